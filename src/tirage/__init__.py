@@ -1,0 +1,71 @@
+"""tirage: from logits to drawn tokens to text; exact, reproducible, explained.
+
+The public surface, nothing else. Names load on first use, so `import tirage` stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tirage.batch import Batch as Batch
+    from tirage.draw import Draw as Draw
+    from tirage.draw import Status as Status
+    from tirage.errors import GrammarError as GrammarError
+    from tirage.errors import ModelError as ModelError
+    from tirage.errors import ParamsError as ParamsError
+    from tirage.errors import RowError as RowError
+    from tirage.errors import TirageError as TirageError
+    from tirage.llm import LLM as LLM
+    from tirage.llm import Completion as Completion
+    from tirage.llm import Delta as Delta
+    from tirage.llm import Prompt as Prompt
+    from tirage.params import BeamSearchParams as BeamSearchParams
+    from tirage.params import GuidedDecodingParams as GuidedDecodingParams
+    from tirage.params import RequestOutputKind as RequestOutputKind
+    from tirage.params import SamplingParams as SamplingParams
+    from tirage.params import SamplingType as SamplingType
+    from tirage.processors import register_processor as register_processor
+    from tirage.sampling import law as law
+    from tirage.sampling import sample as sample
+    from tirage.semantics import Semantics as Semantics
+    from tirage.tracing import Explanation as Explanation
+    from tirage.tracing import explain as explain
+    from tirage.warm import warmup as warmup
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "tirage.batch": ("Batch",),
+    "tirage.draw": ("Draw", "Status"),
+    "tirage.errors": ("GrammarError", "ModelError", "ParamsError", "RowError", "TirageError"),
+    "tirage.tracing": ("Explanation", "explain"),
+    "tirage.llm": ("LLM", "Completion", "Delta", "Prompt"),
+    "tirage.params": (
+        "BeamSearchParams",
+        "GuidedDecodingParams",
+        "RequestOutputKind",
+        "SamplingParams",
+        "SamplingType",
+    ),
+    "tirage.processors": ("register_processor",),
+    "tirage.sampling": ("law", "sample"),
+    "tirage.semantics": ("Semantics",),
+    "tirage.warm": ("warmup",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tirage' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

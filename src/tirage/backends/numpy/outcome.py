@@ -1,0 +1,310 @@
+"""From finished rows to what a draw reports: the token, its law, its logprobs (plain NumPy, one row).
+
+A row is one list of steps, but XTC's coin and llama.cpp's check-then-resample make its law a mixture of two; here
+is the only place that knows. SPEC.md rules S-W5, S-W6, S-L1 ... S-L5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.backends import Drawn, Rows, View
+from tirage.backends.numpy import plain
+from tirage.backends.numpy.plain import OK, Observer, Process, Row, mass
+from tirage.exact import numbers
+from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, keys, value
+from tirage.exact.logs import OCTAVE, ilog2, ln_fixed, log_mass
+from tirage.exact.philox import Domain, uniform64
+from tirage.exact.weights import exponents, weights
+from tirage.history import Counts
+from tirage.stages import Op, Step
+
+ONE = 1 << 32
+_POINT = 63
+"""Probabilities of a mixture are counted in units of 2^-63 (S-L4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What one row asks: its logits, its steps and everything they refer to."""
+
+    logits: NDArray[np.float32]
+    steps: Sequence[Step]
+    edit_ids: NDArray[np.int32]
+    edit_values: NDArray[np.float32]
+    counts: Counts | None = None
+    allowed: NDArray[np.bool_] | None = None
+    resample: bool = False
+    protected: NDArray[np.int32] | None = None
+    process: Process | None = None
+
+    def run(self, *, coin: bool, masked: bool = True, observe: Observer | None = None) -> Row:
+        """The finished Row, with XTC's coin forced and the mask applied or not."""
+        x, taken = plain.start(self.logits, self.allowed if masked else None)
+        row = Row(
+            x=x,
+            masked=taken,
+            counts=self.counts,
+            edit_ids=self.edit_ids,
+            edit_values=self.edit_values,
+            process=self.process,
+            coin=coin,
+            protected=self.protected,
+        )
+        return plain.run(row, self.steps, observe)
+
+    @property
+    def coin_share(self) -> int:
+        """How often XTC is on, in units of 2^-32; 0 without XTC."""
+        return next((step.a for step in self.steps if step.op == Op.XTC), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One pass over the steps: the row it left and, under check-then-resample, the masked row behind it."""
+
+    row: Row
+    fallback: Row | None
+    allowed: NDArray[np.bool_] | None
+
+    @property
+    def status(self) -> int:
+        """0, or why nothing can be drawn; a chain without a legal token asks its fallback."""
+        return self.row.status or (self.fallback.status if self.fallback is not None else OK)
+
+    def draw(self, seed: int, step: int, sample: int) -> int:
+        """The token of this seed, step and sample: inverse transform in token-id order (S-W5)."""
+        token = _pick(self.row, uniform64(seed, step, sample, Domain.DRAW))
+        if self.fallback is None or self.allowed is None or self.allowed[token]:
+            return token
+        return _pick(self.fallback, uniform64(seed, step, sample, Domain.RESAMPLE))
+
+    def points(self) -> dict[int, int]:
+        """Probability of each token in the law, in units of 2^-63."""
+        first = _points(self.row)
+        if self.fallback is None or self.allowed is None:
+            return first
+        legal = {t: p for t, p in first.items() if self.allowed[t]}
+        w = self.row.w()
+        rejected = mass(w) - mass(w[self.allowed[self.row.ids]])
+        again = (rejected << _POINT) // mass(w)
+        for token, p in _points(self.fallback).items():
+            legal[token] = legal.get(token, 0) + (again * p >> _POINT)
+        return legal
+
+    def law(self, size: int) -> NDArray[np.float64]:
+        """Probability of each token, float64 [V]: RN64(w) / RN64(W) on each branch (S-W6)."""
+        law = np.zeros(size)
+        w = self.row.w()
+        law[self.row.ids] = w.astype(np.float64) / np.float64(mass(w))
+        if self.fallback is None or self.allowed is None:
+            return law
+        law[~self.allowed] = 0.0
+        kept = mass(w[self.allowed[self.row.ids]])
+        again = np.float64(mass(w) - kept) / np.float64(mass(w))
+        w = self.fallback.w()
+        law[self.fallback.ids] += again * (w.astype(np.float64) / np.float64(mass(w)))
+        return law
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The law of one row: the chain without XTC, the chain with it, and how often each is taken."""
+
+    request: Request
+    off: Chain
+    on: Chain | None
+    share: int
+
+    @property
+    def status(self) -> int:
+        return self.off.status or (self.on.status if self.on is not None else OK)
+
+    def chain(self, seed: int, step: int, sample: int) -> Chain:
+        """The branch that the XTC coin of this seed, step and sample takes (S-O8)."""
+        if self.on is None:
+            return self.off
+        return self.on if uniform64(seed, step, sample, Domain.XTC) >> 32 < self.share else self.off
+
+    def law(self) -> NDArray[np.float64]:
+        """Probability of each token under the rules the draw uses, float64 [V]; NaN for a bad row."""
+        size = self.request.logits.size
+        if self.status != OK:
+            return np.full(size, np.nan)
+        law = self.off.law(size)
+        if self.on is None:
+            return law
+        p = self.share / ONE
+        return (1.0 - p) * law + p * self.on.law(size)
+
+    @property
+    def mixed(self) -> bool:
+        """True when the law is a mixture of branches."""
+        return self.on is not None or self.off.fallback is not None
+
+    def points(self) -> dict[int, int]:
+        """Probability of each token that can be drawn, in units of 2^-63 (S-L4)."""
+        off = self.off.points()
+        if self.on is None:
+            return {t: p for t, p in off.items() if p}
+        on = self.on.points()
+        mix = {t: off.get(t, 0) * (ONE - self.share) + on.get(t, 0) * self.share >> 32 for t in off.keys() | on.keys()}
+        possible = {t: p for t, p in off.items() if p and self.share < ONE} | {t: p for t, p in on.items() if p}
+        return {t: max(mix[t], 1) for t in possible}
+
+
+def outcome(request: Request) -> Outcome:
+    """The law of `request`, ready to draw from."""
+    share = request.coin_share
+    off = _chain(request, coin=False)
+    if not share or off.status != OK:
+        return Outcome(request, off, None, 0)
+    return Outcome(request, off, _chain(request, coin=True), share)
+
+
+def _chain(request: Request, *, coin: bool) -> Chain:
+    if not request.resample or request.allowed is None:
+        return Chain(request.run(coin=coin), None, None)
+    free = request.run(coin=coin, masked=False)
+    return Chain(free, request.run(coin=coin), request.allowed)
+
+
+def _pick(row: Row, u: int) -> int:
+    reached = np.cumsum(row.w())
+    r = u * int(reached[-1]) >> 64
+    return int(row.ids[np.searchsorted(reached, np.uint64(r), side="right")])
+
+
+def _points(row: Row) -> dict[int, int]:
+    w = row.w()
+    total = mass(w)
+    return {int(t): (int(wi) << _POINT) // total for t, wi in zip(row.ids, w, strict=True) if wi}
+
+
+# --- logprobs -----------------------------------------------------------------------------------------------
+
+
+def logprobs(x: NDArray[np.float32], m: np.float32, inverse_t: np.float32, total: int) -> NDArray[np.float32]:
+    """ln p of each logit, float32: -(min((m - x) / T, FLT_MAX) + ln Z), -inf for -inf. Rule S-L2."""
+    with np.errstate(over="ignore"):
+        distance = np.minimum((m - x) * inverse_t, FLT_MAX)
+    return np.where(x == -np.inf, np.float32(-np.inf), np.float32(0) - (distance + log_mass(total))).astype(np.float32)
+
+
+def token_logprob(result: Outcome, chain: Chain, token: int) -> np.float32:
+    """ln of the probability with which `token` is drawn, under the whole law of the row (S-L3, S-L4)."""
+    if result.mixed:
+        return ln_fixed(ilog2(result.points()[token]) - _POINT * OCTAVE) + np.float32(0)
+    return _row_logprobs(chain.row)[np.searchsorted(chain.row.ids, token)]
+
+
+def _row_logprobs(row: Row) -> NDArray[np.float32]:
+    """Logprobs of the tokens still in, under the law of this branch."""
+    if row.greedy:
+        return np.zeros(row.ids.size, np.float32)
+    total = mass(row.w())
+    lp = logprobs(row.x[row.ids], row.m, row.inverse_t, total)
+    if row.trimmed is not None:
+        token, left = row.trimmed
+        lp[np.searchsorted(row.ids, token)] = ln_fixed(ilog2(left) - ilog2(total)) + np.float32(0)
+    return lp
+
+
+def view_logprobs(result: Outcome, view: int) -> NDArray[np.float32]:
+    """Logprobs of every token in one view, float32 [V]; -inf outside it (S-L5)."""
+    row = result.off.row
+    if view == View.SAMPLED:
+        return _sampled_view(result)
+    x = result.request.logits if view == View.RAW else row.x
+    raw_or_greedy = view == View.RAW or row.greedy
+    c, inverse_t = (numbers.temperature_constant(1.0), np.float32(1)) if raw_or_greedy else (row.c, row.inverse_t)
+    m = value(keys(x).max())
+    return logprobs(x, m, inverse_t, mass(weights(exponents(x, m, c))))
+
+
+def _sampled_view(result: Outcome) -> NDArray[np.float32]:
+    lp = np.full(result.request.logits.size, -np.inf, np.float32)
+    if result.mixed:
+        for token, p in result.points().items():
+            lp[token] = ln_fixed(ilog2(p) - _POINT * OCTAVE) + np.float32(0)
+    else:
+        lp[result.off.row.ids] = _row_logprobs(result.off.row)
+    return lp
+
+
+def _view_keys(result: Outcome, view: int, lp: NDArray[np.float32]) -> NDArray[np.int32]:
+    """What a view ranks by: its logits' keys, restricted to the tokens it holds."""
+    x = result.request.logits if view == View.RAW else result.off.row.x
+    if view == View.SAMPLED and result.mixed:
+        return keys(lp)
+    return np.where(lp == -np.inf, np.int32(NEG_INF_KEY), keys(x))
+
+
+# --- rows of a batch ----------------------------------------------------------------------------------------
+
+
+def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
+    """Draw row `r` of `rows` from its law and write everything it asked for into `out`."""
+    out.status[r] = result.status
+    if result.status != OK:
+        out.top_logprobs[r] = np.nan
+        return
+    key = int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
+    chain = result.chain(*key)
+    token = chain.draw(*key)
+    out.token_ids[r] = token
+    out.sampled_logprobs[r] = token_logprob(result, chain, token)
+    out.support[r] = len(result.points()) if result.mixed else int((chain.row.w() > 0).sum())
+    if rows.views[r] != View.NONE:
+        _report_view(result, rows, r, token, out)
+
+
+def _report_view(result: Outcome, rows: Rows, r: int, token: int, out: Drawn) -> None:
+    view = int(rows.views[r])
+    lp = view_logprobs(result, view)
+    key = _view_keys(result, view, lp)
+    out.logprobs[r] = lp[token]
+    out.ranks[r] = 1 + int((key > key[token]).sum())
+    candidates = np.flatnonzero(key > NEG_INF_KEY)
+    top = candidates[np.argsort(-key[candidates].astype(np.int64), kind="stable")][: rows.top_n[r]]
+    out.top_ids[r, : top.size] = top
+    out.top_logprobs[r, : top.size] = lp[top]
+    asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
+    out.asked_logprobs[asked] = lp[rows.asked_ids[asked]]
+
+
+def request_of(logits: NDArray[np.float32], rows: Rows, r: int, process: Process | None = None) -> Request:
+    """Row `r` of packed `rows` as a Request."""
+    counted = slice(int(rows.count_start[r]), int(rows.count_start[r + 1]))
+    protected = rows.protected_ids[rows.protected_start[r] : rows.protected_start[r + 1]]
+    return Request(
+        logits=logits[r],
+        steps=plain.steps_of(rows.programs[r]),
+        edit_ids=rows.edit_ids,
+        edit_values=rows.edit_values,
+        counts=Counts(rows.count_ids[counted], rows.prompt_counts[counted], rows.output_counts[counted]),
+        allowed=unpacked(rows.masks[r], logits.shape[1]) if rows.masks.size else None,
+        resample=bool(rows.resample[r]),
+        protected=protected if protected.size else None,
+        process=process,
+    )
+
+
+def unpacked(words: NDArray[np.int32], size: int) -> NDArray[np.bool_]:
+    """A bitmask row, int32 words with the least significant bit first, as bool [size]."""
+    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little")[:size].astype(bool)
+
+
+def draw(logits: NDArray[np.float32], rows: Rows, out: Drawn, only: Sequence[int] | None = None) -> None:
+    """Draw the rows `only` (default all) of `rows` into `out`, one by one."""
+    for r in range(rows.count) if only is None else only:
+        draw_row(outcome(request_of(logits, rows, r)), rows, r, out)
+
+
+def with_process(request: Request, process: Process | None) -> Request:
+    """`request` with the custom processors that its PROCESS step calls."""
+    return replace(request, process=process)

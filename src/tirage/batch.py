@@ -1,0 +1,185 @@
+"""`Batch`: the requests in flight, one per slot, each a pure function of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.draw import Draw, Status
+from tirage.errors import ParamsError
+from tirage.history import History
+from tirage.params import SamplingParams
+from tirage.rows import RowState
+from tirage.sampling import MAX_VOCAB, as_logits, as_mask, draw_states
+
+
+class Batch:
+    """Rows in flight: parameters, histories and seeds of up to `capacity` requests.
+
+    `add` puts a request into a free slot, `sample` draws a token for every request, `advance` appends the tokens to
+    their histories, `remove` frees a slot. What a request draws does not depend on its slot, on its neighbours or on
+    when they come and go. Unseeded requests get a fresh seed when they are added and keep it.
+    """
+
+    __slots__ = ("_slots", "capacity", "vocab_size")
+
+    def __init__(self, vocab_size: int, capacity: int, *, like: Any = None) -> None:
+        """An empty batch. `like`: an array of the library that the logits will come from (NumPy here)."""
+        self.vocab_size = _bounded(vocab_size, "vocab_size", 1, MAX_VOCAB)
+        self.capacity = _bounded(capacity, "capacity", 1, 1 << 20)
+        if like is not None:
+            as_logits(like)
+        self._slots: list[RowState | None] = [None] * self.capacity
+
+    def __len__(self) -> int:
+        """The number of requests in flight."""
+        return len(self.slots)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slots that hold a request, ascending."""
+        return tuple(slot for slot, state in enumerate(self._slots) if state is not None)
+
+    def add(
+        self,
+        params: SamplingParams,
+        prompt_ids: Iterable[int] = (),
+        *,
+        output_ids: Iterable[int] = (),
+        sample_index: int = 0,
+    ) -> int:
+        """The slot, lowest free, that now holds this request; ParamsError when the batch is full."""
+        free = next((slot for slot, state in enumerate(self._slots) if state is None), None)
+        if free is None:
+            raise ParamsError(f"batch must have a free slot, got {self.capacity} requests in {self.capacity} slots")
+        return self.insert(params, prompt_ids, slot=free, output_ids=output_ids, sample_index=sample_index)
+
+    def insert(
+        self,
+        params: SamplingParams,
+        prompt_ids: Iterable[int] = (),
+        *,
+        slot: int,
+        output_ids: Iterable[int] = (),
+        sample_index: int = 0,
+    ) -> int:
+        """`slot`, which now holds this request; a request that was there is dropped."""
+        if not isinstance(params, SamplingParams):
+            raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
+        slot = _bounded(slot, "slot", 0, self.capacity - 1)
+        sample_index = _bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
+        history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
+        state = RowState.of(params, history, sample_index=sample_index)
+        state.plan.check(self.vocab_size)
+        self._slots[slot] = state
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Free a slot; ParamsError when it is empty."""
+        self._state(slot)
+        self._slots[slot] = None
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Slot i now holds what slot `order[i]` held; -1 empties it, a repeated slot is copied (beams)."""
+        if len(order) > self.capacity:
+            raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
+        picked = [None if old == -1 else self._state(old) for old in order]
+        copies = [None if state is None else _copy(state) for state in picked]
+        self._slots = [*copies, *[None] * (self.capacity - len(copies))]
+
+    def sample(self, logits: Any, mask: Any = None) -> Draw:
+        """One token per row of `logits`; histories do not change until `advance`.
+
+        `logits` is [capacity, V], row = slot, or [n, V] for the n requests in slot order. In the first form an empty
+        slot gets token -1 and status `empty_slot`. `mask` has as many rows.
+        """
+        matrix = as_logits(logits)
+        slots = self._rows(matrix.shape[0])
+        if matrix.shape[1] != self.vocab_size:
+            raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
+        words = as_mask(mask, matrix.shape)
+        used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
+        states = [state for state in (self._slots[slot] for slot in slots) if state is not None]
+        if len(used) == len(slots):
+            return draw_states(matrix, states, words)
+        drawn = draw_states(matrix[used], states, None if words is None else words[used])
+        return _spread(drawn, used, len(slots))
+
+    def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
+        """Append each row's token to its history; rows without a token (-1) stay as they are.
+
+        Takes the Draw of `sample`, or token ids with as many rows as `sample` would take.
+        """
+        tokens = np.asarray(drawn.token_ids if isinstance(drawn, Draw) else drawn)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise ParamsError(f"tokens must be a flat array of integers, got {tokens.dtype} of shape {tokens.shape}")
+        slots = self._rows(tokens.size)
+        if tokens.size and (tokens.min() < -1 or tokens.max() >= self.vocab_size):
+            raise ParamsError(f"tokens must lie in [0, {self.vocab_size}) or be -1, got {tokens.tolist()}")
+        for slot, token in zip(slots, tokens.tolist(), strict=True):
+            state = self._slots[slot]
+            if token >= 0 and state is not None:
+                state.history.append(token)
+
+    def seed(self, slot: int) -> int:
+        """The seed of the request in `slot`, given or fresh."""
+        return self._state(slot).seed
+
+    def history(self, slot: int) -> tuple[list[int], list[int]]:
+        """(prompt_ids, output_ids) of the request in `slot`."""
+        history = self._state(slot).history
+        return history.tokens()[: history.prompt_length].tolist(), history.output().tolist()
+
+    def _state(self, slot: int) -> RowState:
+        state = self._slots[_bounded(slot, "slot", 0, self.capacity - 1)]
+        if state is None:
+            raise ParamsError(f"slot must hold a request, got {slot}; in use: {list(self.slots)}")
+        return state
+
+    def _rows(self, count: int) -> Sequence[int]:
+        """The slot of each row of an array with `count` rows."""
+        if count == self.capacity:
+            return range(self.capacity)
+        if count == len(self):
+            return self.slots
+        raise ParamsError(f"rows must be {self.capacity} (one per slot) or {len(self)} (one per request), got {count}")
+
+
+def _bounded(value: Any, name: str, low: int, high: int) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+        raise ParamsError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+    return int(value)
+
+
+def _copy(state: RowState) -> RowState:
+    return RowState(state.plan, state.history.copy(), state.seed, state.sample_index, state.step)
+
+
+def _spread(drawn: Draw, used: Sequence[int], count: int) -> Draw:
+    """`drawn`, whose rows are the rows `used` of `count`, with the others marked as empty slots."""
+
+    def wide(values: Any, fill: float) -> Any:
+        if values is None:
+            return None
+        out = np.full((count, *values.shape[1:]), fill, values.dtype)
+        out[used] = values
+        return out
+
+    given = drawn.given_logprobs
+    return Draw(
+        token_ids=wide(drawn.token_ids, -1),
+        sampled_logprobs=wide(drawn.sampled_logprobs, np.nan),
+        support_sizes=wide(drawn.support_sizes, 0),
+        status=wide(drawn.status, Status.empty_slot),
+        seeds=wide(drawn.seeds, 0),
+        logprobs=wide(drawn.logprobs, np.nan),
+        ranks=wide(drawn.ranks, 0),
+        top_token_ids=wide(drawn.top_token_ids, -1),
+        top_logprobs=wide(drawn.top_logprobs, -np.inf),
+        given_logprobs=None
+        if given is None
+        else tuple(given[used.index(r)] if r in used else () for r in range(count)),
+    )

@@ -1,0 +1,49 @@
+"""What a draw gives back: one token per row, and everything known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Status(IntEnum):
+    """How a row fared: `ok`, or why there is no token (rule S-N6)."""
+
+    ok = 0
+    non_finite_logits = 1
+    """Some logit that the masks let through is NaN or +inf."""
+    no_allowed_token = 2
+    """Every token is masked or -inf."""
+    empty_slot = 3
+    """`Batch` only: no request is in this slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Draw:
+    """One drawn token per row; arrays of the caller's library, first axis B ([V] logits are B = 1).
+
+    `token_ids` int64 [B], -1 where `status` int8 [B] (codes of Status) is not ok. `sampled_logprobs` float32 [B]: ln of
+    the probability with which the token was drawn (greedy 0.0, NaN for a bad row). `support_sizes` int64 [B]: tokens
+    that could have been drawn. `seeds` int64 [B]: the seed used, given or fresh; with it the draw can be repeated.
+
+    Filled only when some row asks (`logprobs=n` or `logprob_token_ids`), else None, each in its row's `logprobs_mode`:
+    `logprobs` float32 [B] and `ranks` int64 [B] of the drawn token (rank 1 = largest; equal logits share a rank),
+    `top_token_ids` int64 [B, N] and `top_logprobs` float32 [B, N] (N = largest n; -1 and -inf past a row's own n),
+    `given_logprobs`: per row a tuple of the logprobs of its `logprob_token_ids`. Rows that did not ask hold NaN, 0, -1.
+    """
+
+    token_ids: Any
+    sampled_logprobs: Any
+    support_sizes: Any
+    status: Any
+    seeds: Any
+    logprobs: Any = None
+    ranks: Any = None
+    top_token_ids: Any = None
+    top_logprobs: Any = None
+    given_logprobs: tuple[tuple[float, ...], ...] | None = None
+
+    def __len__(self) -> int:
+        """B."""
+        return len(self.token_ids)

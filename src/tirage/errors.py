@@ -1,0 +1,39 @@
+"""What can go wrong, as one small tree.
+
+TirageError
+├── ParamsError (ValueError)    a request that breaks a rule: name, rule, value, remedy
+├── GrammarError (ValueError)   a constraint that cannot be compiled or enforced
+├── ModelError                  a model folder that cannot be loaded or run
+└── RowError                    one row of a running batch that cannot go on
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TirageError(Exception):
+    """Base of every error that tirage raises on purpose."""
+
+
+class ParamsError(TirageError, ValueError):
+    """A parameter, array or option that breaks its rule; raised before any work is done."""
+
+
+class GrammarError(TirageError, ValueError):
+    """A guided-decoding constraint that is invalid or cannot be enforced."""
+
+
+class ModelError(TirageError):
+    """A model or tokenizer that is missing, malformed or not supported."""
+
+
+class RowError(TirageError):
+    """One request of a running batch that ended because its logits left no legal token."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `; did you mean 'top_p'?`, or an empty string when nothing is close."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

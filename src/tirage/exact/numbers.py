@@ -1,0 +1,77 @@
+"""Parameters become integers here, once, on the host, from their value rounded to float32 (S-N1, S-N2)."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from tirage.exact.logs import neglog2_floor
+from tirage.exact.weights import Q_LIMIT
+
+LOG2E_23 = float.fromhex("0x1.71547652b82fep+23")
+"""log2(e) * 2^23 in float64."""
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-20, 1e20
+
+
+def f32(value: float) -> np.float32:
+    """`value` rounded to the nearest float32, ties to even."""
+    return np.float32(value)
+
+
+def bits(value: np.float32) -> int:
+    """The float32's bits as a signed Python int: how floats travel in a step."""
+    return int(np.float32(value).view(np.int32))
+
+
+def from_bits(pattern: int) -> np.float32:
+    """The float32 whose bits `bits` gave."""
+    return np.int32(pattern).view(np.float32)
+
+
+def temperature_constant(temperature: float) -> np.float32:
+    """c = RN32(RN64(log2(e) * 2^23 / T32)); T32 must lie within [1e-20, 1e20]. Rule S-N2."""
+    return np.float32(LOG2E_23 / float(f32(temperature)))
+
+
+def reciprocal(value: float) -> np.float32:
+    """RN32(1 / v32): the factor that replaces a division on every device."""
+    return np.float32(1.0 / float(f32(value)))
+
+
+def mass_fraction(p: float) -> int:
+    """P = RN(p32 * 2^32), in [0, 2^32]; 2^32 stands for off. Rule S-W4."""
+    return round(float(f32(p)) * 2.0**32)
+
+
+def scaled_fraction(value: float) -> tuple[int, int]:
+    """(E, s) with v32 = E / 2^s exactly and 2^31 <= E < 2^32; (0, 32) for 0."""
+    mantissa, exponent = math.frexp(float(f32(value)))
+    return round(mantissa * 2.0**32), 32 - exponent
+
+
+def ratio_threshold(ratio: float) -> int:
+    """The largest q whose weight is at least `ratio` of the maximum's: floor(-log2(r32) * 2^23), capped."""
+    return min(neglog2_floor(float(f32(ratio))), Q_LIMIT)
+
+
+def half_neglog2(value: float) -> int:
+    """floor(-log2(v32) / 2 * 2^23)."""
+    return neglog2_floor(float(f32(value)), 22)
+
+
+def ratio_32(low: float, high: float) -> int:
+    """floor(low32 / high32 * 2^32) from exact fractions."""
+    return int(Fraction(float(f32(low))) / Fraction(float(f32(high))) * (1 << 32))
+
+
+def repeated_power(base: float, exponent: int, limit: float = 3.4028235e38) -> float:
+    """base ** exponent by repeated float64 multiplication, saturating: the same on every libm."""
+    result = 1.0
+    for _ in range(exponent):
+        result *= base
+        if result > limit:
+            return limit
+    return result

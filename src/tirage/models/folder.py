@@ -1,0 +1,75 @@
+"""Model folders: the bundled ones by name, any other by path."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tirage.errors import ModelError, nearest
+from tirage.models.checkpoint import build_llama
+from tirage.models.config import parse_config
+from tirage.models.jsonfile import MAX_BYTES, read_json_object, read_optional_json_object
+from tirage.models.protocol import Model
+from tirage.models.weights import read_weights
+
+_BUNDLED = {"tiny": "a small Llama trained for tirage on generated stories, chat turns and JSON"}
+
+
+def bundled() -> dict[str, str]:
+    """Names of the models that come with the package, each with a line that describes it."""
+    return dict(_BUNDLED)
+
+
+def find_folder(name_or_path: str | Path) -> Path:
+    """The folder of a bundled model, or the path itself when it is a folder.
+
+    A bundled name wins over a folder of the same name; write `./tiny` for the folder. Nothing is downloaded.
+    """
+    if str(name_or_path) in _BUNDLED:
+        return Path(str(resources.files("tirage.models").joinpath(str(name_or_path))))
+    path = Path(name_or_path).expanduser()
+    if not path.is_dir():
+        got, names = str(name_or_path), ", ".join(_BUNDLED)
+        hint = nearest(got, _BUNDLED)
+        raise ModelError(f"model must be a bundled name ({names}) or a local folder, got {got!r}{hint}")
+    return path
+
+
+def load(name_or_path: str | Path) -> Model:
+    """The NumPy Llama of a Hugging Face folder: config.json beside safetensors weights.
+
+    Raises ModelError naming the file that is missing, damaged or not supported.
+    """
+    folder = find_folder(name_or_path)
+    path = folder / "config.json"
+    config = parse_config(read_json_object(path), path)
+    return build_llama(config, read_weights(folder), folder)
+
+
+def read_generation_config(folder: Path) -> dict[str, Any]:
+    """The folder's generation_config.json, with EOS ids from config.json where it names none."""
+    config = read_json_object(folder / "config.json")
+    generation = read_optional_json_object(folder / "generation_config.json")
+    if generation.get("eos_token_id") is None:
+        generation["eos_token_id"] = config.get("eos_token_id")
+    return generation
+
+
+def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """The folder's tokenizer_config.json; a chat_template.jinja beside it replaces the template inside."""
+    settings = read_optional_json_object(folder / "tokenizer_config.json")
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        settings["chat_template"] = read_template(path)
+    return settings
+
+
+def read_template(path: Path) -> str:
+    """The text of a chat template; ModelError naming the file when it cannot be read."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelError(f"{path} must be at most {MAX_BYTES} bytes of template text")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} cannot be read as a chat template: {error}") from error

@@ -1,0 +1,115 @@
+"""Tensors of a folder's safetensors files as float32 arrays.
+
+Besides F32, F16 and BF16 one compact form is read: an I8 tensor `NAME` beside an F32 tensor `NAME_scale`
+with one factor per row stands for `NAME * NAME_scale[:, None]`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ModelError
+from tirage.models.jsonfile import read_json_object
+
+Tensor = NDArray[np.float32]
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SCALE = "_scale"
+_NUMPY_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of the folder by name, float32 and C-contiguous, whatever it was stored as.
+
+    Raises ModelError naming the file that is missing, damaged, or stored in a format that is not read:
+    weights come from safetensors only, because other formats can run code when they are opened.
+    """
+    raw: dict[str, NDArray[Any]] = {}
+    for path in weight_files(folder):
+        for name, array in read_file(path).items():
+            if name in raw:
+                raise ModelError(f"{path}: tensor {name!r} is in another file of the folder too")
+            raw[name] = array
+    return dequantise(raw, folder)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that make up the folder's weights, in name order."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    index = folder / INDEX
+    if not index.is_file():
+        raise ModelError(f"{folder / SINGLE} is missing; tirage reads safetensors weights only")
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index}: weight_map must be a non-empty object")
+    return [folder / shard_name(index, name) for name in sorted(set(map(str, weight_map.values())))]
+
+
+def shard_name(index: Path, name: str) -> str:
+    """The name itself, once it is known to be a plain file name: an index must not point elsewhere."""
+    if name != Path(name).name or name in {"", ".", ".."} or "\\" in name:
+        raise ModelError(f"{index}: weight_map must name files of the same folder, got {name!r}")
+    return name
+
+
+def read_file(path: Path) -> dict[str, NDArray[Any]]:
+    """Tensors of one file by name, as stored: float32, or int8 for the compact form."""
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        entries = deserialize(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise ModelError(f"{path} is not a complete safetensors file: {error}") from error
+    return {name: to_array(path, name, entry) for name, entry in entries}
+
+
+def to_array(path: Path, name: str, entry: dict[str, Any]) -> NDArray[Any]:
+    """One stored tensor as float32 (exactly, every format is narrower) or int8."""
+    dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+    if dtype not in _NUMPY_DTYPES:
+        known = ", ".join(_NUMPY_DTYPES)
+        raise ModelError(f"{path}: tensor {name!r} must be one of {known}, got {dtype}")
+    array = np.frombuffer(entry["data"], dtype=_NUMPY_DTYPES[dtype])
+    if array.size != math.prod(shape):
+        raise ModelError(f"{path}: tensor {name!r} holds {array.size} values for shape {list(shape)}")
+    if dtype == "BF16":
+        # bfloat16 is the upper half of a float32.
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    elif dtype != "I8":
+        array = array.astype(np.float32, copy=False)
+    return array.reshape(shape)
+
+
+def dequantise(raw: dict[str, NDArray[Any]], folder: Path) -> dict[str, Tensor]:
+    """The same tensors with every int8 one multiplied out by its row factors, and the factors gone."""
+    quantised = {name for name, array in raw.items() if array.dtype == np.int8}
+    scales = {name + SCALE for name in quantised}
+    weights: dict[str, Tensor] = {}
+    for name, array in raw.items():
+        if name in quantised:
+            weights[name] = multiply_out(name, array, raw.get(name + SCALE), folder)
+        elif name not in scales:
+            weights[name] = np.ascontiguousarray(array, dtype=np.float32)
+    return weights
+
+
+def multiply_out(name: str, array: NDArray[Any], scale: NDArray[Any] | None, folder: Path) -> Tensor:
+    if scale is None:
+        raise ModelError(
+            f"{folder}: int8 tensor {name!r} needs a tensor {name + SCALE!r} with one factor per row"
+        )
+    if array.ndim != 2 or scale.shape != array.shape[:1] or scale.dtype != np.float32:
+        raise ModelError(
+            f"{folder}: {name + SCALE!r} must be float32 [{array.shape[0] if array.ndim else 0}] "
+            f"for int8 rows {list(array.shape)}, got {scale.dtype} {list(scale.shape)}"
+        )
+    return array.astype(np.float32) * scale[:, None]

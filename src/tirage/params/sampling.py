@@ -1,0 +1,474 @@
+"""SamplingParams: everything one request can ask of the sampler and of the text around it."""
+
+# ruff: noqa: RUF009 - param() returns a dataclass field, as dataclasses.field() does.
+
+from __future__ import annotations
+
+import enum
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tirage.errors import TirageError
+from tirage.params import checks, updates
+from tirage.params.guided import GuidedDecodingParams
+from tirage.params.record import Record, check_fields, param
+from tirage.params.rules import (
+    LARGEST,
+    TOKEN_ID_LIMIT,
+    Bias,
+    Bool,
+    BrokenRuleError,
+    Custom,
+    EnumMember,
+    Float,
+    Ids,
+    IdWords,
+    Int,
+    Json,
+    OneOf,
+    Pattern,
+    Processors,
+    Texts,
+)
+from tirage.semantics import Semantics, resolve
+
+
+class SamplingType(enum.IntEnum):
+    """How the next token is chosen: the largest logit, or a draw."""
+
+    GREEDY = 0
+    RANDOM = 1
+
+
+class RequestOutputKind(enum.Enum):
+    """What comes with each piece of streamed text: all so far, the last piece only, or nothing until the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+def _guided(value: Any) -> GuidedDecodingParams | None:
+    if value is None or isinstance(value, GuidedDecodingParams):
+        return value
+    raise BrokenRuleError("a GuidedDecodingParams or None", value)
+
+
+def _load_guided(plain: Any) -> Any:
+    return GuidedDecodingParams.from_dict(plain) if isinstance(plain, Mapping) else plain
+
+
+def _semantics(value: Any) -> str | Semantics:
+    if not isinstance(value, (str, Semantics)):
+        raise BrokenRuleError("a preset name, name@version or a Semantics", value)
+    resolve(value)
+    return value
+
+
+def _load_semantics(plain: Any) -> Any:
+    if not isinstance(plain, Mapping):
+        return plain
+    try:
+        return Semantics.from_dict(dict(plain))
+    except TypeError:
+        raise BrokenRuleError("the options of a Semantics", plain) from None
+
+
+_PENALTY = Float(low=-LARGEST, high=LARGEST)
+_COUNT_OF_IDS = Int(low=0, high=TOKEN_ID_LIMIT, optional=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SamplingParams(Record):
+    """One request's parameters: checked when made, never changed afterwards, hashable.
+
+    Every field either takes effect or is refused by name; `docs/parameters.md` lists them with their ranges.
+    A field that needs a stage which the chosen `semantics` lacks is refused. NumPy scalars become Python
+    numbers, lists become tuples, duplicates in lists are dropped; nothing else is altered. Greedy
+    (`temperature=0`) leaves the other fields as they are, and `n > 1` then gives copies.
+    """
+
+    n: int = param(1, Int(low=1), "completions per prompt", source="OpenAI, EasyDeL")
+    best_of: int | None = param(
+        None,
+        Int(low=1, optional=True),
+        "completions drawn, of which the best `n` are returned; at least `n`",
+        source="OpenAI, EasyDeL",
+        off=None,
+    )
+    presence_penalty: float = param(
+        0.0,
+        _PENALTY,
+        "subtracted from the logit of every token that was seen; the semantics sets the limit, mostly 2",
+        source="OpenAI",
+        off=0.0,
+        stage="presence",
+    )
+    frequency_penalty: float = param(
+        0.0,
+        _PENALTY,
+        "subtracted once per time a token was seen; the semantics sets the limit, mostly 2",
+        source="OpenAI",
+        off=0.0,
+        stage="frequency",
+    )
+    repetition_penalty: float = param(
+        1.0,
+        Float(low=1 / LARGEST, high=LARGEST),
+        "positive logits of seen tokens are divided by it, negative ones multiplied",
+        source="arXiv:1909.05858, Hugging Face",
+        off=1.0,
+        stage="repetition",
+    )
+    temperature: float = param(
+        1.0,
+        Float(low=1e-20, high=1e20, zero=True, none=1.0),
+        "divides the logits: below 1 sharper, above 1 flatter; 0 takes the largest logit; None is 1",
+        source="OpenAI, EasyDeL",
+        off=1.0,
+        stage="temperature",
+        remedy="use 0 for the largest logit, 1.0 to turn it off",
+    )
+    top_p: float = param(
+        1.0,
+        Float(low=0.0, high=1.0, open_low=True),
+        "keep the shortest prefix of the most likely tokens whose mass reaches it",
+        source="arXiv:1904.09751",
+        off=1.0,
+        stage="top_p",
+    )
+    min_p: float = param(
+        0.0,
+        Float(low=0.0, high=1.0),
+        "keep tokens at least this fraction as likely as the most likely one",
+        source="arXiv:2407.01082",
+        off=0.0,
+        stage="min_p",
+    )
+    top_k: int = param(
+        0,
+        Int(low=0, alias=-1, optional=True, none=0),
+        "keep the k most likely tokens; -1 and None are stored as 0",
+        source="EasyDeL, Hugging Face",
+        off=0,
+        stage="top_k",
+    )
+    seed: int | None = param(
+        None,
+        Int(low=-(2**63), high=2**63 - 1, optional=True),
+        "makes the draw repeatable; None takes a fresh seed, which is reported; -1 is a seed like any other",
+        source="OpenAI, EasyDeL",
+    )
+    stop: Sequence[str] = param((), Texts(), "strings that end the text", source="OpenAI, EasyDeL", off=())
+    stop_token_ids: Sequence[int] = param((), Ids(), "tokens that end the text", source="vLLM, EasyDeL", off=())
+    stop_pattern: str | None = param(
+        None, Pattern(), "regular expression whose match ends the text", source="EasyDeL, SGLang", off=None
+    )
+    bad_words: Sequence[str] = param(
+        (),
+        Texts(),
+        "strings that are never generated; `update_with_tokenizer` finds their ids",
+        source="EasyDeL, FastDeploy",
+        off=(),
+    )
+    ignore_eos: bool = param(
+        False,
+        Bool(),
+        "EOS is an ordinary token and ends nothing; other stops still do",
+        source="EasyDeL",
+        off=False,
+    )
+    max_tokens: int | None = param(
+        16,
+        Int(low=0, optional=True),
+        "largest number of new tokens; None fills the context, 0 gives an empty completion",
+        source="OpenAI, EasyDeL",
+    )
+    min_tokens: int = param(
+        0, Int(low=0), "no stop of any kind before this many new tokens", source="vLLM, EasyDeL", off=0
+    )
+    logprobs: int | None = param(
+        None,
+        _COUNT_OF_IDS,
+        "report the log-probability of each drawn token and of this many most likely ones",
+        source="OpenAI, EasyDeL",
+        off=None,
+    )
+    prompt_logprobs: int | None = param(
+        None, _COUNT_OF_IDS, "the same for the tokens of the prompt", source="vLLM, EasyDeL", off=None
+    )
+    detokenize: bool = param(True, Bool(), "turn tokens into text", source="vLLM, EasyDeL")
+    skip_special_tokens: bool = param(True, Bool(), "leave special tokens out of the text", source="EasyDeL")
+    spaces_between_special_tokens: bool = param(
+        True, Bool(), "put spaces between special tokens that are shown", source="Hugging Face, EasyDeL"
+    )
+    include_stop_str_in_output: bool = param(
+        False, Bool(), "the text keeps the stop string that ended it", source="vLLM, EasyDeL", off=False
+    )
+    output_kind: RequestOutputKind = param(
+        RequestOutputKind.CUMULATIVE,
+        EnumMember(RequestOutputKind),
+        "what comes with each piece of streamed text",
+        source="vLLM, EasyDeL",
+    )
+    truncate_prompt_tokens: int | None = param(
+        None,
+        Int(low=1, optional=True),
+        "keep only the last tokens of the prompt",
+        source="vLLM, EasyDeL",
+        off=None,
+    )
+    guided_decoding: GuidedDecodingParams | None = param(
+        None,
+        Custom(
+            "a GuidedDecodingParams or None",
+            _guided,
+            lambda value: None if value is None else value.to_dict(),
+            _load_guided,
+        ),
+        "a constraint that the text must satisfy",
+        source="vLLM, EasyDeL",
+        off=None,
+    )
+    logit_bias: Mapping[int, float] | None = param(
+        None,
+        Bias(),
+        "added to the logits of single tokens; -inf forbids one",
+        source="OpenAI",
+        off=None,
+        stage="logit_bias",
+    )
+    allowed_token_ids: Sequence[int] | None = param(
+        None,
+        Ids(optional=True, empty=False),
+        "only these tokens can be drawn",
+        source="vLLM, EasyDeL",
+        off=None,
+    )
+    extra_args: Mapping[str, Any] | None = param(
+        None,
+        Json(),
+        "arguments for the named `logits_processors`; a key that none of them declares is refused",
+        source="EasyDeL",
+        off=None,
+    )
+    bad_words_token_ids: Sequence[Any] = param(
+        (),
+        IdWords(),
+        "token sequences that are never generated; a bare id is a word of one token",
+        source="SGLang, FastDeploy",
+        off=(),
+    )
+    logprob_token_ids: Sequence[int] = param(
+        (), Ids(), "report the log-probabilities of these tokens at every step", source="SGLang", off=()
+    )
+    logprobs_mode: str = param(
+        "raw",
+        OneOf(("raw", "processed", "sampled")),
+        "which law is reported: the model's, after penalties and masks, or the one the draw used",
+        source="vLLM",
+    )
+    logits_processors: Sequence[tuple[str, Mapping[str, Any]]] = param(
+        (),
+        Processors(),
+        "registered processors to run, each with its arguments",
+        source="SGLang",
+        off=(),
+        stage="processors",
+    )
+    close_grammar: bool = param(
+        False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False
+    )
+    semantics: str | Semantics = param(
+        "canonical",
+        Custom(
+            "a preset name, name@version or a Semantics",
+            _semantics,
+            lambda value: value if isinstance(value, str) else value.to_dict(),
+            _load_semantics,
+        ),
+        "whose meaning the parameters have: stage order and the rule of each stage",
+        source="tirage",
+    )
+    typical_p: float = param(
+        1.0,
+        Float(low=0.0, high=1.0, open_low=True),
+        "keep the most typical tokens whose mass reaches it",
+        source="arXiv:2202.00666",
+        off=1.0,
+        stage="typical",
+    )
+    epsilon_cutoff: float = param(
+        0.0,
+        Float(low=0.0, high=1.0, open_high=True),
+        "drop tokens less likely than this",
+        source="arXiv:2210.15191",
+        off=0.0,
+        stage="epsilon",
+    )
+    eta_cutoff: float = param(
+        0.0,
+        Float(low=0.0, high=1.0, open_high=True),
+        "drop tokens below a bound that follows the entropy",
+        source="arXiv:2210.15191",
+        off=0.0,
+        stage="eta",
+    )
+    top_n_sigma: float = param(
+        0.0,
+        Float(low=0.0, high=1e20, open_low=True, zero=True),
+        "keep logits within this many standard deviations of the largest",
+        source="arXiv:2411.07641",
+        off=0.0,
+        stage="top_n_sigma",
+    )
+    top_h: float = param(
+        0.0,
+        Float(low=0.0, high=1.0, open_low=True, zero=True),
+        "keep the most likely tokens that hold this fraction of the entropy",
+        source="arXiv:2509.02510",
+        off=0.0,
+        stage="top_h",
+    )
+    xtc_probability: float = param(
+        0.0,
+        Float(low=0.0, high=1.0),
+        "chance that all tokens at the XTC threshold but the least likely are removed",
+        source="llama.cpp",
+        off=0.0,
+        stage="xtc",
+    )
+    xtc_threshold: float = param(
+        0.1,
+        Float(low=0.0, high=1.0),
+        "probability that counts for XTC; above 0.5 no two tokens reach it and nothing is removed",
+        source="llama.cpp",
+    )
+    xtc_protected_ids: Sequence[int] = param((), Ids(), "tokens that XTC never removes", source="MLX", off=())
+    dry_multiplier: float = param(
+        0.0,
+        Float(low=0.0, high=LARGEST),
+        "strength of the penalty on tokens that would prolong a repeated sequence",
+        source="llama.cpp",
+        off=0.0,
+        stage="dry",
+    )
+    dry_base: float = param(
+        1.75, Float(low=1.0, high=LARGEST), "growth of the DRY penalty per repeated token", source="llama.cpp"
+    )
+    dry_allowed_length: int = param(2, Int(low=1), "longest repetition that DRY leaves unpunished", source="llama.cpp")
+    dry_last_n: int = param(-1, Int(low=-1), "how many past tokens DRY looks at; -1 is all, 0 none", source="llama.cpp")
+    dry_sequence_breakers: Sequence[str] = param(
+        ("\n", ":", '"', "*"),
+        Texts(),
+        "strings that a DRY repetition does not cross; `update_with_tokenizer` finds their ids",
+        source="llama.cpp",
+    )
+    dry_breaker_token_ids: Sequence[int] = param(
+        (), Ids(), "tokens that a DRY repetition does not cross", source="tirage", off=()
+    )
+    no_repeat_ngram_size: int = param(
+        0,
+        Int(low=0),
+        "no sequence of this many tokens is generated twice",
+        source="Hugging Face",
+        off=0,
+        stage="no_repeat_ngram",
+    )
+    dynatemp_range: float = param(
+        0.0,
+        Float(low=0.0, high=1e20),
+        "the temperature moves with the entropy, by at most this much either way",
+        source="llama.cpp",
+        off=0.0,
+        stage="temperature",
+    )
+    dynatemp_exponent: float = param(
+        1.0,
+        Float(low=0.0, high=1e20, open_low=True),
+        "how the temperature follows the entropy",
+        source="llama.cpp",
+    )
+    eos_token_ids: Sequence[int] = param(
+        (),
+        Ids(),
+        "EOS tokens of the model, set by `update_with_generation_config`",
+        source="EasyDeL",
+        public=False,
+    )
+    tokenized: Sequence[str] = param(
+        (),
+        Texts(),
+        "bad words and DRY breakers whose ids are known, set by `update_with_tokenizer`",
+        source="tirage",
+        public=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        checks.check_together(self)
+
+    @property
+    def sampling_type(self) -> SamplingType:
+        """GREEDY when the temperature is exactly 0, else RANDOM."""
+        return SamplingType.GREEDY if self.temperature == 0.0 else SamplingType.RANDOM
+
+    @property
+    def all_stop_token_ids(self) -> frozenset[int]:
+        """The stop tokens of the request together with the EOS tokens adopted from the model.
+
+        With `ignore_eos` the EOS tokens are still listed; they just end nothing.
+        """
+        return frozenset(self.stop_token_ids) | frozenset(self.eos_token_ids)
+
+    @property
+    def untokenized(self) -> tuple[str, ...]:
+        """The names of the fields that cannot take effect before `update_with_tokenizer`."""
+        return updates.untokenized(self)
+
+    def clone(self) -> SamplingParams:
+        """An equal object; parameters never change, so there is nothing deeper to copy."""
+        return self.replace()
+
+    def make_jitable(self) -> Any:
+        """The same parameters as a JAX pytree, `tirage.compat.easydel.JitableSamplingParams`.
+
+        Raises ParamsError while `bad_words` are not tokenised, TirageError where the installed tirage
+        does not contain that module.
+        """
+        updates.require_tokenized(self)
+        try:
+            easydel = importlib.import_module("tirage.compat.easydel")
+        except ModuleNotFoundError as missing:
+            if not (missing.name or "").startswith("tirage."):
+                raise TirageError(f"make_jitable needs {missing.name}; install tirage[jax]") from missing
+            raise TirageError(
+                "make_jitable needs tirage.compat.easydel, which comes with a later release of tirage"
+            ) from None
+        return easydel.JitableSamplingParams.from_host_params(self)
+
+    def update_with_generation_config(
+        self,
+        generation_config: Mapping[str, Any] | object,
+        model_eos_token_id: int | Sequence[int] | None = None,
+        *,
+        adopt_sampling: bool = False,
+    ) -> SamplingParams:
+        """A new object that knows the model's EOS tokens, and its sampling defaults when asked.
+
+        `generation_config` is a mapping or an object with attributes; `eos_token_id` in it is an id, a list
+        of ids or None. With `ignore_eos` only `model_eos_token_id` is noted. `adopt_sampling` takes the
+        config's temperature, top_k and the like for each field that still has its default; `do_sample`
+        False then means temperature 0. The object itself does not change.
+        """
+        return updates.with_generation_config(self, generation_config, model_eos_token_id, adopt_sampling)
+
+    def update_with_tokenizer(self, tokenizer: updates.Tokenizer) -> SamplingParams:
+        """A new object with the ids of `bad_words` and, when DRY is on, of its sequence breakers.
+
+        A bad word is encoded bare and after a space; both sequences are forbidden. A breaker stands for
+        every token whose text contains it. Ids given by hand are kept. Doing it twice changes nothing.
+        """
+        return updates.with_tokenizer(self, tokenizer)

@@ -1,0 +1,105 @@
+"""Custom logits processors, by name: what `logits_processors=((name, args),)` refers to.
+
+A request names a processor and gives plain arguments; the code behind the name was registered by whoever
+runs the process. Nothing that arrives in a request is ever executed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tirage.errors import ParamsError, nearest
+
+ProcessorFunction = Callable[[np.ndarray, list[dict[str, Any]]], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """A registered function with the names of the arguments it takes; None takes any name."""
+
+    name: str
+    fn: ProcessorFunction
+    arg_names: tuple[str, ...] | None = None
+
+    def takes(self, key: str) -> bool:
+        """Whether an argument called `key` reaches this processor."""
+        return self.arg_names is None or key in self.arg_names
+
+    def merge(self, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The arguments of one row: the processor's own, and the `extra_args` that it declares."""
+        shared = {key: value for key, value in (extra_args or {}).items() if self.takes(key)}
+        return {**shared, **args}
+
+
+_registry: dict[str, Processor] = {}
+_lock = threading.Lock()
+
+
+def register_processor(
+    name: str,
+    fn: ProcessorFunction,
+    *,
+    arg_names: Iterable[str] | None = None,
+    replace: bool = False,
+) -> None:
+    """Makes `fn` available to requests as `logits_processors=((name, args),)`.
+
+    `fn(logits, args)` gets float32 logits `[rows, V]` of the rows that named it and one dict of arguments per
+    row; it returns logits of the same shape and must not keep or change its input. `arg_names` declares the
+    arguments it takes: any other key in a request is refused. A name that is taken raises ParamsError
+    unless `replace=True`. Safe to call from several threads.
+    """
+    processor = Processor(name=_name(name), fn=_function(name, fn), arg_names=_arg_names(name, arg_names))
+    with _lock:
+        if name in _registry and not replace:
+            raise ParamsError(f"processor name must be free, got {name!r}; use replace=True to replace it")
+        _registry[name] = processor
+
+
+def unregister_processor(name: str) -> None:
+    """Forgets a processor; requests that name it are refused from now on."""
+    with _lock:
+        find_processor(name)
+        del _registry[name]
+
+
+def find_processor(name: str) -> Processor:
+    """The processor registered under `name`; ParamsError with the nearest name when there is none."""
+    processor = _registry.get(name)
+    if processor is None:
+        raise ParamsError(
+            f"processor must be a registered name, got {name!r}{nearest(name, _registry)}; "
+            "register it with tirage.register_processor"
+        )
+    return processor
+
+
+def processor_names() -> tuple[str, ...]:
+    """The registered names, sorted."""
+    return tuple(sorted(_registry))
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ParamsError(f"processor name must be a non-empty string, got {name!r}")
+    return name
+
+
+def _function(name: str, fn: object) -> Any:
+    if not callable(fn):
+        raise ParamsError(f"processor {name!r} must be a function, got {type(fn).__name__}")
+    return fn
+
+
+def _arg_names(name: str, arg_names: Iterable[str] | None) -> tuple[str, ...] | None:
+    if arg_names is None:
+        return None
+    declared = () if isinstance(arg_names, str) else tuple(arg_names)
+    if isinstance(arg_names, str) or not all(isinstance(key, str) and key for key in declared):
+        raise ParamsError(f"arg_names of processor {name!r} must be a list of names, got {arg_names!r}")
+    return declared

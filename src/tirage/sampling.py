@@ -1,0 +1,221 @@
+"""`sample` and `law`: the one pipeline, from logits to drawn tokens, for arrays of any library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.backends import Drawn
+from tirage.backends.numpy import dispatch, outcome
+from tirage.backends.numpy.plain import Process
+from tirage.draw import Draw
+from tirage.errors import ParamsError, RowError
+from tirage.history import History
+from tirage.params import SamplingParams
+from tirage.processors import find_processor
+from tirage.rows import RowState, pack
+
+MAX_VOCAB = 1 << 20
+"""Largest vocabulary: above it the integer sums could leave 64 bits (S-N6)."""
+
+Pair = tuple[Iterable[int], Iterable[int]]
+
+
+def sample(
+    logits: Any,
+    params: SamplingParams | Sequence[SamplingParams],
+    *,
+    history: Sequence[Pair] | None = None,
+    step: int | Sequence[int] | None = None,
+    mask: Any = None,
+    sample_index: int | Sequence[int] = 0,
+) -> Draw:
+    """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
+
+    `logits` [V] or [B, V], float16, bfloat16, float32 or float64 (rounded to float32), 1 <= V <= 2^20, B may be 0;
+    never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
+    read by penalties, bad words, n-gram rules and min_tokens. `step`: the Philox step, by default the row's number of
+    output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed.
+    `sample_index` separates the streams of several samples of one request.
+
+    Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
+    `Draw.seeds`. Raises ParamsError before any work for a wrong shape, dtype, id or step. SPEC.md S-N to S-L.
+    """
+    matrix = as_logits(logits)
+    states = row_states(matrix.shape, params, history, step, sample_index)
+    return draw_states(matrix, states, as_mask(mask, matrix.shape))
+
+
+def law(
+    logits: Any,
+    params: SamplingParams | Sequence[SamplingParams],
+    *,
+    history: Sequence[Pair] | None = None,
+    step: int | Sequence[int] | None = None,
+    mask: Any = None,
+) -> NDArray[np.float64]:
+    """The probability with which `sample` draws each token, NumPy float64 [B, V]; NaN rows where it draws none.
+
+    Same arguments, same rules, same integers as `sample`; greedy rows are one-hot, XTC rows the mixture over its coin.
+    Each entry is RN64(w) / RN64(W), 0 outside the kept set and beyond 41 octaves below the maximum (S-W6).
+    """
+    matrix = as_logits(logits)
+    states = row_states(matrix.shape, params, history, step, 0)
+    results = outcomes(matrix, states, as_mask(mask, matrix.shape))
+    return np.array([result.law() for result in results]).reshape(matrix.shape)
+
+
+def outcomes(
+    logits: NDArray[np.float32], states: Sequence[RowState], mask: NDArray[np.int32] | None
+) -> list[outcome.Outcome]:
+    """The law of each row, as an Outcome: what `law` and `explain` read."""
+    rows = pack(states, logits.shape[1], mask)
+    requests = [outcome.request_of(logits, rows, r, _process(state)) for r, state in enumerate(states)]
+    return [outcome.outcome(request) for request in requests]
+
+
+def draw_states(logits: NDArray[np.float32], states: Sequence[RowState], mask: NDArray[np.int32] | None) -> Draw:
+    """The Draw of rows that were checked already: float32 logits [B, V], one RowState each."""
+    rows = pack(states, logits.shape[1], mask)
+    processes = [_process(state) for state in states]
+    drawn = dispatch.draw(logits, rows, processes if any(processes) else None)
+    return as_draw(drawn, rows.seeds, states)
+
+
+def as_draw(drawn: Drawn, seeds: NDArray[np.int64], states: Sequence[RowState]) -> Draw:
+    """A Draw of what a backend gave; the logprob fields are None unless some row asked."""
+    asked = any(s.params.logprobs is not None or s.params.logprob_token_ids for s in states)
+    return Draw(
+        token_ids=drawn.token_ids,
+        sampled_logprobs=drawn.sampled_logprobs,
+        support_sizes=drawn.support,
+        status=drawn.status,
+        seeds=seeds,
+        logprobs=drawn.logprobs if asked else None,
+        ranks=drawn.ranks if asked else None,
+        top_token_ids=drawn.top_ids if asked else None,
+        top_logprobs=drawn.top_logprobs if asked else None,
+        given_logprobs=_given(drawn, states) if asked else None,
+    )
+
+
+def _given(drawn: Drawn, states: Sequence[RowState]) -> tuple[tuple[float, ...], ...]:
+    flat = iter(drawn.asked_logprobs.tolist())
+    return tuple(tuple(next(flat) for _ in state.params.logprob_token_ids) for state in states)
+
+
+# --- checking what came in ---------------------------------------------------------------------------------------
+
+
+def as_logits(logits: Any) -> NDArray[np.float32]:
+    """`logits` as contiguous float32 [B, V]; ParamsError for another type, dtype, rank or vocabulary size."""
+    if not isinstance(logits, np.ndarray):
+        raise ParamsError(f"logits must be a NumPy array, got {_type_name(logits)}; convert it with np.asarray")
+    if logits.dtype.kind != "f" and logits.dtype.name != "bfloat16":
+        raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
+    if logits.ndim not in {1, 2}:
+        raise ParamsError(f"logits must have shape [V] or [B, V], got {logits.shape}; reshape them")
+    if not 1 <= logits.shape[-1] <= MAX_VOCAB:
+        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
+    with np.errstate(over="ignore"):
+        matrix = np.ascontiguousarray(logits, dtype=np.float32)
+    return matrix[None] if matrix.ndim == 1 else matrix
+
+
+def as_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
+    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None stays None."""
+    if mask is None:
+        return None
+    if not isinstance(mask, np.ndarray) or mask.dtype not in {np.dtype(np.int32), np.dtype(np.uint32)}:
+        kind = mask.dtype if isinstance(mask, np.ndarray) else _type_name(mask)
+        raise ParamsError(f"mask must be an int32 array of bits, got {kind}; pack 32 tokens to a word")
+    wanted = (shape[0], -(-shape[1] // 32))
+    words = mask[None] if mask.ndim == 1 and shape[0] == 1 else mask
+    if words.shape != wanted:
+        raise ParamsError(f"mask must have shape {list(wanted)} for logits {list(shape)}, got {list(mask.shape)}")
+    return np.ascontiguousarray(words).view(np.int32)
+
+
+def row_states(
+    shape: tuple[int, ...],
+    params: SamplingParams | Sequence[SamplingParams],
+    history: Sequence[Pair] | None,
+    step: int | Sequence[int] | None,
+    sample_index: int | Sequence[int],
+) -> list[RowState]:
+    """One checked RowState per row of logits of this shape."""
+    count, vocab_size = shape
+    each = _per_row(params, count, "params", SamplingParams)
+    pairs = [((), ())] * count if history is None else _pairs(history, count)
+    steps = [None] * count if step is None else _counters(step, count, "step")
+    samples = _counters(sample_index, count, "sample_index")
+    states = []
+    for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
+        state = RowState.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
+        state.plan.check(vocab_size)
+        states.append(state)
+    return states
+
+
+def _per_row(value: Any, count: int, name: str, kind: type) -> list[Any]:
+    if isinstance(value, kind):
+        return [value] * count
+    if isinstance(value, (str, bytes, dict)) or not isinstance(value, Sequence):
+        raise ParamsError(f"{name} must be a {kind.__name__} or a sequence of {count}, got {_type_name(value)}")
+    for item in value:
+        if not isinstance(item, kind):
+            raise ParamsError(f"{name} must hold {kind.__name__} only, got {_type_name(item)}")
+    if len(value) != count:
+        raise ParamsError(f"{name} must hold one entry per row ({count}), got {len(value)}")
+    return list(value)
+
+
+def _pairs(history: Any, count: int) -> list[Pair]:
+    if isinstance(history, (str, bytes, dict)) or not isinstance(history, Sequence) or len(history) != count:
+        got = len(history) if isinstance(history, Sequence) else _type_name(history)
+        raise ParamsError(f"history must be a list of {count} (prompt_ids, output_ids) pairs, got {got}")
+    for pair in history:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ParamsError(f"history must hold (prompt_ids, output_ids) pairs, got {_type_name(pair)}")
+    return list(history)
+
+
+def _counters(value: Any, count: int, name: str) -> list[int]:
+    each = [value] * count if isinstance(value, (int, np.integer)) else list(np.asarray(value).ravel())
+    if len(each) != count:
+        raise ParamsError(f"{name} must be an integer or {count} of them, got {len(each)}")
+    for item in each:
+        if isinstance(item, (bool, np.bool_)) or not isinstance(item, (int, np.integer)) or not 0 <= item < 1 << 32:
+            raise ParamsError(f"{name} must be an integer in [0, 2^32), got {item!r}")
+    return [int(item) for item in each]
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _process(state: RowState) -> Process | None:
+    """The custom processors of one row, as one function of its logits."""
+    named = state.params.logits_processors
+    return partial(_run_processors, state.params) if named else None
+
+
+def _run_processors(params: SamplingParams, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    for name, args in params.logits_processors:
+        processor = find_processor(name)
+        try:
+            result = np.asarray(processor.fn(x[None].copy(), [processor.merge(args, params.extra_args)]))
+        except Exception as error:
+            raise RowError(f"logits processor {name!r} failed: {type(error).__name__}: {error}") from error
+        if result.shape != (1, x.size) or result.dtype.kind not in "fiu":
+            raise RowError(
+                f"logits processor {name!r} must return floats of shape [rows, V] = [1, {x.size}], "
+                f"got {result.dtype} of shape {list(result.shape)}"
+            )
+        x = result[0].astype(np.float32)
+    return x

@@ -1,0 +1,140 @@
+"""Tokens to text as they arrive, with nothing taken back and nothing lost.
+
+Only an unfinished UTF-8 character is held back. A byte that can no longer become one shows as U+FFFD at once:
+waiting for it would block the stream, and a real U+FFFD in the text is no sign of an unfinished one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tirage.text.pieces import Spelling
+from tirage.text.tokenizer import Tokenizer
+
+REPLACEMENT = "\ufffd"
+# A character has at most 4 bytes, so at most 3 tokens can be waiting for its last.
+_MAX_WAITING = 3
+
+
+class Detokenizer(Protocol):
+    """The text of a growing list of tokens."""
+
+    def push(self, token_id: int) -> str:
+        """The new characters that this token makes certain; maybe none."""
+        ...
+
+    def finish(self) -> str:
+        """What is left of an unfinished character, as U+FFFD; maybe nothing."""
+        ...
+
+
+def open_detokenizer(
+    tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
+) -> Detokenizer:
+    """A detokeniser that continues a prompt, so that prompt text + new text is the text of all ids together.
+
+    With no prompt the text stands alone: a vocabulary that marks word starts then drops its first space.
+    Byte-level and SentencePiece-like vocabularies are followed exactly, token by token; for any other decoder
+    the text of the last few tokens is compared before and after each step.
+    """
+    if tokenizer.spelling is None:
+        return WindowDetokenizer(tokenizer, prompt_ids, skip_special_tokens)
+    detokenizer = PieceDetokenizer(tokenizer, tokenizer.spelling, skip_special_tokens)
+    for token_id in prompt_ids:
+        detokenizer.push(token_id)
+    return detokenizer
+
+
+class PieceDetokenizer:
+    """Follows a `Spelling`."""
+
+    def __init__(self, tokenizer: Tokenizer, spelling: Spelling, skip_special_tokens: bool) -> None:
+        self._tokenizer, self._spelling = tokenizer, spelling
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._waiting = bytearray()
+        self._spaces_left = spelling.strip_spaces
+        self._bare = spelling.bare_start
+
+    def push(self, token_id: int) -> str:
+        """The new characters that this token makes certain."""
+        piece = None if token_id in self._skipped else self._tokenizer.piece(token_id)
+        if piece is None:
+            return ""
+        bare, self._bare = self._bare, False
+        if isinstance(piece, bytes):
+            self._waiting += piece
+            return self._strip(self._take(final=False))
+        mark = self._spelling.space_mark
+        text = piece.replace(mark, "" if bare else " ") if mark else piece
+        return self._strip(self._take(final=True) + text)
+
+    def finish(self) -> str:
+        """What is left of an unfinished character, as U+FFFD."""
+        return self._strip(self._take(final=True))
+
+    def _take(self, *, final: bool) -> str:
+        # Replacement follows the families' own decoders: one mark per byte, or per broken sequence.
+        per_byte = self._spelling.family == "pieces"
+        return take_characters(self._waiting, final=final, per_byte=per_byte)
+
+    def _strip(self, text: str) -> str:
+        while self._spaces_left and text:
+            if text[0] != " ":
+                self._spaces_left = 0
+                break
+            text, self._spaces_left = text[1:], self._spaces_left - 1
+        return text
+
+
+def take_characters(waiting: bytearray, *, final: bool, per_byte: bool) -> str:
+    """The characters that the bytes settle, removed from `waiting`; an unfinished one stays unless `final`.
+
+    A sequence that cannot be completed becomes one U+FFFD, or with `per_byte` one for each of its bytes.
+    """
+    text = ""
+    while waiting:
+        try:
+            text += waiting.decode("utf-8")
+            waiting.clear()
+        except UnicodeDecodeError as error:
+            text += waiting[: error.start].decode("utf-8")
+            del waiting[: error.start]
+            if error.reason == "unexpected end of data" and not final:
+                break
+            text += REPLACEMENT
+            del waiting[: 1 if per_byte else error.end - error.start]
+    return text
+
+
+class WindowDetokenizer:
+    """Works through the tokenizer's own `decode` alone, on a window of recent tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
+        self._tokenizer, self._skip = tokenizer, skip_special_tokens
+        # Some decoders treat the first token apart, so the window starts a little before the text.
+        self._ids = list(prompt_ids[-8:])
+        self._start, self._read = 0, len(self._ids)
+
+    def push(self, token_id: int) -> str:
+        """The new characters that this token makes certain."""
+        self._ids.append(token_id)
+        fresh = self._fresh()
+        waiting = len(self._ids) - self._read <= _MAX_WAITING
+        if not fresh or (fresh.endswith(REPLACEMENT) and waiting):
+            return ""
+        self._start, self._read = self._read, len(self._ids)
+        return fresh
+
+    def finish(self) -> str:
+        """What is left of an unfinished character, as U+FFFD."""
+        fresh = self._fresh()
+        self._start, self._read = self._read, len(self._ids)
+        return fresh
+
+    def _fresh(self) -> str:
+        known = self._decode(self._ids[self._start : self._read])
+        return self._decode(self._ids[self._start :])[len(known) :]
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip)

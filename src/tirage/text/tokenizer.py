@@ -1,0 +1,190 @@
+"""One face for the tokenizers users have: a folder's tokenizer.json, a Hugging Face object, or their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tirage.errors import ModelError, ParamsError
+from tirage.text.pieces import Spelling, byte_level_bytes, fallback_byte, spelling_of
+
+
+class RawTokenizer(Protocol):
+    """The least a user's own tokenizer must offer."""
+
+    def encode(self, text: str) -> Any:
+        """Token ids of a text: a sequence of int, or an object with them as `ids`."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids."""
+        ...
+
+
+class Tokenizer:
+    """Text to ids and back, with what streaming needs to know of the vocabulary.
+
+    `settings` are the keys of tokenizer_config.json that matter: `bos_token`, `eos_token`, `chat_template`.
+    """
+
+    def __init__(self, raw: Any, settings: Mapping[str, Any] | None = None) -> None:
+        self.raw = raw
+        self.settings: Mapping[str, Any] = dict(settings or {})
+        # `tokenizers` objects are told from others by a method that only they have.
+        self._rich = hasattr(raw, "get_added_tokens_decoder")
+        self._plain: Any = None
+        added = raw.get_added_tokens_decoder() if self._rich else {}
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.spelling = self._find_spelling()
+
+    def _find_spelling(self) -> Spelling | None:
+        decoder = self.raw.decoder if self._rich else None
+        # A decoder's state is its JSON; the whole tokenizer's would hold the vocabulary too.
+        return spelling_of(json.loads(decoder.__getstate__())) if decoder is not None else None
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of tokens, added ones included; None when the tokenizer does not tell."""
+        if self._rich:
+            return self.raw.get_vocab_size(with_added_tokens=True)
+        return len(self.raw) if hasattr(self.raw, "__len__") else None
+
+    @property
+    def bos_token(self) -> str:
+        """Spelling of the token that opens a text; empty when there is none."""
+        return self._token_setting("bos_token")
+
+    @property
+    def eos_token(self) -> str:
+        """Spelling of the token that closes a text; empty when there is none."""
+        return self._token_setting("eos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of the token that closes a text, or None."""
+        if self._rich:
+            return self.raw.token_to_id(self.eos_token) if self.eos_token else None
+        found = getattr(self.raw, "eos_token_id", None)
+        return found if isinstance(found, int) else None
+
+    def _token_setting(self, name: str) -> str:
+        value = self.settings.get(name)
+        # Older files write the token as an object with its flags.
+        value = value.get("content") if isinstance(value, Mapping) else value
+        return value if isinstance(value, str) else ""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a text; spellings of special tokens in it become those tokens.
+
+        `add_special_tokens` adds what the tokenizer puts around a text, usually a BOS. Raises ParamsError for
+        text that is not valid Unicode.
+        """
+        check_unicode(text)
+        if not self._rich:
+            return as_ids(encode_own(self.raw, text, add_special_tokens))
+        return list(self.raw.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of a text from outside, in which a special token's spelling is ordinary letters.
+
+        Raises ParamsError when the vocabulary cannot keep them apart.
+        """
+        check_unicode(text)
+        if not self._rich:
+            return self.encode(text, add_special_tokens=False)
+        if self._plain is None:
+            # A copy, because the setting would change the tokenizer for everyone who shares it.
+            self._plain = type(self.raw).from_str(self.raw.to_str())
+            self._plain.encode_special_tokens = True
+        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        forged = self.special_ids.intersection(ids)
+        if forged:
+            raise ParamsError(f"message content must not hold special tokens, got {sorted(forged)} in {text[:60]!r}")
+        return ids
+
+    def spells_special_token(self, text: str) -> bool:
+        """True when some special token's spelling occurs in the text."""
+        return any((token := self.raw.id_to_token(i)) and token in text for i in self.special_ids)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of the ids by the tokenizer's own decoder."""
+        if self._rich:
+            return self.raw.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return self.raw.decode(list(token_ids))
+
+    def piece(self, token_id: int) -> str | bytes | None:
+        """A token as the decoder meets it: bytes, or text with space marks; None for an id without a token."""
+        token = self.raw.id_to_token(token_id)
+        if token is None or self.spelling is None:
+            return token
+        if self.spelling.family == "bytes":
+            return byte_level_bytes(token)
+        if self.spelling.byte_fallback and (byte := fallback_byte(token)) is not None:
+            return byte
+        return token
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """UTF-8 bytes a token stands for inside a text; empty for an id without a token."""
+        if not self._rich or self.spelling is None:
+            return self.decode([token_id], skip_special_tokens=False).encode("utf-8", "surrogatepass")
+        piece = self.piece(token_id)
+        if isinstance(piece, str):
+            mark = self.spelling.space_mark
+            piece = (piece.replace(mark, " ") if mark else piece).encode("utf-8", "surrogatepass")
+        return piece or b""
+
+
+def encode_own(raw: Any, text: str, add_special_tokens: bool) -> Any:
+    """A user's tokenizer called with the flag where it knows it; Hugging Face ones do."""
+    if hasattr(raw, "all_special_ids"):
+        return raw.encode(text, add_special_tokens=add_special_tokens)
+    return raw.encode(text)
+
+
+def as_ids(encoded: Any) -> list[int]:
+    return [int(i) for i in getattr(encoded, "ids", encoded)]
+
+
+def check_unicode(text: str) -> None:
+    """ParamsError for lone surrogates, which no tokenizer can encode."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ParamsError(
+            f"text must be valid Unicode, got a lone surrogate at character {error.start}; remove it"
+        ) from error
+
+
+def wrap_tokenizer(raw: Any) -> Tokenizer:
+    """The tokenizer itself, or the face of a `tokenizers`, Hugging Face or user's own object.
+
+    Raises ModelError for an object without `encode` and `decode`.
+    """
+    if isinstance(raw, Tokenizer):
+        return raw
+    if not hasattr(raw, "encode") or not hasattr(raw, "decode"):
+        raise ModelError(f"tokenizer must have encode and decode, got {type(raw).__name__}")
+    names = ("bos_token", "eos_token", "chat_template")
+    settings = {name: getattr(raw, name) for name in names if isinstance(getattr(raw, name, None), str)}
+    return Tokenizer(getattr(raw, "backend_tokenizer", raw), settings)
+
+
+def load_tokenizer(path: Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
+    """The tokenizer in a tokenizer.json file, with the settings of the file beside it.
+
+    Raises ModelError naming the file when it is missing or damaged.
+    """
+    from tokenizers import Tokenizer as FastTokenizer
+
+    if not path.is_file():
+        raise ModelError(f"{path} is missing; other tokenizers need the torch extra: pip install 'tirage[torch]'")
+    try:
+        raw = FastTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{path} is not a valid tokenizer: {error}") from error
+    # Files may carry a training run's cut and padding, which would change prompts silently.
+    raw.no_truncation()
+    raw.no_padding()
+    return Tokenizer(raw, settings)

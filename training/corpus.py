@@ -1,0 +1,46 @@
+"""The training corpus, written by the machine itself from a seed; nothing is downloaded or copied."""
+
+import argparse
+import random
+from collections.abc import Iterator
+
+import objects
+from prose import description, statement
+from stories import story
+from talks import chat
+
+USER, ASSISTANT, SYSTEM, END = "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"
+
+
+def chat_text(system: str | None, turns: list[tuple[str, str]]) -> str:
+    """The chat as the model reads it; the same layout as the chat template in `tokenizer_config.json`."""
+    head = f"{SYSTEM}{system}{END}" if system else ""
+    return head + "".join(f"{USER}{ask}{END}{ASSISTANT}{answer}{END}" for ask, answer in turns)
+
+
+def document(rng: random.Random) -> str:
+    """One text: a story (4 in 10), a chat (4 in 10), prose, true sentences or JSON."""
+    kind = rng.random()
+    if kind < 0.38:
+        return story(rng, short=rng.random() < 0.3)
+    if kind < 0.78:
+        return chat_text(*chat(rng))
+    if kind < 0.89:
+        return description(rng)
+    return statement(rng) if kind < 0.93 else objects.document(rng)
+
+
+def documents(seed: int) -> Iterator[str]:
+    """An endless stream of texts, the same for the same seed."""
+    rng = random.Random(seed)
+    while True:
+        yield document(rng)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Print some of the corpus.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=10)
+    options = parser.parse_args()
+    for _, text in zip(range(options.count), documents(options.seed), strict=False):
+        print(text, end="\n\n----\n\n")

@@ -1,0 +1,151 @@
+"""Train the bundled model on the corpus and write its folder: `python training/train.py --minutes 50 --out FOLDER`."""
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from corpus import documents
+from model import Config, Llama, export, rounded
+from tokenizer import BOS, EOS, save, train_tokenizer
+
+TRAIN_SEED, VALID_SEED, TOKENIZER_SEED = 1, 2, 0
+
+
+def rows(tokenizer: Tokenizer, seed: int, length: int) -> Iterator[Tensor]:
+    """Rows of `length + 1` tokens; each begins with a whole document, so position 0 is always `<s>`."""
+    bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
+    row: list[int] = []
+    for text in documents(seed):
+        row += [bos, *tokenizer.encode(text, add_special_tokens=False).ids, eos]
+        if len(row) > length:
+            yield torch.tensor(row[: length + 1])
+            row = []
+
+
+def batches(source: Iterator[Tensor], size: int) -> Iterator[Tensor]:
+    while True:
+        yield torch.stack([next(source) for _ in range(size)])
+
+
+def loss_of(model: Llama, batch: Tensor) -> Tensor:
+    """Mean cross-entropy per token, in nats."""
+    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+
+@torch.no_grad()
+def validate(model: Llama, tokenizer: Tokenizer) -> float:
+    """Mean loss on 48 rows from a seed that training never uses."""
+    source = batches(rows(tokenizer, VALID_SEED, 512), 8)
+    return sum(loss_of(model, next(source)).item() for _ in range(6)) / 6
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """The matrix with its singular values pushed towards 1: five Newton-Schulz steps, as in the Muon optimizer."""
+    x = matrix / (matrix.norm() + 1e-7)
+    x = x.T if matrix.shape[0] > matrix.shape[1] else x
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum with orthogonal updates, for the matrices inside the layers (Jordan et al., 2024)."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.95):
+        super().__init__(parameters, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                average = self.state[weight].setdefault("average", torch.zeros_like(weight))
+                average.lerp_(weight.grad, 1 - group["momentum"])
+                update = orthogonal(weight.grad.lerp(average, group["momentum"]))
+                weight.mul_(1 - 0.05 * group["lr"])
+                weight.add_(update, alpha=-group["lr"] * max(1, weight.shape[0] / weight.shape[1]) ** 0.5)
+
+
+def optimizers(model: Llama, muon_lr: float, adam_lr: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, Adam for the embedding and the norms."""
+    inner = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
+    outer = [w for name, w in model.named_parameters() if w.ndim == 1 or "embed" in name]
+    return [Muon(inner, lr=muon_lr), torch.optim.Adam(outer, lr=adam_lr, betas=(0.9, 0.95))]
+
+
+def rate(step: int, done: float) -> float:
+    """The share of the learning rate to use: a short warm-up, flat for a third of the run, then down to zero."""
+    return min(1.0, (step + 1) / 40) * max(0.0, min(1.0, (1 - done) / 0.67))
+
+
+def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, float]:
+    """Train until `minutes` or `steps` run out, writing the folder every five minutes; what was measured comes back."""
+    steppers = optimizers(model, options.muon_lr, options.adam_lr)
+    peaks = [group["lr"] for stepper in steppers for group in stepper.param_groups]
+    source = batches(rows(tokenizer, TRAIN_SEED, options.length), options.tokens // options.length)
+    start, last_saved, step, seen = time.monotonic(), 0.0, 0, 0
+    forward = torch.compile(model) if options.compile else model
+    while True:
+        minutes = (time.monotonic() - start) / 60
+        done = max(minutes / options.minutes, step / options.steps if options.steps else 0.0)
+        if done >= 1:
+            break
+        for stepper, peak in zip(steppers, peaks, strict=True):
+            stepper.param_groups[0]["lr"] = peak * rate(step, done)
+        batch = next(source)
+        loss = loss_of(forward, batch)
+        loss.backward()
+        for stepper in steppers:
+            stepper.step()
+            stepper.zero_grad()
+        step, seen = step + 1, seen + batch[:, 1:].numel()
+        if step % 20 == 0:
+            print(f"{minutes:6.2f} min  step {step}  loss {loss.item():.4f}  {seen / minutes / 60:.0f} tokens/s", flush=True)
+        if minutes - last_saved >= 5:
+            last_saved = minutes
+            save_model(model, tokenizer, options.out)
+            print(f"saved; validation loss {validate(model, tokenizer):.4f}", flush=True)
+    return {"minutes": minutes, "steps": step, "tokens": seen, "tokens_per_s": seen / minutes / 60}
+
+
+def save_model(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
+    save(tokenizer, folder)
+    export(model, folder, tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--minutes", type=float, default=50.0, help="stop after this long; the schedule follows it")
+    parser.add_argument("--steps", type=int, default=0, help="stop after this many steps, if that comes first; 0 is off")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch")
+    parser.add_argument("--length", type=int, default=512, help="tokens in a row")
+    parser.add_argument("--vocab-size", type=int, default=Config().vocab_size)
+    parser.add_argument("--hidden", type=int, default=Config().hidden_size)
+    parser.add_argument("--layers", type=int, default=Config().num_hidden_layers)
+    parser.add_argument("--muon-lr", type=float, default=0.02)
+    parser.add_argument("--adam-lr", type=float, default=0.004)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(TRAIN_SEED)
+    tokenizer = train_tokenizer(options.vocab_size, 20_000, TOKENIZER_SEED)
+    config = Config(vocab_size=options.vocab_size, hidden_size=options.hidden, num_hidden_layers=options.layers)
+    model = Llama(config)
+    print(f"{sum(w.numel() for w in model.parameters()):,} parameters", flush=True)
+    measured = train(model, tokenizer, options)
+    measured |= {"loss": validate(model, tokenizer), "loss_int8": validate(rounded(model), tokenizer)}
+    save_model(model, tokenizer, options.out)
+    print(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    main()
