@@ -69,9 +69,7 @@ def reference_logits(config: dict[str, Any], tensors: Tensors, ids: list[int]) -
     return head @ _norm(xs[-1], w["model.norm.weight"], config)
 
 
-def _reference_block(
-    config: dict[str, Any], w: Tensors, prefix: str, xs: list[NDArray[Any]]
-) -> list[NDArray[Any]]:
+def _reference_block(config: dict[str, Any], w: Tensors, prefix: str, xs: list[NDArray[Any]]) -> list[NDArray[Any]]:
     normed = [_norm(x, w[f"{prefix}.input_layernorm.weight"], config) for x in xs]
     project = {part: [_linear(w, f"{prefix}.self_attn.{part}_proj", x) for x in normed] for part in "qkv"}
     n, d = config["num_attention_heads"], config["head_dim"]

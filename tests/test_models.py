@@ -142,9 +142,7 @@ def test_linear_scaling_divides_every_step() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_weights_are_widened_exactly(
-    tmp_path: Path, tensors: dict[str, np.ndarray], dtype: Any
-) -> None:
+def test_half_precision_weights_are_widened_exactly(tmp_path: Path, tensors: dict[str, np.ndarray], dtype: Any) -> None:
     narrow = {name: array.astype(dtype) for name, array in tensors.items()}
     wide = {name: array.astype(np.float32) for name, array in narrow.items()}
     expected = load(write_folder(tmp_path / "wide", wide)).prefill(IDS)[0]
@@ -179,9 +177,7 @@ def test_shards_named_by_an_index_are_joined(tmp_path: Path, tensors: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["../a.safetensors", "/etc/passwd", "x/y.safetensors", "..", "a\\b"])
-def test_an_index_may_not_point_outside_its_folder(
-    tmp_path: Path, tensors: dict[str, np.ndarray], name: str
-) -> None:
+def test_an_index_may_not_point_outside_its_folder(tmp_path: Path, tensors: dict[str, np.ndarray], name: str) -> None:
     folder = write_folder(tmp_path / "m", tensors)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
@@ -241,9 +237,7 @@ def header(size: int, body: bytes) -> bytes:
         b"PK\x03\x04 this is a zip of pickles",
     ],
 )
-def test_a_damaged_weight_file_is_refused(
-    tmp_path: Path, tensors: dict[str, np.ndarray], content: bytes
-) -> None:
+def test_a_damaged_weight_file_is_refused(tmp_path: Path, tensors: dict[str, np.ndarray], content: bytes) -> None:
     folder = write_folder(tmp_path / "m", tensors)
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.safetensors"):

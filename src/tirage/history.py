@@ -174,14 +174,15 @@ def dry_penalties(
     """DRY's penalty for each token that would extend a repeated suffix, token id -> float32 (S-H5).
 
     A token that would extend an earlier occurrence of the current suffix of length L >= `allowed_length` loses
-    multiplier * base ** (L - allowed_length). Matches stop at `breakers`. Source: llama.cpp, p-e-w's proposal.
+    multiplier * base ** (L - allowed_length). Matches stop at `breakers`, which are never penalised.
+    Source: llama.cpp, p-e-w's proposal.
     """
     window = tokens if last_n < 0 else tokens[max(0, tokens.size - last_n) :]
     if window.size == 0 or last_n == 0:
         return {}
     longest: dict[int, int] = {}
     for token, length in _suffix_matches(window.tolist(), breakers):
-        if length >= allowed_length and length > longest.get(token, 0):
+        if token not in breakers and length >= allowed_length and length > longest.get(token, 0):
             longest[token] = length
     scale = float(f32(multiplier))
     powers = {n: repeated_power(float(f32(base)), n - allowed_length) for n in set(longest.values())}

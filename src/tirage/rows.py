@@ -64,12 +64,11 @@ def pack(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | 
         count_ids=_joined([c.ids for c in counts if c is not None]),
         prompt_counts=_joined([c.prompt for c in counts if c is not None]),
         output_counts=_joined([c.output for c in counts if c is not None]),
-        masks=_masks(states, vocab_size, mask),
         seeds=np.array([state.seed for state in states], np.int64),
         steps=np.array([state.at for state in states], np.int64),
         samples=np.array([state.sample_index for state in states], np.int64),
         **_asked(states),
-        resample=np.array([mask is not None and s.plan.semantics.mask_mode == "resample" for s in states], bool),
+        **_masks(states, vocab_size, mask),
     )
 
 
@@ -125,15 +124,30 @@ def _joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate(arrays) if arrays else _NONE
 
 
-def _masks(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | None) -> NDArray[np.int32]:
-    restricted = [r for r, state in enumerate(states) if state.plan.allowed is not None]
-    if mask is None and not restricted:
-        return np.zeros((0, 0), np.int32)
+def _masks(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | None) -> dict[str, NDArray]:
+    """Hard masks, and the masks that llama.cpp's order only checks; a row's own mask alone decides which it is."""
     words = -(-vocab_size // 32)
-    masks = np.full((len(states), words), -1, np.int32) if mask is None else mask.copy()
+    resample = _checked_rows(states, vocab_size, mask)
+    restricted = [r for r, state in enumerate(states) if state.plan.allowed is not None]
+    hard = checks = np.zeros((0, 0), np.int32)
+    if restricted or (mask is not None and not resample.all()):
+        hard = np.full((len(states), words), -1, np.int32) if mask is None else mask.copy()
+        hard[resample] = -1
+    if mask is not None and resample.any():
+        checks = mask
     for r in restricted:
-        masks[r] &= _bitmask(states[r].params.allowed_token_ids or (), words)
-    return masks
+        hard[r] &= _bitmask(states[r].params.allowed_token_ids or (), words)
+    return {"masks": hard, "checks": checks, "resample": resample}
+
+
+def _checked_rows(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | None) -> NDArray[np.bool_]:
+    """Which rows resample: their semantics says so and their own mask forbids something."""
+    resample = np.array([state.plan.semantics.mask_mode == "resample" for state in states], bool)
+    if mask is None:
+        return resample & False
+    for r in np.flatnonzero(resample):
+        resample[r] = not np.unpackbits(mask[r].view(np.uint8), bitorder="little")[:vocab_size].all()
+    return resample
 
 
 @lru_cache(maxsize=256)

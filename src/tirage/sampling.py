@@ -38,8 +38,8 @@ def sample(
 
     `logits` [V] or [B, V], float16, bfloat16, float32 or float64 (rounded to float32), 1 <= V <= 2^20, B may be 0;
     never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
-    read by penalties, bad words, n-gram rules and min_tokens. `step`: the Philox step, by default the row's number of
-    output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed.
+    read by penalties, bad words, n-gram rules and min_tokens. `step`: the position that keys
+    the uniform and that min_tokens counts, by default the row's number of output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed.
     `sample_index` separates the streams of several samples of one request.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in

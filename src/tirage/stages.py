@@ -167,6 +167,8 @@ class Plan:
             tokens = history.tokens() if self.semantics.bad_words_history == "both" else history.output()
             words = banned_by_words(params.bad_words_token_ids, tokens)
             bans.append(("bad_words", np.array(words, np.int32)))
+        if params.no_repeat_ngram_size and "no_repeat_ngram" in self.semantics.stages:
+            bans.append(("no_repeat_ngram", banned_by_ngrams(params.no_repeat_ngram_size, history.tokens())))
         if step < params.min_tokens:
             bans.append(("min_tokens", self.stop_ids))
         return bans
@@ -180,8 +182,6 @@ class Plan:
             ids = np.fromiter(penalties, np.int32, len(penalties))
             values = np.fromiter(penalties.values(), np.float32, len(penalties))
             edits.put(Op.ADD, ids, -values, stage)
-        elif stage == "no_repeat_ngram" and params.no_repeat_ngram_size:
-            edits.put(Op.BAN, banned_by_ngrams(params.no_repeat_ngram_size, history.tokens()), None, stage)
         elif stage == "processors" and params.logits_processors:
             edits.steps.append(Step(Op.PROCESS, stage=stage))
         elif stage == "scale" and params.temperature not in {0.0, 1.0}:
@@ -224,11 +224,11 @@ def _penalty(stage: str, params: SamplingParams, semantics: Semantics, history: 
             stage=stage,
         )
     if stage == "presence":
-        return Step(Op.PRESENCE, scope, numbers.bits(numbers.f32(params.presence_penalty)), stage=stage)
-    penalty = numbers.f32(params.frequency_penalty)
+        return Step(Op.PRESENCE, scope, numbers.bits(numbers.operand(params.presence_penalty)), stage=stage)
+    penalty = numbers.operand(params.frequency_penalty)
     if semantics.frequency_divisor == "length":
         counted = min(history.length, window or history.length)
-        penalty = np.float32(penalty / np.float32(max(counted, 1)))
+        penalty = numbers.operand(penalty / np.float32(max(counted, 1)))
     return Step(Op.FREQUENCY, scope, numbers.bits(penalty), stage=stage)
 
 
@@ -248,7 +248,7 @@ def _filters(params: SamplingParams, semantics: Semantics) -> tuple[Step, ...]:
 
 
 def _temperature(params: SamplingParams, semantics: Semantics) -> Step:
-    t, spread = params.temperature, params.dynatemp_range
+    t, spread = float(numbers.f32(params.temperature)), float(numbers.f32(params.dynatemp_range))
     if not spread:
         return Step(
             Op.TEMPERATURE,
@@ -354,7 +354,10 @@ def plan(params: SamplingParams) -> Plan:
         params=params,
         semantics=semantics,
         filters=filters,
-        bias=(np.array([t for t, _ in finite], np.int32), np.array([v for _, v in finite], np.float32)),
+        bias=(
+            np.array([t for t, _ in finite], np.int32),
+            np.array([numbers.operand(v) for _, v in finite], np.float32),
+        ),
         banned=np.array([t for t, v in bias if v == -np.inf], np.int32),
         allowed=allowed,
         stop_ids=np.array(sorted(params.all_stop_token_ids), np.int32),

@@ -36,7 +36,8 @@ class Rows:
     `seeds`, `steps`, `samples` int64 [B] key the uniforms (S-W7). `views` int8 [B] holds View codes, `top_n`
     int32 [B] how many top entries a row asks for; the ids whose logprobs row r asks for are
     `asked_ids[asked_start[r] : asked_start[r + 1]]`. `protected_ids` (with `protected_start`) survive XTC.
-    `resample` bool [B]: the mask counts only when the token drawn without it is not allowed.
+    `checks` int32 [B, ceil(V / 32)] or (0, 0): where `resample` bool [B] is set, a mask that counts only when the
+    token drawn without it is not allowed.
     """
 
     programs: NDArray[np.int64]
@@ -56,6 +57,7 @@ class Rows:
     asked_ids: NDArray[np.int32]
     protected_start: NDArray[np.int64]
     protected_ids: NDArray[np.int32]
+    checks: NDArray[np.int32]
     resample: NDArray[np.bool_]
 
     @property

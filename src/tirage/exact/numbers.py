@@ -21,6 +21,12 @@ def f32(value: float) -> np.float32:
     return np.float32(value)
 
 
+def operand(value: float) -> np.float32:
+    """`value` as a float32 that an arithmetic stage may use: |v| <= 2^-126 becomes 0 here as on logits (S-N7)."""
+    rounded = np.float32(value)
+    return np.float32(0) if abs(rounded) <= np.float32(2.0**-126) else rounded
+
+
 def bits(value: np.float32) -> int:
     """The float32's bits as a signed Python int: how floats travel in a step."""
     return int(np.float32(value).view(np.int32))
@@ -47,8 +53,11 @@ def mass_fraction(p: float) -> int:
 
 
 def scaled_fraction(value: float) -> tuple[int, int]:
-    """(E, s) with v32 = E / 2^s exactly and 2^31 <= E < 2^32; (0, 32) for 0."""
-    mantissa, exponent = math.frexp(float(f32(value)))
+    """(E, s) with v32 = E / 2^s exactly, 2^31 <= E < 2^32 and s >= 0; (0, 32) for 0.
+
+    Values beyond 2^31 count as 2^31: no threshold made of them can be passed.
+    """
+    mantissa, exponent = math.frexp(min(float(f32(value)), 2.0**31))
     return round(mantissa * 2.0**32), 32 - exponent
 
 

@@ -27,8 +27,7 @@ class Checkpoint:
         array = self._left.pop(name)
         if array.shape != shape:
             raise ModelError(
-                f"{self._folder}: tensor {name!r} must have shape {list(shape)} by config.json, "
-                f"got {list(array.shape)}"
+                f"{self._folder}: tensor {name!r} must have shape {list(shape)} by config.json, got {list(array.shape)}"
             )
         return array
 

@@ -104,9 +104,7 @@ def dequantise(raw: dict[str, NDArray[Any]], folder: Path) -> dict[str, Tensor]:
 
 def multiply_out(name: str, array: NDArray[Any], scale: NDArray[Any] | None, folder: Path) -> Tensor:
     if scale is None:
-        raise ModelError(
-            f"{folder}: int8 tensor {name!r} needs a tensor {name + SCALE!r} with one factor per row"
-        )
+        raise ModelError(f"{folder}: int8 tensor {name!r} needs a tensor {name + SCALE!r} with one factor per row")
     if array.ndim != 2 or scale.shape != array.shape[:1] or scale.dtype != np.float32:
         raise ModelError(
             f"{folder}: {name + SCALE!r} must be float32 [{array.shape[0] if array.ndim else 0}] "

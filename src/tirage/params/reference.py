@@ -35,8 +35,9 @@ tirage.errors.ParamsError: top_p must be in (0, 1], got 0.0; use 1.0 to turn it 
 ```
 
 Numbers must be finite; True and False are no numbers; NumPy scalars become Python numbers. Lists of strings
-and ids may be lists, tuples, sets, ranges or one-dimensional arrays, and become tuples without duplicates. Ranges of floats hold for the value
-and for its binary32 form, which is what the sampler computes with; what you gave is what `to_dict` shows.
+and of ids may be lists, tuples, sets, ranges or one-dimensional arrays, and become tuples without duplicates.
+Ranges of floats hold for the value and for its binary32 form, which is what the sampler computes with; what
+you gave is what `to_dict` shows.
 
 Every class has `to_dict`, `from_dict`, `to_json`, `from_json` (an exact round trip, with a `schema` version)
 and `replace`, which checks the whole again.

@@ -51,9 +51,7 @@ class ChatTemplate:
     def _encode_apart(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
         """Ids with every content encoded by itself; the rendered template only ever sees stand-ins."""
         stand_ins = {secrets.token_hex(16): message["content"] for message in messages}
-        hidden = [
-            {**message, "content": name} for message, name in zip(messages, stand_ins, strict=True)
-        ]
+        hidden = [{**message, "content": name} for message, name in zip(messages, stand_ins, strict=True)]
         rest = self._render(hidden, add_generation_prompt)
         ids = self._tokenizer.encode("") if self.is_plain else []
         for name, content in stand_ins.items():

@@ -30,7 +30,10 @@ _POINT = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one row asks: its logits, its steps and everything they refer to."""
+    """What one row asks: its logits, its steps and everything they refer to.
+
+    `allowed` is a hard mask; `checked` counts only when the token drawn without it is not in it.
+    """
 
     logits: NDArray[np.float32]
     steps: Sequence[Step]
@@ -38,13 +41,13 @@ class Request:
     edit_values: NDArray[np.float32]
     counts: Counts | None = None
     allowed: NDArray[np.bool_] | None = None
-    resample: bool = False
+    checked: NDArray[np.bool_] | None = None
     protected: NDArray[np.int32] | None = None
     process: Process | None = None
 
-    def run(self, *, coin: bool, masked: bool = True, observe: Observer | None = None) -> Row:
-        """The finished Row, with XTC's coin forced and the mask applied or not."""
-        x, taken = plain.start(self.logits, self.allowed if masked else None)
+    def run(self, *, coin: bool, check: bool = True, observe: Observer | None = None) -> Row:
+        """The finished Row, with XTC's coin forced, and with or without the mask that is `checked`."""
+        x, taken = plain.start(self.logits, self._mask(check))
         row = Row(
             x=x,
             masked=taken,
@@ -57,6 +60,11 @@ class Request:
         )
         return plain.run(row, self.steps, observe)
 
+    def _mask(self, check: bool) -> NDArray[np.bool_] | None:
+        if self.checked is None or not check:
+            return self.allowed
+        return self.checked if self.allowed is None else self.allowed & self.checked
+
     @property
     def coin_share(self) -> int:
         """How often XTC is on, in units of 2^-32; 0 without XTC."""
@@ -68,8 +76,8 @@ class Chain:
     """One pass over the steps: the row it left and, under check-then-resample, the masked row behind it."""
 
     row: Row
-    fallback: Row | None
-    allowed: NDArray[np.bool_] | None
+    fallback: Row | None = None
+    checked: NDArray[np.bool_] | None = None
 
     @property
     def status(self) -> int:
@@ -79,18 +87,18 @@ class Chain:
     def draw(self, seed: int, step: int, sample: int) -> int:
         """The token of this seed, step and sample: inverse transform in token-id order (S-W5)."""
         token = _pick(self.row, uniform64(seed, step, sample, Domain.DRAW))
-        if self.fallback is None or self.allowed is None or self.allowed[token]:
+        if self.fallback is None or self.checked is None or self.checked[token]:
             return token
         return _pick(self.fallback, uniform64(seed, step, sample, Domain.RESAMPLE))
 
     def points(self) -> dict[int, int]:
         """Probability of each token in the law, in units of 2^-63."""
         first = _points(self.row)
-        if self.fallback is None or self.allowed is None:
+        if self.fallback is None or self.checked is None:
             return first
-        legal = {t: p for t, p in first.items() if self.allowed[t]}
+        legal = {t: p for t, p in first.items() if self.checked[t]}
         w = self.row.w()
-        rejected = mass(w) - mass(w[self.allowed[self.row.ids]])
+        rejected = mass(w) - mass(w[self.checked[self.row.ids]])
         again = (rejected << _POINT) // mass(w)
         for token, p in _points(self.fallback).items():
             legal[token] = legal.get(token, 0) + (again * p >> _POINT)
@@ -101,10 +109,10 @@ class Chain:
         law = np.zeros(size)
         w = self.row.w()
         law[self.row.ids] = w.astype(np.float64) / np.float64(mass(w))
-        if self.fallback is None or self.allowed is None:
+        if self.fallback is None or self.checked is None:
             return law
-        law[~self.allowed] = 0.0
-        kept = mass(w[self.allowed[self.row.ids]])
+        law[~self.checked] = 0.0
+        kept = mass(w[self.checked[self.row.ids]])
         again = np.float64(mass(w) - kept) / np.float64(mass(w))
         w = self.fallback.w()
         law[self.fallback.ids] += again * (w.astype(np.float64) / np.float64(mass(w)))
@@ -167,10 +175,9 @@ def outcome(request: Request) -> Outcome:
 
 
 def _chain(request: Request, *, coin: bool) -> Chain:
-    if not request.resample or request.allowed is None:
-        return Chain(request.run(coin=coin), None, None)
-    free = request.run(coin=coin, masked=False)
-    return Chain(free, request.run(coin=coin), request.allowed)
+    if request.checked is None:
+        return Chain(request.run(coin=coin))
+    return Chain(request.run(coin=coin, check=False), request.run(coin=coin), request.checked)
 
 
 def _pick(row: Row, u: int) -> int:
@@ -219,11 +226,17 @@ def view_logprobs(result: Outcome, view: int) -> NDArray[np.float32]:
     row = result.off.row
     if view == View.SAMPLED:
         return _sampled_view(result)
-    x = result.request.logits if view == View.RAW else row.x
+    x = _raw(result) if view == View.RAW else row.x
     raw_or_greedy = view == View.RAW or row.greedy
     c, inverse_t = (numbers.temperature_constant(1.0), np.float32(1)) if raw_or_greedy else (row.c, row.inverse_t)
     m = value(keys(x).max())
     return logprobs(x, m, inverse_t, mass(weights(exponents(x, m, c))))
+
+
+def _raw(result: Outcome) -> NDArray[np.float32]:
+    """The model's own logits; a non-finite one that a mask made harmless counts as -inf."""
+    x = result.request.logits
+    return np.where(np.isfinite(x), x, np.float32(-np.inf))
 
 
 def _sampled_view(result: Outcome) -> NDArray[np.float32]:
@@ -238,7 +251,7 @@ def _sampled_view(result: Outcome) -> NDArray[np.float32]:
 
 def _view_keys(result: Outcome, view: int, lp: NDArray[np.float32]) -> NDArray[np.int32]:
     """What a view ranks by: its logits' keys, restricted to the tokens it holds."""
-    x = result.request.logits if view == View.RAW else result.off.row.x
+    x = _raw(result) if view == View.RAW else result.off.row.x
     if view == View.SAMPLED and result.mixed:
         return keys(lp)
     return np.where(lp == -np.inf, np.int32(NEG_INF_KEY), keys(x))
@@ -288,7 +301,7 @@ def request_of(logits: NDArray[np.float32], rows: Rows, r: int, process: Process
         edit_values=rows.edit_values,
         counts=Counts(rows.count_ids[counted], rows.prompt_counts[counted], rows.output_counts[counted]),
         allowed=unpacked(rows.masks[r], logits.shape[1]) if rows.masks.size else None,
-        resample=bool(rows.resample[r]),
+        checked=unpacked(rows.checks[r], logits.shape[1]) if rows.resample[r] else None,
         protected=protected if protected.size else None,
         process=process,
     )

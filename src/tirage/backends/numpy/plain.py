@@ -229,7 +229,7 @@ def _top_n_sigma(row: Row, step: Step) -> None:
     x = row.x[row.ids]
     top = value(row.key[row.ids].max())
     with np.errstate(over="ignore"):
-        distance = np.minimum(top - x, FLT_MAX)
+        distance = cleaned(np.minimum(top - x, FLT_MAX))
     widest = distance.max()
     if widest == 0:
         return
@@ -260,9 +260,9 @@ def _top_p(row: Row, step: Step) -> None:
     reached = np.cumsum(w)
     base = mass(weights(exponents(row.x[row.base], row.m, row.c))) if step.d else int(reached[-1])
     if step.b == 1:
-        n = int(np.searchsorted(reached - w, step.a * base >> 32, side="right"))
+        n = int(np.searchsorted(reached - w, np.uint64(step.a * base >> 32), side="right"))
     else:
-        n = int(np.searchsorted(reached, target_mass(step.a, base), side="left")) + 1
+        n = int(np.searchsorted(reached, np.uint64(target_mass(step.a, base)), side="left")) + 1
     n = min(max(n, 1), w.size)
     if step.b == 2:
         _truncate(row, order, reached, n, target_mass(step.a, base))
@@ -281,7 +281,7 @@ def _min_p(row: Row, step: Step) -> None:
 
 def _min_p_logit(row: Row, step: Step) -> None:
     key = row.key[row.ids]
-    bound = np.float32(numbers.from_bits(step.a) * value(key.max()))
+    bound = clamped(np.array([numbers.from_bits(step.a) * value(key.max())]))
     row.keep((key >= keys(bound)) | (key == key.max()))
 
 
@@ -292,7 +292,7 @@ def _typical(row: Row, step: Step) -> None:
     reached = np.cumsum(w[order])
     total = int(reached[-1])
     target = (step.a * total >> 32) + 1 if step.b else target_mass(step.a, total)
-    last = order[min(int(np.searchsorted(reached, target, side="left")), w.size - 1)]
+    last = order[min(int(np.searchsorted(reached, np.uint64(target), side="left")), w.size - 1)]
     row.keep(distance <= distance[last])
 
 

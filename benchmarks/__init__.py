@@ -1,0 +1,1 @@
+"""Benchmarks: one script per question; every answer is a ratio measured in one process."""

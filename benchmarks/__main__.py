@@ -1,0 +1,18 @@
+"""`make bench`: every question in turn, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+QUESTIONS = ("one_pass", "operators", "peers", "cold_start")
+
+
+def main() -> None:
+    for question in QUESTIONS:
+        print(f"== {question}", flush=True)
+        subprocess.run([sys.executable, "-m", f"benchmarks.{question}"], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Scalars inside the kernels: keys, exponents, weights, wide integers and Philox, each as `tirage.exact` defines it.
+
+Numba widens int32 arithmetic to int64 unless every result is wrapped: hence the many `i32(...)`. Nothing here may
+be compiled with fastmath: a fused multiply-add would change weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, TINY_BITS
+from tirage.exact.logs import LN2_31
+from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
+
+f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
+
+inline = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Decorator for scalars and short loops that vanish in their caller."""
+
+kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Decorator for functions that are compiled once and called."""
+
+MIN_KEY = i32(-0x7FFFFFFF)
+MAX_KEY = i32(0x7FFFFFFF)
+NEG_INF = i32(NEG_INF_KEY)
+POS_INF = i32(POS_INF_KEY)
+LIMIT = i32(Q_LIMIT)
+LIMIT_F = f32(Q_LIMIT)
+_SIGN = i32(0x7FFFFFFF)
+_FRACTION = i32(0x7FFFFF)
+_EXPONENT = i32(-0x800000)
+_ONE_BITS = i32(0x3F800000)
+_TINY = i32(TINY_BITS)
+_BIG = f32(FLT_MAX)
+_B0, _B1, _B2, _B3, _B4, _B5 = COEFFICIENTS
+_LOW = u64(0xFFFFFFFF)
+_32 = u64(32)
+_LN2 = i64(LN2_31)
+UNIT_LOG = i64(40 << 23)
+"""log2 of the largest weight, in units of 2^-23."""
+
+
+@intrinsic
+def bits_of(_context, _x):  # noqa: ANN001, ANN201
+    """int32 bits of a float32."""
+
+    def build(_ctx, builder, _signature, args):
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.int32(types.float32), build
+
+
+@intrinsic
+def float_of(_context, _bits):  # noqa: ANN001, ANN201
+    """The float32 with these int32 bits."""
+
+    def build(_ctx, builder, _signature, args):
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), build
+
+
+@intrinsic
+def trailing_zeros(_context, _word):
+    """Index of the lowest set bit of a uint64 that is not 0."""
+
+    def build(_ctx, builder, _signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), build
+
+
+@intrinsic
+def frozen(_context, array):
+    """The same array, typed read-only, so that scratch rows and callers' rows share one compiled path."""
+    view = array.copy(readonly=True)
+
+    def build(ctx, builder, signature, args):
+        ctx.nrt.incref(builder, signature.return_type, args[0])
+        return args[0]
+
+    return view(array), build
+
+
+@intrinsic
+def hits(_context, x, _start, _low, _high):
+    """uint64 whose bit i tells whether low <= key(x[start + i]) <= high, for 64 logits at once.
+
+    Written as one vector operation because LLVM does not vectorise a loop that collects bits.
+    """
+
+    def build(ctx, builder, signature, args):
+        wide = ir.VectorType(ir.IntType(32), 64)
+        array = ctx.make_array(signature.args[0])(ctx, builder, args[0])
+        at = builder.gep(array.data, [args[1]])
+        b = builder.load(builder.bitcast(at, wide.as_pointer()))
+        b.align = 4
+        constant = lambda v: ir.Constant(wide, [v] * 64)  # noqa: E731
+        sign = builder.ashr(b, constant(31))
+        key = builder.sub(builder.xor(b, builder.and_(sign, constant(0x7FFFFFFF))), sign)
+        low, high = (_splat(builder, value, wide) for value in args[2:])
+        inside = builder.and_(
+            builder.icmp_signed(">=", key, low),
+            builder.icmp_signed("<=", key, high),
+        )
+        return builder.bitcast(inside, ir.IntType(64))
+
+    return types.uint64(x, types.int64, types.int32, types.int32), build
+
+
+def _splat(builder, value, wide):
+    one = builder.insert_element(ir.Constant(wide, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), wide.count), [0] * wide.count)
+    return builder.shuffle_vector(one, ir.Constant(wide, ir.Undefined), zeros)
+
+
+@inline
+def raw_key(x):
+    """Like `key_of`, but with key(-0.0) = -1 just below key(+0.0): one operation less; `canonical` mends it."""
+    b = bits_of(x)
+    return i32(b ^ i32(i32(b >> i32(31)) & _SIGN))
+
+
+@inline
+def canonical(raw):
+    """The key of a raw key; monotone, so it may be applied to a maximum."""
+    return i32(raw - i32(raw >> i32(31)))
+
+
+@inline
+def key_of(x):
+    """int32 key of a float32 (S-N3)."""
+    return canonical(raw_key(x))
+
+
+@inline
+def value_of(key):
+    """float32 of a key; 0 is +0.0."""
+    return float_of(key if key >= 0 else i32(i32(-0x80000000) | i32(-key)))
+
+
+@inline
+def exponent(x, m, c):
+    """q of a logit (S-W1)."""
+    y = f32(f32(m - x) * c)
+    return i32(y if y < LIMIT_F else LIMIT_F)
+
+
+@inline
+def weight_f(q):
+    """The weight as a float32 whose truncation is the integer weight (S-W2).
+
+    At the limit it is 0.5, so truncation alone gives 0. Products stay far from overflow: the guard of other
+    backends, min(product, FLT_MAX), is the identity here because LLVM does not fuse without fastmath.
+    """
+    f = f32(float_of(i32(i32(q & _FRACTION) | _ONE_BITS)) - f32(1))
+    r = f32(_B4 + f32(_B5 * f))
+    r = f32(_B3 + f32(r * f))
+    r = f32(_B2 + f32(r * f))
+    r = f32(_B1 + f32(r * f))
+    r = f32(_B0 + f32(r * f))
+    return float_of(i32(bits_of(r) - i32(q & _EXPONENT)))
+
+
+@inline
+def weight(q):
+    """Integer weight of an exponent, uint64."""
+    return u64(i64(weight_f(q)))
+
+
+@inline
+def clean(x):
+    """x, or +0.0 where |x| <= 2^-126 (S-N7)."""
+    return f32(0) if i32(bits_of(x) & _SIGN) <= _TINY else x
+
+
+@inline
+def clamp(x):
+    """x held within the finite range, then cleaned (S-N7)."""
+    x = x if x > -_BIG else -_BIG
+    x = x if x < _BIG else _BIG
+    return clean(x)
+
+
+@inline
+def at_most_big(x):
+    """min(x, FLT_MAX)."""
+    return x if x < _BIG else _BIG
+
+
+# --- wide integers: (high, low) pairs of uint64 ---------------------------------------------------------------
+
+
+@inline
+def multiply(a, b):
+    """128-bit product of two uint64."""
+    al, ah, bl, bh = a & _LOW, a >> _32, b & _LOW, b >> _32
+    t = al * bl
+    u = ah * bl + (t >> _32)
+    v = al * bh + (u & _LOW)
+    return ah * bh + (u >> _32) + (v >> _32), a * b
+
+
+@inline
+def add(high, low, high2, low2):
+    """128-bit sum, modulo 2^128."""
+    total = low + low2
+    return high + high2 + u64(total < low), total
+
+
+@inline
+def subtract(high, low, high2, low2):
+    """128-bit difference, modulo 2^128."""
+    return high - high2 - u64(low < low2), low - low2
+
+
+@kernel
+def divide(high, low, divisor):
+    """Low 64 bits of floor((high * 2^64 + low) / divisor), 0 < divisor < 2^63, by restoring division."""
+    rest = u64(0)
+    quotient = u64(0)
+    for i in range(128):
+        word = high if i < 64 else low
+        bit = (word >> u64(63 - (i & 63))) & u64(1)
+        rest = (rest << u64(1)) | bit
+        quotient = quotient << u64(1)
+        if rest >= divisor:
+            rest -= divisor
+            quotient |= u64(1)
+    return quotient
+
+
+@inline
+def shifted(e, s, total):
+    """(floor, has a rest) of e * total / 2^s for e <= 2^32, total < 2^64; s may be any int >= 0."""
+    low = e * (total & _LOW)
+    high = e * (total >> _32) + (low >> _32)
+    low &= _LOW
+    if s >= i64(96):
+        return u64(0), (high | low) != u64(0)
+    if s >= i64(32):
+        by = u64(s - i64(32))
+        return high >> by, (low | (high & ((u64(1) << by) - u64(1)))) != u64(0)
+    by = u64(s)
+    return (high << (_32 - by)) | (low >> by), (low & ((u64(1) << by) - u64(1))) != u64(0)
+
+
+@inline
+def rounded_up(e, s, total):
+    """ceil(e * total / 2^s)."""
+    floor, rest = shifted(e, s, total)
+    return floor + u64(rest)
+
+
+@inline
+def log2_fixed(n):
+    """log2(n) * 2^23 as `exact.logs.ilog2` truncates it, int64; n >= 1."""
+    e = i64(63)
+    while (n >> u64(e)) == u64(0):
+        e -= 1
+    z = (n << u64(31)) >> u64(e) if e <= 31 else n >> u64(e - 31)
+    out = i64(0)
+    for _ in range(23):
+        z = (z * z) >> u64(31)
+        carry = z >> _32
+        z >>= carry
+        out = (out << 1) | i64(carry)
+    return (e << 23) | out
+
+
+@inline
+def ln_of(log2):
+    """float32 ln of a number whose log2 * 2^23 is `log2` (S-L1)."""
+    return f32(f32((log2 * _LN2) >> 31) * f32(2.0**-23))
+
+
+@inline
+def logprob(x, m, inverse_t, log_mass):
+    """ln p of one logit, -inf for -inf (S-L2)."""
+    if key_of(x) <= NEG_INF:
+        return f32(-np.inf)
+    return f32(f32(0) - f32(at_most_big(f32(f32(m - x) * inverse_t)) + log_mass))
+
+
+@kernel
+def uniform(seed, step, sample, domain):
+    """U: 64 bits of Philox4x32-10 (S-W7)."""
+    key = u64(seed)
+    c0, c1, c2, c3 = u32(step), u32(sample), u32(domain), u32(0)
+    k0, k1 = u32(key), u32(key >> _32)
+    for _ in range(10):
+        p0 = u64(0xD2511F53) * u64(c0)
+        p1 = u64(0xCD9E8D57) * u64(c2)
+        c0, c1 = u32(u32(p1 >> _32) ^ c1 ^ k0), u32(p1)
+        c2, c3 = u32(u32(p0 >> _32) ^ c3 ^ k1), u32(p0)
+        k0, k1 = u32(k0 + u32(0x9E3779B9)), u32(k1 + u32(0xBB67AE85))
+    return (u64(c0) << _32) | u64(c1)
