@@ -12,8 +12,8 @@ from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.rows import RowState
-from tirage.sampling import MAX_VOCAB, as_logits, as_mask, draw_states
+from tirage.rows import Frame, RowState
+from tirage.sampling import MAX_VOCAB, as_logits, as_mask, draw_frame
 
 
 class Batch:
@@ -24,7 +24,7 @@ class Batch:
     when they come and go. Unseeded requests get a fresh seed when they are added and keep it.
     """
 
-    __slots__ = ("_slots", "capacity", "vocab_size")
+    __slots__ = ("_frame", "_slots", "capacity", "vocab_size")
 
     def __init__(self, vocab_size: int, capacity: int, *, like: Any = None) -> None:
         """An empty batch. `like`: an array of the library that the logits will come from (NumPy here)."""
@@ -33,6 +33,7 @@ class Batch:
         if like is not None:
             as_logits(like)
         self._slots: list[RowState | None] = [None] * self.capacity
+        self._frame: Frame | None = None
 
     def __len__(self) -> int:
         """The number of requests in flight."""
@@ -74,21 +75,24 @@ class Batch:
         history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
         state = RowState.of(params, history, sample_index=sample_index)
         state.plan.check(self.vocab_size)
-        self._slots[slot] = state
+        self._put(slot, state)
         return slot
 
     def remove(self, slot: int) -> None:
         """Free a slot; ParamsError when it is empty."""
         self._state(slot)
-        self._slots[slot] = None
+        self._put(slot, None)
 
     def reorder(self, order: Sequence[int]) -> None:
         """Slot i now holds what slot `order[i]` held; -1 empties it, a repeated slot is copied (beams)."""
+        if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, np.ndarray)):
+            raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
         if len(order) > self.capacity:
             raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
         picked = [None if old == -1 else self._state(old) for old in order]
         copies = [None if state is None else _copy(state) for state in picked]
         self._slots = [*copies, *[None] * (self.capacity - len(copies))]
+        self._frame = None
 
     def sample(self, logits: Any, mask: Any = None) -> Draw:
         """One token per row of `logits`; histories do not change until `advance`.
@@ -102,10 +106,11 @@ class Batch:
             raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
         words = as_mask(mask, matrix.shape)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
-        states = [state for state in (self._slots[slot] for slot in slots) if state is not None]
+        if self._frame is None:
+            self._frame = Frame.of([state for state in self._slots if state is not None], self.vocab_size)
         if len(used) == len(slots):
-            return draw_states(matrix, states, words)
-        drawn = draw_states(matrix[used], states, None if words is None else words[used])
+            return draw_frame(matrix, self._frame, words)
+        drawn = draw_frame(matrix[used], self._frame, None if words is None else words[used])
         return _spread(drawn, used, len(slots))
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
@@ -113,16 +118,11 @@ class Batch:
 
         Takes the Draw of `sample`, or token ids with as many rows as `sample` would take.
         """
-        tokens = np.asarray(drawn.token_ids if isinstance(drawn, Draw) else drawn)
-        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise ParamsError(f"tokens must be a flat array of integers, got {tokens.dtype} of shape {tokens.shape}")
-        slots = self._rows(tokens.size)
-        if tokens.size and (tokens.min() < -1 or tokens.max() >= self.vocab_size):
-            raise ParamsError(f"tokens must lie in [0, {self.vocab_size}) or be -1, got {tokens.tolist()}")
-        for slot, token in zip(slots, tokens.tolist(), strict=True):
-            state = self._slots[slot]
-            if token >= 0 and state is not None:
-                state.history.append(token)
+        tokens = list(drawn.token_ids if isinstance(drawn, Draw) else drawn)
+        given = [_bounded(token, "token", -1, self.vocab_size - 1) for token in tokens]
+        advancing = [(self._state(slot), t) for slot, t in zip(self._rows(len(given)), given, strict=True) if t >= 0]
+        for state, token in advancing:
+            state.history.append(token)
 
     def seed(self, slot: int) -> int:
         """The seed of the request in `slot`, given or fresh."""
@@ -132,6 +132,10 @@ class Batch:
         """(prompt_ids, output_ids) of the request in `slot`."""
         history = self._state(slot).history
         return history.tokens()[: history.prompt_length].tolist(), history.output().tolist()
+
+    def _put(self, slot: int, state: RowState | None) -> None:
+        self._slots[slot] = state
+        self._frame = None
 
     def _state(self, slot: int) -> RowState:
         state = self._slots[_bounded(slot, "slot", 0, self.capacity - 1)]

@@ -6,7 +6,7 @@ SPEC.md rules S-H1 ... S-H5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,11 +21,12 @@ MAX_HISTORY = 1 << 20
 
 @dataclass(slots=True)
 class Counts:
-    """Distinct tokens of a history with how often prompt and output hold each; three arrays of one length."""
+    """Distinct tokens of a history with how often prompt and output hold each.
 
-    ids: NDArray[np.int32]
-    prompt: NDArray[np.int32]
-    output: NDArray[np.int32]
+    `table` int32 [3, n]: ids, times in the prompt, times in the output.
+    """
+
+    table: NDArray[np.int32]
 
     @classmethod
     def of(cls, prompt: NDArray[np.int32], output: NDArray[np.int32]) -> Counts:
@@ -33,13 +34,18 @@ class Counts:
         ids, inverse = np.unique(np.concatenate([prompt, output]), return_inverse=True)
         in_prompt = np.bincount(inverse[: prompt.size], minlength=ids.size)
         in_output = np.bincount(inverse[prompt.size :], minlength=ids.size)
-        return cls(ids.astype(np.int32), in_prompt.astype(np.int32), in_output.astype(np.int32))
+        return cls(np.stack([ids, in_prompt, in_output]).astype(np.int32))
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """The distinct tokens."""
+        return self.table[0]
 
     def seen(self, scope: str) -> NDArray[np.int32]:
         """How often each id occurs in `scope`: "prompt", "output" or "both"."""
         if scope == "both":
-            return self.prompt + self.output
-        return self.prompt if scope == "prompt" else self.output
+            return self.table[1] + self.table[2]
+        return self.table[1] if scope == "prompt" else self.table[2]
 
 
 @dataclass(slots=True)
@@ -104,16 +110,13 @@ class History:
             self._build()
         table = self._counts
         assert table is not None
-        n = len(self._index)
-        return Counts(table[0, :n], table[1, :n], table[2, :n])
+        return Counts(table[:, : len(self._index)])
 
     def _build(self) -> None:
         tokens = self.tokens()
-        counted = Counts.of(tokens[: self.prompt_length], tokens[self.prompt_length :])
-        self._counts = np.zeros((3, counted.ids.size + 16), np.int32)
-        for row, column in enumerate((counted.ids, counted.prompt, counted.output)):
-            self._counts[row, : column.size] = column
-        self._index = {int(token): i for i, token in enumerate(counted.ids)}
+        counted = Counts.of(tokens[: self.prompt_length], tokens[self.prompt_length :]).table
+        self._counts = np.concatenate([counted, np.zeros((3, 16), np.int32)], axis=1)
+        self._index = {int(token): i for i, token in enumerate(counted[0])}
 
     def _count(self, token: int) -> None:
         table = self._counts
@@ -127,16 +130,29 @@ class History:
 
 def token_array(ids: Iterable[int], name: str, vocab_size: int) -> NDArray[np.int32]:
     """`ids` as an int32 array [n]; ParamsError when one is not a whole number in [0, vocab_size)."""
-    array = np.asarray(ids if isinstance(ids, (np.ndarray, Sequence)) else list(ids))
+    array = _flat_integers(ids, name)
     if array.size == 0:
         return np.zeros(0, np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ParamsError(f"{name} must be a flat sequence of integers, got {array.dtype} of shape {array.shape}")
     low, high = array.min(), array.max()
     if low < 0 or high >= vocab_size:
         bad = int(low) if low < 0 else int(high)
         raise ParamsError(f"{name} must lie in [0, {vocab_size}), got {bad}; drop padding before the call")
     return array.astype(np.int32)
+
+
+def _flat_integers(ids: Iterable[int], name: str) -> NDArray:
+    try:
+        listed = ids if isinstance(ids, np.ndarray) else list(ids)
+        array = np.asarray(listed)
+    except (TypeError, ValueError):
+        raise ParamsError(f"{name} must be a flat sequence of integers, got {type(ids).__name__}") from None
+    if array.size == 0 and array.ndim == 1:
+        return array
+    truths = not isinstance(ids, np.ndarray) and any(isinstance(item, (bool, np.bool_)) for item in listed)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or truths or isinstance(array, np.ma.MaskedArray):
+        kind = "bool" if truths else array.dtype
+        raise ParamsError(f"{name} must be a flat sequence of integers, got {kind} of shape {array.shape}")
+    return array
 
 
 def banned_by_words(words: Iterable[tuple[int, ...]], tokens: NDArray[np.int32]) -> list[int]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import STEP_WIDTH, Rows, View
+from tirage.backends import STEP_WIDTH, Process, Rows, View
+from tirage.errors import ParamsError, RowError
 from tirage.history import Counts, History
-from tirage.params import SamplingParams
-from tirage.stages import Lowered, Plan, plan
+from tirage.params import SamplingParams, require_tokenized
+from tirage.processors import find_processor
+from tirage.stages import Lowered, Op, Plan, Step, plan
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
+_NO_COUNTS = Counts(np.zeros((3, 0), np.int32))
+_NO_MASKS = np.zeros((0, 0), np.int32)
+_Programs = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
 
 
 @dataclass(slots=True)
@@ -34,6 +39,7 @@ class RowState:
         cls, params: SamplingParams, history: History, *, sample_index: int = 0, step: int | None = None
     ) -> RowState:
         """A RowState for `params`; without a seed it gets a fresh one, which is reported with the draw."""
+        require_tokenized(params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return cls(plan(params), history, seed, sample_index, step)
 
@@ -51,29 +57,104 @@ class RowState:
         return self.plan.lower(self.history, self.at)
 
 
-def pack(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | None) -> Rows:
-    """`states` as Rows; `mask` is the caller's bitmask int32 [B, ceil(V / 32)], combined with allowed ids."""
-    lowered = [state.lower() for state in states]
-    counts = [low.counts for low in lowered]
-    programs, edit_ids, edit_values = _programs(lowered)
-    return Rows(
-        programs=programs,
-        edit_ids=edit_ids,
-        edit_values=edit_values,
-        count_start=_starts([0 if c is None else c.ids.size for c in counts]),
-        count_ids=_joined([c.ids for c in counts if c is not None]),
-        prompt_counts=_joined([c.prompt for c in counts if c is not None]),
-        output_counts=_joined([c.output for c in counts if c is not None]),
-        seeds=np.array([state.seed for state in states], np.int64),
-        steps=np.array([state.at for state in states], np.int64),
-        samples=np.array([state.sample_index for state in states], np.int64),
-        **_asked(states),
-        **_masks(states, vocab_size, mask),
-    )
+@dataclass(slots=True, eq=False)
+class Frame:
+    """The requests of one call or of many: everything about them that a step does not change, packed once.
+
+    `fixed` holds the joined programs and edits when no request's steps depend on its history; `table` is where the
+    counts of all requests are laid side by side, kept from step to step because fresh memory is slow to touch.
+    """
+
+    states: Sequence[RowState]
+    vocab_size: int
+    fixed: _Programs | None
+    seeds: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    asked: dict[str, NDArray]
+    wants_logprobs: bool
+    processes: tuple[Process | None, ...] | None
+    counted: bool
+    restricted: tuple[int, ...]
+    table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
+
+    @classmethod
+    def of(cls, states: Sequence[RowState], vocab_size: int) -> Frame:
+        """A Frame of checked requests over one vocabulary."""
+        processes = tuple(processors_of(state.params) for state in states)
+        asked = _asked(states, vocab_size)
+        return cls(
+            states=states,
+            vocab_size=vocab_size,
+            fixed=None if any(s.plan.fixed is None for s in states) else _joined_programs([s.lower() for s in states]),
+            seeds=np.array([state.seed for state in states], np.int64),
+            samples=np.array([state.sample_index for state in states], np.int64),
+            asked=asked,
+            wants_logprobs=bool(asked["views"].any()),
+            processes=processes if any(processes) else None,
+            counted=any(state.plan.needs_counts for state in states),
+            restricted=tuple(r for r, state in enumerate(states) if state.plan.allowed is not None),
+        )
+
+    def rows(self, mask: NDArray[np.int32] | None) -> Rows:
+        """The Rows of this moment; `mask` is the caller's bitmask int32 [B, ceil(V / 32)]."""
+        if mask is None and any(state.params.guided_decoding is not None for state in self.states):
+            raise ParamsError(
+                "guided_decoding must come with the mask of its grammar, got mask None; "
+                "pass mask=, or generate through tirage.LLM"
+            )
+        programs, edit_ids, edit_values = self.fixed or _joined_programs([state.lower() for state in self.states])
+        return Rows(
+            programs=programs,
+            edit_ids=edit_ids,
+            edit_values=edit_values,
+            seeds=self.seeds,
+            steps=np.array([state.at for state in self.states], np.int64),
+            samples=self.samples,
+            **self._counts(),
+            **self.asked,
+            **self._masks(mask),
+        )
+
+    def _counts(self) -> dict[str, NDArray]:
+        tables = [counts.table for counts in map(_counts_of, self.states)] if self.counted else []
+        start = _starts([table.shape[1] for table in tables] or [0] * len(self.states))
+        if start[-1] > self.table.shape[1]:
+            self.table = np.empty((3, int(start[-1]) * 2), np.int32)
+        for table, at, end in zip(tables, start, start[1:], strict=False):
+            self.table[:, at:end] = table
+        ids, prompt, output = self.table[:, : start[-1]]
+        return {"count_start": start, "count_ids": ids, "prompt_counts": prompt, "output_counts": output}
+
+    def _masks(self, mask: NDArray[np.int32] | None) -> dict[str, NDArray]:
+        """Hard masks, and the masks that llama.cpp's order only checks; a row's own mask decides which it is."""
+        words = -(-self.vocab_size // 32)
+        resample = self._resampled(mask)
+        hard = checks = _NO_MASKS
+        if self.restricted or (mask is not None and not resample.all()):
+            hard = np.full((len(self.states), words), -1, np.int32) if mask is None else mask.copy()
+            hard[resample] = -1
+        if mask is not None and resample.any():
+            checks = mask
+        for r in self.restricted:
+            hard[r] &= _bitmask(tuple(self.states[r].params.allowed_token_ids or ()), words)
+        return {"masks": hard, "checks": checks, "resample": resample}
+
+    def _resampled(self, mask: NDArray[np.int32] | None) -> NDArray[np.bool_]:
+        """Which rows resample: their semantics says so and their own mask forbids something."""
+        resample = np.zeros(len(self.states), bool)
+        for r, state in enumerate(self.states if mask is not None else ()):
+            if mask is not None and state.plan.semantics.mask_mode == "resample":
+                bits = np.unpackbits(mask[r].view(np.uint8), bitorder="little")
+                resample[r] = not bits[: self.vocab_size].all()
+        return resample
 
 
-def _programs(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Programs [B, S, 6] with operands of BAN and ADD moved to positions in the joined edit arrays."""
+def _counts_of(state: RowState) -> Counts:
+    return state.plan.counts(state.history) or _NO_COUNTS
+
+
+def _joined_programs(lowered: Sequence[Lowered]) -> _Programs:
+    """Programs [B, S, 6], with operands of BAN and ADD moved to positions in the joined edit arrays."""
     longest = max((len(low.steps) for low in lowered), default=0) + 1
     programs = np.zeros((len(lowered), longest, STEP_WIDTH), np.int64)
     moved = 0
@@ -82,38 +163,37 @@ def _programs(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np
         if n:
             programs[r, :n] = _table(low.steps)
         if low.edit_ids.size:
-            slices = (programs[r, :n, 0] == 1) | (programs[r, :n, 0] == 2)
-            programs[r, :n, 1:3][slices] += moved
+            op = programs[r, :n, 0]
+            programs[r, :n, 1:3][(op == Op.BAN) | (op == Op.ADD)] += moved
             moved += low.edit_ids.size
     with_edits = [low for low in lowered if low.edit_ids.size]
-    ids = _joined([low.edit_ids for low in with_edits])
     values = np.concatenate([low.edit_values for low in with_edits]) if with_edits else np.zeros(0, np.float32)
-    return programs, ids, values
+    return programs, _joined([low.edit_ids for low in with_edits]), values
 
 
 @lru_cache(maxsize=4096)
-def _table(steps: tuple) -> NDArray[np.int64]:
+def _table(steps: tuple[Step, ...]) -> NDArray[np.int64]:
     return np.array([step[:STEP_WIDTH] for step in steps], np.int64)
 
 
-def _asked(states: Sequence[RowState]) -> dict[str, NDArray]:
+def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, NDArray]:
     """The columns that say which logprobs each row wants, and which ids XTC must spare."""
     params = [state.params for state in states]
-    wants = [p.logprobs is not None or bool(p.logprob_token_ids) for p in params]
     asked = [np.array(p.logprob_token_ids, np.int32) for p in params]
-    spared = [
-        np.array(p.xtc_protected_ids if s.plan.coin else (), np.int32) for p, s in zip(params, states, strict=True)
-    ]
+    spared = [np.array(s.params.xtc_protected_ids if s.plan.coin else (), np.int32) for s in states]
     return {
-        "views": np.array(
-            [_VIEWS[p.logprobs_mode] if w else View.NONE for p, w in zip(params, wants, strict=True)], np.int8
-        ),
-        "top_n": np.array([p.logprobs or 0 for p in params], np.int32),
+        "views": np.array([_view(p) for p in params], np.int8),
+        "top_n": np.array([min(p.logprobs or 0, vocab_size) for p in params], np.int32),
         "asked_start": _starts([ids.size for ids in asked]),
         "asked_ids": _joined(asked),
         "protected_start": _starts([ids.size for ids in spared]),
         "protected_ids": _joined(spared),
     }
+
+
+def _view(params: SamplingParams) -> View:
+    wanted = params.logprobs is not None or bool(params.logprob_token_ids)
+    return _VIEWS[params.logprobs_mode] if wanted else View.NONE
 
 
 def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
@@ -124,32 +204,6 @@ def _joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate(arrays) if arrays else _NONE
 
 
-def _masks(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | None) -> dict[str, NDArray]:
-    """Hard masks, and the masks that llama.cpp's order only checks; a row's own mask alone decides which it is."""
-    words = -(-vocab_size // 32)
-    resample = _checked_rows(states, vocab_size, mask)
-    restricted = [r for r, state in enumerate(states) if state.plan.allowed is not None]
-    hard = checks = np.zeros((0, 0), np.int32)
-    if restricted or (mask is not None and not resample.all()):
-        hard = np.full((len(states), words), -1, np.int32) if mask is None else mask.copy()
-        hard[resample] = -1
-    if mask is not None and resample.any():
-        checks = mask
-    for r in restricted:
-        hard[r] &= _bitmask(states[r].params.allowed_token_ids or (), words)
-    return {"masks": hard, "checks": checks, "resample": resample}
-
-
-def _checked_rows(states: Sequence[RowState], vocab_size: int, mask: NDArray[np.int32] | None) -> NDArray[np.bool_]:
-    """Which rows resample: their semantics says so and their own mask forbids something."""
-    resample = np.array([state.plan.semantics.mask_mode == "resample" for state in states], bool)
-    if mask is None:
-        return resample & False
-    for r in np.flatnonzero(resample):
-        resample[r] = not np.unpackbits(mask[r].view(np.uint8), bitorder="little")[:vocab_size].all()
-    return resample
-
-
 @lru_cache(maxsize=256)
 def _bitmask(ids: tuple[int, ...], words: int) -> NDArray[np.int32]:
     flags = np.zeros(words * 32, np.uint8)
@@ -157,6 +211,23 @@ def _bitmask(ids: tuple[int, ...], words: int) -> NDArray[np.int32]:
     return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def no_counts() -> Counts:
-    """Counts of an empty history."""
-    return Counts(_NONE, _NONE, _NONE)
+def processors_of(params: SamplingParams) -> Process | None:
+    """The custom processors that `params` name, as one function of a row's logits; None when it names none."""
+    return partial(_run_processors, params) if params.logits_processors else None
+
+
+def _run_processors(params: SamplingParams, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    for name, args in params.logits_processors:
+        processor = find_processor(name)
+        try:
+            result = np.asarray(processor.fn(x[None].copy(), [processor.merge(args, params.extra_args)]))
+        except Exception as error:
+            raise RowError(f"logits processor {name!r} failed: {type(error).__name__}: {error}") from error
+        if result.shape != (1, x.size) or result.dtype.kind not in "fiu":
+            raise RowError(
+                f"logits processor {name!r} must return floats of shape [rows, V] = [1, {x.size}], "
+                f"got {result.dtype} of shape {list(result.shape)}"
+            )
+        with np.errstate(all="ignore"):
+            x = result[0].astype(np.float32)
+    return x

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,16 @@ from numpy.typing import NDArray
 
 from tirage.backends import Drawn
 from tirage.backends.numpy import dispatch, outcome
-from tirage.backends.numpy.plain import Process
 from tirage.draw import Draw
-from tirage.errors import ParamsError, RowError
+from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.processors import find_processor
-from tirage.rows import RowState, pack
+from tirage.rows import Frame, RowState
 
 MAX_VOCAB = 1 << 20
 """Largest vocabulary: above it the integer sums could leave 64 bits (S-N6)."""
+
+_LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 Pair = tuple[Iterable[int], Iterable[int]]
 
@@ -38,8 +37,9 @@ def sample(
 
     `logits` [V] or [B, V], float16, bfloat16, float32 or float64 (rounded to float32), 1 <= V <= 2^20, B may be 0;
     never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
-    read by penalties, bad words, n-gram rules and min_tokens. `step`: the position that keys
-    the uniform and that min_tokens counts, by default the row's number of output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed.
+    read by penalties, bad words and n-gram rules. `step`: the position that keys the uniform and that min_tokens
+    counts, by default the row's number of output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit
+    first, 1 = allowed.
     `sample_index` separates the streams of several samples of one request.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
@@ -47,7 +47,7 @@ def sample(
     """
     matrix = as_logits(logits)
     states = row_states(matrix.shape, params, history, step, sample_index)
-    return draw_states(matrix, states, as_mask(mask, matrix.shape))
+    return draw_frame(matrix, Frame.of(states, matrix.shape[1]), as_mask(mask, matrix.shape))
 
 
 def law(
@@ -65,41 +65,32 @@ def law(
     """
     matrix = as_logits(logits)
     states = row_states(matrix.shape, params, history, step, 0)
-    results = outcomes(matrix, states, as_mask(mask, matrix.shape))
+    results = outcomes(matrix, Frame.of(states, matrix.shape[1]), as_mask(mask, matrix.shape))
     return np.array([result.law() for result in results]).reshape(matrix.shape)
 
 
-def outcomes(
-    logits: NDArray[np.float32], states: Sequence[RowState], mask: NDArray[np.int32] | None
-) -> list[outcome.Outcome]:
+def outcomes(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> list[outcome.Outcome]:
     """The law of each row, as an Outcome: what `law` and `explain` read."""
-    rows = pack(states, logits.shape[1], mask)
-    requests = [outcome.request_of(logits, rows, r, _process(state)) for r, state in enumerate(states)]
-    return [outcome.outcome(request) for request in requests]
+    rows = frame.rows(mask)
+    processes = frame.processes or (None,) * len(frame.states)
+    return [outcome.outcome(outcome.request_of(logits, rows, r, process)) for r, process in enumerate(processes)]
 
 
-def draw_states(logits: NDArray[np.float32], states: Sequence[RowState], mask: NDArray[np.int32] | None) -> Draw:
-    """The Draw of rows that were checked already: float32 logits [B, V], one RowState each."""
-    rows = pack(states, logits.shape[1], mask)
-    processes = [_process(state) for state in states]
-    drawn = dispatch.draw(logits, rows, processes if any(processes) else None)
-    return as_draw(drawn, rows.seeds, states)
-
-
-def as_draw(drawn: Drawn, seeds: NDArray[np.int64], states: Sequence[RowState]) -> Draw:
-    """A Draw of what a backend gave; the logprob fields are None unless some row asked."""
-    asked = any(s.params.logprobs is not None or s.params.logprob_token_ids for s in states)
+def draw_frame(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> Draw:
+    """The Draw of rows that were checked already: float32 logits [B, V], one request each."""
+    drawn = dispatch.draw(logits, frame.rows(mask), frame.processes)
+    asked = frame.wants_logprobs
     return Draw(
         token_ids=drawn.token_ids,
         sampled_logprobs=drawn.sampled_logprobs,
         support_sizes=drawn.support,
         status=drawn.status,
-        seeds=seeds,
+        seeds=frame.seeds.copy(),
         logprobs=drawn.logprobs if asked else None,
         ranks=drawn.ranks if asked else None,
         top_token_ids=drawn.top_ids if asked else None,
         top_logprobs=drawn.top_logprobs if asked else None,
-        given_logprobs=_given(drawn, states) if asked else None,
+        given_logprobs=_given(drawn, frame.states) if asked else None,
     )
 
 
@@ -113,15 +104,15 @@ def _given(drawn: Drawn, states: Sequence[RowState]) -> tuple[tuple[float, ...],
 
 def as_logits(logits: Any) -> NDArray[np.float32]:
     """`logits` as contiguous float32 [B, V]; ParamsError for another type, dtype, rank or vocabulary size."""
-    if not isinstance(logits, np.ndarray):
+    if not isinstance(logits, np.ndarray) or isinstance(logits, np.ma.MaskedArray):
         raise ParamsError(f"logits must be a NumPy array, got {_type_name(logits)}; convert it with np.asarray")
-    if logits.dtype.kind != "f" and logits.dtype.name != "bfloat16":
+    if logits.dtype.name not in _LOGIT_TYPES:
         raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
     if logits.ndim not in {1, 2}:
         raise ParamsError(f"logits must have shape [V] or [B, V], got {logits.shape}; reshape them")
     if not 1 <= logits.shape[-1] <= MAX_VOCAB:
         raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         matrix = np.ascontiguousarray(logits, dtype=np.float32)
     return matrix[None] if matrix.ndim == 1 else matrix
 
@@ -180,12 +171,14 @@ def _pairs(history: Any, count: int) -> list[Pair]:
         raise ParamsError(f"history must be a list of {count} (prompt_ids, output_ids) pairs, got {got}")
     for pair in history:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise ParamsError(f"history must hold (prompt_ids, output_ids) pairs, got {_type_name(pair)}")
+            raise ParamsError(
+                f"history must hold (prompt_ids, output_ids) pairs, got {_type_name(pair)}; wrap one pair in a list"
+            )
     return list(history)
 
 
 def _counters(value: Any, count: int, name: str) -> list[int]:
-    each = [value] * count if isinstance(value, (int, np.integer)) else list(np.asarray(value).ravel())
+    each = [value] * count if isinstance(value, (int, np.integer)) else _listed(value, count, name)
     if len(each) != count:
         raise ParamsError(f"{name} must be an integer or {count} of them, got {len(each)}")
     for item in each:
@@ -194,28 +187,12 @@ def _counters(value: Any, count: int, name: str) -> list[int]:
     return [int(item) for item in each]
 
 
+def _listed(value: Any, count: int, name: str) -> list[Any]:
+    if isinstance(value, (str, bytes, dict)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise ParamsError(f"{name} must be an integer or {count} of them, got {_type_name(value)}")
+    return list(value)
+
+
 def _type_name(value: Any) -> str:
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-
-
-def _process(state: RowState) -> Process | None:
-    """The custom processors of one row, as one function of its logits."""
-    named = state.params.logits_processors
-    return partial(_run_processors, state.params) if named else None
-
-
-def _run_processors(params: SamplingParams, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    for name, args in params.logits_processors:
-        processor = find_processor(name)
-        try:
-            result = np.asarray(processor.fn(x[None].copy(), [processor.merge(args, params.extra_args)]))
-        except Exception as error:
-            raise RowError(f"logits processor {name!r} failed: {type(error).__name__}: {error}") from error
-        if result.shape != (1, x.size) or result.dtype.kind not in "fiu":
-            raise RowError(
-                f"logits processor {name!r} must return floats of shape [rows, V] = [1, {x.size}], "
-                f"got {result.dtype} of shape {list(result.shape)}"
-            )
-        x = result[0].astype(np.float32)
-    return x

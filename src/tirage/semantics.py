@@ -7,6 +7,7 @@ every path executes; nothing else in tirage knows an engine by name. SPEC.md rul
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from dataclasses import replace as _replace
 from functools import lru_cache
@@ -107,6 +108,7 @@ class Semantics:
     mask_mode: Literal["first", "resample"] = "first"
 
     def __post_init__(self) -> None:
+        _check_names(self)
         _check_options(self)
         _check_stages(self.stages)
         _check_last(self)
@@ -117,9 +119,9 @@ class Semantics:
         return f"{self.name}@{self.version}"
 
     def replace(self, **changes: Any) -> Semantics:
-        """A new Semantics with some options changed, checked again; give it a `name` of its own."""
+        """A new Semantics with some options changed, checked again; without a `name` it is called `NAME-changed`."""
         _known(changes)
-        return _replace(self, **changes)
+        return _replace(self, **{"name": f"{self.name}-changed", **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` is its inverse."""
@@ -130,18 +132,20 @@ class Semantics:
         return data
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Semantics:
+    def from_dict(cls, data: Mapping[str, Any]) -> Semantics:
         """The Semantics that `to_dict` wrote; unknown keys raise ParamsError."""
+        if not isinstance(data, Mapping):
+            raise ParamsError(f"semantics must be a mapping of options, got {type(data).__name__}")
         _known(data)
         data = dict(data)
         if "stages" in data:
-            data["stages"] = tuple(data["stages"])
+            data["stages"] = tuple(data["stages"]) if isinstance(data["stages"], list) else data["stages"]
         if data.get("penalty_limit", 0) is None:
             data["penalty_limit"] = math.inf
         return cls(**data)
 
 
-def _known(data: dict[str, Any]) -> None:
+def _known(data: Mapping[str, Any]) -> None:
     names = {f.name for f in fields(Semantics)}
     for key in data:
         if key not in names:
@@ -166,6 +170,13 @@ _CHOICES = {
 }
 
 
+def _check_names(semantics: Semantics) -> None:
+    for name in ("name", "version"):
+        value = getattr(semantics, name)
+        if not isinstance(value, str) or not value or "@" in value:
+            raise ParamsError(f"semantics.{name} must be a non-empty string without '@', got {value!r}")
+
+
 def _check_options(semantics: Semantics) -> None:
     for name, allowed in _CHOICES.items():
         value = getattr(semantics, name)
@@ -175,7 +186,8 @@ def _check_options(semantics: Semantics) -> None:
         value = getattr(semantics, name)
         if value is not None and (type(value) is not int or value < 1):
             raise ParamsError(f"semantics.{name} must be an integer >= 1 or None, got {value!r}")
-    if not isinstance(semantics.penalty_limit, (int, float)) or not semantics.penalty_limit > 0:
+    limit = semantics.penalty_limit
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
         raise ParamsError(f"semantics.penalty_limit must be a number > 0, got {semantics.penalty_limit!r}")
 
 
@@ -298,11 +310,11 @@ def resolve(semantics: str | Semantics) -> Semantics:
         return semantics
     if not isinstance(semantics, str):
         raise ParamsError(f"semantics must be a preset name or a Semantics, got {type(semantics).__name__}")
-    name, _, version = semantics.partition("@")
+    name, pinned, version = semantics.partition("@")
     preset = PRESETS.get(_ALIASES.get(name, name))
     if preset is None:
         raise ParamsError(f"semantics must name a preset ({', '.join(PRESETS)}), got {name!r}{nearest(name, PRESETS)}")
-    if version and version != preset.version:
+    if pinned and version != preset.version:
         raise ParamsError(
             f"semantics {name!r} is known in version {preset.version!r}, got {version!r}; use {preset.label!r}"
         )

@@ -7,7 +7,7 @@ mean one thing here and another there. SPEC.md rules S-P1 ... S-P9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -75,14 +75,13 @@ class Step(NamedTuple):
     stage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """The steps of one row at one moment, with the arrays that BAN, ADD and the penalties read."""
+    """The steps of one row at one moment, with the arrays that BAN and ADD refer to."""
 
     steps: tuple[Step, ...]
     edit_ids: NDArray[np.int32]
     edit_values: NDArray[np.float32]
-    counts: Counts | None
 
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -108,18 +107,20 @@ class _Edits:
         self.values.append(np.zeros(ids.size, np.float32) if values is None else values)
         self.size += ids.size
 
-    def lowered(self, filters: tuple[Step, ...], counts: Counts | None) -> Lowered:
+    def lowered(self, filters: tuple[Step, ...]) -> Lowered:
         steps = (*self.steps, *filters)
         if not self.ids:
-            return Lowered(steps, _NO_IDS, _NO_VALUES, counts)
-        return Lowered(steps, np.concatenate(self.ids), np.concatenate(self.values), counts)
+            return Lowered(steps, _NO_IDS, _NO_VALUES)
+        return Lowered(steps, np.concatenate(self.ids), np.concatenate(self.values))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """What one SamplingParams asks of every row that uses it, independent of history and vocabulary.
 
-    `fixed` is the finished lowering when nothing in it depends on the history, else None.
+    `fixed` is the finished lowering when the history cannot change it, else None; `needs_counts` says whether a
+    penalty reads the history's counts; `coin` is XTC's share in units of 2^-32; `highest_id` names the parameter
+    that mentions the highest token id, and that id.
     """
 
     params: SamplingParams
@@ -131,12 +132,8 @@ class Plan:
     stop_ids: NDArray[np.int32]
     highest_id: tuple[str, int]
     coin: int
-    fixed: Lowered | None
-
-    @property
-    def needs_counts(self) -> bool:
-        """True when a penalty reads the history's counts."""
-        return bool(_active_penalties(self.params))
+    needs_counts: bool
+    fixed: Lowered | None = None
 
     def check(self, vocab_size: int) -> None:
         """Raise ParamsError when the parameters name a token that the vocabulary does not have."""
@@ -145,6 +142,10 @@ class Plan:
             raise ParamsError(
                 f"{name} must lie in [0, {vocab_size}), got {token}; the logits have {vocab_size} columns"
             )
+
+    def counts(self, history: History) -> Counts | None:
+        """The counts that the penalties of this plan read; None when none does."""
+        return history.counts(self.semantics.penalty_window) if self.needs_counts else None
 
     def lower(self, history: History, step: int) -> Lowered:
         """The steps of a row with this history at this step."""
@@ -156,10 +157,10 @@ class Plan:
         for stage in self.semantics.stages:
             if stage in EDITS:
                 self._edit(edits, stage, history)
-        counts = history.counts(self.semantics.penalty_window) if self.needs_counts else None
-        return edits.lowered(self.filters, counts)
+        return edits.lowered(self.filters)
 
     def _bans(self, history: History, step: int) -> list[tuple[str, NDArray[np.int32]]]:
+        """Hard masks by id: they lead the steps, so that nothing after them can revive a token (S-P2)."""
         params, bans = self.params, []
         if self.banned.size:
             bans.append(("logit_bias", self.banned))
@@ -167,7 +168,7 @@ class Plan:
             tokens = history.tokens() if self.semantics.bad_words_history == "both" else history.output()
             words = banned_by_words(params.bad_words_token_ids, tokens)
             bans.append(("bad_words", np.array(words, np.int32)))
-        if params.no_repeat_ngram_size and "no_repeat_ngram" in self.semantics.stages:
+        if params.no_repeat_ngram_size:
             bans.append(("no_repeat_ngram", banned_by_ngrams(params.no_repeat_ngram_size, history.tokens())))
         if step < params.min_tokens:
             bans.append(("min_tokens", self.stop_ids))
@@ -348,41 +349,33 @@ def plan(params: SamplingParams) -> Plan:
     semantics = resolve(params.semantics)
     filters = _filters(params, semantics)
     bias = sorted(dict(params.logit_bias or {}).items())
-    finite = [(token, value) for token, value in bias if value != -np.inf]
-    allowed = None if params.allowed_token_ids is None else np.array(params.allowed_token_ids, np.int32)
+    finite = [(token, numbers.operand(value)) for token, value in bias if value != -np.inf]
     draft = Plan(
         params=params,
         semantics=semantics,
         filters=filters,
-        bias=(
-            np.array([t for t, _ in finite], np.int32),
-            np.array([numbers.operand(v) for _, v in finite], np.float32),
-        ),
+        bias=(np.array([t for t, _ in finite], np.int32), np.array([v for _, v in finite], np.float32)),
         banned=np.array([t for t, v in bias if v == -np.inf], np.int32),
-        allowed=allowed,
+        allowed=None if params.allowed_token_ids is None else np.array(params.allowed_token_ids, np.int32),
         stop_ids=np.array(sorted(params.all_stop_token_ids), np.int32),
         highest_id=_highest_id(params),
         coin=next((s.a for s in filters if s.op == Op.XTC), 0),
-        fixed=None,
+        needs_counts=bool(_active_penalties(params)),
     )
-    if _depends_on_history(params):
-        return draft
-    return _with_fixed(draft)
+    return draft if _depends_on_history(params, semantics) else replace(draft, fixed=draft.lower(_NOTHING, 0))
 
 
-def _with_fixed(draft: Plan) -> Plan:
-    values = {name: getattr(draft, name) for name in Plan.__dataclass_fields__}
-    nothing = History(_NO_IDS, 0, 0)
-    return Plan(**{**values, "fixed": draft.lower(nothing, 1 << 32)})
+_NOTHING = History(_NO_IDS, 0, 0)
 
 
-def _depends_on_history(params: SamplingParams) -> bool:
+def _depends_on_history(params: SamplingParams, semantics: Semantics) -> bool:
+    """Whether the steps themselves, not only the counts they read, change as a request goes on."""
     return bool(
-        _active_penalties(params)
-        or params.bad_words_token_ids
+        params.bad_words_token_ids
         or params.min_tokens
         or params.dry_multiplier
         or params.no_repeat_ngram_size
+        or (params.frequency_penalty and semantics.frequency_divisor == "length")
     )
 
 
@@ -394,7 +387,8 @@ def _highest_id(params: SamplingParams) -> tuple[str, int]:
         "bad_words_token_ids": [token for word in params.bad_words_token_ids for token in word],
         "logprob_token_ids": params.logprob_token_ids,
         "xtc_protected_ids": params.xtc_protected_ids,
-        "stop_token_ids": params.all_stop_token_ids if params.min_tokens else (),
+        "dry_breaker_token_ids": params.dry_breaker_token_ids,
+        "stop_token_ids": params.all_stop_token_ids,
     }
     highest = [(name, max(ids)) for name, ids in named.items() if ids]
     return max(highest, key=lambda pair: pair[1], default=("", -1))

@@ -6,11 +6,15 @@ may be as fast as it likes, but it must agree bit for bit with `backends/numpy/p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+Process = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Custom processors of one row: float32 logits [V] in, logits [V] out."""
 
 STEP_WIDTH = 6
 """int64 columns of one step: the operation and its operands a..e."""
@@ -31,7 +35,7 @@ class Rows:
 
     `programs` int64 [B, S, 6]: steps as (op, a, b, c, d, e), ended by op 0. `edit_ids` int32 [E] and
     `edit_values` float32 [E]: what BAN and ADD refer to (operands are absolute positions). Sparse history counts
-    of row r are entries `count_start[r] : count_start[r + 1]` of `count_ids`, `prompt_counts`, `output_counts`.
+    of row r are columns `count_start[r] : count_start[r + 1]` of `count_ids`, `prompt_counts`, `output_counts`.
     `masks` int32 [B, ceil(V / 32)], least significant bit first, 1 = allowed, or shape (0, 0) when no row has one.
     `seeds`, `steps`, `samples` int64 [B] key the uniforms (S-W7). `views` int8 [B] holds View codes, `top_n`
     int32 [B] how many top entries a row asks for; the ids whose logprobs row r asks for are

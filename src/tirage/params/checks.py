@@ -59,6 +59,11 @@ def _check_limits(params: SamplingParams, semantics: Semantics) -> None:
                 f"{name} must be in [-{limit:g}, {limit:g}] under semantics {semantics.name!r}, "
                 f"got {value!r}; use 0.0 to turn it off"
             )
+    if semantics.top_k_limit is not None and params.top_k > semantics.top_k_limit:
+        raise ParamsError(
+            f"top_k must be at most {semantics.top_k_limit} under semantics {semantics.name!r}, got {params.top_k}; "
+            "use 0 to turn it off"
+        )
     if params.temperature == 0.0 and semantics.greedy == "refused":
         raise ParamsError(
             f"temperature must be above 0 under semantics {semantics.name!r}, got 0.0; use top_k=1 or a "

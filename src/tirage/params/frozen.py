@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,9 +33,10 @@ class FrozenDict(dict[Any, Any]):
     __slots__ = ("key",)
     key: Hashable
 
-    def __init__(self, items: Mapping[Any, Any], key: Hashable) -> None:
+    def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]], key: Hashable = None) -> None:
         super().__init__(items)
-        self.key = key
+        # dataclasses.asdict rebuilds mappings from pairs alone.
+        self.key = repr(self) if key is None else key
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.key)

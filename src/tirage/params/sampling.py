@@ -360,10 +360,11 @@ class SamplingParams(Record):
     )
     dry_allowed_length: int = param(2, Int(low=1), "longest repetition that DRY leaves unpunished", source="llama.cpp")
     dry_last_n: int = param(-1, Int(low=-1), "how many past tokens DRY looks at; -1 is all, 0 none", source="llama.cpp")
-    dry_sequence_breakers: Sequence[str] = param(
-        ("\n", ":", '"', "*"),
-        Texts(),
-        "strings that a DRY repetition does not cross; `update_with_tokenizer` finds their ids",
+    dry_sequence_breakers: Sequence[str] | None = param(
+        None,
+        Texts(optional=True),
+        "strings that a DRY repetition does not cross; `update_with_tokenizer` finds their ids, and None is newline, "
+        "colon, double quote and asterisk there",
         source="llama.cpp",
     )
     dry_breaker_token_ids: Sequence[int] = param(

@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
     from `get_vocab_size()`, `len()` or `vocab_size`; the text of a token from `token_bytes` or `decode`.
     """
 
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> Any: ...
+    def encode(self, text: str, /, *, add_special_tokens: bool = ...) -> Any: ...
 
 
 def with_generation_config(
@@ -83,11 +83,15 @@ def _sampling_defaults(params: SamplingParams, config: Mapping[str, Any] | objec
     return found
 
 
+USUAL_BREAKERS = ("\n", ":", '"', "*")
+"""llama.cpp's sequence breakers, used where a tokenizer is at hand and the request names none."""
+
+
 def untokenized(params: SamplingParams) -> tuple[str, ...]:
     """The fields that hold text whose ids are not known yet and that would have an effect."""
     known = set(params.tokenized)
     names = ["bad_words"] if not known.issuperset(params.bad_words) else []
-    if params.dry_multiplier and not known.issuperset(params.dry_sequence_breakers):
+    if params.dry_multiplier and not known.issuperset(params.dry_sequence_breakers or ()):
         names.append("dry_sequence_breakers")
     return tuple(names)
 
@@ -103,6 +107,8 @@ def require_tokenized(params: SamplingParams) -> None:
 
 def with_tokenizer(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
     """See `SamplingParams.update_with_tokenizer`."""
+    if params.dry_multiplier and params.dry_sequence_breakers is None:
+        params = params.replace(dry_sequence_breakers=USUAL_BREAKERS)
     pending = untokenized(params)
     if not pending:
         return params
@@ -113,9 +119,9 @@ def with_tokenizer(params: SamplingParams, tokenizer: Tokenizer) -> SamplingPara
         changes["bad_words_token_ids"] = (*params.bad_words_token_ids, *words)
         texts += params.bad_words
     if "dry_sequence_breakers" in pending:
-        breakers = _containing(tokenizer, params.dry_sequence_breakers)
+        breakers = _containing(tokenizer, params.dry_sequence_breakers or ())
         changes["dry_breaker_token_ids"] = (*params.dry_breaker_token_ids, *breakers)
-        texts += params.dry_sequence_breakers
+        texts += params.dry_sequence_breakers or ()
     return params.replace(tokenized=tuple(texts), **changes)
 
 

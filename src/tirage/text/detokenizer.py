@@ -30,16 +30,23 @@ class Detokenizer(Protocol):
 
 
 def open_detokenizer(
-    tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
+    tokenizer: Tokenizer,
+    prompt_ids: Sequence[int] = (),
+    *,
+    skip_special_tokens: bool = True,
+    spaces_between_special_tokens: bool = True,
 ) -> Detokenizer:
     """A detokeniser that continues a prompt, so that prompt text + new text is the text of all ids together.
 
     With no prompt the text stands alone: a vocabulary that marks word starts then drops its first space.
     Byte-level and SentencePiece-like vocabularies are followed exactly, token by token; for any other decoder
     the text of the last few tokens is compared before and after each step.
+
+    `spaces_between_special_tokens` False drops the space that some decoders put between two special tokens;
+    the two exact families never put one.
     """
     if tokenizer.spelling is None:
-        return WindowDetokenizer(tokenizer, prompt_ids, skip_special_tokens)
+        return WindowDetokenizer(tokenizer, prompt_ids, skip_special_tokens, spaces_between_special_tokens)
     detokenizer = PieceDetokenizer(tokenizer, tokenizer.spelling, skip_special_tokens)
     for token_id in prompt_ids:
         detokenizer.push(token_id)
@@ -110,8 +117,10 @@ def take_characters(waiting: bytearray, *, final: bool, per_byte: bool) -> str:
 class WindowDetokenizer:
     """Works through the tokenizer's own `decode` alone, on a window of recent tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
-        self._tokenizer, self._skip = tokenizer, skip_special_tokens
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool, spaces: bool
+    ) -> None:
+        self._tokenizer, self._skip, self._spaces = tokenizer, skip_special_tokens, spaces
         # Some decoders treat the first token apart, so the window starts a little before the text.
         self._ids = list(prompt_ids[-8:])
         self._start, self._read = 0, len(self._ids)
@@ -124,6 +133,8 @@ class WindowDetokenizer:
         if not fresh or (fresh.endswith(REPLACEMENT) and waiting):
             return ""
         self._start, self._read = self._read, len(self._ids)
+        if not self._spaces and self._tokenizer.special_ids.issuperset(self._ids[-2:]):
+            return fresh.removeprefix(" ")
         return fresh
 
     def finish(self) -> str:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Rows
+from tirage.backends import Drawn, Process, Rows
 from tirage.backends.numpy import outcome
-from tirage.backends.numpy.plain import Process
 
 
 def draw(

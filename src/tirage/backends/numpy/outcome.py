@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Rows, View
+from tirage.backends import Drawn, Process, Rows, View
 from tirage.backends.numpy import plain
-from tirage.backends.numpy.plain import OK, Observer, Process, Row, mass
+from tirage.backends.numpy.plain import OK, Observer, Row, mass
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, keys, value
 from tirage.exact.logs import OCTAVE, ilog2, ln_fixed, log_mass
@@ -299,7 +299,7 @@ def request_of(logits: NDArray[np.float32], rows: Rows, r: int, process: Process
         steps=plain.steps_of(rows.programs[r]),
         edit_ids=rows.edit_ids,
         edit_values=rows.edit_values,
-        counts=Counts(rows.count_ids[counted], rows.prompt_counts[counted], rows.output_counts[counted]),
+        counts=Counts(np.stack([rows.count_ids[counted], rows.prompt_counts[counted], rows.output_counts[counted]])),
         allowed=unpacked(rows.masks[r], logits.shape[1]) if rows.masks.size else None,
         checked=unpacked(rows.checks[r], logits.shape[1]) if rows.resample[r] else None,
         protected=protected if protected.size else None,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.backends import Process
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, clamped, cleaned, keys, value
 from tirage.exact.logs import OCTAVE, ilog2
@@ -22,7 +23,6 @@ from tirage.stages import SCOPES, Op, Step
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 
-Process = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 Observer = Callable[[Step, "Row"], None]
 
 _UNIT = numbers.temperature_constant(1.0)

@@ -78,7 +78,7 @@ class Branch:
     def rebase(self) -> None:
         """Weights are relative to the largest logit among the tokens that enter here."""
         self.seen = list(self.ranked)
-        self.m = tiny(self.x[self.ranked[0]]) if self.x[self.ranked[0]] == 0 else self.x[self.ranked[0]]
+        self.m = self.x[self.ranked[0]] + 0.0
 
 
 def run(

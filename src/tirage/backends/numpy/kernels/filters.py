@@ -122,7 +122,7 @@ def count(x, s, work, low_key):
         for i in range(s.n):
             n += i64(work.keys[i] >= low_key)
         return n
-    if s.whole and low_key <= s.floor:
+    if s.whole and max(low_key, s.low_key) <= s.floor:
         return i64(x.size)
     if low_key > s.low_key:
         return window_count(x, work.block_max, low_key, MAX_KEY, s.high_key, s.high_id)
@@ -151,6 +151,27 @@ def moment(x, s, work, m, c):
                 high, low, total = high + (product >> u64(32)), low + (product & u64(0xFFFFFFFF)), total + w
     high, low = add(high >> u64(32), high << u64(32), u64(0), low)
     return i64(divide(high, low, total)), total
+
+
+@kernel
+def sort_list(s, work):
+    """order = positions of the list, (key descending, id ascending): Shell's sort of rank and position in one word."""
+    a, n = work.mass, s.n
+    for i in range(n):
+        a[i] = (u64(rank_of_key(work.keys[i])) << u64(32)) | u64(i)
+    gap = i64(1)
+    while gap < n // 3:
+        gap = 3 * gap + 1
+    while gap >= 1:
+        for i in range(gap, n):
+            word, at = a[i], i
+            while at >= gap and a[at - gap] > word:
+                a[at] = a[at - gap]
+                at -= gap
+            a[at] = word
+        gap //= 3
+    for i in range(n):
+        work.order[i] = u32(a[i])
 
 
 # --- top-k ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,235 @@
+"""One row: run its steps, draw from what they leave, and say with which probability."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tirage.backends.numpy.kernels import entropy, filters
+from tirage.backends.numpy.kernels.bits import (
+    MAX_KEY,
+    NEG_INF,
+    divide,
+    exponent,
+    f32,
+    float_of,
+    i32,
+    i64,
+    inline,
+    kernel,
+    key_of,
+    ln_of,
+    log2_fixed,
+    logprob,
+    multiply,
+    u32,
+    u64,
+    uniform,
+    value_of,
+    weight,
+)
+from tirage.backends.numpy.kernels.bits import UNIT_LOG
+from tirage.backends.numpy.kernels.passes import BLOCK
+from tirage.backends.numpy.kernels.state import enter, member, set_high, set_low
+from tirage.exact.philox import Domain
+from tirage.stages import Op
+
+_GREEDY, _TEMPERATURE, _DYNAMIC = int(Op.GREEDY), int(Op.TEMPERATURE), int(Op.DYNAMIC_TEMPERATURE)
+_TOP_N_SIGMA, _TOP_K, _TOP_P = int(Op.TOP_N_SIGMA), int(Op.TOP_K), int(Op.TOP_P)
+_MIN_P, _MIN_P_LOGIT, _TYPICAL = int(Op.MIN_P), int(Op.MIN_P_LOGIT), int(Op.TYPICAL)
+_EPSILON, _ETA, _TOP_H, _XTC = int(Op.EPSILON), int(Op.ETA), int(Op.TOP_H), int(Op.XTC)
+_DRAW = int(Domain.DRAW)
+_ONE40 = u64(1) << u64(40)
+
+
+@kernel
+def run(x, s, work, program, coin):
+    """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true."""
+    if _joint_ahead(program, 0):
+        s.base = filters.weigh(x, s, work)
+    for i in range(program.shape[0]):
+        step = program[i]
+        op = step[0]
+        if op == 0:
+            return
+        if op == _GREEDY:
+            greedy(x, s, work)
+        elif op == _TEMPERATURE or op == _DYNAMIC:
+            s.m, s.weighed = value_of(s.high_key), 0
+            if op == _TEMPERATURE:
+                s.c, s.inverse_t = float_of(i32(step[1])), float_of(i32(step[2]))
+            else:
+                entropy.dynamic_temperature(x, s, work, step[1], step[2], step[3], step[4], step[5])
+            if _joint_ahead(program, i + 1):
+                s.base = filters.weigh(x, s, work)
+        elif op == _TOP_K:
+            filters.top_k(x, s, work, step[1], step[2] != 0)
+        elif op == _TOP_P:
+            filters.top_p(x, s, work, step[1], step[2], step[3] != 0, step[4] != 0)
+        elif op == _MIN_P:
+            filters.min_p(x, s, work, step[1])
+        else:
+            _run_rare(x, s, work, step, coin)
+
+
+@kernel
+def _run_rare(x, s, work, step, coin):
+    op = step[0]
+    if op == _MIN_P_LOGIT:
+        filters.min_p_logit(x, s, work, step[1])
+    elif op == _EPSILON:
+        filters.epsilon(x, s, work, step[1], step[2])
+    elif op == _ETA:
+        filters.eta(x, s, work, step[1], step[2], step[3])
+    elif op == _TYPICAL:
+        entropy.typical(x, s, work, step[1], step[2] != 0)
+    elif op == _TOP_N_SIGMA:
+        entropy.top_n_sigma(x, s, work, step[1], step[2])
+    elif op == _TOP_H:
+        entropy.top_h(x, s, work, step[1])
+    elif op == _XTC and coin:
+        entropy.xtc(x, s, work, step[1], step[2], step[3] != 0)
+
+
+@inline
+def _joint_ahead(program, start):
+    """True when a joint top-p follows before the next temperature: its base must be taken now."""
+    for i in range(start, program.shape[0]):
+        op = program[i, 0]
+        if op == _TEMPERATURE or op == _DYNAMIC:
+            return False
+        if op == _TOP_P and program[i, 4] != 0:
+            return True
+    return False
+
+
+@kernel
+def greedy(x, s, work):
+    """Keep the largest logit of the window, lowest id."""
+    key, token = s.high_key, i32(-1)
+    if s.compact:
+        for i in range(s.n):
+            if work.keys[i] == key:
+                token = work.ids[i]
+                break
+    else:
+        token = _first_at(x, s, work, key)
+    s.compact, s.n, s.greedy = 1, 1, 1
+    work.keys[0], work.ids[0], work.mass[0] = key, token, _ONE40
+    set_high(s, key, token)
+    set_low(s, key, token)
+    s.total, s.weighed = _ONE40, 1
+
+
+@inline
+def _first_at(x, s, work, key):
+    """Lowest id in the window whose key is `key`."""
+    for j in range(work.block_max.size):
+        if work.block_max[j] >= key:
+            for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
+                if key_of(x[i]) == key and i >= s.high_id:
+                    return i32(i)
+    return i32(-1)
+
+
+@kernel
+def pick(x, s, work, u):
+    """The token that the uniform `u` draws: inverse transform in token-id order (S-W5)."""
+    r, _ = multiply(u, filters.weigh(x, s, work))
+    reached = u64(0)
+    if s.compact:
+        for i in range(s.n):
+            reached += work.mass[i]
+            if reached > r:
+                return i64(work.ids[i])
+        return i64(-1)
+    for j in range(work.block_mass.size):
+        if reached + work.block_mass[j] <= r:
+            reached += work.block_mass[j]
+            continue
+        for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
+            reached += token_weight(s, x[i], i)
+            if reached > r:
+                return i64(i)
+    return i64(-1)
+
+
+@inline
+def token_weight(s, value, token):
+    """Integer weight of one token in this branch, 0 outside the window."""
+    key = key_of(value)
+    if not member(s, key, token):
+        return u64(0)
+    if s.greedy:
+        return _ONE40
+    if token == s.trimmed:
+        return s.left
+    return weight(exponent(value, s.m, s.c))
+
+
+@kernel
+def first_positive(s):
+    """Smallest key whose weight is not 0, within the window."""
+    if s.greedy:
+        return s.low_key
+    return filters.lowest_key(filters.W_AT_LEAST, i64(1), s.m, s.c, NEG_INF, s.high_key)
+
+
+@kernel
+def branch_logprob(s, value, token):
+    """ln of a kept token's probability in this branch (S-L2); -inf outside the window."""
+    if not member(s, key_of(value), token):
+        return f32(-np.inf)
+    if s.greedy:
+        return f32(0)
+    if token == s.trimmed:
+        return f32(ln_of(log2_fixed(s.left) - log2_fixed(s.total)) + f32(0))
+    return logprob(value, s.m, s.inverse_t, ln_of(log2_fixed(s.total) - UNIT_LOG))
+
+
+# --- XTC: a mixture of two branches ---------------------------------------------------------------------------
+
+
+@kernel
+def mixed_logprob(off, on, share, value, token):
+    """ln of a token's probability under the mixture, counted in units of 2^-63 (S-L4)."""
+    rest = (u64(1) << u64(32)) - share
+    a = _point(token_weight(off, value, token), off.total)
+    b = _point(token_weight(on, value, token), on.total)
+    mask = u64(0xFFFFFFFF)
+    low = (a & mask) * rest + (b & mask) * share
+    p = (a >> u64(32)) * rest + (b >> u64(32)) * share + (low >> u64(32))
+    return f32(ln_of(log2_fixed(max(p, u64(1))) - i64(63 << 23)) + f32(0))
+
+
+@inline
+def _point(w, total):
+    """floor(w * 2^63 / total)."""
+    return divide(w >> u64(1), w << u64(63), total)
+
+
+@kernel
+def mixed_support(x, off, on, share, work):
+    """How many tokens the mixture can draw: those of either window that have weight."""
+    on_low, on_id = _support_end(on)
+    total = filters.window_count(x, work.block_max, on_low, on_id, on.high_key, on.high_id)
+    if share >> u64(32):
+        return total
+    low, low_id = _support_end(off)
+    total += filters.window_count(x, work.block_max, low, low_id, off.high_key, off.high_id)
+    if on_low > low or (on_low == low and on_id < low_id):
+        low, low_id = on_low, on_id
+    high, high_id = on.high_key, on.high_id
+    if off.high_key < high or (off.high_key == high and off.high_id > high_id):
+        high, high_id = off.high_key, off.high_id
+    if low > high:
+        return total
+    return total - filters.window_count(x, work.block_max, low, low_id, high, high_id)
+
+
+@inline
+def _support_end(s):
+    """Lower end of the window's tokens that have weight."""
+    positive = first_positive(s)
+    if positive > s.low_key:
+        return positive, MAX_KEY
+    return s.low_key, s.low_id

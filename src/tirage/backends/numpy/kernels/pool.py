@@ -1,0 +1,148 @@
+"""Rows over worker threads: each draws a contiguous share with scratch of its own, so the result is the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.backends import Drawn, Rows
+from tirage.backends.numpy.kernels import warm
+from tirage.errors import ParamsError
+
+_SMALL = 1 << 21
+"""Logits below which one thread is faster than handing work over (about 200 us of work)."""
+
+
+class _Scratch(threading.local):
+    """One thread's buffers, grown to the largest vocabulary seen."""
+
+    size = 0
+    buffer: NDArray[np.int64]
+    states: Any
+
+    def arrays(self, vocab_size: int) -> tuple[NDArray[np.int64], Any]:
+        from tirage.backends.numpy.kernels.state import STATE, buffer_size
+
+        if self.size < vocab_size:
+            self.buffer = np.empty(buffer_size(vocab_size), np.int64)
+            self.states = np.zeros(3, STATE)
+            self.size = vocab_size
+        return self.buffer, self.states
+
+
+_scratch = _Scratch()
+_lock = threading.Lock()
+_workers: ThreadPoolExecutor | None = None
+
+
+def _initial_threads() -> int:
+    wanted = os.environ.get("TIRAGE_THREADS", "")
+    return max(1, int(wanted)) if wanted.isdecimal() else min(4, len(_cores()))
+
+
+def _cores() -> range | set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+_threads = _initial_threads()
+
+
+def threads() -> int:
+    """How many threads `draw` uses for large batches."""
+    return _threads
+
+
+def set_threads(n: int) -> None:
+    """Use `n` threads (>= 1) for large batches; results do not depend on it. `TIRAGE_THREADS` sets the default."""
+    global _threads, _workers
+    if type(n) is not int or n < 1:
+        raise ParamsError(f"threads must be an integer >= 1, got {n!r}; 1 draws on the calling thread alone")
+    with _lock:
+        _threads, _workers = n, None
+
+
+def _executor() -> ThreadPoolExecutor:
+    global _workers
+    with _lock:
+        if _workers is None:
+            _workers = ThreadPoolExecutor(max(1, _threads - 1), thread_name_prefix="tirage-draw")
+        return _workers
+
+
+def _after_fork() -> None:
+    # A child inherits the executor's queue but none of its threads.
+    global _workers, _lock, _scratch
+    _workers, _lock, _scratch = None, threading.Lock(), _Scratch()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None) -> Drawn:
+    """The draw of B rows that `supports` accepts, equal bit for bit to the plain path's.
+
+    `logits` float32 [B, V], C-contiguous, never written. `threads` overrides the number of threads. The kernels
+    must be `ready()`.
+    """
+    out = Drawn.empty(rows)
+    arguments = _inputs(logits, rows)
+    results = (
+        out.token_ids,
+        out.sampled_logprobs,
+        out.support,
+        out.status,
+        out.logprobs,
+        out.ranks,
+        out.top_ids,
+        out.top_logprobs,
+        out.asked_logprobs,
+    )
+    b = rows.count
+    n = _threads if threads is None else threads
+    if n <= 1 or b < 2 or (threads is None and logits.size < _SMALL):
+        _share(arguments, 0, b, results)
+        return out
+    bounds = [b * t // n for t in range(n + 1)]
+    waiting: list[Future[None]] = [
+        _executor().submit(_share, arguments, lo, hi, results)
+        for lo, hi in zip(bounds[1:-1], bounds[2:], strict=True)
+        if hi > lo
+    ]
+    _share(arguments, bounds[0], bounds[1], results)
+    for future in waiting:
+        future.result()
+    return out
+
+
+def _inputs(logits: NDArray[np.float32], rows: Rows) -> tuple[Any, ...]:
+    return (
+        logits,
+        rows.programs,
+        rows.edit_ids,
+        rows.edit_values,
+        rows.count_start,
+        rows.count_ids,
+        rows.prompt_counts,
+        rows.output_counts,
+        rows.masks,
+        rows.seeds,
+        rows.steps,
+        rows.samples,
+        rows.views,
+        rows.top_n,
+        rows.asked_start,
+        rows.asked_ids,
+    )
+
+
+def _share(arguments: tuple[Any, ...], lo: int, hi: int, results: tuple[Any, ...]) -> None:
+    buffer, states = _scratch.arrays(arguments[0].shape[1])
+    warm.entry()(*arguments, lo, hi, buffer, states, *results)

@@ -1,0 +1,80 @@
+"""What a row reports beside its token: logprobs, ranks and top lists of one view (S-L5)."""
+
+from __future__ import annotations
+
+from tirage.backends import View
+from tirage.backends.numpy.kernels import filters
+from tirage.backends.numpy.kernels.bits import (
+    UNIT_LOG,
+    i32,
+    i64,
+    kernel,
+    key_of,
+    ln_of,
+    log2_fixed,
+    logprob,
+    value_of,
+)
+from tirage.backends.numpy.kernels.draw import branch_logprob
+from tirage.backends.numpy.kernels.passes import find_maxima, total_mass
+from tirage.backends.numpy.kernels.state import enter
+
+_RAW, _SAMPLED = int(View.RAW), int(View.SAMPLED)
+
+
+@kernel
+def view_sampled(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
+    """Report the law the token was drawn from; shortens the window of `s`, so it comes last."""
+    key = key_of(x[token])
+    lp[0] = branch_logprob(s, x[token], token)
+    rank[0] = 1 + filters.count(x, s, work, i32(key + i32(1)))
+    for i in range(asked.size):
+        asked_lp[i] = branch_logprob(s, x[asked[i]], asked[i])
+    if top_n > 0:
+        n = _list_top(x, s, work, top_n)
+        for i in range(n):
+            t = work.ids[work.order[i]]
+            top_ids[i], top_lp[i] = t, branch_logprob(s, x[t], t)
+
+
+@kernel
+def view_row(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
+    """Report a whole row whose window, temperature and mass are in `s`."""
+    key = key_of(x[token])
+    log_mass = ln_of(log2_fixed(s.total) - UNIT_LOG)
+    m, inverse_t = s.m, s.inverse_t
+    lp[0] = logprob(x[token], m, inverse_t, log_mass)
+    rank[0] = 1 + filters.count(x, s, work, i32(key + i32(1)))
+    for i in range(asked.size):
+        asked_lp[i] = logprob(x[asked[i]], m, inverse_t, log_mass)
+    if top_n > 0:
+        n = _list_top(x, s, work, top_n)
+        for i in range(n):
+            at = work.order[i]
+            top_ids[i], top_lp[i] = work.ids[at], logprob(value_of(work.keys[at]), m, inverse_t, log_mass)
+
+
+@kernel
+def _list_top(x, s, work, top_n):
+    """Length of the sorted list of the window's first tokens."""
+    filters.top_k(x, s, work, i64(top_n), False)
+    filters.compact(x, s, work)
+    filters.sort_list(s, work)
+    return s.n
+
+
+@kernel
+def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
+    """Write the view that the row asks for; `whole` is spare state for views of the whole row."""
+    if view == _SAMPLED:
+        view_sampled(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)
+        return
+    high, low = s.ceiling, s.floor
+    if view == _RAW and copied:
+        x = logits
+        high, low = find_maxima(x, work.block_max)
+    enter(whole, high, low)
+    if view != _RAW and not s.greedy:
+        whole.c, whole.inverse_t = s.c, s.inverse_t
+    whole.total = total_mass(x, work.block_max, whole.m, whole.c, work.block_mass)
+    view_row(x, whole, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)

@@ -1,0 +1,165 @@
+"""The one compiled entry: draw rows lo .. hi of a batch. Everything else in this package is inlined into it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from tirage.backends import View
+from tirage.backends.numpy.kernels.bits import NEG_INF, POS_INF, MIN_KEY, f32, frozen, i64, kernel, u64, uniform
+from tirage.backends.numpy.kernels.draw import branch_logprob, first_positive, mixed_logprob, mixed_support, pick, run
+from tirage.backends.numpy.kernels.edits import edit
+from tirage.backends.numpy.kernels.filters import count
+from tirage.backends.numpy.kernels.passes import copy_row, find_maxima
+from tirage.backends.numpy.kernels.report import report
+from tirage.backends.numpy.kernels.state import STATE, carve, enter
+from tirage.exact.philox import Domain
+from tirage.stages import FIRST_FILTER, Op
+
+_OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
+_FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(Op.XTC)
+_NONE = int(View.NONE)
+_DRAW, _COIN = int(Domain.DRAW), int(Domain.XTC)
+
+
+@kernel
+def _xtc_share(program):
+    """How often XTC acts, in units of 2^-32; 0 without XTC."""
+    for i in range(program.shape[0]):
+        if program[i, 0] == 0:
+            break
+        if program[i, 0] == _XTC_OP:
+            return u64(program[i, 1])
+    return u64(0)
+
+
+@kernel
+def _edits(program):
+    return program.shape[0] > 0 and 0 < program[0, 0] < _FIRST_FILTER
+
+
+@kernel
+def _judge(high, low):
+    """Status of a row whose keys lie in [low, high]."""
+    if high >= POS_INF or low < NEG_INF:
+        return _NON_FINITE
+    return _NO_TOKEN if high <= NEG_INF else _OK
+
+
+@kernel
+def _draw_branch(x, work, program, high, low, seed, step, sample):
+    """Token of a row, drawn with XTC's coin; leaves the branch in states[0], the other one in states[1]."""
+    share = _xtc_share(program)
+    s = work.states[0]
+    coin = False
+    if share:
+        coin = (uniform(seed, step, sample, _COIN) >> u64(32)) < share
+        enter(s, high, low)
+        run(x, s, work, program, not coin)
+        pick(x, s, work, u64(0))
+        work.states[1] = work.states[0]
+    enter(s, high, low)
+    run(x, s, work, program, coin)
+    return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share
+
+
+def _entry(digest: int) -> Any:
+    """The entry; `digest` of the package's source makes stale caches miss, since Numba stamps one file only."""
+
+    def draw_rows(
+        logits, programs, edit_ids, edit_values, count_start, count_ids, prompt_counts, output_counts, masks,
+        seeds, steps, samples, views, top_n, asked_start, asked_ids, lo, hi, buffer, states,
+        tokens, sampled, support, status, logprobs, ranks, top_ids, top_logprobs, asked,
+    ):  # fmt: skip
+        if digest == 0:
+            return
+        work = carve(buffer, states, logits.shape[1])
+        for r in range(lo, hi):
+            program, x = programs[r], logits[r]
+            words = masks[r] if masks.shape[0] else edit_ids[:0]
+            edited = _edits(program)
+            copied = edited or words.size > 0
+            bad = False
+            if copied:
+                high, low = copy_row(x, words, work.row, work.block_max)
+                x = frozen(work.row)
+            else:
+                high, low = find_maxima(x, work.block_max)
+            if edited:
+                c = slice(count_start[r], count_start[r + 1])
+                suspicious = _judge(high, low) == _NON_FINITE
+                bad = edit(
+                    work.row, work.block_max, program, edit_ids, edit_values,
+                    count_ids[c], prompt_counts[c], output_counts[c], suspicious,
+                )  # fmt: skip
+                high, low = work.block_max.max(), MIN_KEY
+                status[r] = _NON_FINITE if bad else (_NO_TOKEN if high <= NEG_INF else _OK)
+            else:
+                status[r] = _judge(high, low)
+            if status[r] != _OK:
+                top_logprobs[r, :] = np.nan
+                continue
+            token, coin, share = _draw_branch(x, work, program, high, low, seeds[r], steps[r], samples[r])
+            s, other = work.states[0], work.states[1]
+            tokens[r] = token
+            if share:
+                off, on = (other, s) if coin else (s, other)
+                sampled[r] = mixed_logprob(off, on, share, x[token], token)
+                support[r] = mixed_support(x, off, on, share, work)
+            else:
+                sampled[r] = branch_logprob(s, x[token], token)
+                support[r] = count(x, s, work, first_positive(s))
+            if views[r] != _NONE:
+                a = slice(asked_start[r], asked_start[r + 1])
+                off, on = (other, s) if (share and coin) else (s, other)
+                report(
+                    logits[r], x, off, work.states[2], work, copied, views[r], token, asked_ids[a], top_n[r],
+                    logprobs[r : r + 1], ranks[r : r + 1], top_ids[r], top_logprobs[r], asked[a],
+                )  # fmt: skip
+
+    return draw_rows
+
+
+def _signature() -> Any:
+    def given(kind: Any, dimensions: int = 1) -> Any:
+        return types.Array(kind, dimensions, "C", readonly=True)
+
+    def made(kind: Any, dimensions: int = 1) -> Any:
+        return types.Array(kind, dimensions, "C")
+
+    f4, i1, i4, i8 = types.float32, types.int8, types.int32, types.int64
+    state = types.Array(numba_type(STATE), 1, "C")
+    return types.void(
+        given(f4, 2), given(i8, 3), given(i4), given(f4), given(i8), given(i4), given(i4), given(i4), given(i4, 2),
+        given(i8), given(i8), given(i8), given(i1), given(i4), given(i8), given(i4), i8, i8, made(i8), state,
+        made(i8), made(f4), made(i8), made(i1), made(f4), made(i8), made(i8, 2), made(f4, 2), made(f4),
+    )  # fmt: skip
+
+
+def numba_type(dtype: np.dtype) -> Any:
+    from numba.np.numpy_support import from_dtype
+
+    return from_dtype(dtype)
+
+
+def _source_digest() -> int:
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    text = b"".join(path.read_bytes() for path in sources)
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little") | 1
+
+
+def compiled() -> Any:
+    """The compiled entry, from the cache when it is there; without a writable cache it is compiled each time."""
+    entry = _entry(_source_digest())
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        dispatcher = njit(cache=True, **options)(entry)
+    except RuntimeError:
+        dispatcher = njit(**options)(entry)
+    dispatcher.compile(_signature())
+    dispatcher.disable_compile()
+    return dispatcher

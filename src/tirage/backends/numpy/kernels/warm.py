@@ -1,0 +1,72 @@
+"""Compiling the kernels once per process, in the background, while the plain path serves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+_log = logging.getLogger("tirage")
+
+
+class _Warmth:
+    """The compiled entry of this process, and the thread that makes it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.done = threading.Event()
+        self.thread: threading.Thread | None = None
+        self.entry: Any = None
+
+    def compile(self) -> None:
+        try:
+            from tirage.backends.numpy.kernels.rows import compiled
+
+            self.entry = compiled()
+        except Exception:
+            _log.exception("the Numba kernels could not be compiled; plain NumPy goes on serving")
+        finally:
+            self.done.set()
+
+
+_warmth = _Warmth()
+
+
+def start() -> None:
+    """Begin compiling or loading the kernels in a daemon thread; at once, and only once per process."""
+    with _warmth.lock:
+        if _warmth.thread is None and _warmth.entry is None:
+            _warmth.thread = threading.Thread(target=_warmth.compile, name="tirage-compile", daemon=True)
+            _warmth.thread.start()
+
+
+def ready() -> bool:
+    """True when `draw` can be called without waiting."""
+    return _warmth.entry is not None
+
+
+def wait(timeout_s: float | None = None) -> bool:
+    """`ready()` after the compiling thread, started if need be, has ended or `timeout_s` has passed."""
+    start()
+    _warmth.done.wait(timeout_s)
+    return ready()
+
+
+def entry() -> Any:
+    """The compiled entry; None before `ready()`."""
+    return _warmth.entry
+
+
+def _after_fork() -> None:
+    # A child has the compiled code but not the thread that may have been compiling it.
+    global _warmth
+    kept = _warmth.entry
+    _warmth = _Warmth()
+    if kept is not None:
+        _warmth.entry = kept
+        _warmth.done.set()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

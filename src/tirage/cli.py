@@ -1,0 +1,346 @@
+"""The `tirage` command: text on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tirage.errors import ParamsError, TirageError, nearest
+from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
+from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
+
+if TYPE_CHECKING:
+    from tirage.llm import LLM, Completion, Delta
+
+# Fields that need more than a value on a command line, or that change what is printed.
+_NO_OPTION = {
+    "n", "best_of", "logprobs", "prompt_logprobs", "logprob_token_ids", "logprobs_mode", "detokenize",
+    "output_kind", "guided_decoding", "close_grammar", "extra_args", "logits_processors",
+}  # fmt: skip
+_MAX_TOKENS = 128
+OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in _NO_OPTION}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="From logits to drawn tokens to text: exact, reproducible, explained sampling.",
+)
+ModelOption = Annotated[str, typer.Option("--model", help="a bundled model or a local Hugging Face folder")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 1 a model that cannot be used, 2 a bad option, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character should not end the text.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        app(args=list(arguments) if arguments is not None else None)
+    except TirageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ParamsError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has seen enough; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every parameter in `OPTIONS`, in place of its `**options`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items())]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def option(name: str, spec: FieldSpec) -> inspect.Parameter:
+    """The command-line option of a field; its value stays text until `parse_options`."""
+    flag = f"--{name.replace('_', '-')}"
+    default = _MAX_TOKENS if name == "max_tokens" else spec.default
+    shown = "" if default in (None, ()) else f" (default {default})"
+    kind: Any = str
+    if isinstance(spec.rule, Bool):
+        flag, kind = f"{flag}/--no-{flag[2:]}", bool
+    elif isinstance(spec.rule, (Texts, Ids)):
+        kind, shown = list[str], "; may be repeated"
+    info = typer.Option(flag, help=spec.meaning + shown, show_default=False, metavar=metavar(spec))
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
+    )
+
+
+def metavar(spec: FieldSpec) -> str | None:
+    """What the help calls a value of the field."""
+    names: dict[type, str | None] = {
+        Bool: None,
+        Int: "INTEGER",
+        Ids: "INTEGER",
+        Float: "NUMBER",
+        Bias: "JSON",
+        IdWords: "JSON",
+    }
+    return names.get(type(spec.rule), "TEXT")
+
+
+def parse_options(options: dict[str, Any]) -> SamplingParams:
+    """The parameters that the given options ask for; ParamsError, worded by the field, for a bad value."""
+    given = {name: parse(FIELDS[name], value) for name, value in options.items() if value is not None}
+    given.setdefault("max_tokens", _MAX_TOKENS)
+    return SamplingParams(**given, output_kind=RequestOutputKind.DELTA)
+
+
+def parse(spec: FieldSpec, value: Any) -> Any:
+    """An option's text as the field's own type; text that is none of it is left for the field to refuse."""
+    if isinstance(value, list):
+        return [number(item, int) for item in value] if isinstance(spec.rule, Ids) else value
+    if isinstance(value, bool) or not isinstance(value, str):
+        return value
+    if isinstance(spec.rule, (Int, Float)):
+        if value.lower() == "none":
+            return None
+        return number(value, int if isinstance(spec.rule, Int) else float)
+    if isinstance(spec.rule, (Bias, IdWords)):
+        with contextlib.suppress(ValueError, RecursionError):
+            return spec.load(json.loads(value))
+    return value
+
+
+def number(text: str, kind: type[int] | type[float]) -> Any:
+    """The number that a text spells, or the text."""
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
+@app.command()
+@sampling_options
+def generate(
+    prompt: Annotated[str, typer.Argument(help="text to continue; - reads it from stdin")],
+    model: ModelOption = "tiny",
+    quiet: QuietOption = False,
+    **options: Any,
+) -> None:
+    """Continue a text. The new text alone goes to stdout, as it is drawn."""
+    params = parse_options(options)
+    llm = open_model(model)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    completion = show(llm.stream(text, params))
+    if not quiet:
+        note(summary(completion))
+    if completion.finish_reason == "error":
+        raise typer.Exit(1)
+
+
+@app.command()
+@sampling_options
+def chat(
+    model: ModelOption = "tiny",
+    system: Annotated[str | None, typer.Option(help="a system message to begin with")] = None,
+    chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's template")] = None,
+    quiet: QuietOption = False,
+    **options: Any,
+) -> None:
+    """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat."""
+    params = parse_options(options)
+    conversation = Conversation(open_model(model, chat_template=chat_template), params, system=system, quiet=quiet)
+    while conversation.turn():
+        pass
+
+
+@app.command()
+@sampling_options
+def explain(
+    prompt: Annotated[str, typer.Argument(help="text whose next token is drawn; - reads it from stdin")],
+    model: ModelOption = "tiny",
+    position: Annotated[int, typer.Option(help="token of the prompt after which the draw is explained")] = -1,
+    html: Annotated[Path | None, typer.Option(help="write a page to this file instead")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    **options: Any,
+) -> None:
+    """Show every stage of one draw: what each parameter removed, and what was left to draw from."""
+    params = parse_options(options)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    explanation = open_model(model).explain(text, params, position)
+    if html is not None:
+        html.write_text(explanation.to_html(), encoding="utf-8")
+        note(f"wrote {html}")
+    elif as_json:
+        print(json.dumps(explanation.to_dict(), ensure_ascii=False))
+    else:
+        print_rich(explanation)
+
+
+@app.command()
+def models() -> None:
+    """List the models that come with tirage."""
+    from tirage.models import bundled
+
+    for name, description in bundled().items():
+        print(f"{name}\t{description}")
+
+
+class Conversation:
+    """A chat on the terminal: its messages, its parameters, and the last reply."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, *, system: str | None, quiet: bool) -> None:
+        self._llm, self._params, self._quiet = llm, params, quiet
+        self._start = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._start)
+        self._last: Completion | None = None
+        if llm.chat_template.is_plain and not quiet:
+            note("the model has no chat template; using plain `role: content` lines")
+
+    def turn(self) -> bool:
+        """One line of input and its answer; False at the end of the chat."""
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return False
+        except KeyboardInterrupt:
+            note("")
+            return True
+        if line.startswith("/"):
+            return self._command(line)
+        if line:
+            self._reply(line)
+        return True
+
+    def _reply(self, line: str) -> None:
+        asked = [*self._messages, {"role": "user", "content": line}]
+        try:
+            parts = Parts(self._llm.chat_stream(asked, self._params))
+        except ParamsError as error:
+            note(f"error: {error}")
+            return
+        try:
+            completion = show(iter(parts))
+        except KeyboardInterrupt:
+            print()
+            self._messages = [*asked, {"role": "assistant", "content": parts.text}]
+            return
+        self._last = completion
+        self._messages = [*asked, {"role": "assistant", "content": completion.text}]
+        if not self._quiet:
+            note(summary(completion))
+
+    def _command(self, line: str) -> bool:
+        name, _, rest = line.partition(" ")
+        commands: dict[str, Callable[[str], None]] = {
+            "/set": self._set,
+            "/seed": lambda text: self._set(f"seed {text}"),
+            "/reset": self._reset,
+            "/explain": self._explain,
+            "/help": show_help,
+        }
+        if name == "/quit":
+            return False
+        if name not in commands:
+            note(f"error: {name} is no command{nearest(name, [*commands, '/quit'])}; /help lists them")
+            return True
+        try:
+            commands[name](rest.strip())
+        except ParamsError as error:
+            note(f"error: {error}")
+        return True
+
+    def _set(self, text: str) -> None:
+        name, _, value = text.replace("=", " ", 1).partition(" ")
+        name = name.replace("-", "_")
+        if name not in OPTIONS:
+            raise ParamsError(f"parameter must be a known name, got {name!r}{nearest(name, OPTIONS)}")
+        spec = OPTIONS[name]
+        words: Any = value.strip()
+        if isinstance(spec.rule, Bool):
+            words = {"true": True, "false": False}.get(words.lower(), words)
+        elif isinstance(spec.rule, (Texts, Ids)):
+            words = words.split()
+        self._params = self._params.replace(**{name: parse(spec, words)})
+        note(f"{name} = {getattr(self._params, name)!r}")
+
+    def _reset(self, _: str) -> None:
+        self._messages, self._last = list(self._start), None
+        note("the conversation starts anew")
+
+    def _explain(self, _: str) -> None:
+        if self._last is None:
+            raise ParamsError("explain must follow a reply, got none yet")
+        from tirage.llm import Prompt
+
+        prompt = Prompt(token_ids=self._last.prompt_token_ids)
+        note("the first token of the last reply:")
+        print_rich(self._llm.explain(prompt, self._params.replace(seed=self._last.seed)))
+
+
+class Parts:
+    """Deltas passed on, with their text kept for a reply that is stopped halfway."""
+
+    def __init__(self, deltas: Iterator[Delta]) -> None:
+        self._deltas, self.text = deltas, ""
+
+    def __iter__(self) -> Iterator[Delta]:
+        for delta in self._deltas:
+            self.text += delta.text
+            yield delta
+
+
+def show_help(_: str) -> None:
+    note(
+        "/set NAME VALUE   change a parameter, such as /set temperature 0.7\n"
+        "/seed N           make the replies repeatable; /seed none for fresh ones\n"
+        "/explain          how the first token of the last reply was drawn\n"
+        "/reset            forget the conversation\n"
+        "/quit             end the chat"
+    )
+
+
+def open_model(model: str, **options: Any) -> LLM:
+    # Imported late, so that `tirage --help` answers at once.
+    from tirage.llm import LLM
+
+    return LLM(model, **options)
+
+
+def show(deltas: Iterator[Delta]) -> Completion:
+    """Writes a stream to stdout as it comes; returns the completion of its last delta."""
+    completion: Completion | None = None
+    for delta in deltas:
+        sys.stdout.write(delta.text)
+        sys.stdout.flush()
+        completion = delta.completion
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    if completion is None:
+        raise TirageError("the stream ended without a completion")
+    return completion
+
+
+def summary(completion: Completion) -> str:
+    """One line on a finished text: what repeats it, how long it is and why it ended."""
+    tokens, seconds = completion.usage.completion_tokens, completion.timings.total_s
+    kind = completion.stop.kind if completion.stop else "unknown"
+    return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}"
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_rich(value: Any) -> None:
+    from rich.console import Console
+
+    Console().print(value)

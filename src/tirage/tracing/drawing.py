@@ -1,0 +1,56 @@
+"""From the finished row to the token: the throws and the coin, in the integers that decided."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tirage.backends.numpy.outcome import Chain, Outcome
+from tirage.backends.numpy.plain import Row
+from tirage.exact.philox import Domain, uniform64
+from tirage.rows import RowState
+from tirage.tracing.explanation import Coin, Interval, Throw
+from tirage.tracing.texts import Texts
+
+_NEIGHBOURS = 2
+
+
+def throws(chain: Chain, state: RowState, texts: Texts) -> tuple[Throw, ...]:
+    """Every throw of a row that has a token: two when the mask refused the token of the first."""
+    first = _throw(chain.row, state, Domain.DRAW, texts)
+    token = first.hit.token.token_id
+    if chain.fallback is None or chain.checked is None or chain.checked[token]:
+        return (first,)
+    refused = _throw(chain.row, state, Domain.DRAW, texts, accepted=False)
+    return refused, _throw(chain.fallback, state, Domain.RESAMPLE, texts)
+
+
+def _throw(row: Row, state: RowState, domain: Domain, texts: Texts, *, accepted: bool = True) -> Throw:
+    uniform = uniform64(state.seed, state.at, state.sample_index, domain)
+    w = row.w()
+    ids, ends = row.ids[w > 0], np.cumsum(w[w > 0])
+    total = int(ends[-1])
+    target = uniform * total >> 64
+    at = int(np.searchsorted(ends, np.uint64(target), side="right"))
+
+    def interval(i: int) -> Interval:
+        return Interval(token=texts.token(int(ids[i])), start=int(ends[i - 1]) if i else 0, end=int(ends[i]))
+
+    around = range(max(at - _NEIGHBOURS, 0), min(at + _NEIGHBOURS + 1, ids.size))
+    return Throw(
+        domain=domain.name.lower(),
+        total=total,
+        uniform=uniform,
+        target=target,
+        hit=interval(at),
+        neighbours=tuple(interval(i) for i in around),
+        greedy=row.greedy,
+        accepted=accepted,
+    )
+
+
+def coin(result: Outcome, state: RowState) -> Coin | None:
+    """XTC's coin, or None for a row that throws none."""
+    if result.on is None:
+        return None
+    value = uniform64(state.seed, state.at, state.sample_index, Domain.XTC) >> 32
+    return Coin(value=value, threshold=result.share)

@@ -1,0 +1,215 @@
+"""`explain`: one row, drawn as `sample` draws it, then run once more under observation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage import sampling
+from tirage.backends.numpy.outcome import Chain, Outcome, outcome, token_logprob, unpacked
+from tirage.backends.numpy.plain import OK, Process, Row
+from tirage.draw import Status
+from tirage.errors import ParamsError
+from tirage.exact.keys import keys
+from tirage.params import SamplingParams
+from tirage.rows import RowState
+from tirage.tracing import drawing, notes
+from tirage.tracing.explanation import Coin, Explanation, Throw, TokenTrace
+from tirage.tracing.recorder import Recorder, Watch
+from tirage.tracing.texts import Texts
+
+
+def explain(
+    logits: Any,
+    params: SamplingParams,
+    *,
+    tokenizer: Any | None = None,
+    history: Sequence[sampling.Pair] | None = None,
+    step: int | None = None,
+    mask: Any = None,
+    sample_index: int = 0,
+    top: int = 10,
+) -> Explanation:
+    """Every stage of one draw: the Explanation of the token that `tirage.sample` draws for the same arguments.
+
+    `logits` [V] or [1, V]; `history`, `step`, `mask` and `sample_index` as for `sample`. `tokenizer`, a
+    `tokenizers.Tokenizer`, a Hugging Face tokenizer or any object with `encode` and `decode`, gives tokens their
+    text. `top` is how many of the most likely tokens are followed, counted once before and once after the stages.
+    Without a seed a fresh one is drawn and reported.
+
+    A row that has no token is explained too: `status` and `reason` say why. Raises ParamsError where `sample`
+    does, for more than one row and for a negative `top`; RowError when a custom processor fails.
+    """
+    matrix = _one_row(logits)
+    _check_top(top)
+    state = sampling.row_states(matrix.shape, params, history, step, sample_index)[0]
+    words = sampling.as_mask(mask, matrix.shape)
+    case = _Case(state, _named_outcome(matrix, state, words), _hard_masks(state, words, matrix.shape[1]))
+    return _explanation(case, Texts(tokenizer), top)
+
+
+def _one_row(logits: Any) -> NDArray[np.float32]:
+    matrix = sampling.as_logits(logits)
+    if matrix.shape[0] != 1:
+        raise ParamsError(f"logits must be one row, [V] or [1, V], got {list(matrix.shape)}; explain rows one by one")
+    return matrix
+
+
+def _check_top(top: Any) -> None:
+    if isinstance(top, (bool, np.bool_)) or not isinstance(top, (int, np.integer)) or top < 0:
+        raise ParamsError(f"top must be an integer >= 0, got {top!r}; 0 follows the drawn token alone")
+
+
+def _named_outcome(matrix: NDArray[np.float32], state: RowState, words: NDArray[np.int32] | None) -> Outcome:
+    """The law of the row, its steps with the names of their stages (which packing drops)."""
+    result = sampling.outcomes(matrix, [state], words)[0]
+    request = replace(result.request, steps=state.lower().steps)
+    if request.process is None:
+        return replace(result, request=request)
+    return outcome(replace(request, process=_remembered(request.process)))
+
+
+def _remembered(process: Process) -> Process:
+    """`process`, called once per input: a processor that is not a function of its logits must not split the story."""
+    known: dict[bytes, NDArray[np.float32]] = {}
+
+    def remembered(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        key = x.tobytes()
+        if key not in known:
+            known[key] = process(x)
+        return known[key]
+
+    return remembered
+
+
+def _hard_masks(state: RowState, words: NDArray[np.int32] | None, size: int) -> dict[str, NDArray[np.bool_]]:
+    """The caller's mask and the allowed ids, bool [V] each, where the call has them."""
+    masks = {}
+    if words is not None:
+        masks["mask"] = unpacked(words[0], size)
+    if state.plan.allowed is not None:
+        masks["allowed_token_ids"] = np.zeros(size, bool)
+        masks["allowed_token_ids"][state.plan.allowed] = True
+    return masks
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One row before its steps are watched: the request in flight, its law, its masks."""
+
+    state: RowState
+    result: Outcome
+    masks: Mapping[str, NDArray[np.bool_]]
+
+    @property
+    def chain(self) -> Chain:
+        """The branch of the law that the row takes."""
+        if self.result.status != OK:
+            return self.result.off
+        return self.result.chain(self.state.seed, self.state.at, self.state.sample_index)
+
+
+def _explanation(case: _Case, texts: Texts, top: int) -> Explanation:
+    state, result = case.state, case.result
+    ok = result.status == OK
+    throws = drawing.throws(case.chain, state, texts) if ok else ()
+    coin = drawing.coin(result, state)
+    winner = _winner(case.chain, throws)
+    followed = _followed(case, throws, winner, top)
+    recorder = _watched(case, winner, coin, followed, texts)
+    token = throws[-1].hit.token if throws else None
+    return Explanation(
+        params=state.params,
+        semantics=state.plan.semantics.label,
+        vocab_size=result.request.logits.size,
+        seed=state.seed,
+        fresh_seed=state.params.seed is None,
+        step=state.at,
+        sample_index=state.sample_index,
+        status=Status(result.status),
+        token=token,
+        **_chances(case, winner, throws),
+        mixed=result.mixed,
+        reason=notes.reason(notes.Ending(winner, texts, recorder.stages, throws, coin)),
+        all_stages=tuple(recorder.stages),
+        tokens=_traces(case, recorder, followed, throws, texts),
+        coin=coin,
+        throws=throws,
+    )
+
+
+def _winner(chain: Chain, throws: tuple[Throw, ...]) -> Row:
+    """The finished row that gave the token, or that could not."""
+    if chain.fallback is None or len(throws) == 1:
+        return chain.row
+    return chain.fallback if chain.row.status == OK else chain.row
+
+
+def _watched(
+    case: _Case, winner: Row, coin: Coin | None, tokens: NDArray[np.int64], texts: Texts
+) -> Recorder:
+    watch = Watch(
+        state=case.state,
+        request=case.result.request,
+        coin=coin is not None and coin.on,
+        check=case.chain.fallback is None or winner is case.chain.fallback,
+        masks=case.masks,
+        tokens=tokens,
+        texts=texts,
+    )
+    recorder = Recorder(watch)
+    recorder.run()
+    return recorder
+
+
+def _chances(case: _Case, winner: Row, throws: tuple[Throw, ...]) -> dict[str, Any]:
+    """Probability, logprob and support size, as `law` and `Draw` have them."""
+    if not throws:
+        return {"probability": float("nan"), "logprob": float("nan"), "support_size": 0}
+    token, result = throws[-1].hit.token.token_id, case.result
+    return {
+        "probability": float(result.law()[token]),
+        "logprob": float(token_logprob(result, case.chain, token)),
+        "support_size": len(result.points()) if result.mixed else int((winner.w() > 0).sum()),
+    }
+
+
+def _followed(case: _Case, throws: tuple[Throw, ...], winner: Row, top: int) -> NDArray[np.int64]:
+    """The tokens to follow, by model rank: most likely before and after, drawn, refused, not finite."""
+    x = case.result.request.logits
+    finite = np.where(np.isfinite(x), x, np.float32(-np.inf)).astype(np.float32)
+    rank = np.argsort(-keys(finite).astype(np.int64), kind="stable")
+    chosen = set(rank[:top].tolist()) | {throw.hit.token.token_id for throw in throws}
+    if throws:
+        law = case.result.law()
+        chosen |= {int(t) for t in np.argsort(-law, kind="stable")[:top] if law[t] > 0}
+    else:
+        chosen |= set(np.flatnonzero(notes.not_finite(winner.x))[: max(top, 1)].tolist())
+    place = np.empty(x.size, np.int64)
+    place[rank] = np.arange(x.size)
+    return np.array(sorted(chosen, key=lambda token: place[token]), np.int64)
+
+
+def _traces(
+    case: _Case, recorder: Recorder, tokens: NDArray[np.int64], throws: tuple[Throw, ...], texts: Texts
+) -> tuple[TokenTrace, ...]:
+    drawn = throws[-1].hit.token.token_id if throws else -1
+    x, law = case.result.request.logits, case.result.law()
+    key = keys(np.where(np.isnan(x), np.float32(-np.inf), x).astype(np.float32))
+    return tuple(
+        TokenTrace(
+            token=texts.token(int(token)),
+            drawn=int(token) == drawn,
+            rank=0 if np.isnan(x[token]) else 1 + int((key > key[token]).sum()),
+            logit=float(x[token]),
+            model_probability=recorder.steps_of(i)[0].probability_before,
+            probability=float(law[token]),
+            removed_by=recorder.removed_by(i),
+            steps=recorder.steps_of(i),
+        )
+        for i, token in enumerate(tokens)
+    )

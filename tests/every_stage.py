@@ -1,0 +1,63 @@
+"""For each semantics, parameters that switch on every stage it has; and logits to try them on."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage import SamplingParams, Semantics
+from tirage.semantics import resolve
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "logit_bias": {"logit_bias": {0: 0.75, 7: -float("inf"), 11: -1.5}},
+    "repetition": {"repetition_penalty": 1.2},
+    "frequency": {"frequency_penalty": 0.3},
+    "presence": {"presence_penalty": 0.2},
+    "dry": {"dry_multiplier": 0.6, "dry_allowed_length": 1, "dry_sequence_breakers": ()},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 3},
+    "scale": {"temperature": 1.4},
+    "processors": {},
+    "temperature": {"temperature": 1.4},
+    "top_n_sigma": {"top_n_sigma": 2.5},
+    "top_k": {"top_k": 30},
+    "top_p": {"top_p": 0.97},
+    "min_p": {"min_p": 0.004},
+    "typical": {"typical_p": 0.98},
+    "epsilon": {"epsilon_cutoff": 1e-4},
+    "eta": {"eta_cutoff": 1e-3},
+    "top_h": {"top_h": 0.95},
+    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.08},
+}
+"""What switches each stage on, gently enough that several tokens survive all of them together."""
+
+
+def full_params(semantics: str | Semantics, **changes: Any) -> SamplingParams:
+    """SamplingParams under `semantics` with each of its stages at work (processors excepted)."""
+    merged: dict[str, Any] = {}
+    for stage in resolve(semantics).stages:
+        merged |= OPTIONS[stage]
+    return SamplingParams(**{**merged, "semantics": semantics, **changes})
+
+
+def hashed_logits(*key: int | str, size: int, scale: float = 2.0) -> NDArray[np.float32]:
+    """Normal float32 logits [size] that depend on `key` alone."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    rng = np.random.default_rng(int.from_bytes(digest, "little"))
+    return (rng.standard_normal(size) * scale).astype(np.float32)
+
+
+def octaves(*steps: float) -> NDArray[np.float32]:
+    """Logits whose probabilities stand in the ratio 2^-step."""
+    return (-np.array(steps) * np.log(2.0)).astype(np.float32)
+
+
+def bitmask(*rows: list[int], size: int) -> NDArray[np.int32]:
+    """The int32 bitmask [B, ceil(size / 32)] that allows the listed ids of each row."""
+    words = np.zeros((len(rows), -(-size // 32)), np.uint32)
+    for row, allowed in enumerate(rows):
+        for token in allowed:
+            words[row, token // 32] |= np.uint32(1 << token % 32)
+    return words.view(np.int32)

@@ -1,0 +1,148 @@
+"""Every way to draw a token, in one table: a backend that joins it is held to the same vectors and properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from strategies import Case
+
+import tirage
+from tirage.backends import Drawn, Rows
+from tirage.backends.numpy import outcome
+from tirage.exact import reference
+from tirage.history import History
+from tirage.rows import Frame, RowState
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a path says about one row; floats as bits, so that equal means equal in every bit."""
+
+    token: int
+    status: int
+    support: int
+    sampled_logprob: int
+    logprob: int
+    rank: int
+    top: tuple[tuple[int, int], ...]
+    given: tuple[int, ...]
+
+
+def bits(value: float) -> int:
+    """The bits of a binary32 number; every NaN is 0x7fc00000."""
+    return 0x7FC00000 if np.isnan(value) else int(np.float32(value).view(np.uint32))
+
+
+def mask_words(case_masks: Sequence[Sequence[bool] | None], size: int) -> NDArray[np.int32] | None:
+    """Boolean masks as the bitmask that `sample` takes; None when no row has one."""
+    if all(mask is None for mask in case_masks):
+        return None
+    flags = np.ones((len(case_masks), -(-size // 32) * 32), np.uint8)
+    for row, mask in zip(flags, case_masks, strict=True):
+        if mask is not None:
+            row[:size] = mask
+    return np.packbits(flags, axis=1, bitorder="little").view(np.int32)
+
+
+def by_reference(cases: Sequence[Case]) -> list[Answer]:
+    """Answers of the executable spec."""
+    return [_of_result(reference_result(case), case) for case in cases]
+
+
+def reference_result(case: Case) -> reference.Result:
+    """The full Result of the executable spec for one case."""
+    return reference.draw(
+        case.logits.tolist(),
+        case.params,
+        case.prompt,
+        case.output,
+        seed=case.seed,
+        step=case.step,
+        sample_index=case.sample_index,
+        mask=case.mask,
+    )
+
+
+def _of_result(result: reference.Result, case: Case) -> Answer:
+    return Answer(
+        result.token,
+        result.status,
+        len(result.support),
+        bits(result.sampled_logprob),
+        bits(result.logprob),
+        result.rank,
+        tuple((t, bits(v)) for t, v in result.top),
+        tuple(bits(v) for v in result.given),
+    )
+
+
+def by_sample(cases: Sequence[Case]) -> list[Answer]:
+    """Answers of `tirage.sample`, all cases in one call; their logits must have one width."""
+    drawn = tirage.sample(
+        np.stack([case.logits for case in cases]),
+        [case.params.replace(seed=case.seed) for case in cases],
+        history=[(case.prompt, case.output) for case in cases],
+        step=[case.at for case in cases],
+        sample_index=[case.sample_index for case in cases],
+        mask=mask_words([case.mask for case in cases], cases[0].logits.size),
+    )
+    return [_of_draw(drawn, r, case) for r, case in enumerate(cases)]
+
+
+def _of_draw(drawn: tirage.Draw, r: int, case: Case) -> Answer:
+    asks = _asks(case)
+    top = zip(drawn.top_token_ids[r].tolist(), drawn.top_logprobs[r].tolist(), strict=True) if asks else ()
+    return Answer(
+        int(drawn.token_ids[r]),
+        int(drawn.status[r]),
+        int(drawn.support_sizes[r]),
+        bits(drawn.sampled_logprobs[r]),
+        bits(drawn.logprobs[r] if asks else np.nan),
+        int(drawn.ranks[r]) if asks else 0,
+        tuple((t, bits(v)) for t, v in top if t >= 0),
+        tuple(bits(v) for v in drawn.given_logprobs[r]) if asks and drawn.given_logprobs else (),
+    )
+
+
+def by_plain(cases: Sequence[Case]) -> list[Answer]:
+    """Answers of the plain NumPy path, called below the dispatch that may prefer another."""
+    size = cases[0].logits.size
+    states = [
+        RowState.of(
+            case.params.replace(seed=case.seed),
+            History.of(case.prompt, case.output, vocab_size=size),
+            sample_index=case.sample_index,
+            step=case.at,
+        )
+        for case in cases
+    ]
+    rows = Frame.of(states, size).rows(mask_words([case.mask for case in cases], size))
+    out = Drawn.empty(rows)
+    outcome.draw(np.stack([case.logits for case in cases]), rows, out)
+    return [_of_drawn(out, rows, r, case) for r, case in enumerate(cases)]
+
+
+def _of_drawn(out: Drawn, rows: Rows, r: int, case: Case) -> Answer:
+    asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
+    top = zip(out.top_ids[r].tolist(), out.top_logprobs[r].tolist(), strict=True)
+    return Answer(
+        int(out.token_ids[r]),
+        int(out.status[r]),
+        int(out.support[r]),
+        bits(out.sampled_logprobs[r]),
+        bits(out.logprobs[r]),
+        int(out.ranks[r]),
+        tuple((t, bits(v)) for t, v in top if t >= 0) if _asks(case) else (),
+        tuple(bits(v) for v in out.asked_logprobs[asked].tolist()),
+    )
+
+
+def _asks(case: Case) -> bool:
+    return case.params.logprobs is not None or bool(case.params.logprob_token_ids)
+
+
+PATHS: dict[str, Callable[[Sequence[Case]], list[Answer]]] = {"plain": by_plain, "sample": by_sample}
+"""Paths that must agree with the reference bit for bit on every field; a new backend adds its line here."""

@@ -1,0 +1,162 @@
+"""Hypothesis strategies: logits of every awkward shape, parameters of every preset, histories, masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tirage.params import SamplingParams
+from tirage.semantics import PRESETS, Semantics, resolve
+
+VALUES: dict[str, list[Any]] = {
+    "temperature": [1.0, 1.0, 0.7, 0.05, 2.0, 1.3, 1e-20, 1e20, 0.0],
+    "top_p": [1.0, 0.9, 0.5, 0.75, 0.1, 1e-12, 0.999, 0.3],
+    "min_p": [0.0, 0.1, 0.5, 0.05, 1.0, 1e-30, 0.25],
+    "top_k": [0, 1, 2, 3, 7, 40, 1000],
+    "typical_p": [1.0, 0.9, 0.2, 0.5, 1e-12],
+    "epsilon_cutoff": [0.0, 3e-4, 0.02, 0.3, 1e-30],
+    "eta_cutoff": [0.0, 3e-4, 0.02, 0.3, 1e-30],
+    "top_n_sigma": [0.0, 1.0, 2.3, 0.1, 1e-9, 1e10],
+    "top_h": [0.0, 0.4, 0.8, 1.0],
+    "xtc_probability": [0.0, 1.0, 0.5, 0.03],
+    "repetition_penalty": [1.0, 1.3, 0.8, 2.0, 1e30],
+    "frequency_penalty": [0.0, 0.5, -1.5, 2.0],
+    "presence_penalty": [0.0, 0.7, -0.3, 2.0],
+    "dry_multiplier": [0.0, 0.8, 3.0],
+    "no_repeat_ngram_size": [0, 1, 2, 3],
+    "dynatemp_range": [0.0, 0.5, 2.0],
+}
+"""Values to try for each parameter that a stage reads, the one that turns it off first."""
+
+STAGE_OF = {
+    "typical_p": "typical",
+    "epsilon_cutoff": "epsilon",
+    "eta_cutoff": "eta",
+    "xtc_probability": "xtc",
+    "repetition_penalty": "repetition",
+    "frequency_penalty": "frequency",
+    "presence_penalty": "presence",
+    "dry_multiplier": "dry",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "dynatemp_range": "temperature",
+}
+"""The stage of each parameter whose name differs from it."""
+
+SHAPES = ("peaked", "medium", "flat", "ties", "constant", "coarse", "holes", "sorted", "huge", "zeros", "normal")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Case:
+    """One row: logits, what is asked of it, its past and its randomness."""
+
+    logits: NDArray[np.float32]
+    params: SamplingParams
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    seed: int = 0
+    step: int | None = None
+    sample_index: int = 0
+    mask: tuple[bool, ...] | None = None
+
+    @property
+    def at(self) -> int:
+        return len(self.output) if self.step is None else self.step
+
+    def with_params(self, **changes: Any) -> Case:
+        return replace(self, params=self.params.replace(**changes))
+
+
+def logits_of(shape: str, size: int, seed: int) -> NDArray[np.float32]:
+    """Float32 logits [size] of a named shape, the same for the same seed."""
+    rng = np.random.default_rng([seed, size])
+    normal = rng.standard_normal(size)
+    made = {
+        "peaked": lambda: normal * 8,
+        "medium": lambda: normal * 3,
+        "flat": lambda: normal * 0.01,
+        "ties": lambda: rng.integers(-2, 3, size),
+        "constant": lambda: np.full(size, 1.5),
+        "coarse": lambda: np.round(normal * 8) / 4,
+        "holes": lambda: np.where(rng.random(size) < 0.9, -np.inf, normal),
+        "sorted": lambda: np.sort(normal)[::-1],
+        "huge": lambda: normal * 1e37,
+        "zeros": lambda: np.where(rng.random(size) < 0.5, -0.0, 0.0),
+        "normal": lambda: normal,
+    }[shape]()
+    return np.asarray(made, np.float32)
+
+
+def applies(name: str, semantics: Semantics) -> bool:
+    """Whether a preset has the stage that reads parameter `name`."""
+    stage = STAGE_OF.get(name, name)
+    return stage in semantics.stages or (name == "temperature" and "scale" in semantics.stages)
+
+
+@st.composite
+def params_for(draw: st.DrawFn, preset: str, vocab_size: int, active: int = 3) -> SamplingParams:
+    """Parameters that a preset takes, about `active` of them switched on."""
+    semantics = resolve(preset)
+    names = [name for name in VALUES if applies(name, semantics)]
+    chosen = draw(st.lists(st.sampled_from(names), max_size=active + 2, unique=True))
+    fields = {name: draw(st.sampled_from(VALUES[name][1:])) for name in chosen}
+    if semantics.greedy == "refused" and fields.get("temperature") == 0.0:
+        del fields["temperature"]
+    fields |= draw(_further(semantics, vocab_size))
+    return SamplingParams(**fields, semantics=preset, max_tokens=None)
+
+
+@st.composite
+def _further(draw: st.DrawFn, semantics: Semantics, vocab_size: int) -> dict[str, Any]:
+    """Parameters that hold ids, and what is to be reported."""
+    ids = st.integers(0, vocab_size - 1)
+    some = st.lists(ids, max_size=4)
+    fields: dict[str, Any] = {
+        "logprobs": draw(st.sampled_from([None, 0, 3])),
+        "logprobs_mode": draw(st.sampled_from(["raw", "processed", "sampled"])),
+        "logprob_token_ids": draw(some),
+        "xtc_threshold": draw(st.sampled_from([0.1, 0.02, 0.0, 0.5])),
+        "dynatemp_exponent": draw(st.sampled_from([1.0, 0.5, 3.0, 1e10])),
+        "dry_allowed_length": draw(st.sampled_from([1, 2])),
+    }
+    extra = draw(st.sampled_from(["none", "none", "bias", "allowed", "words", "stops", "protected"]))
+    if extra == "bias" and "logit_bias" in semantics.stages:
+        values = st.sampled_from([0.0, 1.5, -100.0, 100.0, float("-inf"), 1e30, -0.5])
+        fields["logit_bias"] = draw(st.dictionaries(ids, values, max_size=4))
+    if extra == "allowed":
+        fields["allowed_token_ids"] = draw(st.lists(ids, min_size=1, max_size=vocab_size))
+    if extra == "words":
+        fields["bad_words_token_ids"] = draw(st.lists(st.lists(ids, min_size=1, max_size=2), max_size=3))
+    if extra == "stops":
+        fields |= {"stop_token_ids": draw(some), "min_tokens": 2}
+    if extra == "protected":
+        fields["xtc_protected_ids"] = draw(some)
+    return fields
+
+
+@st.composite
+def cases(draw: st.DrawFn, preset: str | None = None, shapes: tuple[str, ...] = SHAPES, size: int | None = None) -> Case:
+    """A whole Case under one preset, or any."""
+    preset = draw(st.sampled_from(sorted(PRESETS))) if preset is None else preset
+    size = draw(st.sampled_from([1, 2, 5, 33, 70])) if size is None else size
+    ids = st.lists(st.integers(0, min(size - 1, 5)), max_size=7)
+    logits = logits_of(draw(st.sampled_from(shapes)), size, draw(st.integers(0, 999)))
+    mask = draw(st.one_of(st.none(), st.integers(0, 2**32 - 1)))
+    return Case(
+        logits=logits,
+        params=draw(params_for(preset, size)),
+        prompt=tuple(draw(ids)),
+        output=tuple(draw(ids)),
+        seed=draw(st.one_of(st.integers(0, 9), st.sampled_from([-1, -(2**63), 2**63 - 1]))),
+        step=draw(st.sampled_from([None, None, 0, 7, 2**32 - 1])),
+        sample_index=draw(st.sampled_from([0, 0, 1, 2**32 - 1])),
+        mask=None if mask is None else _random_mask(size, mask),
+    )
+
+
+def _random_mask(size: int, seed: int) -> tuple[bool, ...]:
+    rng = np.random.default_rng(seed)
+    return tuple(bool(b) for b in rng.random(size) < rng.choice([0.2, 0.7, 1.0]))
