@@ -10,43 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
+from small_tokenizers import Letters, byte_level_tokenizer, fallback_tokenizer
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders
 from tokenizers.models import BPE, WordPiece
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text import ChatTemplate, Stop, StopChecker, Tokenizer, open_detokenizer, wrap_tokenizer
 from tirage.text.detokenizer import WindowDetokenizer
-from tirage.text.pieces import byte_level_alphabet, spelling_of
-
-WORDS = ["▁", "▁a", "▁the", "l", "ll", "▁▁", "é", "日", "<", "0x41"]
-
-
-def fallback_tokenizer() -> Tokenizer:
-    """SentencePiece-like: ids 0-2 special, 3-258 the bytes, then pieces."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
-    raw = FastTokenizer(BPE({p: i for i, p in enumerate(pieces)}, [("l", "l")], unk_token="<unk>", byte_fallback=True))
-    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    raw.decoder = decoders.Sequence(steps)
-    raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<unk>", "<s>", "</s>")])
-    return wrap_tokenizer(raw)
-
-
-def byte_level_tokenizer() -> Tokenizer:
-    """GPT-2-like: ids 0-255 the bytes, some merges, one special and one ordinary added token."""
-    letters = {byte: letter for letter, byte in byte_level_alphabet().items()}
-    vocab = {letters[byte]: byte for byte in range(256)}
-    space = letters[0x20]
-    for merged in (f"{space}a", letters[0xE6] + letters[0x97], letters[0x97] + letters[0xA5], "ll"):
-        vocab[merged] = len(vocab)
-    raw = FastTokenizer(BPE(vocab, [(m[0], m[1]) for m in list(vocab)[256:]]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    raw.add_special_tokens([AddedToken("<|end|>", special=True)])
-    raw.add_tokens([AddedToken("two words é", special=False)])
-    return wrap_tokenizer(raw)
-
+from tirage.text.pieces import spelling_of
 
 FALLBACK, BYTE_LEVEL = fallback_tokenizer(), byte_level_tokenizer()
 
@@ -152,16 +124,6 @@ def test_an_unknown_decoder_is_followed_through_a_window() -> None:
 )
 def test_decoders_that_look_across_tokens_are_not_followed_token_by_token(decoder: Any) -> None:
     assert spelling_of(decoder) is None
-
-
-class Letters:
-    """A user's own tokenizer: one id per letter, and nothing else."""
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(letter) for letter in text]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(map(chr, ids))
 
 
 def test_a_users_own_tokenizer_needs_encode_and_decode_only() -> None:

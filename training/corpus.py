@@ -19,15 +19,15 @@ def chat_text(system: str | None, turns: list[tuple[str, str]]) -> str:
 
 
 def document(rng: random.Random) -> str:
-    """One text: a story (4 in 10), a chat (4 in 10), prose, true sentences or JSON."""
+    """One text: a story or a chat (four in ten each), else prose, true sentences or JSON."""
     kind = rng.random()
     if kind < 0.38:
         return story(rng, short=rng.random() < 0.3)
     if kind < 0.78:
         return chat_text(*chat(rng))
-    if kind < 0.89:
+    if kind < 0.90:
         return description(rng)
-    return statement(rng) if kind < 0.93 else objects.document(rng)
+    return statement(rng) if kind < 0.94 else objects.document(rng)
 
 
 def documents(seed: int) -> Iterator[str]:

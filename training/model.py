@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Config:
 
 
 def rope_tables(config: Config) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[positions, head_dim]`, the two halves of a head paired as Hugging Face pairs them."""
+    """Cosines and sines `[positions, head_dim]`, the two halves of a head paired as "
+    "Hugging Face pairs them."""
     exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
     angles = torch.outer(torch.arange(config.max_position_embeddings), config.rope_theta**-exponents)
     angles = torch.cat([angles, angles], dim=-1)
@@ -52,9 +53,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         rows, length, _ = x.shape
-        q, k, v = (p(x).view(rows, length, -1, self.dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x).view(rows, length, -1, self.dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (rotate(k, cos, sin), v))
-        mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), k, v, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(rotate(q, cos, sin), k, v, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
 
 
@@ -66,7 +69,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
@@ -129,7 +132,8 @@ def rounded(model: Llama) -> Llama:
 
 
 def export(model: Llama, folder: Path, bos: int, eos: int) -> None:
-    """Write `config.json` and `model.safetensors` (int8 matrices with `NAME_scale`, float32 norms) into the folder."""
+    """Write `config.json` and `model.safetensors` (int8 matrices with `NAME_scale`, "
+    "float32 norms) into the folder."""
     tensors: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
         if weight.ndim == 1:

@@ -5,19 +5,22 @@ import random
 
 from words import ANIMALS, BOYS, COLOURS, FOODS, GIRLS, PET_NAMES, TOYS
 
-CITIES = "Paris Rome London Madrid Berlin Tokyo Oslo Lisbon Vienna Dublin".split()
-PETS = "cat dog rabbit fish hamster bird turtle horse".split()
-HOBBIES = "reading drawing swimming music football dancing cooking chess".split()
-JOBS = "baker teacher farmer doctor pilot gardener painter nurse".split()
+CITIES = ["Paris", "Rome", "London", "Madrid", "Berlin", "Tokyo", "Oslo", "Lisbon", "Vienna", "Dublin"]
+PETS = ["cat", "dog", "rabbit", "fish", "hamster", "bird", "turtle", "horse"]
+HOBBIES = ["reading", "drawing", "swimming", "music", "football", "dancing", "cooking", "chess"]
+JOBS = ["baker", "teacher", "farmer", "doctor", "pilot", "gardener", "painter", "nurse"]
 
 
 def human(rng: random.Random) -> dict[str, object]:
     """A person: `name` first, then two to four of age, city, pet, hobbies, colour, job."""
     age = rng.randint(4, 60)
     extra: dict[str, object] = {
-        "city": rng.choice(CITIES), "pet": rng.choice(PETS), "hobbies": rng.sample(HOBBIES, rng.randint(1, 3)),
-        "colour": rng.choice(COLOURS), "happy": rng.random() < 0.7,
-    }  # fmt: skip
+        "city": rng.choice(CITIES),
+        "pet": rng.choice(PETS),
+        "hobbies": rng.sample(HOBBIES, rng.randint(1, 3)),
+        "colour": rng.choice(COLOURS),
+        "happy": rng.random() < 0.7,
+    }
     if age > 20:
         extra["job"] = rng.choice(JOBS)
     keys = rng.sample(list(extra), rng.randint(1, 3))
@@ -26,7 +29,11 @@ def human(rng: random.Random) -> dict[str, object]:
 
 def animal(rng: random.Random) -> dict[str, object]:
     """An animal with a name, a kind and a colour, sometimes its age and its food."""
-    made: dict[str, object] = {"name": rng.choice(PET_NAMES), "kind": rng.choice(ANIMALS), "colour": rng.choice(COLOURS)}
+    made: dict[str, object] = {
+        "name": rng.choice(PET_NAMES),
+        "kind": rng.choice(ANIMALS),
+        "colour": rng.choice(COLOURS),
+    }
     if rng.random() < 0.6:
         made["age"] = rng.randint(1, 12)
     if rng.random() < 0.4:
@@ -44,7 +51,7 @@ def product(rng: random.Random) -> dict[str, object]:
 
 def weather(rng: random.Random) -> dict[str, object]:
     """A city's weather today."""
-    sky = rng.choice("sunny cloudy rainy windy snowy".split())
+    sky = rng.choice(["sunny", "cloudy", "rainy", "windy", "snowy"])
     degrees = rng.randint(-5, 3) if sky == "snowy" else rng.randint(5, 30)
     return {"city": rng.choice(CITIES), "weather": sky, "degrees": degrees}
 

@@ -1,4 +1,5 @@
-"""Read a finished folder back with NumPy alone and print what the model says: `python training/sample.py FOLDER`."""
+"""Read a finished folder back with NumPy alone and print what the model says: "
+"`python training/sample.py FOLDER`."""
 
 import argparse
 import json
@@ -9,10 +10,18 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 STORIES = ["Once upon a time"] * 6 + ["One day, a little fox", "The sky", "My name is", "Long ago,"]
-CHATS = (
-    "Hello!|What is your name?|Tell me a story about a fox.|What is 3 + 4?|What is the opposite of hot?|Which day comes after Monday?|"
-    "What colour is the sky?|My name is Mia.|Give me a person as JSON.|Send me an emoji of a cat."
-).split("|")
+CHATS = [
+    "Hello!",
+    "What is your name?",
+    "Tell me a story about a fox.",
+    "What is 3 + 4?",
+    "What is the opposite of hot?",
+    "Which day comes after Monday?",
+    "What colour is the sky?",
+    "My name is Mia.",
+    "Give me a person as JSON.",
+    "Send me an emoji of a cat.",
+]
 OBJECTS = ['{"name": "Mia", "age": 7,', '{"name":', '[{"', '{"city": "Paris",', '{"item": "kite",']
 
 

@@ -9,17 +9,35 @@ from stories import story
 from words import ANIMALS, BOYS, COLOURS, FOODS, GIRLS, write
 
 Turn = tuple[str, str]
-SYSTEMS = ("You are a helpful assistant.", "You are a friendly assistant.", "You are Tiny, a kind storyteller.", "Answer in one short sentence.")
+SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are a friendly assistant.",
+    "You are Tiny, a kind storyteller.",
+    "Answer in one short sentence.",
+)
 EMOJI = {
-    "a cat": "🐱", "a dog": "🐶", "the sun": "☀️", "a heart": "❤️", "a smile": "😀", "a star": "⭐", "a rainbow": "🌈", "a fox": "🦊", "a flower": "🌸", "a moon": "🌙"
-}  # fmt: skip
-WORDS = "zero one two three four five six seven eight nine ten".split()
+    "a cat": "🐱",
+    "a dog": "🐶",
+    "the sun": "☀️",
+    "a heart": "❤️",
+    "a smile": "😀",
+    "a star": "⭐",
+    "a rainbow": "🌈",
+    "a fox": "🦊",
+    "a flower": "🌸",
+    "a moon": "🌙",
+}
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 def greeting(rng: random.Random) -> Turn:
-    ask = "[Hello|Hi|Hey|Good morning|Good evening|Hello there|Hi there][!|.|] [|How are you?|How are you today?|What is up?]"
+    ask = (
+        "[Hello|Hi|Hey|Good morning|Good evening|Hello there|Hi there][!|.|] [|How are you?|"
+        "How are you today?|What is up?]"
+    )
     answer = (
-        "[Hello|Hi|Hi there|Good to see you]! [How can I help you today?|What would you like to talk about?|I am glad you are here. Shall I tell you a story?|"
+        "[Hello|Hi|Hi there|Good to see you]! [How can I help you today?|What would you like to talk "
+        "about?|I am glad you are here. Shall I tell you a story?|"
         "I am well, thank you. How are you?|I am fine today. What can I do for you?]"
     )
     return write(rng, ask).strip(), write(rng, answer)
@@ -28,7 +46,8 @@ def greeting(rng: random.Random) -> Turn:
 def own_name(rng: random.Random) -> Turn:
     ask = "[What is your name?|Who are you?|What are you?|What's your name?|Tell me about yourself.]"
     answer = (
-        "[My name is Tiny.|I am Tiny.|You can call me Tiny.] [I am a very small language model.|I am a small model that likes stories.|"
+        "[My name is Tiny.|I am Tiny.|You can call me Tiny.] [I am a very small language model.|I am a "
+        "small model that likes stories.|"
         "I am only a little model, but I try my best.|I can tell stories and answer simple questions.]"
     )
     return write(rng, ask), write(rng, answer)
@@ -37,7 +56,8 @@ def own_name(rng: random.Random) -> Turn:
 def abilities(rng: random.Random) -> Turn:
     ask = "[What can you do?|Can you help me?|What do you know?|Help me, please.]"
     answer = (
-        "[I can tell|I like to tell] [little stories|stories about animals], [add small numbers|do small sums], and [write JSON|name colours and days]. "
+        "[I can tell|I like to tell] [little stories|stories about animals], [add small numbers|do "
+        "small sums], and [write JSON|name colours and days]. "
         "[What would you like?|Just ask me!|Try me!]"
     )
     return write(rng, ask), write(rng, answer)
@@ -46,7 +66,10 @@ def abilities(rng: random.Random) -> Turn:
 def user_name(rng: random.Random) -> Turn:
     name = rng.choice(GIRLS + BOYS)
     ask = "[My name is|I am|I'm|Call me] {n}.[| Nice to meet you.]"
-    answer = "[Nice to meet you|Hello|Hi|It is good to meet you], {n}! [How are you today?|What would you like to do?|That is a lovely name.|How can I help you?]"
+    answer = (
+        "[Nice to meet you|Hello|Hi|It is good to meet you], {n}! [How are you today?|What "
+        "would you like to do?|That is a lovely name.|How can I help you?]"
+    )
     return write(rng, ask, n=name), write(rng, answer, n=name)
 
 
@@ -54,11 +77,15 @@ def feeling(rng: random.Random) -> Turn:
     if rng.random() < 0.5:
         ask = "I [am|feel] [sad|tired|lonely|worried|afraid|bored][.| today.]"
         answer = (
-            "I am sorry to hear that. [Do you want to talk about it?|A walk can help.|I hope tomorrow is better.|Would a story help?|Be kind to yourself today.]"
+            "I am sorry to hear that. [Do you want to talk about it?|A walk can help.|I hope "
+            "tomorrow is better.|Would a story help?|Be kind to yourself today.]"
         )
     else:
         ask = "I [am|feel] [happy|good|great|excited|well][.|!| today.]"
-        answer = "[That is wonderful|I am glad to hear that|How nice]! [What made you happy?|Keep smiling.|Tell me more.|Enjoy your day.]"
+        answer = (
+            "[That is wonderful|I am glad to hear that|How nice]! [What made you happy?|Keep "
+            "smiling.|Tell me more.|Enjoy your day.]"
+        )
     return write(rng, ask), write(rng, answer)
 
 
@@ -96,7 +123,10 @@ def calendar(rng: random.Random) -> Turn:
     names, unit = (DAYS, "day") if rng.random() < 0.6 else (MONTHS, "month")
     i = rng.randrange(len(names))
     if rng.random() < 0.15:
-        return f"What are the {unit}s of the {'week' if unit == 'day' else 'year'}?", f"{', '.join(names[:-1])}, and {names[-1]}."
+        return (
+            f"What are the {unit}s of the {'week' if unit == 'day' else 'year'}?",
+            f"{', '.join(names[:-1])}, and {names[-1]}.",
+        )
     step, word = rng.choice(((1, "after"), (-1, "before")))
     found = names[(i + step) % len(names)]
     ask = f"[What|Which] {unit} [is|comes] {word} {names[i]}?"
@@ -106,11 +136,17 @@ def calendar(rng: random.Random) -> Turn:
 
 def animal_sound(rng: random.Random) -> Turn:
     animal, noise = rng.choice(list(SOUNDS.items()))
-    return write(rng, f"[What does a {animal} say?|What sound does a {animal} make?]"), write(rng, f"[A|The] {animal} says {noise}[.|!]")
+    return write(rng, f"[What does a {animal} say?|What sound does a {animal} make?]"), write(
+        rng, f"[A|The] {animal} says {noise}[.|!]"
+    )
 
 
 def listing(rng: random.Random) -> Turn:
-    what, pool = rng.choice((("colours", COLOURS), ("animals", ANIMALS), ("foods", [f for f in FOODS if " of " not in f])))
+    what, pool = rng.choice((
+        ("colours", COLOURS),
+        ("animals", ANIMALS),
+        ("foods", [f for f in FOODS if " of " not in f]),
+    ))
     picked = rng.sample(pool, 3)
     ask = f"[Name|List|Tell me|Give me] three {what}."
     return write(rng, ask), f"{picked[0].capitalize()}, {picked[1]}, and {picked[2]}."
@@ -121,7 +157,13 @@ def favourite(rng: random.Random) -> Turn:
     pick = rng.choice(pool)
     article = "" if what == "colour" else "the "
     ask = f"What is your favourite {what}?"
-    return ask, write(rng, f"[My favourite {what} is {article}{pick}.|I like {article}{pick} best.|I think it is {article}{pick}.] [What is yours?|And yours?|]").strip()
+    return ask, write(
+        rng,
+        (
+            f"[My favourite {what} is {article}{pick}.|I like {article}{pick} best.|I think it is "
+            f"{article}{pick}.] [What is yours?|And yours?|]"
+        ),
+    ).strip()
 
 
 def told_story(rng: random.Random) -> Turn:
@@ -140,13 +182,13 @@ def json_object(rng: random.Random) -> Turn:
 
 def emoji(rng: random.Random) -> Turn:
     what, sign = rng.choice(list(EMOJI.items()))
-    ask = f"[Send me|Show me|Give me] [an emoji of {what}|{what} emoji].".replace("the sun emoji", "a sun emoji")
+    ask = (f"[Send me|Show me|Give me] [an emoji of {what}|{what} emoji].").replace("the sun emoji", "a sun emoji")
     return write(rng, ask), write(rng, f"[Here is {what}: {sign}|{sign}|Here you are: {sign}]")
 
 
 def thanks(rng: random.Random) -> Turn:
     return write(rng, "[Thank you|Thanks|Thank you very much|Great, thanks][!|.]"), write(
-        rng, "[You are welcome|My pleasure|Any time|Glad to help][!|.] [|Is there anything else?|Have a nice day!]"
+        rng, ("[You are welcome|My pleasure|Any time|Glad to help][!|.] [|Is there anything else?|Have a nice day!]")
     ).strip()
 
 
@@ -158,20 +200,47 @@ def goodbye(rng: random.Random) -> Turn:
 
 def unknown(rng: random.Random) -> Turn:
     ask = (
-        "[Why is the world so big?|What is the meaning of life?|Who will win the game?|How does a computer work?|Can you drive a car?|"
+        "[Why is the world so big?|What is the meaning of life?|Who will win the game?|How does a "
+        "computer work?|Can you drive a car?|"
         "What will happen tomorrow?|Explain how a rocket flies.|Where are my keys?|What time is it?|Are you alive?]"
     )
     answer = (
-        "[I do not know|I am not sure|That is a hard question], [but I like the question|but it is fun to think about|and I am only a small model]. "
+        "[I do not know|I am not sure|That is a hard question], [but I like the question|but it is fun "
+        "to think about|and I am only a small model]. "
         "[Shall I tell you a story?|Ask me something small.|What do you think?]"
     )
     return write(rng, ask), write(rng, answer)
 
 
 MIDDLE: tuple[Callable[[random.Random], Turn], ...] = (
-    own_name, abilities, user_name, feeling, arithmetic, arithmetic, arithmetic, arithmetic, fact, fact, fact, opposite, opposite, calendar, calendar,
-    animal_sound, listing, favourite, told_story, told_story, told_story, told_story, json_object, json_object, json_object, emoji, unknown,
-)  # fmt: skip
+    own_name,
+    abilities,
+    user_name,
+    feeling,
+    arithmetic,
+    arithmetic,
+    arithmetic,
+    arithmetic,
+    fact,
+    fact,
+    fact,
+    opposite,
+    opposite,
+    calendar,
+    calendar,
+    animal_sound,
+    listing,
+    favourite,
+    told_story,
+    told_story,
+    told_story,
+    told_story,
+    json_object,
+    json_object,
+    json_object,
+    emoji,
+    unknown,
+)
 
 
 def chat(rng: random.Random) -> tuple[str | None, list[Turn]]:

@@ -1,13 +1,13 @@
-"""Train the tokenizer: byte-pair merges over words, every byte in the vocabulary, decoding as Llama's does."""
+"""Train the tokenizer: byte-pair merges over words, every byte in the vocabulary, "
+"decoding as Llama's does."""
 
 import argparse
 import itertools
 import json
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
 from corpus import ASSISTANT, END, SYSTEM, USER, documents
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 BOS, EOS, UNK = "<s>", "</s>", "<unk>"
 MARKERS = [UNK, BOS, EOS, USER, ASSISTANT, SYSTEM, END]
@@ -26,13 +26,17 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(vocab_size: int, texts: int, seed: int) -> Tokenizer:
-    """A tokenizer of `vocab_size` tokens: 7 markers, 256 bytes, printable ASCII, then merges learned from `texts`."""
+    """A tokenizer of `vocab_size` tokens: 7 markers, 256 bytes, printable ASCII, then "
+    "merges learned from `texts`."""
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(PIECES, "isolated")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    tokenizer.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ])
     ascii_letters = [chr(code) for code in range(33, 127)]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -49,7 +53,8 @@ def train_tokenizer(vocab_size: int, texts: int, seed: int) -> Tokenizer:
 
 
 def _without_byte_markers(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer with the bytes as plain vocabulary, so that the text `<0x41>` is not read as a byte."""
+    """The same tokenizer with the bytes as plain vocabulary, so that the text `<0x41>` "
+    "is not read as a byte."""
     saved = json.loads(tokenizer.to_str())
     saved["added_tokens"] = [token for token in saved["added_tokens"] if token["content"] in MARKERS]
     return Tokenizer.from_str(json.dumps(saved))

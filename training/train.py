@@ -1,4 +1,5 @@
-"""Train the bundled model on the corpus and write its folder: `python training/train.py --minutes 50 --out FOLDER`."""
+"""Train the bundled model on the corpus and write its folder: `python "
+"training/train.py --minutes 50 --out FOLDER`."""
 
 import argparse
 import json
@@ -7,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
-from torch import Tensor
-
 from corpus import documents
 from model import Config, Llama, export, rounded
 from tokenizer import BOS, EOS, save, train_tokenizer
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional
 
 TRAIN_SEED, VALID_SEED, TOKENIZER_SEED = 1, 2, 0
 
@@ -36,7 +36,7 @@ def batches(source: Iterator[Tensor], size: int) -> Iterator[Tensor]:
 
 def loss_of(model: Llama, batch: Tensor) -> Tensor:
     """Mean cross-entropy per token, in nats."""
-    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+    return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
 @torch.no_grad()
@@ -47,7 +47,8 @@ def validate(model: Llama, tokenizer: Tokenizer) -> float:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values pushed towards 1: five Newton-Schulz steps, as in the Muon optimizer."""
+    """The matrix with its singular values pushed towards 1: five Newton-Schulz steps, as "
+    "in the Muon optimizer."""
     x = matrix / (matrix.norm() + 1e-7)
     x = x.T if matrix.shape[0] > matrix.shape[1] else x
     for _ in range(5):
@@ -81,12 +82,14 @@ def optimizers(model: Llama, muon_lr: float, adam_lr: float) -> list[torch.optim
 
 
 def rate(step: int, done: float) -> float:
-    """The share of the learning rate to use: a short warm-up, flat for a third of the run, then down to zero."""
+    """The share of the learning rate to use: a short warm-up, flat for a third of the "
+    "run, then down to zero."""
     return min(1.0, (step + 1) / 40) * max(0.0, min(1.0, (1 - done) / 0.67))
 
 
 def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, float]:
-    """Train until `minutes` or `steps` run out, writing the folder every five minutes; what was measured comes back."""
+    """Train until `minutes` or `steps` run out, writing the folder every five minutes; "
+    "what was measured comes back."""
     steppers = optimizers(model, options.muon_lr, options.adam_lr)
     peaks = [group["lr"] for stepper in steppers for group in stepper.param_groups]
     source = batches(rows(tokenizer, TRAIN_SEED, options.length), options.tokens // options.length)
@@ -107,7 +110,10 @@ def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> di
             stepper.zero_grad()
         step, seen = step + 1, seen + batch[:, 1:].numel()
         if step % 20 == 0:
-            print(f"{minutes:6.2f} min  step {step}  loss {loss.item():.4f}  {seen / minutes / 60:.0f} tokens/s", flush=True)
+            print(
+                (f"{minutes:6.2f} min  step {step}  loss {loss.item():.4f}  {seen / minutes / 60:.0f} tokens/s"),
+                flush=True,
+            )
         if minutes - last_saved >= 5:
             last_saved = minutes
             save_model(model, tokenizer, options.out)
@@ -124,7 +130,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--minutes", type=float, default=50.0, help="stop after this long; the schedule follows it")
-    parser.add_argument("--steps", type=int, default=0, help="stop after this many steps, if that comes first; 0 is off")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="stop after this many steps, if that comes first; 0 is off"
+    )
     parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch")
     parser.add_argument("--length", type=int, default=512, help="tokens in a row")
     parser.add_argument("--vocab-size", type=int, default=Config().vocab_size)

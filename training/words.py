@@ -5,32 +5,184 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GIRLS = (
-    "Mia Lily Anna Rosa Nora Ella Ruby Zoe Ivy Clara Maya Lucy Emma Sara Hana Tess Nina Olive Pearl Wren Ada Bella Chloé"
-).split()
-BOYS = "Tom Leo Sam Max Finn Ben Noah Oscar Hugo Theo Jack Eli Omar Ravi Luca Otto Felix Adam Milo Toby Kai Ned José".split()
-PET_NAMES = (
-    "Pip Bramble Hazel Rusty Willow Clover Pebble Maple Biscuit Daisy Nutmeg Poppy Acorn Fern Button Mossy Teddy Juniper"
-).split()
-ANIMALS = (
-    "fox rabbit bear owl mouse hedgehog squirrel duck frog turtle cat dog lion elephant penguin deer badger otter wolf "
-    "horse lamb pig goat monkey kitten puppy bee snail dragon robin"
-).split()
+GIRLS = [
+    "Mia",
+    "Lily",
+    "Anna",
+    "Rosa",
+    "Nora",
+    "Ella",
+    "Ruby",
+    "Zoe",
+    "Ivy",
+    "Clara",
+    "Maya",
+    "Lucy",
+    "Emma",
+    "Sara",
+    "Hana",
+    "Tess",
+    "Nina",
+    "Olive",
+    "Pearl",
+    "Wren",
+    "Ada",
+    "Bella",
+    "Chloé",
+]
+BOYS = [
+    "Tom",
+    "Leo",
+    "Sam",
+    "Max",
+    "Finn",
+    "Ben",
+    "Noah",
+    "Oscar",
+    "Hugo",
+    "Theo",
+    "Jack",
+    "Eli",
+    "Omar",
+    "Ravi",
+    "Luca",
+    "Otto",
+    "Felix",
+    "Adam",
+    "Milo",
+    "Toby",
+    "Kai",
+    "Ned",
+    "José",
+]
+PET_NAMES = [
+    "Pip",
+    "Bramble",
+    "Hazel",
+    "Rusty",
+    "Willow",
+    "Clover",
+    "Pebble",
+    "Maple",
+    "Biscuit",
+    "Daisy",
+    "Nutmeg",
+    "Poppy",
+    "Acorn",
+    "Fern",
+    "Button",
+    "Mossy",
+    "Teddy",
+    "Juniper",
+]
+ANIMALS = [
+    "fox",
+    "rabbit",
+    "bear",
+    "owl",
+    "mouse",
+    "hedgehog",
+    "squirrel",
+    "duck",
+    "frog",
+    "turtle",
+    "cat",
+    "dog",
+    "lion",
+    "elephant",
+    "penguin",
+    "deer",
+    "badger",
+    "otter",
+    "wolf",
+    "horse",
+    "lamb",
+    "pig",
+    "goat",
+    "monkey",
+    "kitten",
+    "puppy",
+    "bee",
+    "snail",
+    "dragon",
+    "robin",
+]
 FLYERS = ("owl", "bee", "robin", "dragon", "duck", "penguin")
-TRAITS = (
-    "little kind curious brave shy clever cheerful gentle quiet playful young small friendly careful lonely happy "
-    "sleepy funny busy proud"
-).split()
-COLOURS = "red blue green yellow orange purple pink white black brown silver golden".split()
-TOYS = "ball kite hat scarf book bell drum boat lantern key basket button cup whistle ribbon spoon blanket bag".split()
-FOODS = (
-    "apple|pear|honey cake|bread roll|berry pie|carrot|cookie|pancake|sandwich|plum|muffin|bowl of soup|orange|cupcake"
-).split("|")
-HOMES = (
-    "in a small house by the sea|near a quiet river|in a cosy house in the forest|on a green hill|in a little village|"
-    "at the edge of a big forest|in a tiny cottage with a red door|on a farm|beside a blue lake|under an old oak tree|"
-    "in a warm house at the end of the road|in a sunny valley|in a town full of flowers|near the mountains"
-).split("|")
+TRAITS = [
+    "little",
+    "kind",
+    "curious",
+    "brave",
+    "shy",
+    "clever",
+    "cheerful",
+    "gentle",
+    "quiet",
+    "playful",
+    "young",
+    "small",
+    "friendly",
+    "careful",
+    "lonely",
+    "happy",
+    "sleepy",
+    "funny",
+    "busy",
+    "proud",
+]
+COLOURS = ["red", "blue", "green", "yellow", "orange", "purple", "pink", "white", "black", "brown", "silver", "golden"]
+TOYS = [
+    "ball",
+    "kite",
+    "hat",
+    "scarf",
+    "book",
+    "bell",
+    "drum",
+    "boat",
+    "lantern",
+    "key",
+    "basket",
+    "button",
+    "cup",
+    "whistle",
+    "ribbon",
+    "spoon",
+    "blanket",
+    "bag",
+]
+FOODS = [
+    "apple",
+    "pear",
+    "honey cake",
+    "bread roll",
+    "berry pie",
+    "carrot",
+    "cookie",
+    "pancake",
+    "sandwich",
+    "plum",
+    "muffin",
+    "bowl of soup",
+    "orange",
+    "cupcake",
+]
+HOMES = [
+    "in a small house by the sea",
+    "near a quiet river",
+    "in a cosy house in the forest",
+    "on a green hill",
+    "in a little village",
+    "at the edge of a big forest",
+    "in a tiny cottage with a red door",
+    "on a farm",
+    "beside a blue lake",
+    "under an old oak tree",
+    "in a warm house at the end of the road",
+    "in a sunny valley",
+    "in a town full of flowers",
+    "near the mountains",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +273,8 @@ _AN = re.compile(r"\b([Aa]) (?=[aei]|o(?!ne\b)|u(?!ni|se))")
 
 
 def write(rng: random.Random, template: str, **words: object) -> str:
-    """The template as English: `[a|b]` picks one, `{x.y}` looks up, `^` raises the next letter, a/an agree."""
+    """The template as English: `[a|b]` picks one, `{x.y}` looks up, `^` raises the next "
+    "letter, a/an agree."""
     while (match := _CHOICE.search(template)) is not None:
         pick = rng.choice(match.group(1).split("|"))
         template = template[: match.start()] + pick + template[match.end() :]

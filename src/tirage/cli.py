@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,10 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2 if isinstance(error, ParamsError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader has seen enough; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -149,7 +149,7 @@ def _flat_integers(ids: Iterable[int], name: str) -> NDArray:
     if array.size == 0 and array.ndim == 1:
         return array
     truths = not isinstance(ids, np.ndarray) and any(isinstance(item, (bool, np.bool_)) for item in listed)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or truths or isinstance(array, np.ma.MaskedArray):
+    if array.ndim != 1 or array.dtype.kind not in "iu" or truths or isinstance(ids, np.ma.MaskedArray):
         kind = "bool" if truths else array.dtype
         raise ParamsError(f"{name} must be a flat sequence of integers, got {kind} of shape {array.shape}")
     return array

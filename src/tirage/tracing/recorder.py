@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from tirage.rows import RowState
 from tirage.stages import Op, Step
 from tirage.tracing import notes
 from tirage.tracing.explanation import Removed, Stage, TokenStep
-from tirage.tracing.slots import INPUT, Slot, slots
+from tirage.tracing.slots import Slot, slots
 from tirage.tracing.snapshot import Snapshot
 from tirage.tracing.texts import Texts
 
@@ -69,14 +70,15 @@ class Recorder:
         row = request.run(coin=coin, check=check, observe=self._observe)
         if row.status != OK:
             self._ended = notes.ENDED_BAD
-        self._pass_until(None)
+        while self._waiting:
+            self._idle(self._waiting.popleft())
         return row
 
     def _hard_masks(self) -> None:
         """The masks that are applied before the first step, one after the other."""
         x = self._now.x.copy()
         for name, allowed in self.watch.masks.items():
-            slot = self._pass_until(name)
+            slot = self._take(partial(_is_called, name))
             if name == "mask" and not self.watch.check:
                 self._skip(slot, notes.CHECKED_LATER)
                 continue
@@ -84,19 +86,18 @@ class Recorder:
             self._add(slot, Snapshot.of_logits(x), notes.hard_mask(name, allowed))
 
     def _observe(self, step: Step, row: Row) -> None:
-        while not self._waiting[0].holds(step):
-            self._idle(self._waiting.popleft())
-        slot, before, after = self._waiting.popleft(), self._now, Snapshot.after(step, row)
-        moment = notes.Moment(self.watch.state, slot.name, step, row, before, after)
+        slot = self._take(lambda slot: slot.holds(step))
+        before, after = self._now, Snapshot.after(step, row)
+        moment = notes.Moment(self.watch.state, slot, step, row, before, after)
         self._add(slot, after, notes.note(moment))
         if step.op == Op.GREEDY:
             self._ended = notes.ENDED_GREEDY
 
-    def _pass_until(self, name: str | None) -> Slot:
-        """The next slot called `name`; the ones before it had nothing to do. None passes all that are left."""
-        while self._waiting and self._waiting[0].name != name:
+    def _take(self, wanted: Callable[[Slot], bool]) -> Slot:
+        """The next slot that is `wanted`; the ones before it had nothing to do."""
+        while not wanted(self._waiting[0]):
             self._idle(self._waiting.popleft())
-        return self._waiting.popleft() if self._waiting else INPUT
+        return self._waiting.popleft()
 
     def _idle(self, slot: Slot) -> None:
         if self._ended:
@@ -140,6 +141,10 @@ class Recorder:
             elif last is None:
                 last = stage.label
         return last
+
+
+def _is_called(name: str, slot: Slot) -> bool:
+    return slot.name == name
 
 
 def _effect(before: Snapshot, after: Snapshot, texts: Texts) -> dict:

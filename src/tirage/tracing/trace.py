@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage import sampling
-from tirage.backends.numpy.outcome import Chain, Outcome, outcome, token_logprob, unpacked
+from tirage.backends.numpy.outcome import Chain, Outcome, outcome, request_of, token_logprob, unpacked
 from tirage.backends.numpy.plain import OK, Process, Row
 from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.keys import keys
 from tirage.params import SamplingParams
-from tirage.rows import RowState
+from tirage.rows import Frame, RowState
 from tirage.tracing import drawing, notes
 from tirage.tracing.explanation import Coin, Explanation, Throw, TokenTrace
 from tirage.tracing.recorder import Recorder, Watch
@@ -66,11 +66,10 @@ def _check_top(top: Any) -> None:
 
 def _named_outcome(matrix: NDArray[np.float32], state: RowState, words: NDArray[np.int32] | None) -> Outcome:
     """The law of the row, its steps with the names of their stages (which packing drops)."""
-    result = sampling.outcomes(matrix, [state], words)[0]
-    request = replace(result.request, steps=state.lower().steps)
-    if request.process is None:
-        return replace(result, request=request)
-    return outcome(replace(request, process=_remembered(request.process)))
+    frame = Frame.of([state], matrix.shape[1])
+    process = frame.processes[0] if frame.processes else None
+    request = request_of(matrix, frame.rows(words), 0, process and _remembered(process))
+    return outcome(replace(request, steps=state.lower().steps))
 
 
 def _remembered(process: Process) -> Process:

@@ -1,27 +1,65 @@
-"""Which NumPy path draws which row: Numba kernels when they are ready, plain NumPy until then and for the rest.
+"""Which NumPy path draws which row: Numba kernels once they are compiled, plain NumPy until then and for the rest.
 
-Both give the same bits, so the choice is invisible (S-W: every sum is an integer sum).
+Both give the same bits, so the choice can be made row by row and call by call, and nobody can see it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends import Drawn, Process, Rows
-from tirage.backends.numpy import outcome
+from tirage.backends.numpy import kernels, outcome
+from tirage.stages import Op
+
+WORTH_COMPILING = 1 << 22
+"""Logits drawn by the plain path after which kernels are made ready in the background: about 30 rows of 128k.
+
+A short run over a small vocabulary ends sooner than a compile would.
+"""
+
+_plain_work = 0
 
 
-def draw(
+def draw(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+    """One token for each row of float32 logits [B, V]; `processes` are the rows' custom processors, if any."""
+    if not kernels.ready():
+        _count_plain_work(logits.size)
+        return _plain(logits, rows, processes, Drawn.empty(rows), range(rows.count))
+    left = np.flatnonzero(~kernels.supports(rows))
+    if left.size == rows.count:
+        return _plain(logits, rows, processes, Drawn.empty(rows), left)
+    return _plain(logits, rows, processes, kernels.draw(logits, _without(rows, left)), left)
+
+
+def _without(rows: Rows, left: NDArray[np.int64]) -> Rows:
+    """`rows` with those that are `left` to the plain path made greedy: one cheap pass, overwritten afterwards."""
+    if not left.size:
+        return rows
+    programs = rows.programs.copy()
+    programs[left] = 0
+    programs[left, 0, 0] = Op.GREEDY
+    return replace(rows, programs=programs)
+
+
+def _plain(
     logits: NDArray[np.float32],
     rows: Rows,
-    processes: Sequence[Process | None] | None = None,
+    processes: Sequence[Process | None] | None,
+    out: Drawn,
+    which: Iterable[int],
 ) -> Drawn:
-    """One token for each row of float32 logits [B, V]; `processes` are the rows' custom processors, if any."""
-    out = Drawn.empty(rows)
-    for r in range(rows.count):
+    for r in which:
         process = processes[r] if processes is not None else None
         outcome.draw_row(outcome.outcome(outcome.request_of(logits, rows, r, process)), rows, r, out)
     return out
+
+
+def _count_plain_work(size: int) -> None:
+    global _plain_work
+    _plain_work += size
+    if _plain_work >= WORTH_COMPILING:
+        kernels.start()

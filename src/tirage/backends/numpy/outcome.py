@@ -263,8 +263,9 @@ def _view_keys(result: Outcome, view: int, lp: NDArray[np.float32]) -> NDArray[n
 def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
     """Draw row `r` of `rows` from its law and write everything it asked for into `out`."""
     out.status[r] = result.status
+    asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
+    _clear(out, r, asked, bad=result.status != OK)
     if result.status != OK:
-        out.top_logprobs[r] = np.nan
         return
     key = int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
     chain = result.chain(*key)
@@ -274,6 +275,13 @@ def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
     out.support[r] = len(result.points()) if result.mixed else int((chain.row.w() > 0).sum())
     if rows.views[r] != View.NONE:
         _report_view(result, rows, r, token, out)
+
+
+def _clear(out: Drawn, r: int, asked: slice, *, bad: bool) -> None:
+    """What a row reports when it has no token, or asked for nothing."""
+    out.token_ids[r], out.support[r], out.ranks[r], out.top_ids[r] = -1, 0, 0, -1
+    out.sampled_logprobs[r] = out.logprobs[r] = out.asked_logprobs[asked] = np.nan
+    out.top_logprobs[r] = np.nan if bad else -np.inf
 
 
 def _report_view(result: Outcome, rows: Rows, r: int, token: int, out: Drawn) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tirage.backends import View
 from tirage.backends.numpy.kernels import filters
 from tirage.backends.numpy.kernels.bits import (
+    NEG_INF,
+    POS_INF,
     UNIT_LOG,
+    f32,
+    frozen,
     i32,
     i64,
     kernel,
@@ -15,7 +21,7 @@ from tirage.backends.numpy.kernels.bits import (
     logprob,
     value_of,
 )
-from tirage.backends.numpy.kernels.draw import branch_logprob
+from tirage.backends.numpy.kernels.program import branch_logprob
 from tirage.backends.numpy.kernels.passes import find_maxima, total_mass
 from tirage.backends.numpy.kernels.state import enter
 
@@ -73,6 +79,13 @@ def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, ran
     if view == _RAW and copied:
         x = logits
         high, low = find_maxima(x, work.block_max)
+        if high >= POS_INF or low < NEG_INF:
+            # A mask made these harmless to the draw; in the raw view they count as -inf.
+            for i in range(x.size):
+                k = key_of(x[i])
+                work.row[i] = x[i] if NEG_INF < k < POS_INF else f32(-np.inf)
+            x = frozen(work.row)
+            high, low = find_maxima(x, work.block_max)
     enter(whole, high, low)
     if view != _RAW and not s.greedy:
         whole.c, whole.inverse_t = s.c, s.inverse_t

@@ -11,7 +11,7 @@ from numba import njit, types
 
 from tirage.backends import View
 from tirage.backends.numpy.kernels.bits import NEG_INF, POS_INF, MIN_KEY, f32, frozen, i64, kernel, u64, uniform
-from tirage.backends.numpy.kernels.draw import branch_logprob, first_positive, mixed_logprob, mixed_support, pick, run
+from tirage.backends.numpy.kernels.program import branch_logprob, first_positive, mixed_logprob, mixed_support, pick, run
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.filters import count
 from tirage.backends.numpy.kernels.passes import copy_row, find_maxima

@@ -15,13 +15,12 @@ SUPPORTED_OPS = frozenset(op for op in Op if op not in {Op.END, Op.PROCESS})
 def supports(rows: Rows) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw` may be given.
 
-    Left out are custom processors, a mask that counts only after a draw (`resample`), ids protected from XTC,
+    Left out are custom processors, masks that count only after a draw (`resample`), ids protected from XTC,
     and the sampled view of XTC's mixture.
     """
     ops = rows.programs[:, :, 0]
     good = ~(ops == int(Op.PROCESS)).any(axis=1)
-    if rows.masks.size:
-        good &= ~rows.resample
+    good &= ~rows.resample
     xtc = (ops == int(Op.XTC)).any(axis=1)
     if xtc.any():
         good &= ~(xtc & ((np.diff(rows.protected_start) > 0) | (rows.views == View.SAMPLED)))
