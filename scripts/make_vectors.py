@@ -108,12 +108,17 @@ def presets() -> list[dict[str, Any]]:
 
 def edits() -> list[dict[str, Any]]:
     """Penalties in every preset's order and scope, bias, DRY, n-grams, windows."""
-    penalties = {"repetition_penalty": 1.5, "frequency_penalty": 1.0, "presence_penalty": 0.5, "logit_bias": {"3": 0.25}}
+    penalties = {
+        "repetition_penalty": 1.5,
+        "frequency_penalty": 1.0,
+        "presence_penalty": 0.5,
+        "logit_bias": {"3": 0.25},
+    }
     past = {"prompt": [2, 0, 0], "output": [2, 1, 2]}
     rows = []
     for name, semantics in PRESETS.items():
         have = {k: v for k, v in penalties.items() if applies(k.replace("_penalty", ""), semantics)}
-        for fields in [{k: v} for k, v in have.items()] + [have]:
+        for fields in [{k: v} for k, v in have.items()] + [have] * (len(have) > 1):
             params = {**fields, "semantics": name, "logprobs": 8, **PROCESSED}
             rows.append(spec("S-H1", EIGHT, id=f"{name}/{'+'.join(fields)}", params=params, **past))
     dry = {"dry_multiplier": 0.8, "logprobs": 8, "dry_sequence_breakers": [], **PROCESSED}
@@ -139,7 +144,9 @@ def masks() -> list[dict[str, Any]]:
         spec("S-P2", EIGHT, id="allowed", params=base | {"allowed_token_ids": [5, 1, 2]}),
         spec("S-P2", EIGHT, id="allowed_and_mask", params=base | {"allowed_token_ids": [5, 1]}, mask=[1, 0] * 4),
         spec("S-N4", EIGHT, id="nothing_left", params=base | {"allowed_token_ids": [5]}, mask=[1, 0] * 4),
-        spec("S-H3", EIGHT, id="bad_words", params=base | {"bad_words_token_ids": [[2], [6, 4], [1, 3]]}, output=[5, 6]),
+        spec(
+            "S-H3", EIGHT, id="bad_words", params=base | {"bad_words_token_ids": [[2], [6, 4], [1, 3]]}, output=[5, 6]
+        ),
         spec("S-P2", EIGHT, id="min_tokens", params=base | {"stop_token_ids": [2, 4], "min_tokens": 2}, output=[1]),
         spec("S-P2", EIGHT, id="min_tokens/over", params=base | {"stop_token_ids": [2], "min_tokens": 1}, output=[1]),
     ]
@@ -147,8 +154,15 @@ def masks() -> list[dict[str, Any]]:
         for seed in range(4):
             params = base | {"semantics": name, "top_k": 3}
             rows.append(spec("S-P5", EIGHT, id=f"mask/{name}/{seed}", params=params, mask=[0, 1] * 4, seed=seed))
-        rows.append(spec("S-P5", FOUR, id=f"greedy/{name}", params=base | {"semantics": name, "temperature": 0.0}
-                         | {"logprob_token_ids": []}, mask=[0, 1, 0, 1]))
+        rows.append(
+            spec(
+                "S-P5",
+                FOUR,
+                id=f"greedy/{name}",
+                params=base | {"semantics": name, "temperature": 0.0} | {"logprob_token_ids": []},
+                mask=[0, 1, 0, 1],
+            )
+        )
     return rows
 
 
@@ -173,7 +187,16 @@ def xtc() -> list[dict[str, Any]]:
 
 def draws() -> list[dict[str, Any]]:
     """Seeds, steps and sample indices over a wider row, and the three views of the logprobs."""
-    keys = [(0, 0, 0), (7, 0, 0), (7, 1, 0), (7, 0, 1), (8, 0, 0), (-1, 0, 0), (-(2**63), 5, 2), (2**63 - 1, 2**32 - 1, 0)]
+    keys = [
+        (0, 0, 0),
+        (7, 0, 0),
+        (7, 1, 0),
+        (7, 0, 1),
+        (8, 0, 0),
+        (-1, 0, 0),
+        (-(2**63), 5, 2),
+        (2**63 - 1, 2**32 - 1, 0),
+    ]
     wide = [float(v) for v in logits_of("medium", 40, 1)]
     ties = [float(v) for v in logits_of("coarse", 40, 2)]
     rows = []

@@ -138,7 +138,9 @@ def _further(draw: st.DrawFn, semantics: Semantics, vocab_size: int) -> dict[str
 
 
 @st.composite
-def cases(draw: st.DrawFn, preset: str | None = None, shapes: tuple[str, ...] = SHAPES, size: int | None = None) -> Case:
+def cases(
+    draw: st.DrawFn, preset: str | None = None, shapes: tuple[str, ...] = SHAPES, size: int | None = None
+) -> Case:
     """A whole Case under one preset, or any."""
     preset = draw(st.sampled_from(sorted(PRESETS))) if preset is None else preset
     size = draw(st.sampled_from([1, 2, 5, 33, 70])) if size is None else size

@@ -28,8 +28,7 @@ class Config:
 
 
 def rope_tables(config: Config) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[positions, head_dim]`, the two halves of a head paired as "
-    "Hugging Face pairs them."""
+    """Cosines and sines `[positions, head_dim]`, the two halves of a head paired as Hugging Face pairs them."""
     exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
     angles = torch.outer(torch.arange(config.max_position_embeddings), config.rope_theta**-exponents)
     angles = torch.cat([angles, angles], dim=-1)
@@ -88,6 +87,9 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """Logits `[rows, length, vocab]` for token ids `[rows, length]`; the output matrix is the embedding."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
@@ -132,8 +134,7 @@ def rounded(model: Llama) -> Llama:
 
 
 def export(model: Llama, folder: Path, bos: int, eos: int) -> None:
-    """Write `config.json` and `model.safetensors` (int8 matrices with `NAME_scale`, "
-    "float32 norms) into the folder."""
+    """Write `config.json` and `model.safetensors` (int8 matrices with `NAME_scale`, float32 norms) into the folder."""
     tensors: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
         if weight.ndim == 1:
@@ -141,6 +142,7 @@ def export(model: Llama, folder: Path, bos: int, eos: int) -> None:
         else:
             tensors[f"model.{name}"], tensors[f"model.{name}_scale"] = quantize(weight)
     save_file(tensors, folder / "model.safetensors.part", metadata={"format": "pt"})
+    (folder / "model.safetensors.part").chmod(0o644)
     (folder / "model.safetensors.part").rename(folder / "model.safetensors")
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **asdict(model.config)} | {
         "head_dim": model.config.head_dim,

@@ -12,7 +12,7 @@ JOBS = ["baker", "teacher", "farmer", "doctor", "pilot", "gardener", "painter", 
 
 
 def human(rng: random.Random) -> dict[str, object]:
-    """A person: `name` first, then two to four of age, city, pet, hobbies, colour, job."""
+    """A person: `name` first, then age and one to three of city, pet, hobbies, colour, happy, job."""
     age = rng.randint(4, 60)
     extra: dict[str, object] = {
         "city": rng.choice(CITIES),

@@ -1,5 +1,4 @@
-"""Plain English besides stories: descriptions, days, facts, short talks, so that any "
-"simple prompt can go on."""
+"""Plain English besides stories: descriptions, days and facts, so that any simple prompt can go on."""
 
 import random
 
@@ -57,7 +56,8 @@ SOUNDS = {
     "bee": "buzz",
 }
 OPPOSITES = (
-    "hot cold|big small|up down|day night|happy sad|fast slow|open closed|old new|light dark|wet dry|full empty|left right|early late|loud quiet|"
+    "hot cold|big small|up down|day night|happy sad|fast slow|open closed|old new|light dark|wet dry|"
+    "full empty|left right|early late|loud quiet|"
     "hard soft|near far|good bad|long short|high low|sweet sour|strong weak|rich poor|first last|clean dirty"
 )
 PAIRS = [tuple(pair.split()) for pair in OPPOSITES.split("|")]

@@ -1,5 +1,4 @@
-"""Read a finished folder back with NumPy alone and print what the model says: "
-"`python training/sample.py FOLDER`."""
+"""Read a finished folder back with NumPy alone and print what the model says: `python training/sample.py FOLDER`."""
 
 import argparse
 import json

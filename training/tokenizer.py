@@ -1,5 +1,4 @@
-"""Train the tokenizer: byte-pair merges over words, every byte in the vocabulary, "
-"decoding as Llama's does."""
+"""Train the tokenizer: byte-pair merges over words, every byte in the vocabulary, decoding as Llama's does."""
 
 import argparse
 import itertools
@@ -26,8 +25,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(vocab_size: int, texts: int, seed: int) -> Tokenizer:
-    """A tokenizer of `vocab_size` tokens: 7 markers, 256 bytes, printable ASCII, then "
-    "merges learned from `texts`."""
+    """A tokenizer of `vocab_size` tokens: 7 markers, 256 bytes, printable ASCII, then merges learned from `texts`."""
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(PIECES, "isolated")
@@ -47,24 +45,31 @@ def train_tokenizer(vocab_size: int, texts: int, seed: int) -> Tokenizer:
     )
     tokenizer.train_from_iterator(itertools.islice(documents(seed), texts), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A {BOS}:1 $B:1", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+        single=f"{BOS} $A", pair=f"{BOS} $A {BOS}:1 $B:1", special_tokens=[(BOS, id_of(tokenizer, BOS))]
     )
     return _without_byte_markers(tokenizer)
 
 
 def _without_byte_markers(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer with the bytes as plain vocabulary, so that the text `<0x41>` "
-    "is not read as a byte."""
+    """The same tokenizer with the bytes as plain vocabulary, so that the text `<0x41>` is not read as a byte."""
     saved = json.loads(tokenizer.to_str())
     saved["added_tokens"] = [token for token in saved["added_tokens"] if token["content"] in MARKERS]
     return Tokenizer.from_str(json.dumps(saved))
+
+
+def id_of(tokenizer: Tokenizer, marker: str) -> int:
+    """The id of a marker, which the tokenizer always has."""
+    found = tokenizer.token_to_id(marker)
+    if found is None:
+        raise KeyError(f"{marker!r} is not in the tokenizer")
+    return found
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Write `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    ids = {marker: tokenizer.token_to_id(marker) for marker in MARKERS}
+    ids = {marker: id_of(tokenizer, marker) for marker in MARKERS}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,

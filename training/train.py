@@ -1,16 +1,15 @@
-"""Train the bundled model on the corpus and write its folder: `python "
-"training/train.py --minutes 50 --out FOLDER`."""
+"""Train the bundled model on the corpus and write its folder: `python training/train.py --minutes 50 --out FOLDER`."""
 
 import argparse
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from corpus import documents
 from model import Config, Llama, export, rounded
-from tokenizer import BOS, EOS, save, train_tokenizer
+from tokenizer import BOS, EOS, id_of, save, train_tokenizer
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
@@ -20,7 +19,7 @@ TRAIN_SEED, VALID_SEED, TOKENIZER_SEED = 1, 2, 0
 
 def rows(tokenizer: Tokenizer, seed: int, length: int) -> Iterator[Tensor]:
     """Rows of `length + 1` tokens; each begins with a whole document, so position 0 is always `<s>`."""
-    bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
+    bos, eos = id_of(tokenizer, BOS), id_of(tokenizer, EOS)
     row: list[int] = []
     for text in documents(seed):
         row += [bos, *tokenizer.encode(text, add_special_tokens=False).ids, eos]
@@ -34,7 +33,7 @@ def batches(source: Iterator[Tensor], size: int) -> Iterator[Tensor]:
         yield torch.stack([next(source) for _ in range(size)])
 
 
-def loss_of(model: Llama, batch: Tensor) -> Tensor:
+def loss_of(model: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
     """Mean cross-entropy per token, in nats."""
     return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
@@ -47,8 +46,7 @@ def validate(model: Llama, tokenizer: Tokenizer) -> float:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values pushed towards 1: five Newton-Schulz steps, as "
-    "in the Muon optimizer."""
+    """The matrix with its singular values pushed towards 1: five Newton-Schulz steps, as in the Muon optimizer."""
     x = matrix / (matrix.norm() + 1e-7)
     x = x.T if matrix.shape[0] > matrix.shape[1] else x
     for _ in range(5):
@@ -57,39 +55,43 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 
-class Muon(torch.optim.Optimizer):
+class Muon:
     """Momentum with orthogonal updates, for the matrices inside the layers (Jordan et al., 2024)."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.95):
-        super().__init__(parameters, {"lr": lr, "momentum": momentum})
+    def __init__(self, weights: list[Tensor], lr: float, momentum: float = 0.95):
+        self.weights, self.momentum = weights, momentum
+        self.averages = [torch.zeros_like(weight) for weight in weights]
+        self.param_groups = [{"lr": lr}]
+
+    def zero_grad(self) -> None:
+        for weight in self.weights:
+            weight.grad = None
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            for weight in group["params"]:
-                average = self.state[weight].setdefault("average", torch.zeros_like(weight))
-                average.lerp_(weight.grad, 1 - group["momentum"])
-                update = orthogonal(weight.grad.lerp(average, group["momentum"]))
-                weight.mul_(1 - 0.05 * group["lr"])
-                weight.add_(update, alpha=-group["lr"] * max(1, weight.shape[0] / weight.shape[1]) ** 0.5)
+    def step(self) -> None:
+        lr = self.param_groups[0]["lr"]
+        for weight, average in zip(self.weights, self.averages, strict=True):
+            assert weight.grad is not None
+            average.lerp_(weight.grad, 1 - self.momentum)
+            update = orthogonal(weight.grad.lerp(average, self.momentum))
+            weight.mul_(1 - 0.05 * lr)
+            weight.add_(update, alpha=-lr * max(1, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
-def optimizers(model: Llama, muon_lr: float, adam_lr: float) -> list[torch.optim.Optimizer]:
+def optimizers(model: Llama, muon_lr: float, adam_lr: float) -> list[Muon | torch.optim.Adam]:
     """Muon for the layers' matrices, Adam for the embedding and the norms."""
     inner = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
     outer = [w for name, w in model.named_parameters() if w.ndim == 1 or "embed" in name]
-    return [Muon(inner, lr=muon_lr), torch.optim.Adam(outer, lr=adam_lr, betas=(0.9, 0.95))]
+    return [Muon(list(inner), lr=muon_lr), torch.optim.Adam(outer, lr=adam_lr, betas=(0.9, 0.95))]
 
 
 def rate(step: int, done: float) -> float:
-    """The share of the learning rate to use: a short warm-up, flat for a third of the "
-    "run, then down to zero."""
+    """The share of the learning rate to use: a short warm-up, flat for a third of the run, then down to zero."""
     return min(1.0, (step + 1) / 40) * max(0.0, min(1.0, (1 - done) / 0.67))
 
 
 def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, float]:
-    """Train until `minutes` or `steps` run out, writing the folder every five minutes; "
-    "what was measured comes back."""
+    """What was measured, after training until `minutes` or `steps` end; the folder is written every 5 minutes."""
     steppers = optimizers(model, options.muon_lr, options.adam_lr)
     peaks = [group["lr"] for stepper in steppers for group in stepper.param_groups]
     source = batches(rows(tokenizer, TRAIN_SEED, options.length), options.tokens // options.length)
@@ -110,10 +112,8 @@ def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> di
             stepper.zero_grad()
         step, seen = step + 1, seen + batch[:, 1:].numel()
         if step % 20 == 0:
-            print(
-                (f"{minutes:6.2f} min  step {step}  loss {loss.item():.4f}  {seen / minutes / 60:.0f} tokens/s"),
-                flush=True,
-            )
+            speed = seen / minutes / 60
+            print(f"{minutes:6.2f} min  step {step}  loss {loss.item():.4f}  {speed:.0f} tokens/s", flush=True)
         if minutes - last_saved >= 5:
             last_saved = minutes
             save_model(model, tokenizer, options.out)
@@ -122,8 +122,9 @@ def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> di
 
 
 def save_model(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the whole folder: tokenizer, settings, weights."""
     save(tokenizer, folder)
-    export(model, folder, tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS))
+    export(model, folder, id_of(tokenizer, BOS), id_of(tokenizer, EOS))
 
 
 def main() -> None:

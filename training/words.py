@@ -273,8 +273,7 @@ _AN = re.compile(r"\b([Aa]) (?=[aei]|o(?!ne\b)|u(?!ni|se))")
 
 
 def write(rng: random.Random, template: str, **words: object) -> str:
-    """The template as English: `[a|b]` picks one, `{x.y}` looks up, `^` raises the next "
-    "letter, a/an agree."""
+    """The template as English: `[a|b]` picks one, `{x.y}` looks up, `^` raises the next letter, a/an agree."""
     while (match := _CHOICE.search(template)) is not None:
         pick = rng.choice(match.group(1).split("|"))
         template = template[: match.start()] + pick + template[match.end() :]

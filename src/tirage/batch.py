@@ -105,11 +105,11 @@ class Batch:
         if matrix.shape[1] != self.vocab_size:
             raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
         words = as_mask(mask, matrix.shape)
-        used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
         if self._frame is None:
             self._frame = Frame.of([state for state in self._slots if state is not None], self.vocab_size)
-        if len(used) == len(slots):
+        if len(self._frame.states) == len(slots):
             return draw_frame(matrix, self._frame, words)
+        used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
         drawn = draw_frame(matrix[used], self._frame, None if words is None else words[used])
         return _spread(drawn, used, len(slots))
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
 
 # Fields that need more than a value on a command line, or that change what is printed.
-_NO_OPTION = {
+NO_OPTION = {
     "n", "best_of", "logprobs", "prompt_logprobs", "logprob_token_ids", "logprobs_mode", "detokenize",
     "output_kind", "guided_decoding", "close_grammar", "extra_args", "logits_processors",
 }  # fmt: skip
 _MAX_TOKENS = 128
-OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in _NO_OPTION}
+OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in NO_OPTION}
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tirage.batch import Batch
 from tirage.engine import Completion, Delta, Request, run
@@ -42,14 +43,14 @@ class Prompt:
     """
 
     text: str | None = None
-    token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int] | NDArray[np.integer[Any]] | None = None
     embeds: Any = None
     images: Sequence[Any] = ()
     audio: Sequence[Any] = ()
     adapter: str | None = None
 
 
-AnyPrompt = str | Sequence[int] | Prompt
+AnyPrompt = str | Sequence[int] | NDArray[np.integer[Any]] | Prompt
 Message = Mapping[str, Any]
 
 
@@ -220,9 +221,10 @@ class LLM:
                 raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
         if (given.text is None) == (given.token_ids is None):
             raise ParamsError("prompt must have exactly one of text and token_ids")
-        if given.text is not None:
-            return given.text, self.tokenizer.encode(given.text)
-        return None, check_ids(given.token_ids or (), self.model.vocab_size)
+        if given.token_ids is not None:
+            return None, check_ids(given.token_ids, self.model.vocab_size)
+        text = given.text or ""
+        return text, self.tokenizer.encode(text)
 
     def _stream(self, request: Request) -> Iterator[Delta]:
         params = request.params
@@ -302,7 +304,7 @@ def as_prompt(prompt: Any) -> Prompt:
     raise ParamsError(f"prompt must be a text, a list of token ids or a Prompt, got {type(prompt).__name__}")
 
 
-def check_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
+def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[int]:
     """The ids as Python integers; ParamsError for one outside the model's vocabulary."""
     for i in token_ids:
         if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)) or not 0 <= i < vocab_size:

@@ -21,7 +21,6 @@ _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
 _NO_COUNTS = Counts(np.zeros((3, 0), np.int32))
 _NO_MASKS = np.zeros((0, 0), np.int32)
-_Programs = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
 
 
 @dataclass(slots=True)
@@ -61,83 +60,84 @@ class RowState:
 class Frame:
     """The requests of one call or of many: everything about them that a step does not change, packed once.
 
-    `fixed` holds the joined programs and edits when no request's steps depend on its history; `table` is where the
-    counts of all requests are laid side by side, kept from step to step because fresh memory is slow to touch.
+    `base` is the packed form, brought up to date by `rows`. `fixed`: no request's steps depend on its history;
+    `counted`: some penalty reads counts; `guided`: some request needs a mask; `masked`: the last call had one.
+    `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
     """
 
     states: Sequence[RowState]
     vocab_size: int
-    fixed: _Programs | None
-    seeds: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    asked: dict[str, NDArray]
-    wants_logprobs: bool
+    base: Rows
     processes: tuple[Process | None, ...] | None
+    wants_logprobs: bool
+    fixed: bool
     counted: bool
-    restricted: tuple[int, ...]
+    guided: bool
+    masked: bool = False
     table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
 
     @classmethod
     def of(cls, states: Sequence[RowState], vocab_size: int) -> Frame:
         """A Frame of checked requests over one vocabulary."""
         processes = tuple(processors_of(state.params) for state in states)
-        asked = _asked(states, vocab_size)
-        return cls(
+        base = _base(states, vocab_size)
+        frame = cls(
             states=states,
             vocab_size=vocab_size,
-            fixed=None if any(s.plan.fixed is None for s in states) else _joined_programs([s.lower() for s in states]),
-            seeds=np.array([state.seed for state in states], np.int64),
-            samples=np.array([state.sample_index for state in states], np.int64),
-            asked=asked,
-            wants_logprobs=bool(asked["views"].any()),
+            base=base,
             processes=processes if any(processes) else None,
+            wants_logprobs=bool(base.views.any()),
+            fixed=all(state.plan.fixed is not None for state in states),
             counted=any(state.plan.needs_counts for state in states),
-            restricted=tuple(r for r, state in enumerate(states) if state.plan.allowed is not None),
+            guided=any(state.params.guided_decoding is not None for state in states),
         )
+        frame._mask(None)
+        return frame
 
     def rows(self, mask: NDArray[np.int32] | None) -> Rows:
-        """The Rows of this moment; `mask` is the caller's bitmask int32 [B, ceil(V / 32)]."""
-        if mask is None and any(state.params.guided_decoding is not None for state in self.states):
+        """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
+        if mask is None and self.guided:
             raise ParamsError(
                 "guided_decoding must come with the mask of its grammar, got mask None; "
                 "pass mask=, or generate through tirage.LLM"
             )
-        programs, edit_ids, edit_values = self.fixed or _joined_programs([state.lower() for state in self.states])
-        return Rows(
-            programs=programs,
-            edit_ids=edit_ids,
-            edit_values=edit_values,
-            seeds=self.seeds,
-            steps=np.array([state.at for state in self.states], np.int64),
-            samples=self.samples,
-            **self._counts(),
-            **self.asked,
-            **self._masks(mask),
-        )
+        rows = self.base
+        rows.steps = np.array([state.at for state in self.states], np.int64)
+        if not self.fixed:
+            rows.programs, rows.edit_ids, rows.edit_values = _programs([state.lower() for state in self.states])
+            rows.memo.clear()
+        if self.counted:
+            self._count()
+        if mask is not None or self.masked:
+            self._mask(mask)
+        return rows
 
-    def _counts(self) -> dict[str, NDArray]:
-        tables = [counts.table for counts in map(_counts_of, self.states)] if self.counted else []
-        start = _starts([table.shape[1] for table in tables] or [0] * len(self.states))
+    def _count(self) -> None:
+        tables = [(state.plan.counts(state.history) or _NO_COUNTS).table for state in self.states]
+        start = _starts([table.shape[1] for table in tables])
         if start[-1] > self.table.shape[1]:
             self.table = np.empty((3, int(start[-1]) * 2), np.int32)
         for table, at, end in zip(tables, start, start[1:], strict=False):
             self.table[:, at:end] = table
-        ids, prompt, output = self.table[:, : start[-1]]
-        return {"count_start": start, "count_ids": ids, "prompt_counts": prompt, "output_counts": output}
+        self.base.count_start = start
+        self.base.count_ids, self.base.prompt_counts, self.base.output_counts = self.table[:, : start[-1]]
 
-    def _masks(self, mask: NDArray[np.int32] | None) -> dict[str, NDArray]:
-        """Hard masks, and the masks that llama.cpp's order only checks; a row's own mask decides which it is."""
-        words = -(-self.vocab_size // 32)
+    def _mask(self, mask: NDArray[np.int32] | None) -> None:
+        """Set hard masks, and those that llama.cpp's order only checks; a row's own mask decides which it is."""
+        self.masked = mask is not None
+        self.base.memo.clear()
+        restricted = [r for r, state in enumerate(self.states) if state.plan.allowed is not None]
         resample = self._resampled(mask)
+        words = -(-self.vocab_size // 32)
         hard = checks = _NO_MASKS
-        if self.restricted or (mask is not None and not resample.all()):
+        if restricted or (mask is not None and not resample.all()):
             hard = np.full((len(self.states), words), -1, np.int32) if mask is None else mask.copy()
             hard[resample] = -1
         if mask is not None and resample.any():
             checks = mask
-        for r in self.restricted:
+        for r in restricted:
             hard[r] &= _bitmask(tuple(self.states[r].params.allowed_token_ids or ()), words)
-        return {"masks": hard, "checks": checks, "resample": resample}
+        self.base.masks, self.base.checks, self.base.resample = hard, checks, resample
 
     def _resampled(self, mask: NDArray[np.int32] | None) -> NDArray[np.bool_]:
         """Which rows resample: their semantics says so and their own mask forbids something."""
@@ -149,11 +149,28 @@ class Frame:
         return resample
 
 
-def _counts_of(state: RowState) -> Counts:
-    return state.plan.counts(state.history) or _NO_COUNTS
+def _base(states: Sequence[RowState], vocab_size: int) -> Rows:
+    """Rows without counts and masks."""
+    programs, edit_ids, edit_values = _programs([state.lower() for state in states])
+    return Rows(
+        programs=programs,
+        edit_ids=edit_ids,
+        edit_values=edit_values,
+        count_start=np.zeros(len(states) + 1, np.int64),
+        count_ids=_NONE,
+        prompt_counts=_NONE,
+        output_counts=_NONE,
+        masks=_NO_MASKS,
+        checks=_NO_MASKS,
+        resample=np.zeros(len(states), bool),
+        seeds=np.array([state.seed for state in states], np.int64),
+        steps=np.zeros(len(states), np.int64),
+        samples=np.array([state.sample_index for state in states], np.int64),
+        **_asked(states, vocab_size),
+    )
 
 
-def _joined_programs(lowered: Sequence[Lowered]) -> _Programs:
+def _programs(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
     """Programs [B, S, 6], with operands of BAN and ADD moved to positions in the joined edit arrays."""
     longest = max((len(low.steps) for low in lowered), default=0) + 1
     programs = np.zeros((len(lowered), longest, STEP_WIDTH), np.int64)

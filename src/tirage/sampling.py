@@ -19,6 +19,7 @@ from tirage.rows import Frame, RowState
 MAX_VOCAB = 1 << 20
 """Largest vocabulary: above it the integer sums could leave 64 bits (S-N6)."""
 
+_FLOAT32 = np.dtype(np.float32)
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 Pair = tuple[Iterable[int], Iterable[int]]
@@ -85,7 +86,7 @@ def draw_frame(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32
         sampled_logprobs=drawn.sampled_logprobs,
         support_sizes=drawn.support,
         status=drawn.status,
-        seeds=frame.seeds.copy(),
+        seeds=frame.base.seeds.copy(),
         logprobs=drawn.logprobs if asked else None,
         ranks=drawn.ranks if asked else None,
         top_token_ids=drawn.top_ids if asked else None,
@@ -104,17 +105,24 @@ def _given(drawn: Drawn, states: Sequence[RowState]) -> tuple[tuple[float, ...],
 
 def as_logits(logits: Any) -> NDArray[np.float32]:
     """`logits` as contiguous float32 [B, V]; ParamsError for another type, dtype, rank or vocabulary size."""
+    if type(logits) is np.ndarray and logits.dtype == _FLOAT32 and logits.ndim == 2 and logits.flags.c_contiguous:
+        return _sized(logits)
     if not isinstance(logits, np.ndarray) or isinstance(logits, np.ma.MaskedArray):
         raise ParamsError(f"logits must be a NumPy array, got {_type_name(logits)}; convert it with np.asarray")
     if logits.dtype.name not in _LOGIT_TYPES:
         raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
     if logits.ndim not in {1, 2}:
         raise ParamsError(f"logits must have shape [V] or [B, V], got {logits.shape}; reshape them")
-    if not 1 <= logits.shape[-1] <= MAX_VOCAB:
-        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
+    _sized(logits)
     with np.errstate(all="ignore"):
         matrix = np.ascontiguousarray(logits, dtype=np.float32)
     return matrix[None] if matrix.ndim == 1 else matrix
+
+
+def _sized(logits: NDArray) -> NDArray:
+    if not 1 <= logits.shape[-1] <= MAX_VOCAB:
+        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
+    return logits
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:

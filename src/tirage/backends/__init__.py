@@ -7,8 +7,9 @@ may be as fast as it likes, but it must agree bit for bit with `backends/numpy/p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,8 @@ class Rows:
     int32 [B] how many top entries a row asks for; the ids whose logprobs row r asks for are
     `asked_ids[asked_start[r] : asked_start[r + 1]]`. `protected_ids` (with `protected_start`) survive XTC.
     `checks` int32 [B, ceil(V / 32)] or (0, 0): where `resample` bool [B] is set, a mask that counts only when the
-    token drawn without it is not allowed.
+    token drawn without it is not allowed. `memo` is for what a backend works out from programs, views and masks; it
+    is emptied when they change.
     """
 
     programs: NDArray[np.int64]
@@ -63,6 +65,7 @@ class Rows:
     protected_ids: NDArray[np.int32]
     checks: NDArray[np.int32]
     resample: NDArray[np.bool_]
+    memo: dict[str, Any] = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -189,7 +189,8 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 def swiglu(gate_up: Array) -> Array:
     """silu(gate) * up for the two stacked halves of the last axis."""
-    gate, up = np.split(gate_up, 2, axis=-1)
+    half = gate_up.shape[-1] // 2
+    gate, up = gate_up[..., :half], gate_up[..., half:]
     # exp of a large -gate overflows to inf, which divides to the right answer, 0.
     with np.errstate(over="ignore"):
         return gate / (np.float32(1) + np.exp(-gate)) * up

@@ -96,8 +96,9 @@ class Tokenizer:
             return self.encode(text, add_special_tokens=False)
         if self._plain is None:
             # A copy, because the setting would change the tokenizer for everyone who shares it.
-            self._plain = type(self.raw).from_str(self.raw.to_str())
-            self._plain.encode_special_tokens = True
+            plain = type(self.raw).from_str(self.raw.to_str())
+            plain.encode_special_tokens = True
+            self._plain = plain
         ids = list(self._plain.encode(text, add_special_tokens=False).ids)
         forged = self.special_ids.intersection(ids)
         if forged:

@@ -15,6 +15,7 @@ from tirage.tracing import wording
 from tirage.tracing.explanation import Explanation, Stage, Throw, TokenTrace
 
 _PLAIN_WIDTH = 120
+_WIDE = 100
 _BAR = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _KINDS = {"input": "dim", "mask": "magenta", "edit": "yellow", "filter": "cyan"}
@@ -32,9 +33,9 @@ def as_text(e: Explanation) -> str:
 def render(e: Explanation, width: int) -> Iterator[RenderableType]:
     """Headline, stages, tokens and throws, as rich renderables."""
     yield _header(e)
-    yield _stage_table(e)
+    yield _stage_table(e, wide=width >= _WIDE)
     if e.tokens:
-        yield _token_table(e)
+        yield _token_table(e, wide=width >= _WIDE)
     for i, throw in enumerate(e.throws):
         if not throw.greedy:
             yield _throw(throw, wording.throw_title(throw, i == 0), min(width, _PLAIN_WIDTH) - 4)
@@ -59,19 +60,24 @@ def _table(*columns: tuple[str, str]) -> Table:
 # --- stages ---------------------------------------------------------------------------------------------------------
 
 
-def _stage_table(e: Explanation) -> Table:
-    table = _table(
-        ("", "right"),
-        ("stage", "left"),
-        ("setting", "left"),
-        ("left", "right"),
-        ("removed", "right"),
-        ("mass", "right"),
-        ("what happened", "left"),
-        ("rule", "left"),
-    )
+_STAGE_COLUMNS = (
+    ("", "right"),
+    ("stage", "left"),
+    ("left", "right"),
+    ("removed", "right"),
+    ("mass", "right"),
+    ("what happened", "left"),
+    ("setting", "left"),
+    ("rule", "left"),
+)
+_NARROW_STAGE_COLUMNS = 6
+
+
+def _stage_table(e: Explanation, *, wide: bool) -> Table:
+    columns = _STAGE_COLUMNS if wide else _STAGE_COLUMNS[:_NARROW_STAGE_COLUMNS]
+    table = _table(*columns)
     for i, stage in enumerate(e.stages):
-        table.add_row(*_stage_cells(i, stage), style="" if stage.reached else "dim")
+        table.add_row(*_stage_cells(i, stage)[: len(columns)], style="" if stage.reached else "dim")
     return table
 
 
@@ -81,56 +87,52 @@ def _stage_cells(i: int, stage: Stage) -> list[RenderableType]:
     return [
         Text(str(i) if i else "", "dim"),
         Text(stage.label, _KINDS[stage.kind]),
-        Text(wording.setting(stage)),
         Text(f"{stage.candidates_after:,}"),
         Text(count, "red" if gone else ""),
-        Text(wording.percent(stage.removed_mass) if gone else "", "red"),
-        Text(_happened(stage)),
+        Text(wording.percent(stage.removed_mass) if gone and stage.kind != "input" else "", "red"),
+        Text(wording.happened(stage)),
+        Text(wording.setting(stage)),
         Text(stage.rule, "dim"),
     ]
-
-
-def _happened(stage: Stage) -> str:
-    shown = [removed.token.shown for removed in stage.examples[:3]]
-    if not shown or stage.kind == "input":
-        return stage.note
-    more = ", …" if stage.removed_count > len(shown) else ""
-    return f"{stage.note}; out: {', '.join(shown)}{more}"
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------------
 
 
-def _token_table(e: Explanation) -> Table:
+def _token_table(e: Explanation, *, wide: bool) -> Table:
     table = _table(
         ("rank", "right"), ("id", "right"), ("token", "left"), ("logit", "right"), ("model", "right"), ("", "left")
     )
-    for i in range(1, len(e.stages)):
-        table.add_column(str(i), justify="center", no_wrap=True)
-    table.add_column("drawn from", justify="right", no_wrap=True)
+    for title in [str(i) for i in range(1, len(e.stages))] if wide else ["out by"]:
+        table.add_column(title, justify="center" if wide else "left", no_wrap=True)
+    table.add_column(wording.law_title(e), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    widest = max((t.model_probability for t in e.tokens if t.model_probability >= 0), default=0.0)
-    likeliest = max((t.probability for t in e.tokens if t.probability >= 0), default=0.0)
+    bar = _BAR if wide else 0
+    most = max((t.model_probability for t in e.tokens if t.model_probability > 0), default=1.0)
+    likeliest = max((t.probability for t in e.tokens if t.probability > 0), default=1.0)
     for trace in e.tokens:
-        table.add_row(*_token_cells(trace, widest, likeliest), style=_DRAWN if trace.drawn else "")
+        left, right = _token_cells(trace, most, bar), _law_cells(trace, likeliest, bar)
+        fate = _marks(trace) if wide else [Text(trace.removed_by or "", "red")]
+        table.add_row(*left, *fate, *right, style=_DRAWN if trace.drawn else "")
     return table
 
 
-def _token_cells(trace: TokenTrace, widest: float, likeliest: float) -> list[RenderableType]:
-    last = trace.steps[-1]
-    logit = wording.logit(trace.logit)
-    if last.logit_after != trace.logit and last.logit_after == last.logit_after:
-        logit = f"{logit} → {wording.logit(last.logit_after)}"
+def _token_cells(trace: TokenTrace, most: float, bar: int) -> list[RenderableType]:
     return [
         Text(str(trace.rank or "-"), "dim"),
         Text(str(trace.token.token_id), "dim"),
         Text("" if trace.token.text is None else trace.token.shown),
-        Text(logit),
+        Text(wording.logits_of(trace)),
         Text(wording.percent(trace.model_probability)),
-        Text(_bar(trace.model_probability, widest), "blue"),
-        *_marks(trace),
+        Text(_bar(trace.model_probability / most, bar), "blue"),
+    ]
+
+
+def _law_cells(trace: TokenTrace, most: float, bar: int) -> list[RenderableType]:
+    mark = " ◀" if trace.drawn else ""
+    return [
         Text(wording.percent(trace.probability) if trace.probability else ""),
-        Text(_bar(trace.probability, likeliest) + (" ◀" if trace.drawn else ""), "green"),
+        Text(_bar(trace.probability / most, bar) + mark, "green"),
     ]
 
 
@@ -144,10 +146,11 @@ def _marks(trace: TokenTrace) -> list[Text]:
     return marks
 
 
-def _bar(p: float, full: float) -> str:
-    if not p > 0 or not full > 0:
+def _bar(part: float, width: int) -> str:
+    """Blocks for a part of 1, in eighths of a character; at least one eighth for what is not 0."""
+    if not part > 0 or not width:
         return ""
-    eighths = max(1, round(p / full * _BAR * 8))
+    eighths = max(1, round(part * width * 8))
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
@@ -166,13 +169,10 @@ def _throw(throw: Throw, title: str, width: int) -> RenderableType:
 
 def _strip(throw: Throw, width: int) -> Text:
     """[0, W) drawn to scale in token-id order: the owner's interval and the place of R in it."""
-    start, end = (throw.hit.start * width // throw.total, -(-throw.hit.end * width // throw.total))
-    end = min(max(end, start + 1), width)
-    at = min(max(throw.target * width // throw.total, start), end - 1)
-    strip = Text("░" * width, "dim")
-    strip.stylize("not dim green", start, end)
-    plain = "░" * start + "█" * (end - start) + "░" * (width - end)
-    strip.plain = plain
+    start = throw.hit.start * width // throw.total
+    end = max(-(-throw.hit.end * width // throw.total), start + 1)
+    at = throw.target * width // throw.total
+    strip = Text.assemble(("░" * start, "dim"), ("█" * (end - start), "green"), ("░" * (width - end), "dim"))
     return Text.assemble(strip, "\n", " " * at, ("▲ R", _DRAWN))
 
 

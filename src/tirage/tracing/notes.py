@@ -195,9 +195,11 @@ def reason(ending: Ending) -> str:
     if not ending.throws:
         return _why_none(ending)
     if len(ending.throws) == 1:
-        return _why(ending, ending.throws[0])
-    refused = _named(ending.throws[0].hit.token)
-    return f"{refused} came first, but the mask forbids it. With the mask applied, {_why(ending, ending.throws[1])}"
+        text = _why(ending, ending.throws[0])
+        return text[:1].upper() + text[1:]
+    refused = ending.throws[0].hit.token
+    again = _why(ending, ending.throws[1])
+    return f"T{_named(refused)[1:]} came first, but the mask forbids it. With the mask applied, {again}"
 
 
 def _named(token: Token) -> str:
@@ -223,7 +225,9 @@ def _why_greedy(ending: Ending, name: str) -> str:
     best = x[int(ending.row.ids[0])]
     equal = int((x == best).sum())
     if equal > 1:
-        return f"{name} is the lowest id of the {equal} tokens with the largest logit, {best:.6g}; temperature=0 takes it."
+        return (
+            f"{name} is the lowest id of the {equal} tokens with the largest logit, {best:.6g}; temperature=0 takes it."
+        )
     return f"{name} has the largest logit, {best:.6g}; temperature=0 takes it without a draw."
 
 

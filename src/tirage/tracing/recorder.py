@@ -172,15 +172,12 @@ def _examples(before: Snapshot, gone: NDArray[np.int64], texts: Texts) -> tuple[
     out = Snapshot(before.x, before.ids[gone], before.w[gone], before.total)
     top = out.ids[out.ranked()[:_EXAMPLES]]
     chances = out.probabilities(top)
-    return tuple(
-        Removed(token=texts.token(int(t)), probability=float(p)) for t, p in zip(top, chances, strict=True)
-    )
+    return tuple(Removed(token=texts.token(int(t)), probability=float(p)) for t, p in zip(top, chances, strict=True))
 
 
 def _follow(label: str, tokens: NDArray[np.int64], before: Snapshot, after: Snapshot) -> Followed:
     return Followed(
         label=label,
-
         logit_before=before.x[tokens],
         logit_after=after.x[tokens],
         probability_before=before.probabilities(tokens),

@@ -8,6 +8,7 @@ from tirage.text import wrap_tokenizer
 from tirage.tracing.explanation import Token
 
 SPACE = "␣"
+_LONGEST = 48
 
 
 class Texts:
@@ -40,9 +41,13 @@ class Texts:
 
 
 def visible(raw: bytes) -> str:
-    """Text of token bytes in quotes: spaces as ␣, control and invisible characters and broken UTF-8 as escapes."""
+    """Text of token bytes in quotes: spaces as ␣, control and invisible characters and broken UTF-8 as escapes.
+
+    Cut after 48 characters, which the … tells.
+    """
     letters = raw.decode("utf-8", "surrogateescape")
-    return '"' + "".join(map(_letter, letters)) + '"'
+    more = "…" if len(letters) > _LONGEST else ""
+    return '"' + "".join(map(_letter, letters[:_LONGEST])) + more + '"'
 
 
 def _letter(letter: str) -> str:

@@ -148,9 +148,7 @@ def _winner(chain: Chain, throws: tuple[Throw, ...]) -> Row:
     return chain.fallback if chain.row.status == OK else chain.row
 
 
-def _watched(
-    case: _Case, winner: Row, coin: Coin | None, tokens: NDArray[np.int64], texts: Texts
-) -> Recorder:
+def _watched(case: _Case, winner: Row, coin: Coin | None, tokens: NDArray[np.int64], texts: Texts) -> Recorder:
     watch = Watch(
         state=case.state,
         request=case.result.request,

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tirage.tracing.explanation import Explanation, Stage, Throw, Token
+from tirage.tracing.explanation import Explanation, Removed, Stage, Throw, Token, TokenTrace
 
 _LONGEST = 32
+_SHOWN = 3
 
 
 def headline(e: Explanation) -> str:
@@ -65,8 +66,39 @@ def value(item: Any) -> str:
         return ", ".join(f"{key}: {value(inner)}" for key, inner in item.items())
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) > 4:
         return f"{len(item)} entries"
-    text = str(list(item) if isinstance(item, tuple) else item)
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        return f"[{', '.join(map(value, item))}]"
+    text = str(item)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def law_title(e: Explanation) -> str:
+    """The head of the column of final probabilities; a mixture has tokens that this draw could not reach."""
+    return "law (mixed)" if e.mixed else "law"
+
+
+def logits_of(trace: TokenTrace) -> str:
+    """The model's logit, and the edited one where the edits moved it."""
+    last = trace.steps[-1].logit_after
+    first = logit(trace.logit)
+    return first if logit(last) == first else f"{first} → {logit(last)}"
+
+
+def examples(stage: Stage) -> tuple[Removed, ...]:
+    """The most likely tokens that a stage took out; the model's own -inf are not worth naming."""
+    return () if stage.kind == "input" else stage.examples[:_SHOWN]
+
+
+def happened(stage: Stage) -> str:
+    """The note of a stage, with the most likely tokens that it took out."""
+    shown = [removed.token.shown for removed in examples(stage)]
+    more = ", …" if stage.removed_count > len(shown) else ""
+    return f"{stage.note}; out: {', '.join(shown)}{more}" if shown else stage.note
+
+
+def capital(text: str) -> str:
+    """`text` with its first letter large."""
+    return text[:1].upper() + text[1:]
 
 
 def uniform(throw: Throw) -> str:

@@ -29,7 +29,9 @@ def draw(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | 
     if not kernels.ready():
         _count_plain_work(logits.size)
         return _plain(logits, rows, processes, Drawn.empty(rows), range(rows.count))
-    left = np.flatnonzero(~kernels.supports(rows))
+    if "left" not in rows.memo:
+        rows.memo["left"] = np.flatnonzero(~kernels.supports(rows))
+    left = rows.memo["left"]
     if left.size == rows.count:
         return _plain(logits, rows, processes, Drawn.empty(rows), left)
     return _plain(logits, rows, processes, kernels.draw(logits, _without(rows, left)), left)

@@ -185,7 +185,9 @@ def top_k(x, s, work, k, ties):
             return
         low_key, low_id = _floor_of_top(x, s, work, k)
         n = list_window(x, work.block_max, low_key, low_id, s.high_key, s.high_id, work.keys, work.ids)
-        if n < k and low_key > s.low_key:
+        if n >= k:
+            set_low(s, low_key, low_id)
+        elif low_key > s.low_key:
             n = list_window(
                 x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids
             )

@@ -87,7 +87,7 @@ def _run_rare(x, s, work, step, coin):
     elif op == _TOP_H:
         entropy.top_h(x, s, work, step[1])
     elif op == _XTC and coin:
-        entropy.xtc(x, s, work, step[1], step[2], step[3] != 0)
+        entropy.xtc(x, s, work, step[2], step[3], step[4] != 0)
 
 
 @inline

@@ -1,0 +1,277 @@
+"""The command line: text alone on stdout, every parameter an option, every mistake named on stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tirage import LLM, Delta, SamplingParams
+from tirage.cli import NO_OPTION, OPTIONS, main
+from tirage.params import FIELDS
+
+Run = Callable[..., tuple[int, str, str]]
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command line in this process: exit status, stdout, stderr."""
+
+    def call(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LLM:
+    return LLM("tiny")
+
+
+def test_generate_prints_the_new_text_alone(run: Run, tiny: LLM) -> None:
+    code, out, err = run(
+        "generate", PROMPT, "--temperature", "0.8", "--top-p", "0.95", "--seed", "7", "--max-tokens", "30"
+    )
+    expected = tiny.generate(PROMPT, SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=30))[0]
+    assert (code, out) == (0, f"{expected.text}\n")
+    assert err.startswith("seed 7 | 30 tokens in ")
+    assert err.endswith("| length: max_tokens\n")
+
+
+def test_generate_stops_at_128_tokens_unless_told_otherwise(run: Run) -> None:
+    _, _, err = run("generate", PROMPT, "--seed", "1", "--ignore-eos")
+    assert "| 128 tokens in" in err
+
+
+def test_max_tokens_none_fills_the_context(run: Run, tiny: LLM) -> None:
+    long = "Once upon a time " * 100
+    room = 512 - len(tiny.tokenizer.encode(long))
+    _, _, err = run("generate", long, "--ignore-eos", "--max-tokens", "none")
+    assert f"| {room} tokens in" in err
+    assert "| length: context" in err
+
+
+def test_quiet_keeps_stderr_empty(run: Run) -> None:
+    assert run("generate", PROMPT, "--max-tokens", "0", "--quiet") == (0, "\n", "")
+
+
+def test_a_prompt_may_come_from_stdin(run: Run) -> None:
+    options = ("--temperature", "0", "--max-tokens", "8", "--quiet")
+    assert run("generate", "-", *options, stdin=PROMPT) == run("generate", PROMPT, *options)
+
+
+# One value per option, as typed and as it must arrive.
+VALUES: dict[str, tuple[list[str], Any]] = {
+    "presence_penalty": (["0.5"], 0.5),
+    "frequency_penalty": (["-0.5"], -0.5),
+    "repetition_penalty": (["1.25"], 1.25),
+    "temperature": (["0.7"], 0.7),
+    "top_p": (["0.9"], 0.9),
+    "min_p": (["0.125"], 0.125),
+    "top_k": (["40"], 40),
+    "seed": (["-7"], -7),
+    "stop": ([".", "two words"], (".", "two words")),
+    "stop_token_ids": (["5", "9"], (5, 9)),
+    "stop_pattern": ([r"\d+"], r"\d+"),
+    "bad_words": (["cat", "dog"], ("cat", "dog")),
+    "ignore_eos": ([], True),
+    "max_tokens": (["3"], 3),
+    "min_tokens": (["2"], 2),
+    "skip_special_tokens": (["no"], False),
+    "spaces_between_special_tokens": (["no"], False),
+    "include_stop_str_in_output": ([], True),
+    "truncate_prompt_tokens": (["4"], 4),
+    "logit_bias": (['{"5": -1, "7": "-inf"}'], {5: -1.0, 7: float("-inf")}),
+    "allowed_token_ids": (["300", "301"], (300, 301)),
+    "bad_words_token_ids": (["[[3, 4], 5]"], ((3, 4), (5,))),
+    "semantics": (["vllm"], "vllm"),
+    "typical_p": (["0.9"], 0.9),
+    "epsilon_cutoff": (["0.001"], 0.001),
+    "eta_cutoff": (["0.001"], 0.001),
+    "top_n_sigma": (["1.5"], 1.5),
+    "top_h": (["0.4"], 0.4),
+    "xtc_probability": (["0.5"], 0.5),
+    "xtc_threshold": (["0.2"], 0.2),
+    "xtc_protected_ids": (["13"], (13,)),
+    "dry_multiplier": (["0.8"], 0.8),
+    "dry_base": (["2"], 2.0),
+    "dry_allowed_length": (["3"], 3),
+    "dry_last_n": (["64"], 64),
+    "dry_sequence_breakers": ([";"], (";",)),
+    "dry_breaker_token_ids": (["13"], (13,)),
+    "no_repeat_ngram_size": (["3"], 3),
+    "dynatemp_range": (["0.5"], 0.5),
+    "dynatemp_exponent": (["2"], 2.0),
+}
+
+
+def test_every_parameter_is_an_option_or_left_out_by_name() -> None:
+    assert set(OPTIONS) | NO_OPTION == {name for name, spec in FIELDS.items() if spec.public}
+    assert set(VALUES) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_arrives_as_the_parameter_of_that_name(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    seen: list[SamplingParams] = []
+
+    def stream(self: LLM, prompt: str, params: SamplingParams) -> Iterator[Delta]:
+        seen.append(params)
+        return original(self, prompt, SamplingParams(max_tokens=0))
+
+    original = LLM.stream
+    monkeypatch.setattr(LLM, "stream", stream)
+    typed, expected = VALUES[name]
+    flag = f"--{name.replace('_', '-')}"
+    arguments = [part for value in typed for part in (flag, value)] or [flag]
+    if typed == ["no"]:
+        arguments = [f"--no-{flag[2:]}"]
+    assert run("generate", PROMPT, *arguments)[0] == 0
+    assert getattr(seen[0], name) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--top-p", "0"), "error: top_p must be in (0, 1], got 0.0; use 1.0 to turn it off\n"),
+        (("--top-p", "much"), "error: top_p must be a number in (0, 1], got 'much'; use 1.0 to turn it off\n"),
+        (("--seed", str(2**63)), "error: seed must be "),
+        (("--stop-token-ids", "x"), "error: stop_token_ids"),
+        (("--logit-bias", "{"), "error: logit_bias must be a mapping"),
+        (("--logit-bias", "[" * 9999), "error: logit_bias must be a mapping"),
+        (("--semantics", "vlm"), "error: semantics"),
+        (("--min-tokens", "9", "--max-tokens", "3"), "error: min_tokens"),
+        (("--stop-pattern", "("), "error: stop_pattern"),
+    ],
+)
+def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = run("generate", PROMPT, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name(run: Run) -> None:
+    code, out, err = run("generate", PROMPT, "--tempratur", "1")
+    assert (code, out) == (2, "")
+    assert "--temperature" in err
+
+
+def test_a_model_that_cannot_be_used_ends_with_status_1(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("generate", PROMPT, "--model", str(tmp_path))
+    assert (code, out) == (1, "")
+    assert "config.json cannot be read" in err
+
+
+def test_the_installed_command_writes_utf_8_and_no_traceback() -> None:
+    command = [sys.executable, "-m", "tirage", "generate", PROMPT, "--temperature", "0", "--max-tokens", "5"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=True)
+    assert done.stdout.startswith(",")
+    assert "Traceback" not in done.stderr
+    bad = subprocess.run([*command, "--top-k", "-5"], capture_output=True, encoding="utf-8", env=environment)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("error: top_k must be")
+
+
+def test_chat_answers_line_by_line(run: Run, tiny: LLM) -> None:
+    code, out, err = run("chat", "--temperature", "0", stdin="Hello!\n\nWhat is your name?\n")
+    params = SamplingParams(temperature=0, max_tokens=128)
+    messages = [{"role": "user", "content": "Hello!"}]
+    first = tiny.chat(messages, params).text
+    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "What is your name?"}]
+    assert (code, out) == (0, f"{first}\n{tiny.chat(messages, params).text}\n")
+    assert err.count("| stop: eos") == 2
+
+
+def test_chat_commands_change_the_parameters(run: Run) -> None:
+    lines = ["/set temperature 0.5", "/set top-p=0.9", "/seed 4", "/set ignore_eos true", "/seed none", "/quit", "x"]
+    code, out, err = run("chat", stdin="\n".join(lines))
+    assert (code, out) == (0, "")
+    assert err.splitlines() == ["temperature = 0.5", "top_p = 0.9", "seed = 4", "ignore_eos = True", "seed = None"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/set temprature 1", "parameter must be a known name, got 'temprature'; did you mean 'temperature'?"),
+        ("/set top_p 0", "top_p must be in (0, 1], got 0.0"),
+        ("/set ignore_eos maybe", "ignore_eos must be"),
+        ("/sed 4", "/sed is no command; did you mean '/seed'?"),
+        ("/explain", "explain must follow a reply"),
+        ("x" * 5000, "at most 512 tokens"),
+    ],
+)
+def test_a_mistake_does_not_end_a_chat(run: Run, line: str, message: str) -> None:
+    code, out, err = run("chat", "--max-tokens", "1", "--quiet", stdin=f"{line}\n/set top_k 3\n")
+    assert (code, out) == (0, "")
+    assert message in err
+    assert err.endswith("top_k = 3\n")
+
+
+def test_reset_forgets_the_conversation(run: Run) -> None:
+    options = ("--temperature", "0", "--quiet", "--system", "Be kind.")
+    _, twice, _ = run("chat", *options, stdin="Hello!\n/reset\nHello!\n")
+    _, once, _ = run("chat", *options, stdin="Hello!\n")
+    assert twice == once * 2
+
+
+def test_explain_in_a_chat_shows_the_draw_of_the_last_reply(run: Run, tiny: LLM) -> None:
+    _, out, _ = run("chat", "--seed", "3", "--max-tokens", "1", "--top-k", "5", stdin="Hello!\n/explain\n")
+    reply = tiny.chat([{"role": "user", "content": "Hello!"}], SamplingParams(seed=3, max_tokens=1, top_k=5))
+    assert out.startswith(f"{reply.text}\n")
+    assert f"#{reply.token_ids[0]} " in out
+    assert "top_k" in out
+
+
+def test_an_interrupt_stops_the_reply_and_keeps_what_was_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def chat_stream(self: LLM, messages: list[dict[str, str]], params: SamplingParams) -> Iterator[Delta]:
+        asked.append([message["content"] for message in messages])
+        yield Delta(text="I was")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LLM, "chat_stream", chat_stream)
+    code, out, _ = run("chat", stdin="one\ntwo\n")
+    assert (code, out) == (0, "I was\nI was\n")
+    assert asked == [["one"], ["one", "I was", "two"]]
+
+
+def test_explain_prints_a_table_a_page_or_json(run: Run, tmp_path: Path, tiny: LLM) -> None:
+    options = ("explain", PROMPT, "--seed", "7", "--top-k", "3")
+    drawn = tiny.generate(PROMPT, SamplingParams(seed=7, top_k=3, max_tokens=1))[0].token_ids[0]
+    code, out, _ = run(*options, "--json")
+    assert (code, json.loads(out)["token_id"]) == (0, drawn)
+    code, out, _ = run(*options)
+    assert code == 0
+    assert f"#{drawn} " in out
+    page = tmp_path / "page.html"
+    code, out, err = run(*options, "--html", str(page))
+    assert (code, out, err) == (0, "", f"wrote {page}\n")
+    assert "top_k" in page.read_text(encoding="utf-8")
+
+
+def test_explain_takes_a_position_of_the_prompt(run: Run, tiny: LLM) -> None:
+    drawn = tiny.generate("Once", SamplingParams(seed=7, max_tokens=1))[0].token_ids[0]
+    _, out, _ = run("explain", "Once upon a time", "--seed", "7", "--json", "--position", "1")
+    ids = tiny.tokenizer.encode("Once upon a time")
+    assert ids[:2] == tiny.tokenizer.encode("Once")
+    assert json.loads(out)["token_id"] == drawn
+
+
+def test_models_lists_what_comes_with_the_package(run: Run) -> None:
+    code, out, _ = run("models")
+    assert code == 0
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["tiny"]
