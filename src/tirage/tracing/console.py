@@ -100,9 +100,7 @@ def _stage_cells(i: int, stage: Stage) -> list[RenderableType]:
 
 
 def _token_table(e: Explanation, *, wide: bool) -> Table:
-    table = _table(
-        ("rank", "right"), ("id", "right"), ("token", "left"), ("logit", "right"), ("model", "right"), ("", "left")
-    )
+    table = _table(("rank", "right"), *_names(e.tokens[0].token), ("logit", "right"), ("model", "right"), ("", "left"))
     for title in [str(i) for i in range(1, len(e.stages))] if wide else ["out by"]:
         table.add_column(title, justify="center" if wide else "left", no_wrap=True)
     table.add_column(wording.law_title(e), justify="right", no_wrap=True)

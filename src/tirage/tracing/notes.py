@@ -247,8 +247,8 @@ def _why_none(ending: Ending) -> str:
         return f"No token is allowed: {_who_removed(ending.stages)}."
     token = ending.texts.token(int(bad[0]))
     value = "NaN" if np.isnan(ending.row.x[bad[0]]) else "+inf"
-    more = f" (and {counted(bad.size - 1, 'more logit')} like it)" if bad.size > 1 else ""
-    return f"The logit of {_named(token)} is {value}{more} and no mask hides it, so nothing can be drawn."
+    more = f" ({counted(bad.size, 'logit')} in all are not finite)" if bad.size > 1 else ""
+    return f"The logit of {_named(token)} is {value} and no mask hides it{more}, so nothing can be drawn."
 
 
 def _who_removed(stages: Sequence[Stage]) -> str:

@@ -17,7 +17,7 @@ from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
 
-inline = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inline = njit(inline="always", error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorator for scalars and short loops that vanish in their caller."""
 
 kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)

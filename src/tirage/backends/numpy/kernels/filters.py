@@ -14,7 +14,7 @@ from tirage.backends.numpy.kernels.bits import (
     NEG_INF,
     UNIT_LOG,
     add,
-    at_most_big,
+    clamp,
     divide,
     exponent,
     f32,
@@ -426,7 +426,7 @@ def min_p(x, s, work, widest):
 @kernel
 def min_p_logit(x, s, work, ratio):
     """EasyDeL's rule: keep x >= ratio * largest x, and the largest."""
-    bound = key_of(f32(float_of(i32(ratio)) * value_of(s.high_key)))
+    bound = key_of(clamp(f32(float_of(i32(ratio)) * value_of(s.high_key))))
     cut_below(x, s, work, min(bound, s.high_key))
 
 
