@@ -30,6 +30,8 @@ FOUR = [float(np.log(p)) for p in (0.5, 0.3, 0.15, 0.05)]
 TIES = [3.0, 2.0, 2.0, 2.0, 0.0]
 EIGHT = [1.25, -0.5, 2.0, 0.75, 2.0, -3.0, 0.0, 1.0]
 SPREAD = [0.0, -3.0, -3.2, -9.0]
+TAIL = [*HALVES, HALVES[0] - 40 * float(np.log(2.0))]
+"""Weights 2^40, 2^39, 2^39 and 1: half of the mass is not a whole number."""
 
 
 def spec(rule: str, logits: list[float], **fields: Any) -> dict[str, Any]:
@@ -71,10 +73,11 @@ SAMPLED = {"logprobs_mode": "sampled"}
 def operators() -> list[dict[str, Any]]:
     """Every filter alone, at several values, on rows with and without ties."""
     filters = ("top_p", "min_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h")
+    rowsets = {"ties": TIES, "four": FOUR, "eight": EIGHT, "spread": SPREAD, "halves": HALVES, "tail": TAIL}
     rows = []
     for name in (*filters, "dynatemp_range"):
         for value in VALUES[name][1:]:
-            for label, logits in {"ties": TIES, "four": FOUR, "eight": EIGHT, "spread": SPREAD}.items():
+            for label, logits in rowsets.items():
                 rows.append(spec(RULES[name], logits, id=f"{name}={value}/{label}", params={name: value}))
     return rows
 
@@ -121,6 +124,10 @@ def edits() -> list[dict[str, Any]]:
         for fields in [{k: v} for k, v in have.items()] + [have] * (len(have) > 1):
             params = {**fields, "semantics": name, "logprobs": 8, **PROCESSED}
             rows.append(spec("S-H1", EIGHT, id=f"{name}/{'+'.join(fields)}", params=params, **past))
+    for f in (0.3, 0.7, 1.1):
+        uneven = {"frequency_penalty": f, "presence_penalty": 0.1, "logprobs": 8, **PROCESSED}
+        counts = {"output": [0, 0, 0, 1, 2, 2, 2, 2, 2, 3, 3, 3, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]}
+        rows.append(spec("S-N7", [v / 3 for v in EIGHT], id=f"rounding/{f}", params=uneven, **counts))
     dry = {"dry_multiplier": 0.8, "logprobs": 8, "dry_sequence_breakers": [], **PROCESSED}
     loop = {"prompt": [1, 2, 3, 1, 2], "output": [3, 1, 2]}
     rows.append(spec("S-H5", EIGHT, id="dry", params=dry, **loop))

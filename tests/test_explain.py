@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -125,10 +126,10 @@ def test_probabilities_after_the_last_stage_are_the_law(case: dict) -> None:
 @given(cases())
 def test_stage_effects_add_up(case: dict) -> None:
     explained = tirage.explain(**case, top=V)
-    assert V == len(explained.tokens)
+    assert len(explained.tokens) == V
     stages = explained.all_stages
     assert stages[0].candidates_before == V
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in itertools.pairwise(stages):
         assert before.candidates_after == after.candidates_before
     for stage in stages:
         assert stage.candidates_before - stage.removed_count + stage.added_count == stage.candidates_after
@@ -181,19 +182,19 @@ def trace(explained: tirage.Explanation, token_id: int):
 def test_top_p_shows_what_it_removed() -> None:
     explained = tirage.explain(HALVES, tirage.SamplingParams(top_p=0.7, seed=1))
     top_p = stage(explained, "top_p")
-    assert (5, 2, 3) == (top_p.candidates_before, top_p.candidates_after, top_p.removed_count)
+    assert (top_p.candidates_before, top_p.candidates_after, top_p.removed_count) == (5, 2, 3)
     assert pytest.approx(0.25) == top_p.removed_mass
-    assert [2, 3, 4] == [removed.token.token_id for removed in top_p.examples]
-    assert {"top_p": 0.7} == dict(top_p.params)
-    assert {"top_p_rule": "lt", "top_p_scope": "sequential", "top_p_ties": "index"} == dict(top_p.options)
-    assert "top_p" == trace(explained, 2).removed_by
+    assert [removed.token.token_id for removed in top_p.examples] == [2, 3, 4]
+    assert dict(top_p.params) == {"top_p": 0.7}
+    assert dict(top_p.options) == {"top_p_rule": "lt", "top_p_scope": "sequential", "top_p_ties": "index"}
+    assert trace(explained, 2).removed_by == "top_p"
     step = trace(explained, 1).steps[-1]
     assert pytest.approx((0.25, 1 / 3, 0.75)) == (step.probability_before, step.probability_after, step.cumulative)
 
 
 def test_stages_that_ask_for_nothing_are_off_and_hidden() -> None:
     explained = tirage.explain(HALVES, tirage.SamplingParams(top_k=2, seed=1))
-    assert ["input", "top_k"] == [stage.label for stage in explained.stages]
+    assert [stage.label for stage in explained.stages] == ["input", "top_k"]
     assert stage(explained, "top_p").off
     assert "top_p" in explained.to_dict()["off"]
     assert "Off: " in explained.to_html()
@@ -203,8 +204,8 @@ def test_stages_follow_the_order_of_the_semantics() -> None:
     params = tirage.SamplingParams(temperature=0.5, top_k=3, top_p=0.9, seed=1)
     canonical = tirage.explain(HALVES, params)
     llamacpp = tirage.explain(HALVES, params.replace(semantics="llamacpp"))
-    assert ["input", "temperature", "top_k", "top_p"] == [stage.label for stage in canonical.stages]
-    assert ["input", "top_k", "top_p", "temperature"] == [stage.label for stage in llamacpp.stages]
+    assert [stage.label for stage in canonical.stages] == ["input", "temperature", "top_k", "top_p"]
+    assert [stage.label for stage in llamacpp.stages] == ["input", "top_k", "top_p", "temperature"]
 
 
 def test_each_mask_owns_the_tokens_that_it_banned() -> None:
@@ -220,22 +221,22 @@ def test_each_mask_owns_the_tokens_that_it_banned() -> None:
     forbidden = bitmask(np.arange(10) != 0)
     explained = tirage.explain(np.zeros(10), params, history=[([6, 5], [9, 6])], mask=forbidden, top=10)
     banned = {stage.label: [r.token.token_id for r in stage.examples] for stage in explained.stages}
-    assert [0] == banned["mask"]
-    assert [7, 8, 9] == banned["allowed_token_ids"]
-    assert [1] == banned["logit_bias -inf"]
-    assert [2] == banned["bad_words"]
-    assert [5] == banned["no_repeat_ngram"]
-    assert [4] == banned["min_tokens"]
+    assert banned["mask"] == [0]
+    assert banned["allowed_token_ids"] == [7, 8, 9]
+    assert banned["logit_bias -inf"] == [1]
+    assert banned["bad_words"] == [2]
+    assert banned["no_repeat_ngram"] == [5]
+    assert banned["min_tokens"] == [4]
     assert {3, 6} == {t.token.token_id for t in explained.tokens if t.removed_by is None}
-    assert "step 2 < 5: the stop tokens have to wait" == stage(explained, "min_tokens").note
+    assert stage(explained, "min_tokens").note == "step 2 < 5: the stop tokens have to wait"
 
 
 def test_a_mask_without_work_says_so() -> None:
     params = tirage.SamplingParams(seed=1, bad_words_token_ids=[[3, 4]])
     explained = tirage.explain(HALVES, params, history=[([], [1])])
     bad_words = stage(explained, "bad_words")
-    assert (False, True, 0) == (bad_words.off, bad_words.reached, bad_words.removed_count)
-    assert "nothing to do for this row at this step" == bad_words.note
+    assert (bad_words.off, bad_words.reached, bad_words.removed_count) == (False, True, 0)
+    assert bad_words.note == "nothing to do for this row at this step"
 
 
 def test_edits_show_logits_before_and_after() -> None:
@@ -244,17 +245,17 @@ def test_edits_show_logits_before_and_after() -> None:
     bias, presence = trace(explained, 4).steps[1], trace(explained, 1).steps[2]
     assert float(HALVES[4] + np.float32(2)) == bias.logit_after
     assert (float(HALVES[1]), float(HALVES[1] - np.float32(1.5))) == (presence.logit_before, presence.logit_after)
-    assert 1 == stage(explained, "presence").changed_count
-    assert "acts on the 1 distinct token of the output" == stage(explained, "presence").note
+    assert stage(explained, "presence").changed_count == 1
+    assert stage(explained, "presence").note == "acts on the 1 distinct token of the output"
 
 
 def test_greedy_names_the_largest_logit_and_ties() -> None:
     params = tirage.SamplingParams(temperature=0, top_p=0.5, seed=1)
     explained = tirage.explain(HALVES, params)
-    assert "Token 0 has the largest logit, -0.693147; temperature=0 takes it without a draw." == explained.reason
-    assert (False, False) == (stage(explained, "top_p").off, stage(explained, "top_p").reached)
+    assert explained.reason == "Token 0 has the largest logit, -0.693147; temperature=0 takes it without a draw."
+    assert (stage(explained, "top_p").off, stage(explained, "top_p").reached) == (False, False)
     tied = tirage.explain(np.array([1.0, 3.0, 3.0]), params)
-    assert "Token 1 is the lowest id of the 2 tokens with the largest logit, 3; temperature=0 takes it." == tied.reason
+    assert tied.reason == "Token 1 is the lowest id of the 2 tokens with the largest logit, 3; temperature=0 takes it."
 
 
 def test_the_reason_names_the_interval_that_was_hit() -> None:
@@ -269,7 +270,7 @@ def test_the_reason_names_the_interval_that_was_hit() -> None:
 
 def test_a_single_survivor_is_named_with_the_stage_that_left_it() -> None:
     explained = tirage.explain(HALVES, tirage.SamplingParams(top_k=1, seed=1))
-    assert "Token 0 was the only token left after top_k." == explained.reason
+    assert explained.reason == "Token 0 was the only token left after top_k."
 
 
 @pytest.mark.parametrize(("probability", "note"), [(1.0, "said yes"), (1e-9, "said no")])
@@ -289,14 +290,14 @@ def test_a_refused_token_is_shown_with_both_throws() -> None:
         (throw.hit.token.token_id, throw.domain, throw.accepted) for throw in explained.throws
     ]
     assert explained.reason.startswith("Token 0 came first, but the mask forbids it. With the mask applied, token ")
-    assert 1 == stage(explained, "mask").removed_count
+    assert stage(explained, "mask").removed_count == 1
 
 
 def test_a_mask_that_only_checks_is_not_reached_when_the_token_passes() -> None:
     logits, forbidden = np.array([9.0, -9.0]), bitmask(np.array([True, False]))
     explained = tirage.explain(logits, tirage.SamplingParams(seed=1, semantics="llamacpp"), mask=forbidden)
-    assert (0, False) == (explained.token_id, stage(explained, "mask").reached)
-    assert 1 == len(explained.throws)
+    assert (explained.token_id, stage(explained, "mask").reached) == (0, False)
+    assert len(explained.throws) == 1
 
 
 def test_a_truncated_top_p_tells_of_the_cut_token() -> None:
@@ -313,8 +314,8 @@ def test_nan_is_explained_with_the_token_that_has_it() -> None:
     explained = tirage.explain(logits, tirage.SamplingParams(seed=1, top_k=2), tokenizer=Words())
     assert (-1, tirage.Status.non_finite_logits, ()) == (explained.token_id, explained.status, explained.throws)
     assert (
-        'The logit of token 1 "␣the" is NaN and no mask hides it (2 logits in all are not finite), '
-        "so nothing can be drawn." == explained.reason
+        explained.reason == 'The logit of token 1 "␣the" is NaN and no mask hides it (2 logits in all are not finite), '
+        "so nothing can be drawn."
     )
     assert not stage(explained, "top_k").reached
     assert {"nan", "inf", 0.0, 1.0} == {token["logit"] for token in explained.to_dict()["tokens"]}
@@ -330,8 +331,8 @@ def test_nothing_allowed_is_explained_by_who_took_what() -> None:
     explained = tirage.explain(np.array([-np.inf, 1.0, 2.0]), params)
     assert tirage.Status.no_allowed_token == explained.status
     assert (
-        "No token is allowed: the model (-inf) took 1, allowed_token_ids took 1, logit_bias -inf took 1."
-        == explained.reason
+        explained.reason
+        == "No token is allowed: the model (-inf) took 1, allowed_token_ids took 1, logit_bias -inf took 1."
     )
     assert np.isnan(explained.logprob)
 
@@ -367,7 +368,7 @@ def test_logits_are_left_alone() -> None:
     logits = np.arange(6, dtype=np.float32)
     logits.flags.writeable = False
     tirage.explain(logits, tirage.SamplingParams(seed=1, logit_bias={1: -np.inf, 2: 3.0}))
-    assert [0, 1, 2, 3, 4, 5] == logits.tolist()
+    assert logits.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_processor_runs_once_however_often_the_row_is_watched() -> None:
@@ -384,10 +385,10 @@ def test_a_processor_runs_once_however_often_the_row_is_watched() -> None:
         explained = tirage.explain(np.array([0.0, -np.inf, -np.inf]), params)
     finally:
         unregister_processor("test-explain-revive")
-    assert 1 == len(calls)
+    assert len(calls) == 1
     processors = stage(explained, "processors")
-    assert (1, 2, 1) == (processors.candidates_before, processors.candidates_after, processors.added_count)
-    assert "ran test-explain-revive" == processors.note
+    assert (processors.candidates_before, processors.candidates_after, processors.added_count) == (1, 2, 1)
+    assert processors.note == "ran test-explain-revive"
     assert trace(explained, 1).removed_by is None
 
 
@@ -424,13 +425,14 @@ def test_tokens_of_a_byte_level_tokenizer_are_shown_with_their_spaces() -> None:
     raw = Tokenizer(models.BPE(vocab={"Ġcat": 0, "Ã": 1, "dog": 2}, merges=[]))
     raw.decoder = decoders.ByteLevel()
     explained = tirage.explain(np.zeros(4), tirage.SamplingParams(seed=1), tokenizer=raw)
-    assert ['"␣cat"', r'"\xc3"', '"dog"', "#3"] == [t.token.shown for t in explained.tokens]
-    assert [" cat", "\ufffd", "dog", None] == [t.token.text for t in explained.tokens]
+    assert [t.token.shown for t in explained.tokens] == ['"␣cat"', r'"\xc3"', '"dog"', "#3"]
+    assert [t.token.text for t in explained.tokens] == [" cat", "\ufffd", "dog", None]
 
 
 def test_ids_beyond_the_tokenizer_keep_their_number() -> None:
     explained = tirage.explain(np.arange(12.0), tirage.SamplingParams(seed=1, top_k=1), tokenizer=Words())
-    assert (11, None, "#11") == (explained.token_id, explained.token and explained.token.text, "#11")
+    assert explained.token is not None
+    assert (explained.token.token_id, explained.token.text, explained.token.shown) == (11, None, "#11")
 
 
 # --- the views ------------------------------------------------------------------------------------------------------
@@ -488,7 +490,7 @@ def test_html_escapes_hostile_token_text() -> None:
 
 def test_html_loads_nothing_from_outside() -> None:
     page = hostile().to_html()
-    assert [] == [word for word in ("http", "url(", "@import", "src=", "href=") if word in page]
+    assert [word for word in ("http", "url(", "@import", "src=", "href=") if word in page] == []
 
 
 def test_notebooks_get_the_page_in_a_sandbox() -> None:
@@ -497,16 +499,23 @@ def test_notebooks_get_the_page_in_a_sandbox() -> None:
     found: dict = {}
     parser.handle_starttag = lambda tag, attrs: found.setdefault(tag, dict(attrs))  # type: ignore[method-assign]
     parser.feed(framed)
-    assert ["iframe"] == list(found)
+    assert list(found) == ["iframe"]
     assert hostile().to_html() == found["iframe"]["srcdoc"]
-    assert "" == found["iframe"]["sandbox"]
+    assert found["iframe"]["sandbox"] == ""
 
 
 def test_plain_text_has_no_control_characters_and_shows_the_draw() -> None:
     text = str(hostile())
-    assert [] == [letter for letter in text if not letter.isprintable() and letter != "\n"]
+    assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
     for piece in ("top_k", "min_p", "S-O1", "law", "W = ", "R = floor", "seed 1 (given)", "▲ R"):
         assert piece in text
+
+
+def test_names_that_came_with_the_request_cannot_steer_the_terminal() -> None:
+    semantics = tirage.Semantics(name="mine\x1b[2J")
+    text = str(tirage.explain(HALVES, tirage.SamplingParams(seed=1, semantics=semantics)))
+    assert "\x1b" not in text
+    assert r"mine\x1b[2J@1" in text
 
 
 def test_square_brackets_in_tokens_are_not_markup() -> None:
@@ -528,7 +537,7 @@ def test_rich_output_fits_its_console(width: int) -> None:
 
 def test_json_keys_are_stable() -> None:
     plain = hostile().to_dict()
-    assert [
+    assert list(plain) == [
         "schema",
         "token",
         "token_id",
@@ -550,14 +559,14 @@ def test_json_keys_are_stable() -> None:
         "tokens",
         "coin",
         "throws",
-    ] == list(plain)
-    assert HOSTILE == plain["token"]["text"]
+    ]
+    assert plain["token"]["text"] == HOSTILE
     banned = tirage.explain(np.zeros(2), tirage.SamplingParams(seed=1, logit_bias={1: -np.inf})).to_dict()
-    assert {"1": "-inf"} == banned["stages"][1]["params"]["logit_bias"]
-    assert "-inf" == banned["tokens"][1]["steps"][1]["logit_after"]
+    assert banned["stages"][1]["params"]["logit_bias"] == {"1": "-inf"}
+    assert banned["tokens"][1]["steps"][1]["logit_after"] == "-inf"
 
 
 def test_the_page_of_the_documentation_runs() -> None:
     page = Path(__file__).parent.parent / "docs" / "explain.md"
     failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert (0, True) == (failed, tried > 5)
+    assert (failed, tried > 5) == (0, True)

@@ -113,12 +113,12 @@ def test_the_first_of_n_samples_is_the_only_one_of_one(llm: LLM) -> None:
     assert three.usage.completion_tokens == sum(len(sample.token_ids) for sample in three.samples)
 
 
-def test_best_of_returns_the_likeliest_samples_per_token(llm: LLM) -> None:
+def test_best_of_returns_the_likeliest_samples(llm: LLM) -> None:
     params = SamplingParams(seed=5, max_tokens=6, temperature=1.5, ignore_eos=True)
     drawn = llm.generate("ab", params.replace(n=8))[0].samples
     best = llm.generate("ab", params.replace(n=2, best_of=8))[0]
-    means = sorted((sample.cumulative_logprob / 6, sample.token_ids) for sample in drawn)
-    assert [sample.token_ids for sample in best.samples] == [means[-1][1], means[-2][1]]
+    scores = sorted((sample.cumulative_logprob, sample.token_ids) for sample in drawn)
+    assert [sample.token_ids for sample in best.samples] == [scores[-1][1], scores[-2][1]]
     assert best.usage.completion_tokens == 48
 
 

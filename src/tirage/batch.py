@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.backends import MAX_VOCAB, find, type_name
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.rows import Frame, RowState
-from tirage.sampling import MAX_VOCAB, as_logits, as_mask, draw_frame
+from tirage.sampling import draw_frame
 
 
 class Batch:
@@ -31,7 +32,7 @@ class Batch:
         self.vocab_size = _bounded(vocab_size, "vocab_size", 1, MAX_VOCAB)
         self.capacity = _bounded(capacity, "capacity", 1, 1 << 20)
         if like is not None:
-            as_logits(like)
+            find(like).as_logits(like)
         self._slots: list[RowState | None] = [None] * self.capacity
         self._frame: Frame | None = None
 
@@ -100,17 +101,18 @@ class Batch:
         `logits` is [capacity, V], row = slot, or [n, V] for the n requests in slot order. In the first form an empty
         slot gets token -1 and status `empty_slot`. `mask` has as many rows.
         """
-        matrix = as_logits(logits)
+        backend = find(logits)
+        matrix = backend.as_logits(logits)
         slots = self._rows(matrix.shape[0])
         if matrix.shape[1] != self.vocab_size:
             raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
-        words = as_mask(mask, matrix.shape)
+        words = backend.as_mask(mask, matrix.shape)
         if self._frame is None:
             self._frame = Frame.of([state for state in self._slots if state is not None], self.vocab_size)
         if len(self._frame.states) == len(slots):
-            return draw_frame(matrix, self._frame, words)
+            return draw_frame(backend, matrix, self._frame, words)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
-        drawn = draw_frame(matrix[used], self._frame, None if words is None else words[used])
+        drawn = draw_frame(backend, matrix[used], self._frame, None if words is None else words[used])
         return _spread(drawn, used, len(slots))
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
@@ -118,7 +120,9 @@ class Batch:
 
         Takes the Draw of `sample`, or token ids with as many rows as `sample` would take.
         """
-        tokens = list(drawn.token_ids if isinstance(drawn, Draw) else drawn)
+        tokens = drawn.token_ids if isinstance(drawn, Draw) else drawn
+        if isinstance(tokens, (str, bytes, dict)) or not hasattr(tokens, "__len__") or np.ndim(tokens) != 1:
+            raise ParamsError(f"tokens must be a Draw or a flat sequence of ids, got {type_name(drawn)}")
         given = [_bounded(token, "token", -1, self.vocab_size - 1) for token in tokens]
         advancing = [(self._state(slot), t) for slot, t in zip(self._rows(len(given)), given, strict=True) if t >= 0]
         for state, token in advancing:

@@ -8,19 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn
-from tirage.backends.numpy import dispatch, outcome
+from tirage.backends import Backend, Drawn, find, known, type_name
+from tirage.backends.numpy import outcome
+from tirage.backends.numpy.arrays import as_mask
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.rows import Frame, RowState
-
-MAX_VOCAB = 1 << 20
-"""Largest vocabulary: above it the integer sums could leave 64 bits (S-N6)."""
-
-_FLOAT32 = np.dtype(np.float32)
-_LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 Pair = tuple[Iterable[int], Iterable[int]]
 
@@ -46,9 +41,10 @@ def sample(
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. Raises ParamsError before any work for a wrong shape, dtype, id or step. SPEC.md S-N to S-L.
     """
-    matrix = as_logits(logits)
+    backend = find(logits)
+    matrix = backend.as_logits(logits)
     states = row_states(matrix.shape, params, history, step, sample_index)
-    return draw_frame(matrix, Frame.of(states, matrix.shape[1]), as_mask(mask, matrix.shape))
+    return draw_frame(backend, matrix, Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape))
 
 
 def law(
@@ -64,10 +60,21 @@ def law(
     Same arguments, same rules, same integers as `sample`; greedy rows are one-hot, XTC rows the mixture over its coin.
     Each entry is RN64(w) / RN64(W), 0 outside the kept set and beyond 41 octaves below the maximum (S-W6).
     """
-    matrix = as_logits(logits)
+    matrix = on_host(logits)
     states = row_states(matrix.shape, params, history, step, 0)
-    results = outcomes(matrix, Frame.of(states, matrix.shape[1]), as_mask(mask, matrix.shape))
+    results = outcomes(matrix, Frame.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
     return np.array([result.law() for result in results]).reshape(matrix.shape)
+
+
+def on_host(logits: Any) -> NDArray[np.float32]:
+    """Logits of any library as float32 [B, V] in NumPy, checked as `sample` checks them."""
+    backend = find(logits)
+    return backend.to_numpy(backend.as_logits(logits))
+
+
+def host_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
+    """A bitmask of any library as int32 [B, ceil(V / 32)] in NumPy; None stays None."""
+    return as_mask(find(mask).to_numpy(mask) if known(mask) else mask, shape)
 
 
 def outcomes(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> list[outcome.Outcome]:
@@ -77,16 +84,16 @@ def outcomes(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] 
     return [outcome.outcome(outcome.request_of(logits, rows, r, process)) for r, process in enumerate(processes)]
 
 
-def draw_frame(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> Draw:
-    """The Draw of rows that were checked already: float32 logits [B, V], one request each."""
-    drawn = dispatch.draw(logits, frame.rows(mask), frame.processes)
+def draw_frame(backend: Backend, matrix: Any, frame: Frame, mask: Any) -> Draw:
+    """The Draw of rows that were checked already: the backend's own float32 logits [B, V], one request each."""
+    drawn = backend.draw(matrix, frame, mask)
     asked = frame.wants_logprobs
     return Draw(
         token_ids=drawn.token_ids,
         sampled_logprobs=drawn.sampled_logprobs,
         support_sizes=drawn.support,
         status=drawn.status,
-        seeds=frame.base.seeds.copy(),
+        seeds=backend.from_numpy(frame.base.seeds, matrix),
         logprobs=drawn.logprobs if asked else None,
         ranks=drawn.ranks if asked else None,
         top_token_ids=drawn.top_ids if asked else None,
@@ -101,42 +108,6 @@ def _given(drawn: Drawn, states: Sequence[RowState]) -> tuple[tuple[float, ...],
 
 
 # --- checking what came in ---------------------------------------------------------------------------------------
-
-
-def as_logits(logits: Any) -> NDArray[np.float32]:
-    """`logits` as contiguous float32 [B, V]; ParamsError for another type, dtype, rank or vocabulary size."""
-    if type(logits) is np.ndarray and logits.dtype == _FLOAT32 and logits.ndim == 2 and logits.flags.c_contiguous:
-        return _sized(logits)
-    if not isinstance(logits, np.ndarray) or isinstance(logits, np.ma.MaskedArray):
-        raise ParamsError(f"logits must be a NumPy array, got {_type_name(logits)}; convert it with np.asarray")
-    if logits.dtype.name not in _LOGIT_TYPES:
-        raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
-    if logits.ndim not in {1, 2}:
-        raise ParamsError(f"logits must have shape [V] or [B, V], got {logits.shape}; reshape them")
-    _sized(logits)
-    with np.errstate(all="ignore"):
-        matrix = np.ascontiguousarray(logits, dtype=np.float32)
-    return matrix[None] if matrix.ndim == 1 else matrix
-
-
-def _sized(logits: NDArray) -> NDArray:
-    if not 1 <= logits.shape[-1] <= MAX_VOCAB:
-        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
-    return logits
-
-
-def as_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
-    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None stays None."""
-    if mask is None:
-        return None
-    if not isinstance(mask, np.ndarray) or mask.dtype not in {np.dtype(np.int32), np.dtype(np.uint32)}:
-        kind = mask.dtype if isinstance(mask, np.ndarray) else _type_name(mask)
-        raise ParamsError(f"mask must be an int32 array of bits, got {kind}; pack 32 tokens to a word")
-    wanted = (shape[0], -(-shape[1] // 32))
-    words = mask[None] if mask.ndim == 1 and shape[0] == 1 else mask
-    if words.shape != wanted:
-        raise ParamsError(f"mask must have shape {list(wanted)} for logits {list(shape)}, got {list(mask.shape)}")
-    return np.ascontiguousarray(words).view(np.int32)
 
 
 def row_states(
@@ -164,10 +135,10 @@ def _per_row(value: Any, count: int, name: str, kind: type) -> list[Any]:
     if isinstance(value, kind):
         return [value] * count
     if isinstance(value, (str, bytes, dict)) or not isinstance(value, Sequence):
-        raise ParamsError(f"{name} must be a {kind.__name__} or a sequence of {count}, got {_type_name(value)}")
+        raise ParamsError(f"{name} must be a {kind.__name__} or a sequence of {count}, got {type_name(value)}")
     for item in value:
         if not isinstance(item, kind):
-            raise ParamsError(f"{name} must hold {kind.__name__} only, got {_type_name(item)}")
+            raise ParamsError(f"{name} must hold {kind.__name__} only, got {type_name(item)}")
     if len(value) != count:
         raise ParamsError(f"{name} must hold one entry per row ({count}), got {len(value)}")
     return list(value)
@@ -175,12 +146,12 @@ def _per_row(value: Any, count: int, name: str, kind: type) -> list[Any]:
 
 def _pairs(history: Any, count: int) -> list[Pair]:
     if isinstance(history, (str, bytes, dict)) or not isinstance(history, Sequence) or len(history) != count:
-        got = len(history) if isinstance(history, Sequence) else _type_name(history)
+        got = len(history) if isinstance(history, Sequence) else type_name(history)
         raise ParamsError(f"history must be a list of {count} (prompt_ids, output_ids) pairs, got {got}")
     for pair in history:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ParamsError(
-                f"history must hold (prompt_ids, output_ids) pairs, got {_type_name(pair)}; wrap one pair in a list"
+                f"history must hold (prompt_ids, output_ids) pairs, got {type_name(pair)}; wrap one pair in a list"
             )
     return list(history)
 
@@ -197,10 +168,5 @@ def _counters(value: Any, count: int, name: str) -> list[int]:
 
 def _listed(value: Any, count: int, name: str) -> list[Any]:
     if isinstance(value, (str, bytes, dict)) or not isinstance(value, (Sequence, np.ndarray)):
-        raise ParamsError(f"{name} must be an integer or {count} of them, got {_type_name(value)}")
+        raise ParamsError(f"{name} must be an integer or {count} of them, got {type_name(value)}")
     return list(value)
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

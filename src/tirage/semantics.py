@@ -107,6 +107,10 @@ class Semantics:
     greedy: Literal["argmax", "refused"] = "argmax"
     mask_mode: Literal["first", "resample"] = "first"
 
+    def __new__(cls, **options: Any) -> Semantics:
+        _known(options)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         _check_names(self)
         _check_options(self)
@@ -303,13 +307,17 @@ _ALIASES = {
 }
 
 
-@lru_cache(maxsize=1024)
 def resolve(semantics: str | Semantics) -> Semantics:
     """The Semantics that a preset name, `name@version`, or a Semantics stands for; else ParamsError."""
     if isinstance(semantics, Semantics):
         return semantics
     if not isinstance(semantics, str):
         raise ParamsError(f"semantics must be a preset name or a Semantics, got {type(semantics).__name__}")
+    return _preset_named(semantics)
+
+
+@lru_cache(maxsize=1024)
+def _preset_named(semantics: str) -> Semantics:
     name, pinned, version = semantics.partition("@")
     preset = PRESETS.get(_ALIASES.get(name, name))
     if preset is None:

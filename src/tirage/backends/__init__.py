@@ -6,13 +6,16 @@ may be as fast as it likes, but it must agree bit for bit with `backends/numpy/p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tirage.errors import ParamsError
 
 Process = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """Custom processors of one row: float32 logits [V] in, logits [V] out."""
@@ -28,6 +31,75 @@ class View(IntEnum):
     RAW = 1
     PROCESSED = 2
     SAMPLED = 3
+
+
+MAX_VOCAB = 1 << 20
+"""Largest vocabulary: above it the integer sums could leave 64 bits (S-N6)."""
+
+
+class Frame(Protocol):
+    """Requests ready to be drawn: `tirage.rows.Frame`, as far as a backend needs to know it."""
+
+    @property
+    def processes(self) -> Sequence[Process | None] | None:
+        """Custom processors of each row, or None when no row has any."""
+        ...
+
+    def rows(self, mask: NDArray[np.int32] | None) -> Rows:
+        """The packed rows of this moment."""
+        ...
+
+
+class Backend(Protocol):
+    """One array library: how its arrays come in, are drawn from, and go out. Each is a module of this package."""
+
+    def as_logits(self, logits: Any) -> Any:
+        """Checked logits as the library's float32 [B, V]."""
+        ...
+
+    def as_mask(self, mask: Any, shape: tuple[int, ...]) -> Any:
+        """A checked bitmask int32 [B, ceil(V / 32)], or None."""
+        ...
+
+    def draw(self, logits: Any, frame: Frame, mask: Any) -> Drawn:
+        """A Drawn whose arrays belong to the library."""
+        ...
+
+    def to_numpy(self, array: Any) -> NDArray:
+        """An array of the library as NumPy."""
+        ...
+
+    def from_numpy(self, array: NDArray, like: Any) -> Any:
+        """Host values as an array of the library, where `like` lives."""
+        ...
+
+
+_BACKENDS = {"numpy": "tirage.backends.numpy"}
+"""Module that an array's type comes from -> the backend that draws from it."""
+
+
+def find(array: Any) -> Backend:
+    """The backend of an array, by its type alone: no library is imported that the caller does not use."""
+    if not known(array):
+        raise ParamsError(
+            f"logits must be an array of {', '.join(_BACKENDS)}, got {type_name(array)}; convert it with np.asarray"
+        )
+    return cast("Backend", import_module(_BACKENDS[_library(array)]))
+
+
+def known(array: Any) -> bool:
+    """True when the value is an array of a library that has a backend."""
+    return _library(array) in _BACKENDS
+
+
+def _library(array: Any) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def type_name(value: Any) -> str:
+    """The name of a value's type, with its module unless it is built in."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -81,7 +81,7 @@ class Request:
         if self.params.best_of is None:
             return self.samples
         # The sort is stable, so equal samples keep the order in which they were drawn.
-        ranked = sorted(self.samples, key=lambda sample: -sample.mean_logprob())
+        ranked = sorted(self.samples, key=lambda sample: -sample.score())
         return ranked[: self.params.n]
 
 

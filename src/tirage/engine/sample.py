@@ -77,11 +77,10 @@ class GrowingSample:
         """Ends the sample without a token, with the text it has."""
         self._end(stop, None)
 
-    def mean_logprob(self) -> float:
-        """Log-probability per token, by which `best_of` ranks; failed samples come last."""
-        if self.finish_reason == "error" or math.isnan(self.cumulative_logprob):
-            return -math.inf
-        return self.cumulative_logprob / max(1, len(self.token_ids))
+    def score(self) -> float:
+        """Cumulative log-probability, by which `best_of` ranks; failed samples come last."""
+        failed = self.finish_reason == "error" or math.isnan(self.cumulative_logprob)
+        return -math.inf if failed else self.cumulative_logprob
 
     def freeze(self, *, index: int | None = None) -> Sample:
         """The sample as it stands."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tirage.tracing import wording
-from tirage.tracing.explanation import Explanation, Stage, Throw, TokenTrace
+from tirage.tracing.explanation import Explanation, Stage, Throw, Token, TokenTrace
 
 _PLAIN_WIDTH = 120
 _WIDE = 100
@@ -48,6 +48,16 @@ def _header(e: Explanation) -> RenderableType:
     if e.coin is not None:
         lines.append(Text(wording.coin_line(e), "dim"))
     return Panel(Group(*lines), title=Text(wording.headline(e), style), title_align="left", border_style="dim")
+
+
+def _name_columns(named: bool) -> list[tuple[str, str]]:
+    """Columns that identify a token: its id, and its text when there are texts."""
+    return [("id", "right"), ("token", "left")] if named else [("id", "right")]
+
+
+def _name_cells(token: Token, named: bool) -> list[Text]:
+    text = "" if token.text is None else token.shown
+    return [Text(str(token.token_id)), Text(text)] if named else [Text(str(token.token_id))]
 
 
 def _table(*columns: tuple[str, str]) -> Table:
@@ -100,7 +110,8 @@ def _stage_cells(i: int, stage: Stage) -> list[RenderableType]:
 
 
 def _token_table(e: Explanation, *, wide: bool) -> Table:
-    table = _table(("rank", "right"), *_names(e.tokens[0].token), ("logit", "right"), ("model", "right"), ("", "left"))
+    named = any(trace.token.text is not None for trace in e.tokens)
+    table = _table(("rank", "right"), *_name_columns(named), ("logit", "right"), ("model", "right"), ("", "left"))
     for title in [str(i) for i in range(1, len(e.stages))] if wide else ["out by"]:
         table.add_column(title, justify="center" if wide else "left", no_wrap=True)
     table.add_column(wording.law_title(e), justify="right", no_wrap=True)
@@ -109,17 +120,16 @@ def _token_table(e: Explanation, *, wide: bool) -> Table:
     most = max((t.model_probability for t in e.tokens if t.model_probability > 0), default=1.0)
     likeliest = max((t.probability for t in e.tokens if t.probability > 0), default=1.0)
     for trace in e.tokens:
-        left, right = _token_cells(trace, most, bar), _law_cells(trace, likeliest, bar)
+        left, right = _token_cells(trace, most, bar, named), _law_cells(trace, likeliest, bar)
         fate = _marks(trace) if wide else [Text(trace.removed_by or "", "red")]
         table.add_row(*left, *fate, *right, style=_DRAWN if trace.drawn else "")
     return table
 
 
-def _token_cells(trace: TokenTrace, most: float, bar: int) -> list[RenderableType]:
+def _token_cells(trace: TokenTrace, most: float, bar: int, named: bool) -> list[RenderableType]:
     return [
         Text(str(trace.rank or "-"), "dim"),
-        Text(str(trace.token.token_id), "dim"),
-        Text("" if trace.token.text is None else trace.token.shown),
+        *_name_cells(trace.token, named),
         Text(wording.logits_of(trace)),
         Text(wording.percent(trace.model_probability)),
         Text(_bar(trace.model_probability / most, bar), "blue"),
@@ -175,12 +185,12 @@ def _strip(throw: Throw, width: int) -> Text:
 
 
 def _intervals(throw: Throw) -> Table:
-    table = _table(("id", "right"), ("token", "left"), ("from", "right"), ("to", "right"), ("share", "right"))
+    named = any(interval.token.text is not None for interval in throw.neighbours)
+    table = _table(*_name_columns(named), ("from", "right"), ("to", "right"), ("share", "right"))
     for interval in throw.neighbours:
         mine = interval == throw.hit
         table.add_row(
-            Text(str(interval.token.token_id)),
-            Text("" if interval.token.text is None else interval.token.shown),
+            *_name_cells(interval.token, named),
             Text(f"{interval.start:,}"),
             Text(f"{interval.end:,}"),
             Text(wording.percent(interval.weight / throw.total)),

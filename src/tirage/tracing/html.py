@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from tirage.tracing import wording
-from tirage.tracing.explanation import Explanation, Interval, Stage, Throw, TokenStep, TokenTrace
+from tirage.tracing.explanation import Explanation, Interval, Stage, Throw, Token, TokenStep, TokenTrace
 
 
 def page(e: Explanation) -> str:
@@ -60,6 +60,11 @@ def _table(head: str, rows: Iterable[str], classes: str) -> str:
 def _token(token_shown: str) -> str:
     # Isolated, so that a right-to-left token cannot turn its surroundings around.
     return _tag("bdi", escape(token_shown), "token")
+
+
+def _unnamed(tokens: Iterable[Token]) -> str:
+    """The class of a table whose tokens have no texts: its text column is hidden."""
+    return "" if any(token.text is not None for token in tokens) else "unnamed"
 
 
 # --- header ---------------------------------------------------------------------------------------------------------
@@ -146,7 +151,11 @@ def _tokens(e: Explanation) -> str:
     likeliest = max((t.probability for t in e.tokens if t.probability > 0), default=1.0)
     rows = [_token_row(e, trace, trace.model_probability / top, trace.probability / likeliest) for trace in e.tokens]
     legend = _tag("p", escape(_LEGEND), "quiet")
-    return _section("Tokens", _table(_heads([*heads, (wording.law_title(e), "")]), rows, "tokens") + legend)
+    return _section(
+        "Tokens",
+        _table(_heads([*heads, (wording.law_title(e), "")]), rows, f"tokens {_unnamed(t.token for t in e.tokens)}")
+        + legend,
+    )
 
 
 def _token_row(e: Explanation, trace: TokenTrace, model: float, law: float) -> str:
@@ -199,7 +208,11 @@ def _throw(throw: Throw) -> str:
     )
     said = "".join(f"<div><dt>{k}</dt><dd><code>{escape(v)}</code> {escape(what)}</dd></div>" for k, what, v in numbers)
     heads = _heads((("id", "n"), ("token", ""), ("from", "n"), ("to", "n"), ("share", "n")))
-    table = _table(heads, [_interval(interval, throw) for interval in throw.neighbours], "intervals")
+    table = _table(
+        heads,
+        [_interval(interval, throw) for interval in throw.neighbours],
+        f"intervals {_unnamed(i.token for i in throw.neighbours)}",
+    )
     return f"{_tag('div', strip, 'strip')}\n{_tag('dl', said, 'sums')}\n{table}"
 
 

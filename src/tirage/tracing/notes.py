@@ -15,7 +15,7 @@ from tirage.stages import SCOPES, Op, Step
 from tirage.tracing.explanation import Coin, Stage, Throw, Token
 from tirage.tracing.slots import Slot
 from tirage.tracing.snapshot import Snapshot
-from tirage.tracing.texts import Texts
+from tirage.tracing.texts import Texts, printable
 
 INPUT = "the model's logits; tokens at -inf are out"
 IDLE = "nothing to do for this row at this step"
@@ -100,7 +100,7 @@ def _penalty(moment: Moment) -> str:
 
 
 def _processors(moment: Moment) -> str:
-    return "ran " + ", ".join(name for name, _ in moment.state.params.logits_processors)
+    return "ran " + ", ".join(printable(name) for name, _ in moment.state.params.logits_processors)
 
 
 def _scale(moment: Moment) -> str:

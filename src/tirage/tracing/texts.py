@@ -50,6 +50,11 @@ def visible(raw: bytes) -> str:
     return '"' + "".join(map(_letter, letters[:_LONGEST])) + more + '"'
 
 
+def printable(text: str) -> str:
+    """`text` with control and invisible characters as escapes: names that came with a request may hold any."""
+    return "".join(letter if letter.isprintable() else _letter(letter) for letter in text)
+
+
 def _letter(letter: str) -> str:
     if letter == " ":
         return SPACE

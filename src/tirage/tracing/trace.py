@@ -47,13 +47,13 @@ def explain(
     matrix = _one_row(logits)
     _check_top(top)
     state = sampling.row_states(matrix.shape, params, history, step, sample_index)[0]
-    words = sampling.as_mask(mask, matrix.shape)
+    words = sampling.host_mask(mask, matrix.shape)
     case = _Case(state, _named_outcome(matrix, state, words), _hard_masks(state, words, matrix.shape[1]))
     return _explanation(case, Texts(tokenizer), top)
 
 
 def _one_row(logits: Any) -> NDArray[np.float32]:
-    matrix = sampling.as_logits(logits)
+    matrix = sampling.on_host(logits)
     if matrix.shape[0] != 1:
         raise ParamsError(f"logits must be one row, [V] or [1, V], got {list(matrix.shape)}; explain rows one by one")
     return matrix

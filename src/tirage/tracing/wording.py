@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirage.tracing.explanation import Explanation, Removed, Stage, Throw, Token, TokenTrace
+from tirage.tracing.texts import printable
 
 _LONGEST = 32
 _SHOWN = 3
@@ -24,7 +25,7 @@ def circumstances(e: Explanation) -> list[tuple[str, str]]:
     seed = f"{e.seed} ({'fresh' if e.fresh_seed else 'given'})"
     sample = [("sample", str(e.sample_index))] if e.sample_index else []
     support = [("could be drawn", f"{e.support_size:,} of {e.vocab_size:,}")]
-    return [("semantics", e.semantics), ("seed", seed), ("step", str(e.step)), *sample, *support]
+    return [("semantics", printable(e.semantics)), ("seed", seed), ("step", str(e.step)), *sample, *support]
 
 
 def name(token: Token) -> str:
@@ -63,12 +64,12 @@ def value(item: Any) -> str:
     if isinstance(item, Mapping) and len(item) > 2:
         return f"{len(item)} entries"
     if isinstance(item, Mapping):
-        return ", ".join(f"{key}: {value(inner)}" for key, inner in item.items())
+        return ", ".join(f"{printable(str(key))}: {value(inner)}" for key, inner in item.items())
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) > 4:
         return f"{len(item)} entries"
     if isinstance(item, Sequence) and not isinstance(item, str):
         return f"[{', '.join(map(value, item))}]"
-    text = str(item)
+    text = printable(str(item))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Process, Rows
+from tirage.backends import Drawn, Frame, Process, Rows
 from tirage.backends.numpy import kernels, outcome
 from tirage.stages import Op
 
@@ -24,8 +24,13 @@ A short run over a small vocabulary ends sooner than a compile would.
 _plain_work = 0
 
 
-def draw(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
-    """One token for each row of float32 logits [B, V]; `processes` are the rows' custom processors, if any."""
+def draw(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> Drawn:
+    """One token for each row of float32 logits [B, V]."""
+    return draw_rows(logits, frame.rows(mask), frame.processes)
+
+
+def draw_rows(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+    """One token for each row of packed `rows`; `processes` are the rows' custom processors, if any."""
     if not kernels.ready():
         _count_plain_work(logits.size)
         return _plain(logits, rows, processes, Drawn.empty(rows), range(rows.count))

@@ -17,25 +17,24 @@ from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
 
-inline = njit(inline="always", error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inline = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorator for scalars and short loops that vanish in their caller."""
 
 kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorator for functions that are compiled once and called."""
+
+once = njit(inline="always")
+"""Decorator for functions with a single caller: they are pasted into it, because each function that stays one is
+optimised again, with all that it calls, in every function that calls it."""
 
 MIN_KEY = i32(-0x7FFFFFFF)
 MAX_KEY = i32(0x7FFFFFFF)
 NEG_INF = i32(NEG_INF_KEY)
 POS_INF = i32(POS_INF_KEY)
 LIMIT = i32(Q_LIMIT)
-LIMIT_F = f32(Q_LIMIT)
 _SIGN = i32(0x7FFFFFFF)
-_FRACTION = i32(0x7FFFFF)
-_EXPONENT = i32(-0x800000)
-_ONE_BITS = i32(0x3F800000)
 _TINY = i32(TINY_BITS)
 _BIG = f32(FLT_MAX)
-_B0, _B1, _B2, _B3, _B4, _B5 = COEFFICIENTS
 _LOW = u64(0xFFFFFFFF)
 _32 = u64(32)
 _LN2 = i64(LN2_31)
@@ -43,24 +42,102 @@ UNIT_LOG = i64(40 << 23)
 """log2 of the largest weight, in units of 2^-23."""
 
 
-@intrinsic
-def bits_of(_context, _x):  # noqa: ANN001, ANN201
+def _operation(result, *arguments):
+    """Decorator: an inlined scalar operation of these Numba types, from a function of (builder, values)."""
+
+    def decorate(build):
+        def generate(_ctx, builder, _signature, args):
+            return build(builder, *args)
+
+        # Numba reads the number of arguments from the function's own signature.
+        one = lambda _context, _a: (result(*arguments), generate)  # noqa: E731
+        three = lambda _context, _a, _b, _c: (result(*arguments), generate)  # noqa: E731
+        return intrinsic(one if len(arguments) == 1 else three)
+
+    return decorate
+
+
+def _word(value):
+    return ir.Constant(ir.IntType(32), int(value))
+
+
+def _real(value):
+    return ir.Constant(ir.FloatType(), float(value))
+
+
+@_operation(types.int32, types.float32)
+def bits_of(builder, x):
     """int32 bits of a float32."""
-
-    def build(_ctx, builder, _signature, args):
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.int32(types.float32), build
+    return builder.bitcast(x, ir.IntType(32))
 
 
-@intrinsic
-def float_of(_context, _bits):  # noqa: ANN001, ANN201
+@_operation(types.float32, types.int32)
+def float_of(builder, bits):
     """The float32 with these int32 bits."""
+    return builder.bitcast(bits, ir.FloatType())
 
-    def build(_ctx, builder, _signature, args):
-        return builder.bitcast(args[0], ir.FloatType())
 
-    return types.float32(types.int32), build
+@_operation(types.int32, types.float32)
+def raw_key(builder, x):
+    """Like `key_of`, but with key(-0.0) = -1 just below key(+0.0): one operation less; `canonical` mends it."""
+    b = builder.bitcast(x, ir.IntType(32))
+    return builder.xor(b, builder.and_(builder.ashr(b, _word(31)), _word(0x7FFFFFFF)))
+
+
+@_operation(types.int32, types.int32)
+def canonical(builder, raw):
+    """The key of a raw key; monotone, so it may be applied to a maximum."""
+    return builder.sub(raw, builder.ashr(raw, _word(31)))
+
+
+@_operation(types.int32, types.float32)
+def key_of(builder, x):
+    """int32 key of a float32 (S-N3)."""
+    b = builder.bitcast(x, ir.IntType(32))
+    sign = builder.ashr(b, _word(31))
+    return builder.sub(builder.xor(b, builder.and_(sign, _word(0x7FFFFFFF))), sign)
+
+
+@_operation(types.float32, types.int32)
+def value_of(builder, key):
+    """float32 of a key; 0 is +0.0."""
+    negative = builder.or_(builder.neg(key), _word(-0x80000000))
+    bits = builder.select(builder.icmp_signed("<", key, _word(0)), negative, key)
+    return builder.bitcast(bits, ir.FloatType())
+
+
+@_operation(types.int32, types.float32, types.float32, types.float32)
+def exponent(builder, x, m, c):
+    """q of the logit x (S-W1)."""
+    y = builder.fmul(builder.fsub(m, x), c)
+    y = builder.select(builder.fcmp_ordered("<", y, _real(Q_LIMIT)), y, _real(Q_LIMIT))
+    return builder.fptosi(y, ir.IntType(32))
+
+
+def _weight(builder, q):
+    one = builder.or_(builder.and_(q, _word(0x7FFFFF)), _word(0x3F800000))
+    f = builder.fsub(builder.bitcast(one, ir.FloatType()), _real(1))
+    r = _real(COEFFICIENTS[5])
+    for b in COEFFICIENTS[4::-1]:
+        r = builder.fadd(_real(b), builder.fmul(r, f))
+    whole = builder.sub(builder.bitcast(r, ir.IntType(32)), builder.and_(q, _word(-0x800000)))
+    return builder.bitcast(whole, ir.FloatType())
+
+
+@_operation(types.float32, types.int32)
+def weight_f(builder, q):
+    """The weight as a float32 whose truncation is the integer weight (S-W2); at the limit it is 0.5.
+
+    The guard of other backends, min(product, FLT_MAX), is the identity here: without fastmath flags LLVM may not
+    fuse the products into the sums.
+    """
+    return _weight(builder, q)
+
+
+@_operation(types.uint64, types.int32)
+def weight(builder, q):
+    """Integer weight of an exponent (S-W2)."""
+    return builder.fptosi(_weight(builder, q), ir.IntType(64))
 
 
 @intrinsic
@@ -115,60 +192,6 @@ def _splat(builder, value, wide):
     one = builder.insert_element(ir.Constant(wide, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), wide.count), [0] * wide.count)
     return builder.shuffle_vector(one, ir.Constant(wide, ir.Undefined), zeros)
-
-
-@inline
-def raw_key(x):
-    """Like `key_of`, but with key(-0.0) = -1 just below key(+0.0): one operation less; `canonical` mends it."""
-    b = bits_of(x)
-    return i32(b ^ i32(i32(b >> i32(31)) & _SIGN))
-
-
-@inline
-def canonical(raw):
-    """The key of a raw key; monotone, so it may be applied to a maximum."""
-    return i32(raw - i32(raw >> i32(31)))
-
-
-@inline
-def key_of(x):
-    """int32 key of a float32 (S-N3)."""
-    return canonical(raw_key(x))
-
-
-@inline
-def value_of(key):
-    """float32 of a key; 0 is +0.0."""
-    return float_of(key if key >= 0 else i32(i32(-0x80000000) | i32(-key)))
-
-
-@inline
-def exponent(x, m, c):
-    """q of a logit (S-W1)."""
-    y = f32(f32(m - x) * c)
-    return i32(y if y < LIMIT_F else LIMIT_F)
-
-
-@inline
-def weight_f(q):
-    """The weight as a float32 whose truncation is the integer weight (S-W2).
-
-    At the limit it is 0.5, so truncation alone gives 0. Products stay far from overflow: the guard of other
-    backends, min(product, FLT_MAX), is the identity here because LLVM does not fuse without fastmath.
-    """
-    f = f32(float_of(i32(i32(q & _FRACTION) | _ONE_BITS)) - f32(1))
-    r = f32(_B4 + f32(_B5 * f))
-    r = f32(_B3 + f32(r * f))
-    r = f32(_B2 + f32(r * f))
-    r = f32(_B1 + f32(r * f))
-    r = f32(_B0 + f32(r * f))
-    return float_of(i32(bits_of(r) - i32(q & _EXPONENT)))
-
-
-@inline
-def weight(q):
-    """Integer weight of an exponent, uint64."""
-    return u64(i64(weight_f(q)))
 
 
 @inline

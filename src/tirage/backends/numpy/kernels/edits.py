@@ -14,9 +14,9 @@ from tirage.backends.numpy.kernels.bits import (
     float_of,
     i32,
     i64,
-    inline,
     kernel,
     key_of,
+    once,
 )
 from tirage.backends.numpy.kernels.passes import BLOCK, block_maximum
 from tirage.stages import Op
@@ -36,14 +36,14 @@ def has_non_finite(x):
     return False
 
 
-@kernel
+@once
 def ban(row, block_max, ids):
     """Send tokens to -inf."""
     for i in range(ids.size):
         _put(row, block_max, ids[i], _NEG_INF)
 
 
-@inline
+@kernel
 def _put(row, block_max, token, value):
     """Write one logit and keep its block's maximum true."""
     j = token // BLOCK
@@ -55,7 +55,7 @@ def _put(row, block_max, token, value):
         block_max[j] = block_maximum(row, j)
 
 
-@kernel
+@once
 def add(row, block_max, ids, values):
     """x + value."""
     for i in range(ids.size):
@@ -64,7 +64,7 @@ def add(row, block_max, ids, values):
             _put(row, block_max, ids[i], clamp(f32(clean(x) + values[i])))
 
 
-@kernel
+@once
 def penalise(row, block_max, op, step, ids, prompt, output):
     """Repetition, frequency or presence penalty on the tokens that the history holds in the step's scope."""
     scope, first, second = step[1], float_of(i32(step[2])), float_of(i32(step[3]))
@@ -87,7 +87,7 @@ def penalise(row, block_max, op, step, ids, prompt, output):
         _put(row, block_max, ids[i], clamp(x))
 
 
-@kernel
+@once
 def scale(row, block_max, factor):
     """x * factor for every candidate."""
     for i in range(row.size):

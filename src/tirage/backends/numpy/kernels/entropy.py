@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tirage.backends.numpy.kernels.bits import (
     LIMIT,
     MAX_KEY,
@@ -22,6 +20,7 @@ from tirage.backends.numpy.kernels.bits import (
     kernel,
     log2_fixed,
     multiply,
+    once,
     rounded_up,
     shifted,
     subtract,
@@ -30,42 +29,28 @@ from tirage.backends.numpy.kernels.bits import (
     value_of,
     weight,
 )
-from tirage.backends.numpy.kernels.filters import (
-    W_AT_LEAST,
-    compact,
-    count,
-    cut_below,
-    lowest_key,
-    moment,
-    sort_list,
-    top_k,
-    weigh,
-)
+from tirage.backends.numpy.kernels.filters import W_AT_LEAST, lowest_key, sort_list, weigh_list
 from tirage.backends.numpy.kernels.passes import crossing, list_window
-from tirage.backends.numpy.kernels.state import UNIT, set_high, set_low, shrink
+from tirage.backends.numpy.kernels.state import set_high, set_low
 
 _ONE32 = u64(1) << u64(32)
-_TOP_H_TOKENS = 100
 
 
 @kernel
-def typical(x, s, work, p, exceed):
+def typical(s, work, p, exceed):
     """Keep the tokens whose q is nearest to the mean q, ties all, until they hold the mass."""
-    mean, total = moment(x, s, work, s.m, s.c)
-    compact(x, s, work)
-    weigh(x, s, work)
     for i in range(s.n):
         q = i64(exponent(value_of(work.keys[i]), s.m, s.c))
-        work.order[i] = u32(abs(q - mean))
+        work.order[i] = u32(abs(q - s.mean))
     if exceed:
-        target = shifted(u64(p), i64(32), total)[0] + u64(1)
+        target = shifted(u64(p), i64(32), s.total)[0] + u64(1)
     else:
-        target = max(rounded_up(u64(p), i64(32), total), u64(1))
+        target = max(rounded_up(u64(p), i64(32), s.total), u64(1))
     widest, _ = crossing(work.order, work.mass, s.n, u64(0), target, work.table)
     _keep_order_up_to(s, work, widest)
 
 
-@kernel
+@once
 def _keep_order_up_to(s, work, widest):
     """Keep the listed tokens whose `order` is at most `widest`; they are neighbours in key order."""
     n = i64(0)
@@ -85,12 +70,12 @@ def _keep_order_up_to(s, work, widest):
         if high < s.high_key:
             set_high(s, high, high_id)
         set_low(s, low, MAX_KEY)
+        s.loose = 0
 
 
 @kernel
-def top_n_sigma(x, s, work, e, shift):
+def top_n_sigma(s, work, e, shift):
     """Keep x >= largest - n * standard deviation, measured in fixed point relative to the widest distance."""
-    compact(x, s, work)
     top = value_of(s.high_key)
     widest = f32(0)
     for i in range(s.n):
@@ -112,7 +97,7 @@ def top_n_sigma(x, s, work, e, shift):
         v = u64(i64(f64(at_most_big(f32(top - value_of(work.keys[i])))) * unit))
         if v <= limit:
             bound = min(bound, work.keys[i])
-    cut_below(x, s, work, bound)
+    set_low(s, bound, MAX_KEY)
 
 
 @inline
@@ -159,40 +144,27 @@ def _root(n):
 
 
 @kernel
-def dynamic_temperature(x, s, work, c, inverse_t, low, e, shift):
-    """Set T between T min and T max by the entropy of the window, in integers."""
-    fraction = _entropy_fraction(x, s, work, e, shift)
-    rest, _ = shifted(fraction, i64(32), _ONE32 - u64(low))
-    t = u64(low) + rest
+def dynamic_temperature(s, c, inverse_t, low, e, shift):
+    """Set T between T min and T max by (H / H max) ** exponent, entropies at T = 1 over the list, in integers."""
+    entropy = s.mean + log2_fixed(s.entropy_mass) - UNIT_LOG
+    most = log2_fixed(u64(s.n))
+    fraction = u64(0)
+    if entropy > 0 and most > 0:
+        octaves = max(log2_fixed(u64(most)) - log2_fixed(u64(entropy)), i64(0))
+        power = shifted(u64(e), shift, u64(octaves))[0]
+        fraction = weight(i32(min(power, u64(LIMIT)))) >> u64(8)
+    t = u64(low) + shifted(fraction, i64(32), _ONE32 - u64(low))[0]
     r = f32(f32((u64(1) << u64(62)) // max(t, u64(512))) * f32(2.0**-30))
     s.c = at_most_big(f32(float_of(i32(c)) * r))
     s.inverse_t = at_most_big(f32(float_of(i32(inverse_t)) * r))
     s.weighed = 0
 
 
-@inline
-def _entropy_fraction(x, s, work, e, shift):
-    """(H / H max) ** exponent in units of 2^-32, entropies at T = 1 over the window."""
-    mean, total = moment(x, s, work, s.m, UNIT)
-    entropy = mean + log2_fixed(total) - UNIT_LOG
-    most = log2_fixed(u64(count(x, s, work, NEG_INF)))
-    if entropy <= 0 or most <= 0:
-        return u64(0)
-    octaves = max(log2_fixed(u64(most)) - log2_fixed(u64(entropy)), i64(0))
-    power = shifted(u64(e), shift, u64(octaves))[0]
-    return weight(i32(min(power, u64(LIMIT)))) >> u64(8)
-
-
 @kernel
-def top_h(x, s, work, h):
-    """Among the first 100 tokens, keep the prefix that holds the share of their entropy."""
-    top_k(x, s, work, i64(_TOP_H_TOKENS), False)
-    compact(x, s, work)
-    total = weigh(x, s, work)
-    log_mass = log2_fixed(total) - UNIT_LOG
+def top_h(s, work, h):
+    """Of a list of at most 100 tokens, keep the prefix that holds the share of their entropy."""
     sort_list(s, work)
-    s.weighed = 0
-    weigh(x, s, work)
+    log_mass = log2_fixed(weigh_list(s, work, s.n)) - UNIT_LOG
     all_high, all_low = u64(0), u64(0)
     for i in range(s.n):
         high, low = _entropy_of(s, work, i, log_mass)
@@ -210,7 +182,6 @@ def top_h(x, s, work, h):
         kept = i + 1
     at = i64(work.order[max(kept, 1) - 1])
     set_low(s, work.keys[at], work.ids[at])
-    shrink(s, work)
 
 
 @inline
@@ -227,38 +198,24 @@ def _entropy_of(s, work, i, log_mass):
 @kernel
 def xtc(x, s, work, e, shift, strict):
     """Drop every token at or above the threshold but the last of them."""
-    total = weigh(x, s, work)
     if strict:
-        share = shifted(u64(e), shift, total)[0] + u64(1)
+        share = shifted(u64(e), shift, s.total)[0] + u64(1)
     else:
-        share = rounded_up(u64(e), shift, total)
+        share = rounded_up(u64(e), shift, s.total)
     share = max(share, u64(1))
     if weight(exponent(value_of(s.high_key), s.m, s.c)) < share:
         return
-    bound = lowest_key(W_AT_LEAST, i64(share), s.m, s.c, NEG_INF, s.high_key)
-    low_id = MAX_KEY
+    bound, low_id, n = lowest_key(W_AT_LEAST, i64(share), s.m, s.c, NEG_INF, s.high_key), MAX_KEY, s.n
     if bound <= s.low_key:
         bound, low_id = s.low_key, s.low_id
-    last, token, above = _last_above(x, s, work, bound, low_id)
-    if above >= 2:
-        set_high(s, last, token)
-        s.weighed = 0
-        if s.compact:
-            shrink(s, work)
-
-
-@kernel
-def _last_above(x, s, work, bound, low_id):
-    """(key, id, how many) of the window's tokens down to `bound`: the last of them and their number."""
-    n = s.n
     if not s.compact:
         n = list_window(x, work.block_max, bound, low_id, s.high_key, s.high_id, work.keys, work.ids)
     last, token, above = MAX_KEY, i32(0), i64(0)
     for i in range(n):
         k = work.keys[i]
-        if k < bound:
-            continue
-        above += 1
-        if k <= last:
-            last, token = k, work.ids[i]
-    return last, token, above
+        if k >= bound:
+            above += 1
+            if k <= last:
+                last, token = k, work.ids[i]
+    if above >= 2:
+        set_high(s, last, token)

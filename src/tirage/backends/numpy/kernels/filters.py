@@ -12,7 +12,6 @@ from tirage.backends.numpy.kernels.bits import (
     LIMIT,
     MAX_KEY,
     NEG_INF,
-    UNIT_LOG,
     add,
     clamp,
     divide,
@@ -25,11 +24,9 @@ from tirage.backends.numpy.kernels.bits import (
     inline,
     kernel,
     key_of,
-    log2_fixed,
-    multiply,
+    once,
     rounded_up,
     shifted,
-    subtract,
     u32,
     u64,
     value_of,
@@ -46,12 +43,10 @@ from tirage.backends.numpy.kernels.passes import (
     window_count,
     window_mass,
 )
-from tirage.backends.numpy.kernels.state import UNIT, member, set_high, set_low, shrink
+from tirage.backends.numpy.kernels.state import member, set_low, shrink
 
 Q_AT_MOST, W_AT_LEAST = 0, 1
 _SAMPLES = 4
-_TOP_H_TOKENS = 100
-_ONE32 = u64(1) << u64(32)
 
 
 # --- primitives -----------------------------------------------------------------------------------------------
@@ -85,33 +80,34 @@ def compact(x, s, work):
 @kernel
 def settle(x, s, work):
     """After a cut: shorten the list, or make one when few blocks still reach the window."""
+    s.loose = 0
     if s.compact:
         shrink(s, work)
-        return
+    elif 4 * hot_blocks(work, s.low_key) <= work.block_max.size + 12:
+        compact(x, s, work)
+
+
+@inline
+def hot_blocks(work, key):
+    """Blocks that hold a key >= `key`."""
     hot = 0
     for j in range(work.block_max.size):
-        hot += work.block_max[j] >= s.low_key
-    if 4 * hot <= work.block_max.size + 12:
-        compact(x, s, work)
+        hot += work.block_max[j] >= key
+    return hot
 
 
 @kernel
 def weigh(x, s, work):
-    """Mass of the window at the current temperature; fills the weights of its tokens or blocks."""
-    if s.weighed == 1:
-        return s.total
+    """Set the mass of the window at the current temperature; fills the weights of its tokens or blocks."""
+    if s.weighed:
+        return
     if s.compact:
-        total = u64(0)
-        for i in range(s.n):
-            w = weight(exponent(value_of(work.keys[i]), s.m, s.c))
-            work.mass[i] = w
-            total += w
+        total = weigh_list(s, work, s.n)
     elif s.whole:
         total = total_mass(x, work.block_max, s.m, s.c, work.block_mass)
     else:
         total = window_mass(x, work.block_max, s, work.block_mass)
     s.total, s.weighed = total, 1
-    return total
 
 
 @kernel
@@ -130,27 +126,16 @@ def count(x, s, work, low_key):
 
 
 @kernel
-def moment(x, s, work, m, c):
-    """(Qbar, mass): floor(sum(w * q) / sum(w)) over the window at (m, c)."""
+def find_mean(s, work, c):
+    """Set Qbar = floor(sum(w * q) / sum(w)) of the list at this c, and the mass it was taken over."""
     high, low, total = u64(0), u64(0), u64(0)
-    if s.compact:
-        for i in range(s.n):
-            q = exponent(value_of(work.keys[i]), m, c)
-            w = weight(q)
-            product = w * u64(q)
-            high, low, total = high + (product >> u64(32)), low + (product & u64(0xFFFFFFFF)), total + w
-    else:
-        for j in range(work.block_max.size):
-            if work.block_max[j] < s.low_key:
-                continue
-            for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
-                k = key_of(x[i])
-                q = exponent(x[i], m, c)
-                w = weight(q) if member(s, k, i) else u64(0)
-                product = w * u64(q)
-                high, low, total = high + (product >> u64(32)), low + (product & u64(0xFFFFFFFF)), total + w
+    for i in range(s.n):
+        q = exponent(value_of(work.keys[i]), s.m, c)
+        w = weight(q)
+        product = w * u64(q)
+        high, low, total = high + (product >> u64(32)), low + (product & u64(0xFFFFFFFF)), total + w
     high, low = add(high >> u64(32), high << u64(32), u64(0), low)
-    return i64(divide(high, low, total)), total
+    s.mean, s.entropy_mass = i64(divide(high, low, total)), total
 
 
 @kernel
@@ -206,7 +191,7 @@ def top_k(x, s, work, k, ties):
     shrink(s, work)
 
 
-@kernel
+@once
 def _floor_of_top(x, s, work, k):
     """(key, id): a lower end below which the k first of the window certainly, or most likely, do not lie.
 
@@ -249,20 +234,31 @@ def _target(p, rule, base):
 
 @kernel
 def top_p(x, s, work, p, rule, ties, joint):
-    """Keep the shortest prefix of the window that holds the mass, the crossing token included."""
-    sure = u64(0)
-    if s.compact:
-        total = weigh(x, s, work)
-        n = s.n
-        target = _target(p, rule, s.base if joint else total)
-    else:
-        certain, doubtful = _bracket(x, s, work, p, s.base if joint else u64(0))
-        total, n = split_window(
-            x, work.block_max, s, certain, doubtful, work.block_mass, work.keys, work.ids
-        )
-        s.weighed = 0
-        target = _target(p, rule, s.base if joint else total)
-        sure, n = _list_around(x, s, work, certain, doubtful, n, min(target, total))
+    """Keep the shortest prefix of the window that holds the mass, the crossing token included.
+
+    A list is cut directly. A dense row is searched near its top when its mass is known, else between two keys
+    that a sample suggests: only tokens that may be the crossing one are listed.
+    """
+    sure, n = u64(0), s.n
+    total = s.total
+    target = _target(p, rule, s.base if joint else total)
+    if not s.compact:
+        n = _list_head(x, s, work, min(target, total)) if s.weighed else i64(0)
+        if n == 0:
+            certain, doubtful = _bracket(x, s, work, p, s.base if joint else u64(0))
+            if s.weighed and certain == MAX_KEY:
+                n = list_window(
+                    x, work.block_max, doubtful, MAX_KEY, s.high_key, s.high_id, work.keys, work.ids
+                ) if doubtful > s.low_key else i64(0)
+                for j in range(work.block_mass.size):
+                    work.block_mass[j] = u64(0)
+            else:
+                total, n = split_window(
+                    x, work.block_max, s, certain, doubtful, work.block_mass, work.keys, work.ids
+                )
+            s.weighed = 0
+            target = _target(p, rule, s.base if joint else total)
+            sure, n = _list_around(x, s, work, certain, n, min(target, total))
     if target > total and rule != 2:
         return
     for i in range(n):
@@ -277,11 +273,43 @@ def top_p(x, s, work, p, rule, ties, joint):
 
 
 @kernel
+def is_flat(s, work):
+    """True when most blocks of an uncut row reach within 3 octaves of the best: a sample then tells all."""
+    near = lowest_key(Q_AT_MOST, i64(3 << 23), s.m, s.c, NEG_INF, s.high_key)
+    return s.whole and 2 * hot_blocks(work, near) > work.block_max.size
+
+
+@once
+def _list_head(x, s, work, target):
+    """Length of a weighed list of the window's likeliest tokens that holds the target; 0 when it would be long."""
+    best = i64(exponent(value_of(s.high_key), s.m, s.c))
+    for octaves in (3, 8):
+        key = lowest_key(Q_AT_MOST, best + (octaves << 23), s.m, s.c, NEG_INF, s.high_key)
+        if key <= s.low_key or 8 * hot_blocks(work, key) > work.block_max.size:
+            return i64(0)
+        n = list_window(x, work.block_max, key, MAX_KEY, s.high_key, s.high_id, work.keys, work.ids)
+        if weigh_list(s, work, n) >= target:
+            return n
+    return i64(0)
+
+
+@kernel
+def weigh_list(s, work, n):
+    """Mass of the first n listed tokens; fills their weights."""
+    total = u64(0)
+    for i in range(n):
+        w = weight(exponent(value_of(work.keys[i]), s.m, s.c))
+        work.mass[i] = w
+        total += w
+    return total
+
+
+@once
 def _bracket(x, s, work, p, base):
     """(certain, doubtful): keys between which a top-p cut most likely lies, from block maxima and a sample.
 
-    Maxima count as themselves and each sampled logit for its share of the block, so both a peak and a plain are
-    judged well. A miss costs time, never exactness.
+    Maxima count as themselves and each sampled logit for its share of the block. A miss costs time, never
+    exactness.
     """
     n, total, spread = _take_points(x, s, work)
     share = f64(p) / 4294967296.0
@@ -293,7 +321,10 @@ def _bracket(x, s, work, p, base):
     if target > slack:
         rank, _ = crossing(work.order, work.mass, n, u64(0), u64(target - slack), work.table)
         certain = key_of_rank(rank)
-        if _points_above(work, n, rank) <= 4096:
+        above = i64(0)
+        for i in range(n):
+            above += work.order[i] < rank
+        if above * (BLOCK // (_SAMPLES + 1)) <= 4096:
             certain = MAX_KEY
     if target + slack < f64(total):
         rank, _ = crossing(work.order, work.mass, n, u64(0), u64(target + slack), work.table)
@@ -303,43 +334,43 @@ def _bracket(x, s, work, p, base):
 
 @kernel
 def _take_points(x, s, work):
-    """(points, their mass, sum of squares of the sampled ones): writes ranks and masses of the estimate."""
+    """(points, their mass, sum of squares of the sampled ones): writes ranks and masses of the estimate.
+
+    Where the block's mass is known, its sampled weights are scaled to add up to it.
+    """
     n, total, spread = i64(0), u64(0), f64(0)
     for j in range(work.block_max.size):
         best = work.block_max[j]
-        if best < s.low_key:
+        if best < s.low_key or (s.weighed and work.block_mass[j] == u64(0)):
             continue
         start, stop = j * BLOCK, min((j + 1) * BLOCK, x.size)
         step = (stop - start + _SAMPLES - 1) // _SAMPLES
+        first, sampled, rest = n, u64(0), work.block_mass[j]
         if best <= s.high_key:
             w = weight(exponent(value_of(best), s.m, s.c))
             work.order[n], work.mass[n] = rank_of_key(best), w
-            n += 1
-            total += w
+            first, n, total, rest = n + 1, n + 1, total + w, rest - min(w, rest)
         for i in range(start + (j & 31) % step, stop, step):
             k = key_of(x[i])
             if k != best and member(s, k, i):
-                w = weight(exponent(x[i], s.m, s.c)) * u64(step)
+                w = weight(exponent(x[i], s.m, s.c))
                 work.order[n], work.mass[n] = rank_of_key(k), w
-                n += 1
-                total += w
-                spread += f64(w) * f64(w)
+                n, sampled = n + 1, sampled + w
+        scale = f64(step)
+        if s.weighed:
+            scale = f64(rest) / max(f64(sampled), 1.0)
+        for i in range(first, n):
+            w = u64(f64(work.mass[i]) * scale)
+            work.mass[i] = w
+            total += w
+            spread += f64(w) * f64(w)
     return n, total, spread
 
 
-@inline
-def _points_above(work, n, rank):
-    """About how many tokens rank before `rank`."""
-    above = i64(0)
-    for i in range(n):
-        above += work.order[i] < rank
-    return above * (BLOCK // (_SAMPLES + 1))
-
-
-@kernel
-def _list_around(x, s, work, certain, doubtful, n, target):
+@once
+def _list_around(x, s, work, certain, n, target):
     """(mass before the list, its length) of a list that holds the crossing token; `n` are listed already."""
-    sure, listed = u64(0), u64(0)
+    sure = u64(0)
     for j in range(work.block_mass.size):
         sure += work.block_mass[j]
     if target <= sure:
@@ -349,19 +380,15 @@ def _list_around(x, s, work, certain, doubtful, n, target):
         sure = u64(0)
         for j in range(work.block_mass.size):
             work.block_mass[j] = u64(0)
-    for i in range(n):
-        work.mass[i] = weight(exponent(value_of(work.keys[i]), s.m, s.c))
-        listed += work.mass[i]
-    if sure + listed >= target:
+    if sure + weigh_list(s, work, n) >= target:
         return sure, n
     high, high_id = (s.high_key, s.high_id) if s.high_key <= certain else (certain, i32(0))
     n = list_window(x, work.block_max, s.low_key, s.low_id, high, high_id, work.keys, work.ids)
-    for i in range(n):
-        work.mass[i] = weight(exponent(value_of(work.keys[i]), s.m, s.c))
+    weigh_list(s, work, n)
     return sure, n
 
 
-@inline
+@kernel
 def _last_tie(work, n, key, before, target):
     """(id, mass up to it) of the listed token with this key at which the mass reaches the target."""
     last = MAX_KEY
@@ -372,7 +399,7 @@ def _last_tie(work, n, key, before, target):
     return last, before
 
 
-@kernel
+@once
 def _keep_listed(s, work, n, sure):
     """Make the state weighed again after a top-p cut: a list when nothing is kept outside it, else dense."""
     total = sure
@@ -389,7 +416,7 @@ def _keep_listed(s, work, n, sure):
     s.total, s.weighed = total, 1
 
 
-@kernel
+@once
 def _trim(s, work, key, token, reached, target):
     """Leave the crossing token only what the target still needs."""
     whole = weight(exponent(value_of(key), s.m, s.c))
@@ -408,40 +435,31 @@ def _trim(s, work, key, token, reached, target):
 
 
 @kernel
-def cut_below(x, s, work, key):
-    """Keep keys >= `key`."""
-    if key > s.low_key:
-        set_low(s, key, MAX_KEY)
-        settle(x, s, work)
-
-
-@kernel
-def min_p(x, s, work, widest):
+def min_p(s, widest):
     """Keep tokens whose q is at most `widest` above the smallest."""
     limit = i64(exponent(value_of(s.high_key), s.m, s.c)) + widest
     if limit < i64(LIMIT):
-        cut_below(x, s, work, lowest_key(Q_AT_MOST, limit, s.m, s.c, NEG_INF, s.high_key))
+        set_low(s, lowest_key(Q_AT_MOST, limit, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
 
 
 @kernel
-def min_p_logit(x, s, work, ratio):
+def min_p_logit(s, ratio):
     """EasyDeL's rule: keep x >= ratio * largest x, and the largest."""
     bound = key_of(clamp(f32(float_of(i32(ratio)) * value_of(s.high_key))))
-    cut_below(x, s, work, min(bound, s.high_key))
+    set_low(s, min(bound, s.high_key), MAX_KEY)
 
 
 @kernel
-def epsilon(x, s, work, e, shift):
+def epsilon(s, e, shift):
     """Keep tokens with at least the share e / 2^shift of the mass, and the likeliest."""
-    share = rounded_up(u64(e), shift, weigh(x, s, work))
-    cut_below(x, s, work, lowest_key(W_AT_LEAST, i64(share), s.m, s.c, NEG_INF, s.high_key))
+    share = i64(rounded_up(u64(e), shift, s.total))
+    set_low(s, lowest_key(W_AT_LEAST, share, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
 
 
 @kernel
-def eta(x, s, work, e, shift, half):
+def eta(s, e, shift, half):
     """Like epsilon, but also keep what is at most `half` less likely than the entropy says."""
-    share = rounded_up(u64(e), shift, weigh(x, s, work))
-    mean, _ = moment(x, s, work, s.m, s.c)
-    by_mass = lowest_key(W_AT_LEAST, i64(share), s.m, s.c, NEG_INF, s.high_key)
-    by_entropy = lowest_key(Q_AT_MOST, mean + half, s.m, s.c, NEG_INF, s.high_key)
-    cut_below(x, s, work, min(by_mass, by_entropy))
+    share = i64(rounded_up(u64(e), shift, s.total))
+    by_mass = lowest_key(W_AT_LEAST, share, s.m, s.c, NEG_INF, s.high_key)
+    by_entropy = lowest_key(Q_AT_MOST, s.mean + half, s.m, s.c, NEG_INF, s.high_key)
+    set_low(s, min(by_mass, by_entropy), MAX_KEY)

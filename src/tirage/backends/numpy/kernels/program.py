@@ -8,6 +8,7 @@ from tirage.backends.numpy.kernels import entropy, filters
 from tirage.backends.numpy.kernels.bits import (
     MAX_KEY,
     NEG_INF,
+    UNIT_LOG,
     divide,
     exponent,
     f32,
@@ -21,76 +22,87 @@ from tirage.backends.numpy.kernels.bits import (
     log2_fixed,
     logprob,
     multiply,
-    u32,
+    once,
     u64,
-    uniform,
     value_of,
     weight,
 )
-from tirage.backends.numpy.kernels.bits import UNIT_LOG
 from tirage.backends.numpy.kernels.passes import BLOCK
-from tirage.backends.numpy.kernels.state import enter, member, set_high, set_low
-from tirage.exact.philox import Domain
+from tirage.backends.numpy.kernels.state import UNIT, member, set_high, set_low
 from tirage.stages import Op
 
 _GREEDY, _TEMPERATURE, _DYNAMIC = int(Op.GREEDY), int(Op.TEMPERATURE), int(Op.DYNAMIC_TEMPERATURE)
 _TOP_N_SIGMA, _TOP_K, _TOP_P = int(Op.TOP_N_SIGMA), int(Op.TOP_K), int(Op.TOP_P)
 _MIN_P, _MIN_P_LOGIT, _TYPICAL = int(Op.MIN_P), int(Op.MIN_P_LOGIT), int(Op.TYPICAL)
 _EPSILON, _ETA, _TOP_H, _XTC = int(Op.EPSILON), int(Op.ETA), int(Op.TOP_H), int(Op.XTC)
-_DRAW = int(Domain.DRAW)
+_TOP_H_TOKENS = 100
 _ONE40 = u64(1) << u64(40)
 
 
 @kernel
 def run(x, s, work, program, coin):
-    """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true."""
+    """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed."""
     if _joint_ahead(program, 0):
-        s.base = filters.weigh(x, s, work)
+        filters.weigh(x, s, work)
+        s.base = s.total
     for i in range(program.shape[0]):
         step = program[i]
         op = step[0]
         if op == 0:
-            return
-        if op == _GREEDY:
-            greedy(x, s, work)
-        elif op == _TEMPERATURE or op == _DYNAMIC:
+            break
+        if op < _GREEDY:
+            continue
+        if op == _TEMPERATURE or op == _DYNAMIC:
             s.m, s.weighed = value_of(s.high_key), 0
-            if op == _TEMPERATURE:
-                s.c, s.inverse_t = float_of(i32(step[1])), float_of(i32(step[2]))
-            else:
-                entropy.dynamic_temperature(x, s, work, step[1], step[2], step[3], step[4], step[5])
-            if _joint_ahead(program, i + 1):
-                s.base = filters.weigh(x, s, work)
-        elif op == _TOP_K:
-            filters.top_k(x, s, work, step[1], step[2] != 0)
-        elif op == _TOP_P:
+        if op == _TYPICAL or op == _ETA or op == _TOP_N_SIGMA or op == _DYNAMIC:
+            filters.compact(x, s, work)
+            filters.find_mean(s, work, UNIT if op == _DYNAMIC else s.c)
+        if op == _TOP_K or op == _TOP_H:
+            filters.top_k(x, s, work, step[1] if op == _TOP_K else i64(_TOP_H_TOKENS), op == _TOP_K and step[2] != 0)
+        weighs = op == _TYPICAL or op == _ETA or op == _EPSILON or op == _TOP_H or (op == _XTC and coin)
+        if weighs or (op == _TOP_P and not (filters.is_flat(s, work) and not s.compact)):
+            filters.weigh(x, s, work)
+        if op == _TOP_P:
             filters.top_p(x, s, work, step[1], step[2], step[3] != 0, step[4] != 0)
-        elif op == _MIN_P:
-            filters.min_p(x, s, work, step[1])
         else:
-            _run_rare(x, s, work, step, coin)
+            _cut(x, s, work, step, coin)
+        if s.loose:
+            filters.settle(x, s, work)
+        if (op == _TEMPERATURE or op == _DYNAMIC) and _joint_ahead(program, i + 1):
+            filters.weigh(x, s, work)
+            s.base = s.total
+    filters.weigh(x, s, work)
 
 
-@kernel
-def _run_rare(x, s, work, step, coin):
+@once
+def _cut(x, s, work, step, coin):
+    """Every filter that needs no pass of its own."""
     op = step[0]
-    if op == _MIN_P_LOGIT:
-        filters.min_p_logit(x, s, work, step[1])
+    if op == _GREEDY:
+        greedy(x, s, work)
+    elif op == _TEMPERATURE:
+        s.c, s.inverse_t = float_of(i32(step[1])), float_of(i32(step[2]))
+    elif op == _DYNAMIC:
+        entropy.dynamic_temperature(s, step[1], step[2], step[3], step[4], step[5])
+    elif op == _MIN_P:
+        filters.min_p(s, step[1])
+    elif op == _MIN_P_LOGIT:
+        filters.min_p_logit(s, step[1])
     elif op == _EPSILON:
-        filters.epsilon(x, s, work, step[1], step[2])
+        filters.epsilon(s, step[1], step[2])
     elif op == _ETA:
-        filters.eta(x, s, work, step[1], step[2], step[3])
+        filters.eta(s, step[1], step[2], step[3])
     elif op == _TYPICAL:
-        entropy.typical(x, s, work, step[1], step[2] != 0)
+        entropy.typical(s, work, step[1], step[2] != 0)
     elif op == _TOP_N_SIGMA:
-        entropy.top_n_sigma(x, s, work, step[1], step[2])
+        entropy.top_n_sigma(s, work, step[1], step[2])
     elif op == _TOP_H:
-        entropy.top_h(x, s, work, step[1])
+        entropy.top_h(s, work, step[1])
     elif op == _XTC and coin:
         entropy.xtc(x, s, work, step[2], step[3], step[4] != 0)
 
 
-@inline
+@kernel
 def _joint_ahead(program, start):
     """True when a joint top-p follows before the next temperature: its base must be taken now."""
     for i in range(start, program.shape[0]):
@@ -117,10 +129,10 @@ def greedy(x, s, work):
     work.keys[0], work.ids[0], work.mass[0] = key, token, _ONE40
     set_high(s, key, token)
     set_low(s, key, token)
-    s.total, s.weighed = _ONE40, 1
+    s.total, s.weighed, s.loose = _ONE40, 1, 0
 
 
-@inline
+@once
 def _first_at(x, s, work, key):
     """Lowest id in the window whose key is `key`."""
     for j in range(work.block_max.size):
@@ -134,7 +146,7 @@ def _first_at(x, s, work, key):
 @kernel
 def pick(x, s, work, u):
     """The token that the uniform `u` draws: inverse transform in token-id order (S-W5)."""
-    r, _ = multiply(u, filters.weigh(x, s, work))
+    r, _ = multiply(u, s.total)
     reached = u64(0)
     if s.compact:
         for i in range(s.n):
@@ -153,7 +165,7 @@ def pick(x, s, work, u):
     return i64(-1)
 
 
-@inline
+@kernel
 def token_weight(s, value, token):
     """Integer weight of one token in this branch, 0 outside the window."""
     key = key_of(value)
@@ -189,7 +201,7 @@ def branch_logprob(s, value, token):
 # --- XTC: a mixture of two branches ---------------------------------------------------------------------------
 
 
-@kernel
+@once
 def mixed_logprob(off, on, share, value, token):
     """ln of a token's probability under the mixture, counted in units of 2^-63 (S-L4)."""
     rest = (u64(1) << u64(32)) - share

@@ -19,6 +19,7 @@ from tirage.backends.numpy.kernels.bits import (
     ln_of,
     log2_fixed,
     logprob,
+    once,
     value_of,
 )
 from tirage.backends.numpy.kernels.program import branch_logprob
@@ -28,7 +29,7 @@ from tirage.backends.numpy.kernels.state import enter
 _RAW, _SAMPLED = int(View.RAW), int(View.SAMPLED)
 
 
-@kernel
+@once
 def view_sampled(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Report the law the token was drawn from; shortens the window of `s`, so it comes last."""
     key = key_of(x[token])
@@ -43,7 +44,7 @@ def view_sampled(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, ask
             top_ids[i], top_lp[i] = t, branch_logprob(s, x[t], t)
 
 
-@kernel
+@once
 def view_row(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Report a whole row whose window, temperature and mass are in `s`."""
     key = key_of(x[token])

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, types
 
 from tirage.backends import View
-from tirage.backends.numpy.kernels.bits import NEG_INF, POS_INF, MIN_KEY, f32, frozen, i64, kernel, u64, uniform
+from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, kernel, once, u64, uniform
 from tirage.backends.numpy.kernels.program import branch_logprob, first_positive, mixed_logprob, mixed_support, pick, run
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.filters import count
@@ -26,7 +26,7 @@ _NONE = int(View.NONE)
 _DRAW, _COIN = int(Domain.DRAW), int(Domain.XTC)
 
 
-@kernel
+@once
 def _xtc_share(program):
     """How often XTC acts, in units of 2^-32; 0 without XTC."""
     for i in range(program.shape[0]):
@@ -37,7 +37,7 @@ def _xtc_share(program):
     return u64(0)
 
 
-@kernel
+@once
 def _edits(program):
     return program.shape[0] > 0 and 0 < program[0, 0] < _FIRST_FILTER
 
@@ -50,20 +50,17 @@ def _judge(high, low):
     return _NO_TOKEN if high <= NEG_INF else _OK
 
 
-@kernel
+@once
 def _draw_branch(x, work, program, high, low, seed, step, sample):
     """Token of a row, drawn with XTC's coin; leaves the branch in states[0], the other one in states[1]."""
     share = _xtc_share(program)
     s = work.states[0]
-    coin = False
-    if share:
-        coin = (uniform(seed, step, sample, _COIN) >> u64(32)) < share
+    coin = share > u64(0) and (uniform(seed, step, sample, _COIN) >> u64(32)) < share
+    for turn in range(2 if share else 1):
+        if turn:
+            work.states[1] = work.states[0]
         enter(s, high, low)
-        run(x, s, work, program, not coin)
-        pick(x, s, work, u64(0))
-        work.states[1] = work.states[0]
-    enter(s, high, low)
-    run(x, s, work, program, coin)
+        run(x, s, work, program, coin == (turn == 1 or not share))
     return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share
 
 

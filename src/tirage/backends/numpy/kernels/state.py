@@ -42,9 +42,12 @@ STATE = np.dtype(
         ("whole", "i4"),  # nothing has been cut yet
         ("compact", "i4"),
         ("weighed", "i4"),  # block_mass (dense) or mass (compact) hold the current weights
+        ("loose", "i4"),  # the lower end has risen since the list was made or a list was thought of
         ("greedy", "i4"),
         ("trimmed", "i4"),  # id of the token that a truncated top-p cut short, or -1
         ("n", "i8"),  # length of the compact list
+        ("mean", "i8"),  # Qbar, and the mass it was taken over
+        ("entropy_mass", "u8"),
         ("total", "u8"),  # mass of the window, when weighed
         ("base", "u8"),  # mass that joint filters judge on
         ("left", "u8"),  # weight left to the trimmed token
@@ -106,23 +109,23 @@ def enter(s, high, low):
     s.high_key, s.high_id = high, i32(0)
     s.floor, s.ceiling = low, high
     s.m, s.c, s.inverse_t = value_of(high), UNIT, f32(1)
-    s.whole, s.compact, s.weighed, s.greedy, s.trimmed = 1, 0, 0, 0, -1
+    s.whole, s.compact, s.weighed, s.loose, s.greedy, s.trimmed = 1, 0, 0, 0, 0, -1
     s.n, s.total, s.base, s.left = 0, 0, 0, 0
 
 
-@inline
+@kernel
 def set_low(s, key, token):
     """Raise the lower end to (key, token), if that is higher."""
     if (key > s.low_key) or ((key == s.low_key) and (token < s.low_id)):
         s.low_key, s.low_id = key, token
-        s.whole, s.weighed = 0, 0
+        s.whole, s.weighed, s.loose = 0, 0, 1
 
 
 @inline
 def set_high(s, key, token):
     """Lower the upper end to (key, token)."""
     s.high_key, s.high_id = key, token
-    s.whole, s.weighed = 0, 0
+    s.whole, s.weighed, s.loose = 0, 0, 1
 
 
 @inline
@@ -133,7 +136,7 @@ def member(s, key, token):
     )
 
 
-@inline
+@kernel
 def shrink(s, work):
     """Drop from the compact list what the window no longer holds."""
     n = i64(0)
@@ -141,5 +144,5 @@ def shrink(s, work):
         k, t = work.keys[i], work.ids[i]
         work.keys[n], work.ids[n], work.mass[n] = k, t, work.mass[i]
         n += i64(member(s, k, t))
-    s.n = n
+    s.n, s.loose = n, 0
 

@@ -1,0 +1,217 @@
+"""The harness bites: each planted mistake must be caught by at least one golden vector.
+
+A mistake is planted in the plain NumPy path, then every vector runs. Without one, all pass.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from golden import Vector, read, topics
+from paths import by_plain, mask_words
+
+from tirage import stages
+from tirage.backends.numpy import outcome, plain
+from tirage.exact import numbers, philox
+from tirage.history import History
+from tirage.rows import Frame, RowState
+from tirage.sampling import outcomes
+from tirage.stages import Op
+
+Patch = pytest.MonkeyPatch
+VECTORS: list[Vector] = [vector for topic in topics() for vector in read(topic)]
+PLANTED: list[Callable[[Patch], None]] = []
+
+
+def mutant(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Puts a mistake on the list."""
+    PLANTED.append(plant)
+    return plant
+
+
+@pytest.fixture(autouse=True)
+def fresh_plans() -> Iterator[None]:
+    """Plans are cached; a mistake in lowering must not outlive its test, nor be hidden by an older plan."""
+    stages.plan.cache_clear()
+    yield
+    stages.plan.cache_clear()
+
+
+def caught(vector: Vector) -> bool:
+    """Whether the plain path no longer gives the golden answer and weights."""
+    try:
+        return by_plain([vector.case]) != [vector.answer] or _weights(vector) != vector.weights
+    except (ArithmeticError, IndexError, KeyError, ValueError, FloatingPointError, RuntimeWarning):
+        return True
+
+
+def _weights(vector: Vector) -> dict[int, int]:
+    case, size = vector.case, vector.case.logits.size
+    history = History.of(case.prompt, case.output, vocab_size=size)
+    state = RowState.of(case.params.replace(seed=case.seed), history, sample_index=case.sample_index, step=case.step)
+    (result,) = outcomes(case.logits[None], Frame.of([state], size), mask_words([case.mask], size))
+    if result.status:
+        return {}
+    chain = result.chain(case.seed, case.at, case.sample_index)
+    rows = [chain.row] if chain.fallback is None else [chain.row, chain.fallback]
+    found = [{int(t): int(w) for t, w in zip(row.ids, row.w(), strict=True)} for row in rows]
+    return vector.weights if vector.weights in found else found[0]
+
+
+def _instead(patch: Patch, op: Op, change: Callable) -> None:
+    patch.setitem(plain._RUN, op, change)
+
+
+@mutant
+def top_p_drops_the_token_that_crosses(patch: Patch) -> None:
+    real = plain._keep_prefix
+    patch.setattr(plain, "_keep_prefix", lambda row, order, n, ties: real(row, order, max(1, n - 1), ties))
+
+
+@mutant
+def top_p_keeps_the_token_at_equality(patch: Patch) -> None:
+    real = plain._RUN[Op.TOP_P]
+    _instead(patch, Op.TOP_P, lambda row, step: real(row, step._replace(b=1 if step.b == 0 else step.b)))
+
+
+@mutant
+def top_p_target_is_rounded_down(patch: Patch) -> None:
+    patch.setattr(plain, "target_mass", lambda p, total: max(1, p * total >> 32))
+
+
+@mutant
+def top_p_is_never_joint(patch: Patch) -> None:
+    real = plain._RUN[Op.TOP_P]
+    _instead(patch, Op.TOP_P, lambda row, step: real(row, step._replace(d=0)))
+
+
+@mutant
+def truncated_top_p_leaves_the_crossing_token_whole(patch: Patch) -> None:
+    patch.setattr(plain, "_truncate", lambda row, order, reached, n, target: None)
+
+
+@mutant
+def ties_go_to_the_highest_id(patch: Patch) -> None:
+    def ranked(row: plain.Row) -> np.ndarray:
+        key = row.key[row.ids].astype(np.int64)
+        return (key.size - 1) - np.argsort(-key[::-1], kind="stable")
+
+    patch.setattr(plain.Row, "ranked", ranked)
+
+
+@mutant
+def ties_are_always_cut(patch: Patch) -> None:
+    real = plain._keep_prefix
+    patch.setattr(plain, "_keep_prefix", lambda row, order, n, ties: real(row, order, n, False))
+
+
+@mutant
+def min_p_is_strict(patch: Patch) -> None:
+    real = plain._RUN[Op.MIN_P]
+    _instead(patch, Op.MIN_P, lambda row, step: real(row, step._replace(a=max(step.a - 1, 0))))
+
+
+@mutant
+def the_temperature_is_not_rounded_first(patch: Patch) -> None:
+    patch.setattr(numbers, "temperature_constant", lambda t: np.float32(numbers.LOG2E_23 / float(t)))
+
+
+@mutant
+def weights_are_not_rebased_at_the_temperature(patch: Patch) -> None:
+    def temperature(row: plain.Row, step: stages.Step) -> None:
+        row.c, row.inverse_t = numbers.from_bits(step.a), numbers.from_bits(step.b)
+
+    _instead(patch, Op.TEMPERATURE, temperature)
+
+
+@mutant
+def minus_zero_is_below_zero(patch: Patch) -> None:
+    real = plain.keys
+    patch.setattr(plain, "keys", lambda x: np.where(np.signbit(x) & (x == 0), np.int32(-1), real(x)))
+
+
+@mutant
+def negative_nan_passes_for_minus_infinity(patch: Patch) -> None:
+    real = plain.keys
+    patch.setattr(plain, "keys", lambda x: np.maximum(real(x), np.int32(plain.NEG_INF_KEY)))
+
+
+@mutant
+def philox_has_nine_rounds(patch: Patch) -> None:
+    patch.setattr(philox, "range", lambda n: builtins.range(n - 1), raising=False)
+
+
+@mutant
+def the_sample_index_is_ignored(patch: Patch) -> None:
+    real = outcome.uniform64
+    patch.setattr(outcome, "uniform64", lambda seed, step, sample, domain: real(seed, step, 0, domain))
+
+
+@mutant
+def presence_comes_before_repetition(patch: Patch) -> None:
+    real = stages.resolve
+
+    def swapped(name: object) -> object:
+        semantics = real(name)  # pyright: ignore[reportArgumentType]
+        if not {"presence", "repetition"} <= set(semantics.stages):
+            return semantics
+        other = {"presence": "repetition", "repetition": "presence"}
+        return semantics.replace(stages=tuple(other.get(stage, stage) for stage in semantics.stages))
+
+    patch.setattr(stages, "resolve", swapped)
+
+
+@mutant
+def repetition_forgets_the_prompt(patch: Patch) -> None:
+    patch.setattr(plain, "SCOPES", ("output", "output", "prompt"))
+
+
+@mutant
+def presence_counts_every_time(patch: Patch) -> None:
+    _instead(patch, Op.PRESENCE, plain._RUN[Op.FREQUENCY])
+
+
+@mutant
+def frequency_is_fused_into_one_rounding(patch: Patch) -> None:
+    def frequency(row: plain.Row, step: stages.Step) -> None:
+        ids, n = plain._seen(row, step.a)
+        penalty = np.float64(numbers.from_bits(step.b))
+        plain._write(row, ids, lambda v: (v.astype(np.float64) - penalty * n).astype(np.float32))
+
+    _instead(patch, Op.FREQUENCY, frequency)
+
+
+@mutant
+def xtc_removes_the_last_one_too(patch: Patch) -> None:
+    real = plain._RUN[Op.XTC]
+
+    def xtc(row: plain.Row, step: stages.Step) -> None:
+        before = row.ids.size
+        real(row, step)
+        if 1 < row.ids.size < before:
+            row.keep(row.key[row.ids] < row.key[row.ids].max())
+
+    _instead(patch, Op.XTC, xtc)
+
+
+@mutant
+def the_law_of_xtc_is_one_branch(patch: Patch) -> None:
+    patch.setattr(outcome.Outcome, "points", lambda self: self.off.points())
+
+
+@mutant
+def typical_measures_from_the_maximum(patch: Patch) -> None:
+    patch.setattr(plain, "mean_exponent", lambda q, w: 0)
+
+
+def test_without_a_mistake_every_vector_passes() -> None:
+    assert [] == [vector.id for vector in VECTORS if caught(vector)]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_is_caught(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    assert any(caught(vector) for vector in VECTORS)
