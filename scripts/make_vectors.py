@@ -60,7 +60,7 @@ def inputs() -> list[dict[str, Any]]:
     masked = spec("S-N5", [], id="masked_nan", bits=patterns["negative_nan"], mask=[1, 0, 1])
     raw = {"logprobs": 3, "logprob_token_ids": [1]}
     rows += [masked | {"params": raw}, masked | {"id": "masked_nan_processed", "params": raw | PROCESSED}]
-    for t in (1e-20, 1e-3, 0.05, 0.7, 1.3, 2.0, 1e3, 1e20):
+    for t in (1e-20, 1e-3, 0.05, 0.33, 0.37, 0.45, 0.7, 2.0, 1e3, 1e20):
         rows.append(spec("S-N2", EIGHT, id=f"temperature/{t}", params={"temperature": t, "logprobs": 8} | SAMPLED))
     rows.append(spec("S-N6", [0.5], id="one_token", params={"top_p": 0.1, "min_p": 1.0, "logprobs": 1}))
     return rows
@@ -95,13 +95,17 @@ RULES = {
 }
 
 
+AT_ONE = ("min_p", "temperature", "typical_p")
+
+
 def presets() -> list[dict[str, Any]]:
     """Each preset with every filter it has, first alone at a value where presets part, then all together."""
     parting = {"top_p": 0.6, "min_p": 0.25, "top_k": 2, "typical_p": 0.5, "temperature": 0.5}
     rows = []
     for name, semantics in PRESETS.items():
         have = {k: v for k, v in parting.items() if applies(k, semantics)}
-        chosen = [{k: v} for k, v in have.items()] + [have, {k: v for k, v in have.items() if k != "min_p"}]
+        chosen = [{k: v} for k, v in have.items()]
+        chosen += [{k: v for k, v in have.items() if k not in dropped} for dropped in ((), ("min_p",), AT_ONE)]
         for number, fields in enumerate(chosen):
             for label, logits in {"ties": TIES, "four": FOUR, "halves": HALVES}.items():
                 params = {**fields, "semantics": name, "logprobs": 2, **SAMPLED}

@@ -121,8 +121,10 @@ class Batch:
         Takes the Draw of `sample`, or token ids with as many rows as `sample` would take.
         """
         tokens = drawn.token_ids if isinstance(drawn, Draw) else drawn
-        if isinstance(tokens, (str, bytes, dict)) or not hasattr(tokens, "__len__") or np.ndim(tokens) != 1:
-            raise ParamsError(f"tokens must be a Draw or a flat sequence of ids, got {type_name(drawn)}")
+        try:
+            tokens = list(tokens)
+        except TypeError:
+            raise ParamsError(f"tokens must be a Draw or a sequence of ids, got {type_name(drawn)}") from None
         given = [_bounded(token, "token", -1, self.vocab_size - 1) for token in tokens]
         advancing = [(self._state(slot), t) for slot, t in zip(self._rows(len(given)), given, strict=True) if t >= 0]
         for state, token in advancing:
