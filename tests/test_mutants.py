@@ -13,7 +13,7 @@ import pytest
 from golden import Vector, read, topics
 from paths import by_plain, mask_words
 
-from tirage import stages
+from tirage import SamplingParams, Semantics, stages
 from tirage.backends.numpy import outcome, plain
 from tirage.exact import numbers, philox
 from tirage.history import History
@@ -119,7 +119,11 @@ def min_p_is_strict(patch: Patch) -> None:
 
 @mutant("inputs")
 def the_temperature_is_not_rounded_first(patch: Patch) -> None:
-    patch.setattr(numbers, "temperature_constant", lambda t: np.float32(numbers.LOG2E_23 / float(t)))
+    def lowered(params: SamplingParams, semantics: Semantics) -> stages.Step:
+        c = np.float32(numbers.LOG2E_23 / params.temperature)
+        return stages.Step(Op.TEMPERATURE, numbers.bits(c), numbers.bits(numbers.reciprocal(params.temperature)))
+
+    patch.setitem(stages._LOWER, "temperature", lowered)
 
 
 @mutant("xtc")

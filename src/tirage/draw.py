@@ -17,6 +17,8 @@ class Status(IntEnum):
     """Every token is masked or -inf."""
     empty_slot = 3
     """`Batch` only: no request is in this slot."""
+    processor_failed = 4
+    """A custom logits processor raised or returned something unusable; the log says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

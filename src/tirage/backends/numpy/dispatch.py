@@ -5,7 +5,7 @@ Both give the same bits, so the choice can be made row by row and call by call, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,13 +33,14 @@ def draw_rows(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Proce
     """One token for each row of packed `rows`; `processes` are the rows' custom processors, if any."""
     if not kernels.ready():
         _count_plain_work(logits.size)
-        return _plain(logits, rows, processes, Drawn.empty(rows), range(rows.count))
+        return outcome.draw(logits, rows, Drawn.empty(rows), processes=processes)
     if "left" not in rows.memo:
         rows.memo["left"] = np.flatnonzero(~kernels.supports(rows))
     left = rows.memo["left"]
     if left.size == rows.count:
-        return _plain(logits, rows, processes, Drawn.empty(rows), left)
-    return _plain(logits, rows, processes, kernels.draw(logits, _without(rows, left)), left)
+        return outcome.draw(logits, rows, Drawn.empty(rows), processes=processes)
+    out = kernels.draw(logits, _without(rows, left))
+    return outcome.draw(logits, rows, out, which=left, processes=processes)
 
 
 def _without(rows: Rows, left: NDArray[np.int64]) -> Rows:
@@ -50,19 +51,6 @@ def _without(rows: Rows, left: NDArray[np.int64]) -> Rows:
     programs[left] = 0
     programs[left, 0, 0] = Op.GREEDY
     return replace(rows, programs=programs)
-
-
-def _plain(
-    logits: NDArray[np.float32],
-    rows: Rows,
-    processes: Sequence[Process | None] | None,
-    out: Drawn,
-    which: Iterable[int],
-) -> Drawn:
-    for r in which:
-        process = processes[r] if processes is not None else None
-        outcome.draw_row(outcome.outcome(outcome.request_of(logits, rows, r, process)), rows, r, out)
-    return out
 
 
 def _count_plain_work(size: int) -> None:

@@ -6,8 +6,9 @@ is the only place that knows. SPEC.md rules S-W5, S-W6, S-L1 ... S-L5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from tirage.backends import Drawn, Process, Rows, View
 from tirage.backends.numpy import plain
 from tirage.backends.numpy.plain import OK, Observer, Row, mass
+from tirage.draw import Status
+from tirage.errors import RowError
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, keys, value
 from tirage.exact.logs import OCTAVE, ilog2, ln_fixed, log_mass
@@ -22,6 +25,8 @@ from tirage.exact.philox import Domain, uniform64
 from tirage.exact.weights import exponents, weights
 from tirage.history import Counts
 from tirage.stages import Op, Step
+
+_log = logging.getLogger("tirage")
 
 ONE = 1 << 32
 _POINT = 63
@@ -262,9 +267,7 @@ def _view_keys(result: Outcome, view: int, lp: NDArray[np.float32]) -> NDArray[n
 
 def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
     """Draw row `r` of `rows` from its law and write everything it asked for into `out`."""
-    out.status[r] = result.status
-    asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
-    _clear(out, r, asked, bad=result.status != OK)
+    clear(rows, r, out, result.status)
     if result.status != OK:
         return
     key = int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
@@ -277,11 +280,13 @@ def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
         _report_view(result, rows, r, token, out)
 
 
-def _clear(out: Drawn, r: int, asked: slice, *, bad: bool) -> None:
-    """What a row reports when it has no token, or asked for nothing."""
+def clear(rows: Rows, r: int, out: Drawn, status: int) -> None:
+    """Write `status` and what a row reports when it has no token, or asked for nothing."""
+    asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
+    out.status[r] = status
     out.token_ids[r], out.support[r], out.ranks[r], out.top_ids[r] = -1, 0, 0, -1
     out.sampled_logprobs[r] = out.logprobs[r] = out.asked_logprobs[asked] = np.nan
-    out.top_logprobs[r] = np.nan if bad else -np.inf
+    out.top_logprobs[r] = -np.inf if status == OK else np.nan
 
 
 def _report_view(result: Outcome, rows: Rows, r: int, token: int, out: Drawn) -> None:
@@ -320,12 +325,22 @@ def unpacked(words: NDArray[np.int32], size: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little")[:size].astype(bool)
 
 
-def draw(logits: NDArray[np.float32], rows: Rows, out: Drawn, only: Sequence[int] | None = None) -> None:
-    """Draw the rows `only` (default all) of `rows` into `out`, one by one."""
-    for r in range(rows.count) if only is None else only:
-        draw_row(outcome(request_of(logits, rows, r)), rows, r, out)
-
-
-def with_process(request: Request, process: Process | None) -> Request:
-    """`request` with the custom processors that its PROCESS step calls."""
-    return replace(request, process=process)
+def draw(
+    logits: NDArray[np.float32],
+    rows: Rows,
+    out: Drawn,
+    *,
+    which: Iterable[int] | None = None,
+    processes: Sequence[Process | None] | None = None,
+) -> Drawn:
+    """`out`, with the rows `which` (default all) drawn into it one by one; a processor that fails ends its row."""
+    for r in range(rows.count) if which is None else which:
+        process = None if processes is None else processes[r]
+        try:
+            result = outcome(request_of(logits, rows, r, process))
+        except RowError as error:
+            _log.warning("row %d has no token: %s", r, error)
+            clear(rows, r, out, Status.processor_failed)
+        else:
+            draw_row(result, rows, r, out)
+    return out
