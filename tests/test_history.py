@@ -118,7 +118,9 @@ def test_a_word_is_banned_at_its_last_token_once_the_rest_has_been_said() -> Non
 
 @settings(deadline=None, max_examples=60)
 @given(tokens=IDS, words=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), max_size=5))
-def test_a_banned_word_never_appears_when_bans_are_heeded(tokens: list[int], words: list[tuple[int, ...]]) -> None:
+def test_a_token_is_banned_exactly_when_it_would_end_a_bad_word(
+    tokens: list[int], words: list[tuple[int, ...]]
+) -> None:
     text = tokens[:]
     for token in tokens:
         ended = [word for word in words if tuple([*text, token][-len(word) :]) == word]

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -131,6 +131,17 @@ def rounded(model: Llama) -> Llama:
                 values, scale = quantize(weight)
                 weight.copy_(values.float() * scale[:, None])
     return copy
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of an exported folder under this module's names, in float32."""
+    stored = load_file(folder / "model.safetensors")
+    scaled = {
+        name: value.float() * stored[f"{name}_scale"][:, None] if value.ndim == 2 else value
+        for name, value in stored.items()
+        if not name.endswith("_scale")
+    }
+    return {name.removeprefix("model."): value for name, value in scaled.items()}
 
 
 def export(model: Llama, folder: Path, bos: int, eos: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import objects
 from prose import COUNTS, DAYS, FACTS, MONTHS, PAIRS, SOUNDS
 from stories import story
-from words import ANIMALS, BOYS, COLOURS, FOODS, GIRLS, write
+from words import ANIMALS, BOYS, COLOURS, FOODS, GIRLS, PET_NAMES, TOYS, TRAITS, write
 
 Turn = tuple[str, str]
 SYSTEMS = (
@@ -178,6 +178,13 @@ def json_object(rng: random.Random) -> Turn:
     kind = rng.choice(("person", "person", *objects.KINDS))
     ask = f"[Give me|Write|Make|Show me|Describe] a {kind} [as JSON|in JSON|as a JSON object][.|.|, please.]"
     return write(rng, ask), objects.dumped(rng, objects.KINDS[kind](rng))
+
+
+def echo(rng: random.Random) -> Turn:
+    """Words to repeat: of all turns the one that teaches copying fastest, which stories need to keep their names."""
+    pool = [*GIRLS, *BOYS, *PET_NAMES, *COLOURS, *TOYS, *ANIMALS, *TRAITS, *WORDS]
+    said = " ".join(rng.choice(pool) for _ in range(rng.randint(3, 24)))
+    return write(rng, "[Repeat after me|Repeat|Say|Please say]: ") + said, said
 
 
 def emoji(rng: random.Random) -> Turn:

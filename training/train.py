@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from corpus import documents
-from model import Config, Llama, export, rounded
+from model import Config, Llama, export, read_weights, rounded
 from tokenizer import BOS, EOS, id_of, save, train_tokenizer
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -86,15 +86,15 @@ def optimizers(model: Llama, muon_lr: float, adam_lr: float) -> list[Muon | torc
 
 
 def rate(step: int, done: float) -> float:
-    """The share of the learning rate to use: a short warm-up, flat for a third of the run, then down to zero."""
-    return min(1.0, (step + 1) / 40) * max(0.0, min(1.0, (1 - done) / 0.67))
+    """The share of the learning rate to use: a short warm-up, flat for half of the run, then down to zero."""
+    return min(1.0, (step + 1) / 40) * max(0.0, min(1.0, (1 - done) / 0.5))
 
 
 def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, float]:
     """What was measured, after training until `minutes` or `steps` end; the folder is written every 5 minutes."""
     steppers = optimizers(model, options.muon_lr, options.adam_lr)
     peaks = [group["lr"] for stepper in steppers for group in stepper.param_groups]
-    source = batches(rows(tokenizer, TRAIN_SEED, options.length), options.tokens // options.length)
+    source = batches(rows(tokenizer, options.seed, options.length), options.tokens // options.length)
     start, last_saved, step, seen = time.monotonic(), 0.0, 0, 0
     forward = torch.compile(model) if options.compile else model
     while True:
@@ -127,10 +127,16 @@ def save_model(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
     export(model, folder, id_of(tokenizer, BOS), id_of(tokenizer, EOS))
 
 
+def read_tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--minutes", type=float, default=50.0, help="stop after this long; the schedule follows it")
+    parser.add_argument("--start", type=Path, help="go on from this finished folder")
+    parser.add_argument("--seed", type=int, default=TRAIN_SEED, help="of the training texts; never 0 or 2")
     parser.add_argument(
         "--steps", type=int, default=0, help="stop after this many steps, if that comes first; 0 is off"
     )
@@ -146,9 +152,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(TRAIN_SEED)
-    tokenizer = train_tokenizer(options.vocab_size, 20_000, TOKENIZER_SEED)
+    tokenizer = (
+        read_tokenizer(options.start) if options.start else train_tokenizer(options.vocab_size, 20_000, TOKENIZER_SEED)
+    )
     config = Config(vocab_size=options.vocab_size, hidden_size=options.hidden, num_hidden_layers=options.layers)
     model = Llama(config)
+    if options.start:
+        model.load_state_dict(read_weights(options.start))
     print(f"{sum(w.numel() for w in model.parameters()):,} parameters", flush=True)
     measured = train(model, tokenizer, options)
     measured |= {"loss": validate(model, tokenizer), "loss_int8": validate(rounded(model), tokenizer)}

@@ -65,6 +65,8 @@ class History:
     @classmethod
     def of(cls, prompt: Iterable[int], output: Iterable[int] = (), *, vocab_size: int) -> History:
         """The History of two id sequences, checked: whole numbers in [0, vocab_size)."""
+        if isinstance(prompt, tuple) and isinstance(output, tuple) and not prompt and not output:
+            return cls(np.zeros(0, np.int32), 0, 0)
         prompt_ids = token_array(prompt, "history prompt ids", vocab_size)
         output_ids = token_array(output, "history output ids", vocab_size)
         both = np.concatenate([prompt_ids, output_ids])

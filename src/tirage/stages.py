@@ -343,9 +343,17 @@ _LOWER = {
 }
 
 
-@lru_cache(maxsize=4096)
 def plan(params: SamplingParams) -> Plan:
-    """The Plan of `params`; equal parameters share one."""
+    """The Plan of `params`; equal parameters share one, and an object remembers its own."""
+    try:
+        return params.memo
+    except AttributeError:
+        object.__setattr__(params, "memo", _plan(params))
+        return params.memo
+
+
+@lru_cache(maxsize=4096)
+def _plan(params: SamplingParams) -> Plan:
     semantics = resolve(params.semantics)
     filters = _filters(params, semantics)
     bias = sorted(dict(params.logit_bias or {}).items())

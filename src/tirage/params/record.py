@@ -114,9 +114,14 @@ def check_fields(record: object) -> None:
 
 
 class Record:
-    """Frozen parameters: JSON both ways, `replace`, and refusal of unknown names."""
+    """Frozen parameters: JSON both ways, `replace`, and refusal of unknown names.
 
-    __slots__ = ()
+    `memo` keeps what the library derives from an object, which never changes; it is no part of its value.
+    """
+
+    __slots__ = ("memo",)
+
+    memo: Any
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
         """A new object; an unknown option raises ParamsError with the nearest known name."""
