@@ -109,7 +109,7 @@ def presets() -> list[dict[str, Any]]:
         for number, fields in enumerate(chosen):
             for label, logits in {"ties": TIES, "four": FOUR, "halves": HALVES}.items():
                 params = {**fields, "semantics": name, "logprobs": 2, **SAMPLED}
-                rows.append(spec("S-P4", logits, id=f"{name}/{number}/{label}", params=params))
+                rows.append(spec("S-P6", logits, id=f"{name}/{number}/{label}", params=params))
     return rows
 
 

@@ -11,7 +11,7 @@ from strategies import Case
 
 import tirage
 from tirage.backends import Drawn, Rows
-from tirage.backends.numpy import outcome
+from tirage.backends.numpy import dispatch, kernels, outcome
 from tirage.exact import reference
 from tirage.history import History
 from tirage.rows import Frame, RowState
@@ -109,6 +109,18 @@ def _of_draw(drawn: tirage.Draw, r: int, case: Case) -> Answer:
 
 def by_plain(cases: Sequence[Case]) -> list[Answer]:
     """Answers of the plain NumPy path, called below the dispatch that may prefer another."""
+    return _by_rows(cases, lambda logits, rows: outcome.draw(logits, rows, Drawn.empty(rows)))
+
+
+def by_numba(cases: Sequence[Case]) -> list[Answer]:
+    """Answers of the compiled kernels, with plain NumPy for the rows that they leave to it."""
+    kernels.start()
+    kernels.wait()
+    assert kernels.ready()
+    return _by_rows(cases, dispatch.draw_rows)
+
+
+def _by_rows(cases: Sequence[Case], draw: Callable[[NDArray[np.float32], Rows], Drawn]) -> list[Answer]:
     size = cases[0].logits.size
     states = [
         RowState.of(
@@ -120,8 +132,7 @@ def by_plain(cases: Sequence[Case]) -> list[Answer]:
         for case in cases
     ]
     rows = Frame.of(states, size).rows(mask_words([case.mask for case in cases], size))
-    out = Drawn.empty(rows)
-    outcome.draw(np.stack([case.logits for case in cases]), rows, out)
+    out = draw(np.stack([case.logits for case in cases]), rows)
     return [_of_drawn(out, rows, r, case) for r, case in enumerate(cases)]
 
 
@@ -144,5 +155,5 @@ def _asks(case: Case) -> bool:
     return case.params.logprobs is not None or bool(case.params.logprob_token_ids)
 
 
-PATHS: dict[str, Callable[[Sequence[Case]], list[Answer]]] = {"plain": by_plain, "sample": by_sample}
+PATHS: dict[str, Callable[[Sequence[Case]], list[Answer]]] = {"plain": by_plain, "numba": by_numba, "sample": by_sample}
 """Paths that must agree with the reference bit for bit on every field; a new backend adds its line here."""

@@ -17,6 +17,9 @@ from tirage import SamplingParams
 from tirage.backends.numpy import outcome
 from tirage.exact import reference
 from tirage.exact.philox import Domain, uniform64
+from tirage.history import History
+from tirage.rows import Frame, RowState
+from tirage.sampling import outcomes
 from tirage.semantics import PRESETS
 
 MIXES: dict[str, dict[str, Any]] = {
@@ -48,13 +51,11 @@ def test_a_sweep_of_the_uniform_meets_each_probability_within_one(
     assert all(abs(Fraction(counts[t]) - n * p) <= 1 for t, p in enumerate(law))
 
 
-def _outcomes(x: NDArray[np.float32], params: SamplingParams) -> list[outcome.Outcome]:
-    from tirage.history import History
-    from tirage.rows import Frame, RowState
-    from tirage.sampling import outcomes
-
+def _outcomes(
+    x: NDArray[np.float32], params: SamplingParams, mask: NDArray[np.int32] | None = None
+) -> list[outcome.Outcome]:
     state = RowState.of(params, History.of((), (), vocab_size=x.size))
-    return outcomes(x[None], Frame.of([state], x.size), None)
+    return outcomes(x[None], Frame.of([state], x.size), mask)
 
 
 MIXTURES: dict[str, dict[str, Any]] = MIXES | {
@@ -68,27 +69,32 @@ MIXTURES: dict[str, dict[str, Any]] = MIXES | {
 @pytest.mark.parametrize("vary", ["seed", "step", "sample_index"])
 def test_tokens_of_many_keys_follow_the_law(name: str, vary: str) -> None:
     """Chi-square at 1e-4 over fixed keys, so the verdict is the same on every run."""
-    n, x = 3000, logits_of("normal", 8, 11)
-    params = SamplingParams(**MIXTURES[name])
-    mask = np.full((n, 1), 0b11010111, np.int32) if name == "resample" else None
-    seeds = range(n) if vary == "seed" else [5] * n
-    drawn = tirage.sample(
-        np.broadcast_to(x, (n, x.size)),
-        [params.replace(seed=seed) for seed in seeds],
-        step=range(n) if vary == "step" else [0] * n,
-        sample_index=range(n) if vary == "sample_index" else [0] * n,
-        mask=mask,
-    )
-    law = tirage.law(x, params, mask=None if mask is None else mask[:1])[0]
-    counts = np.bincount(drawn.token_ids, minlength=x.size)
+    n, x, params = 1500, logits_of("normal", 8, 11), SamplingParams(**MIXTURES[name])
+    mask = np.array([[0b11010111]], np.int32) if name == "resample" else None
+    (result,) = _outcomes(x, params, mask)
+    place = ("seed", "step", "sample_index").index(vary)
+    keys = [tuple(i if at == place else 5 for at in range(3)) for i in range(n)]
+    counts = np.bincount([result.chain(*key).draw(*key) for key in keys], minlength=x.size)
+    law = tirage.law(x, params, mask=mask)[0]
     assert counts[law == 0].sum() == 0
     kept = law * n >= 5
-    expected, found = [*(law[kept] * n), law[~kept].sum() * n], [*counts[kept], counts[~kept].sum()]
-    if expected[-1] < 1:
-        expected, found = expected[:-1], found[:-1]
-    if len(expected) > 1:
-        scaled = np.array(expected) * sum(found) / sum(expected)
-        assert stats.chisquare(found, scaled).pvalue > 1e-4
+    expected, found = law[kept] * n, counts[kept]
+    if found.size > 1:
+        assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_sample_draws_the_tokens_of_its_law(name: str) -> None:
+    n, x, params = 40, logits_of("normal", 8, 11), SamplingParams(**MIXTURES[name])
+    mask = np.array([[0b11010111]], np.int32) if name == "resample" else None
+    (result,) = _outcomes(x, params, mask)
+    drawn = tirage.sample(
+        np.broadcast_to(x, (n, x.size)),
+        params.replace(seed=9),
+        step=range(n),
+        mask=None if mask is None else np.repeat(mask, n, axis=0),
+    )
+    assert [result.chain(9, step, 0).draw(9, step, 0) for step in range(n)] == drawn.token_ids.tolist()
 
 
 def test_uniform_bits_of_consecutive_keys_are_balanced() -> None:

@@ -38,9 +38,9 @@ def mutant(topic: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], 
 @pytest.fixture(autouse=True)
 def fresh_plans() -> Iterator[None]:
     """Plans are cached; a mistake in lowering must not outlive its test, nor be hidden by an older plan."""
-    stages.plan.cache_clear()
+    stages._plan.cache_clear()
     yield
-    stages.plan.cache_clear()
+    stages._plan.cache_clear()
 
 
 def caught(vector: Vector) -> bool:

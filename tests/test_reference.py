@@ -135,7 +135,7 @@ def test_both_integer_logarithms_agree_and_are_close(n: int) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_path_conforms_under_every_preset(preset: str) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=10, deadline=None)
     @given(cases(preset))
     def conform(case: Case) -> None:
         assert_conforms(case)
@@ -146,7 +146,7 @@ def test_every_path_conforms_under_every_preset(preset: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_path_conforms_on_many_mixes(preset: str) -> None:
-    @settings(max_examples=1000, deadline=None)
+    @settings(max_examples=200, deadline=None)
     @given(cases(preset))
     def conform(case: Case) -> None:
         assert_conforms(case)

@@ -50,14 +50,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.dim, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's output, and the first head's scores `[rows, length, length]` before any mask."""
         rows, length, _ = x.shape
         q, k, v = (
             p(x).view(rows, length, -1, self.dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
-        k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (rotate(k, cos, sin), v))
-        mixed = functional.scaled_dot_product_attention(rotate(q, cos, sin), k, v, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        scores = q[:, 0] @ k[:, 0].transpose(1, 2) / self.dim**0.5
+        k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1)), scores
 
 
 class MLP(nn.Module):
@@ -79,9 +82,10 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        mixed, scores = self.self_attn(self.input_layernorm(x), cos, sin)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), scores
 
 
 class Llama(nn.Module):
@@ -108,11 +112,17 @@ class Llama(nn.Module):
                 nn.init.normal_(weight, std=0.0 if is_last else 0.02 if "embed" in name else weight.shape[1] ** -0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self.watched(tokens)[0]
+
+    def watched(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The logits, and the scores of the first head of every second layer from the third on."""
         length = tokens.shape[1]
-        x = self.embed_tokens(tokens)
-        for layer in self.layers:
-            x = layer(x, self.cos[:length], self.sin[:length])
-        return self.norm(x) @ self.embed_tokens.weight.T
+        x, seen = self.embed_tokens(tokens), []
+        for i, layer in enumerate(self.layers):
+            x, scores = layer(x, self.cos[:length], self.sin[:length])
+            if i >= 2 and i % 2 == 0:
+                seen.append(scores)
+        return self.norm(x) @ self.embed_tokens.weight.T, seen
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -207,7 +207,7 @@ def view_of(result: Outcome) -> tuple[dict[int, float], dict[int, float]]:
     x = result.logits if raw else branch.x
     finite = {t: v for t, v in enumerate(x) if abs(v) < math.inf}
     c, inverse_t = (constant(1.0), 1.0) if raw or branch.greedy else (branch.c, branch.inverse_t)
-    m = max(finite.values()) + 0.0
+    m = max(finite.values(), default=0.0) + 0.0
     total = sum(weight(exponent(v, m, c)) for v in finite.values())
     return {t: logprob(v, m, inverse_t, total) for t, v in finite.items()}, finite
 

@@ -14,7 +14,6 @@ from tirage.exact.reference.arithmetic import (
     FLT_MAX,
     LIMIT,
     OCTAVE,
-    TINY,
     at_least,
     constant,
     exponent,
@@ -255,9 +254,9 @@ def _entropy_share(row: Branch) -> int:
 def _top_n_sigma(row: Branch) -> None:
     """Fixed point relative to the row: the widest distance gets 30 bits (S-O6)."""
     top = row.x[row.ranked[0]]
-    distance = {t: min(f32(top - row.x[t]), FLT_MAX) for t in row.ranked}
+    distance = {t: tiny(min(f32(top - row.x[t]), FLT_MAX)) for t in row.ranked}
     widest = max(distance.values())
-    if row.params.top_n_sigma == 0 or widest <= TINY:
+    if row.params.top_n_sigma == 0 or widest == 0:
         return
     unit = Fraction(2) ** (29 - (math.frexp(widest)[1] - 1))
     v = {t: math.floor(Fraction(d) * unit) for t, d in distance.items()}
@@ -314,7 +313,10 @@ def _typical(row: Branch) -> None:
     mean, total = row.mean_q(), row.mass(row.ranked)
     target = p * total // 2**32 + 1 if row.semantics.typical_rule == "gt" else max(1, -(-p * total // 2**32))
     far = {t: abs(row.q(t) - mean) for t in row.ranked}
-    reach = min(d for d in set(far.values()) if sum(row.w(t) for t in row.ranked if far[t] <= d) >= target)
+    reached, reach = 0, 0
+    for token in sorted(far, key=lambda t: far[t]):
+        if reached < target:
+            reached, reach = reached + row.w(token), far[token]
     row.ranked = [t for t in row.ranked if far[t] <= reach]
 
 

@@ -6,10 +6,12 @@ be compiled with fastmath: a fused multiply-add would change weights.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, TINY_BITS
 from tirage.exact.logs import LN2_31
@@ -17,13 +19,16 @@ from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
 
-inline = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+intrinsic: Any = numba_intrinsic
+compiler: Any = njit
+
+inline: Any = compiler(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorator for scalars and short loops that vanish in their caller."""
 
-kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+kernel: Any = compiler(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorator for functions that are compiled once and called."""
 
-once = njit(inline="always")
+once: Any = compiler(inline="always")
 """Decorator for functions with a single caller: they are pasted into it, because each function that stays one is
 optimised again, with all that it calls, in every function that calls it."""
 
@@ -42,7 +47,7 @@ UNIT_LOG = i64(40 << 23)
 """log2 of the largest weight, in units of 2^-23."""
 
 
-def _operation(result, *arguments):
+def _operation(result: Any, *arguments: Any) -> Any:
     """Decorator: an inlined scalar operation of these Numba types, from a function of (builder, values)."""
 
     def decorate(build):
@@ -282,7 +287,7 @@ def rounded_up(e, s, total):
 def log2_fixed(n):
     """log2(n) * 2^23 as `exact.logs.ilog2` truncates it, int64; n >= 1."""
     e = i64(63)
-    while (n >> u64(e)) == u64(0):
+    while e > 0 and (n >> u64(e)) == u64(0):
         e -= 1
     z = (n << u64(31)) >> u64(e) if e <= 31 else n >> u64(e - 31)
     out = i64(0)

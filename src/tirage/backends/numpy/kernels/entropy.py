@@ -9,6 +9,7 @@ from tirage.backends.numpy.kernels.bits import (
     UNIT_LOG,
     add,
     at_most_big,
+    clean,
     divide,
     exponent,
     f32,
@@ -79,13 +80,13 @@ def top_n_sigma(s, work, e, shift):
     top = value_of(s.high_key)
     widest = f32(0)
     for i in range(s.n):
-        widest = max(widest, at_most_big(f32(top - value_of(work.keys[i]))))
+        widest = max(widest, _distance(top, work.keys[i]))
     if widest == f32(0):
         return
     unit = _power_of_two(29 - _binary_exponent(widest))
     s1, high, low = u64(0), u64(0), u64(0)
     for i in range(s.n):
-        v = u64(i64(f64(at_most_big(f32(top - value_of(work.keys[i])))) * unit))
+        v = u64(i64(f64(_distance(top, work.keys[i])) * unit))
         square = v * v
         s1 += v
         high += square >> u64(32)
@@ -94,10 +95,16 @@ def top_n_sigma(s, work, e, shift):
     limit = shifted(u64(e), shift + 1, _root(_variance(u64(s.n), s1, high, low) << u64(2)))[0]
     bound = s.high_key
     for i in range(s.n):
-        v = u64(i64(f64(at_most_big(f32(top - value_of(work.keys[i])))) * unit))
+        v = u64(i64(f64(_distance(top, work.keys[i])) * unit))
         if v <= limit:
             bound = min(bound, work.keys[i])
     set_low(s, bound, MAX_KEY)
+
+
+@inline
+def _distance(top, key):
+    """How far a logit lies below the largest, finite, and 0 where flush-to-zero might make it so."""
+    return clean(at_most_big(f32(top - value_of(key))))
 
 
 @inline
@@ -198,10 +205,7 @@ def _entropy_of(s, work, i, log_mass):
 @kernel
 def xtc(x, s, work, e, shift, strict):
     """Drop every token at or above the threshold but the last of them."""
-    if strict:
-        share = shifted(u64(e), shift, s.total)[0] + u64(1)
-    else:
-        share = rounded_up(u64(e), shift, s.total)
+    share = shifted(u64(e), shift, s.total)[0] + u64(1) if strict else rounded_up(u64(e), shift, s.total)
     share = max(share, u64(1))
     if weight(exponent(value_of(s.high_key), s.m, s.c)) < share:
         return

@@ -71,9 +71,7 @@ def compact(x, s, work):
     """Turn the window into a list."""
     if s.compact:
         return
-    s.n = list_window(
-        x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids
-    )
+    s.n = list_window(x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids)
     s.compact, s.weighed = 1, 0
 
 
@@ -173,9 +171,7 @@ def top_k(x, s, work, k, ties):
         if n >= k:
             set_low(s, low_key, low_id)
         elif low_key > s.low_key:
-            n = list_window(
-                x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids
-            )
+            n = list_window(x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids)
         s.n, s.compact, s.weighed = n, 1, 0
     if k >= s.n:
         return
@@ -247,15 +243,15 @@ def top_p(x, s, work, p, rule, ties, joint):
         if n == 0:
             certain, doubtful = _bracket(x, s, work, p, s.base if joint else u64(0))
             if s.weighed and certain == MAX_KEY:
-                n = list_window(
-                    x, work.block_max, doubtful, MAX_KEY, s.high_key, s.high_id, work.keys, work.ids
-                ) if doubtful > s.low_key else i64(0)
+                n = (
+                    list_window(x, work.block_max, doubtful, MAX_KEY, s.high_key, s.high_id, work.keys, work.ids)
+                    if doubtful > s.low_key
+                    else i64(0)
+                )
                 for j in range(work.block_mass.size):
                     work.block_mass[j] = u64(0)
             else:
-                total, n = split_window(
-                    x, work.block_max, s, certain, doubtful, work.block_mass, work.keys, work.ids
-                )
+                total, n = split_window(x, work.block_max, s, certain, doubtful, work.block_mass, work.keys, work.ids)
             s.weighed = 0
             target = _target(p, rule, s.base if joint else total)
             sure, n = _list_around(x, s, work, certain, n, min(target, total))
@@ -374,9 +370,7 @@ def _list_around(x, s, work, certain, n, target):
     for j in range(work.block_mass.size):
         sure += work.block_mass[j]
     if target <= sure:
-        n = list_window(
-            x, work.block_max, i32(certain + i32(1)), MAX_KEY, s.high_key, s.high_id, work.keys, work.ids
-        )
+        n = list_window(x, work.block_max, i32(certain + i32(1)), MAX_KEY, s.high_key, s.high_id, work.keys, work.ids)
         sure = u64(0)
         for j in range(work.block_mass.size):
             work.block_mass[j] = u64(0)

@@ -6,8 +6,6 @@ in it, to (low_key, low_id), the last. Block maxima let a pass skip the blocks t
 
 from __future__ import annotations
 
-import numpy as np
-
 from tirage.backends.numpy.kernels.bits import (
     LIMIT,
     MAX_KEY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -112,9 +113,7 @@ def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None)
         return out
     bounds = [b * t // n for t in range(n + 1)]
     waiting: list[Future[None]] = [
-        _executor().submit(_share, arguments, lo, hi, results)
-        for lo, hi in zip(bounds[1:-1], bounds[2:], strict=True)
-        if hi > lo
+        _executor().submit(_share, arguments, lo, hi, results) for lo, hi in itertools.pairwise(bounds[1:]) if hi > lo
     ]
     _share(arguments, bounds[0], bounds[1], results)
     for future in waiting:

@@ -52,14 +52,15 @@ def run(x, s, work, program, coin):
             break
         if op < _GREEDY:
             continue
-        if op == _TEMPERATURE or op == _DYNAMIC:
+        if op in (_TEMPERATURE, _DYNAMIC):
             s.m, s.weighed = value_of(s.high_key), 0
-        if op == _TYPICAL or op == _ETA or op == _TOP_N_SIGMA or op == _DYNAMIC:
-            filters.compact(x, s, work)
-            filters.find_mean(s, work, UNIT if op == _DYNAMIC else s.c)
-        if op == _TOP_K or op == _TOP_H:
+        if op in (_TOP_K, _TOP_H):
             filters.top_k(x, s, work, step[1] if op == _TOP_K else i64(_TOP_H_TOKENS), op == _TOP_K and step[2] != 0)
-        weighs = op == _TYPICAL or op == _ETA or op == _EPSILON or op == _TOP_H or (op == _XTC and coin)
+        if op in (_TYPICAL, _ETA, _TOP_N_SIGMA, _DYNAMIC, _TOP_H):
+            filters.compact(x, s, work)
+        if op in (_TYPICAL, _ETA, _DYNAMIC):
+            filters.find_mean(s, work, UNIT if op == _DYNAMIC else s.c)
+        weighs = op in (_TYPICAL, _ETA, _EPSILON, _TOP_H) or (op == _XTC and coin)
         if weighs or (op == _TOP_P and not (filters.is_flat(s, work) and not s.compact)):
             filters.weigh(x, s, work)
         if op == _TOP_P:
@@ -68,7 +69,7 @@ def run(x, s, work, program, coin):
             _cut(x, s, work, step, coin)
         if s.loose:
             filters.settle(x, s, work)
-        if (op == _TEMPERATURE or op == _DYNAMIC) and _joint_ahead(program, i + 1):
+        if (op in (_TEMPERATURE, _DYNAMIC)) and _joint_ahead(program, i + 1):
             filters.weigh(x, s, work)
             s.base = s.total
     filters.weigh(x, s, work)
@@ -107,7 +108,7 @@ def _joint_ahead(program, start):
     """True when a joint top-p follows before the next temperature: its base must be taken now."""
     for i in range(start, program.shape[0]):
         op = program[i, 0]
-        if op == _TEMPERATURE or op == _DYNAMIC:
+        if op in (_TEMPERATURE, _DYNAMIC):
             return False
         if op == _TOP_P and program[i, 4] != 0:
             return True

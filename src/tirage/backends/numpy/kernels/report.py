@@ -22,8 +22,8 @@ from tirage.backends.numpy.kernels.bits import (
     once,
     value_of,
 )
-from tirage.backends.numpy.kernels.program import branch_logprob
 from tirage.backends.numpy.kernels.passes import find_maxima, total_mass
+from tirage.backends.numpy.kernels.program import branch_logprob
 from tirage.backends.numpy.kernels.state import enter
 
 _RAW, _SAMPLED = int(View.RAW), int(View.SAMPLED)

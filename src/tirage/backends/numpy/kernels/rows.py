@@ -11,10 +11,17 @@ from numba import njit, types
 
 from tirage.backends import View
 from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, kernel, once, u64, uniform
-from tirage.backends.numpy.kernels.program import branch_logprob, first_positive, mixed_logprob, mixed_support, pick, run
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.filters import count
 from tirage.backends.numpy.kernels.passes import copy_row, find_maxima
+from tirage.backends.numpy.kernels.program import (
+    branch_logprob,
+    first_positive,
+    mixed_logprob,
+    mixed_support,
+    pick,
+    run,
+)
 from tirage.backends.numpy.kernels.report import report
 from tirage.backends.numpy.kernels.state import STATE, carve, enter
 from tirage.exact.philox import Domain

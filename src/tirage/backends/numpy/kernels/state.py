@@ -145,4 +145,3 @@ def shrink(s, work):
         work.keys[n], work.ids[n], work.mass[n] = k, t, work.mass[i]
         n += i64(member(s, k, t))
     s.n, s.loose = n, 0
-
