@@ -198,3 +198,12 @@ def test_a_processor_forgotten_after_the_params_were_made_is_refused() -> None:
     unregister_processor("gone")
     with pytest.raises(ParamsError, match=r"^processor must be a registered name, got 'gone'"):
         tirage.sample(np.zeros(2), params)
+
+
+def test_a_token_revived_from_nothing_has_no_raw_logprob(using: Register) -> None:
+    params = using(lambda logits, args: np.where(np.arange(3) == 1, np.float32(2), logits)).replace(logprobs=2)
+    drawn = tirage.sample(np.full(3, -np.inf, np.float32), params)
+    assert drawn.token_ids.tolist() == [1]
+    assert drawn.logprobs.tolist() == [-np.inf]
+    assert drawn.ranks.tolist() == [1]
+    assert drawn.top_token_ids.tolist() == [[-1, -1]]

@@ -216,6 +216,10 @@ def _check_stages(stages: tuple[str, ...]) -> None:
 
 
 def _check_last(semantics: Semantics) -> None:
+    if semantics.top_p_rule == "truncated" and semantics.top_p_scope != "sequential":
+        raise ParamsError(
+            f"semantics.top_p_rule 'truncated' must have top_p_scope 'sequential', got {semantics.top_p_scope!r}"
+        )
     last = semantics.stages[-1] if semantics.stages else None
     if semantics.top_p_rule == "truncated" and "top_p" in semantics.stages and last != "top_p":
         raise ParamsError(

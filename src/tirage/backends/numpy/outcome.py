@@ -232,6 +232,8 @@ def view_logprobs(result: Outcome, view: int) -> NDArray[np.float32]:
     if view == View.SAMPLED:
         return _sampled_view(result)
     x = _raw(result) if view == View.RAW else row.x
+    if not (x > -np.inf).any():
+        return np.full(x.size, -np.inf, np.float32)
     raw_or_greedy = view == View.RAW or row.greedy
     c, inverse_t = (numbers.temperature_constant(1.0), np.float32(1)) if raw_or_greedy else (row.c, row.inverse_t)
     m = value(keys(x).max())
