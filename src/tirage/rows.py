@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,7 +194,7 @@ def _table(steps: tuple[Step, ...]) -> NDArray[np.int64]:
     return np.array([step[:STEP_WIDTH] for step in steps], np.int64)
 
 
-def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, NDArray]:
+def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, Any]:
     """The columns that say which logprobs each row wants, and which ids XTC must spare."""
     params = [state.params for state in states]
     asked = [np.array(p.logprob_token_ids, np.int32) for p in params]

@@ -21,7 +21,7 @@ def f32(value: float) -> np.float32:
     return np.float32(value)
 
 
-def operand(value: float) -> np.float32:
+def operand(value: float | np.floating) -> np.float32:
     """`value` as a float32 that an arithmetic stage may use: |v| <= 2^-126 becomes 0 here as on logits (S-N7)."""
     rounded = np.float32(value)
     return np.float32(0) if abs(rounded) <= np.float32(2.0**-126) else rounded
