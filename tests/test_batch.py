@@ -326,7 +326,7 @@ class Tracked:
         x = hashed_logits(self.key, len(self.output), size=V)
         if (self.key + len(self.output)) % 17 == 16:
             x[3] = np.nan
-        return np.round(x * 4) / 4
+        return np.round(x * 4) * np.float32(0.25)
 
     def allowed(self) -> list[int] | None:
         """The tokens of its grammar mask at this step; None when it has no mask then."""
@@ -432,7 +432,7 @@ class Schedules(RuleBasedStateMachine):
             for name in REPORTED:
                 together, expected = np.atleast_1d(getattr(drawn, name)[row]), np.atleast_1d(getattr(alone, name)[0])
                 assert together[: expected.size].tobytes() == expected.tobytes(), (name, request)
-            assert (drawn.given_logprobs or ())[row] == (alone.given_logprobs or ())[0]
+            assert [*(drawn.given_logprobs or ())][row] == next(iter(alone.given_logprobs or ()))
         token = int(alone.token_ids[0])
         if token >= 0:
             request.output.append(token)
@@ -460,4 +460,4 @@ def test_every_schedule_gives_each_request_what_it_draws_alone() -> None:
 
 @pytest.mark.slow
 def test_very_many_schedules_give_each_request_what_it_draws_alone() -> None:
-    check_schedules(2000)
+    check_schedules(1000)

@@ -234,7 +234,8 @@ def test_a_bad_row_reports_its_status_and_leaves_its_neighbours_alone(kind: str,
     for place in range(4):
         planted = x.copy()
         planted[place] = bad
-        drawn, planted_law = (call(planted, params, history=history) for call in (tirage.sample, tirage.law))
+        drawn = tirage.sample(planted, params, history=history)
+        planted_law = tirage.law(planted, params, history=history)
         assert (status, -1, 0) == (drawn.status[place], drawn.token_ids[place], drawn.support_sizes[place])
         assert np.isnan([drawn.sampled_logprobs[place], drawn.logprobs[place], *drawn.top_logprobs[place]]).all()
         assert (drawn.ranks[place], drawn.top_token_ids[place].tolist()) == (0, [-1, -1])
@@ -393,16 +394,16 @@ def test_allowed_ids_and_the_mask_intersect() -> None:
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_bias_revives_a_forbidden_token(options: dict[str, Any], temperature: float) -> None:
-    bias = {"logit_bias": {1: 1e30}} if "logit_bias" not in options else {}
+    bias: dict[str, Any] = {"logit_bias": {1: 1e30}} if "logit_bias" not in options else {}
     assert drawable(np.zeros(2), SamplingParams(temperature=temperature, **options, **bias)) == [0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_forbidden_non_finite_logit_is_harmless(temperature: float) -> None:
     x = np.array([1.0, np.nan, np.inf, -np.nan, 0.0])
-    masked = {"mask": bitmask([0, 4], size=5)}
+    mask = bitmask([0, 4], size=5)
     params = SamplingParams(seed=1, temperature=temperature)
-    assert [Status.ok] == tirage.sample(x, params, **masked).status.tolist()
+    assert [Status.ok] == tirage.sample(x, params, mask=mask).status.tolist()
     allowed = SamplingParams(seed=1, temperature=temperature, allowed_token_ids=[0, 4])
     assert [Status.ok] == tirage.sample(x, allowed).status.tolist()
     assert [Status.non_finite_logits] == tirage.sample(x, params).status.tolist()

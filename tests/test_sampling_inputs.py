@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -362,4 +362,4 @@ def test_a_grammar_without_a_mask_is_refused_and_not_dropped() -> None:
 def test_an_unknown_option_is_not_swallowed(option: str) -> None:
     for call in (tirage.sample, tirage.law):
         with pytest.raises(TypeError, match=option):
-            call(TWO, SEEDED, **{option: None})
+            call(TWO, SEEDED, **{option: cast("Any", None)})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import objects
 from prose import description, statement
 from stories import story
-from talks import chat, echo
+from talks import chat, echo, quiz
 
 USER, ASSISTANT, SYSTEM, END = "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"
 
@@ -19,9 +19,10 @@ def chat_text(system: str | None, turns: list[tuple[str, str]]) -> str:
 
 
 def document(rng: random.Random) -> str:
-    """One text: words to repeat (2 in 10), a story or a chat (3 in 10 each), else prose, true sentences or JSON."""
-    if rng.random() < 0.2:
-        return chat_text(None, [echo(rng) for _ in range(rng.randint(1, 3))])
+    """One text: words to repeat or a quiz (1 in 4), a story or a chat (3 in 10 each), else prose, facts or JSON."""
+    drill = rng.random()
+    if drill < 0.25:
+        return chat_text(None, quiz(rng) if drill < 0.2 else [echo(rng) for _ in range(rng.randint(1, 3))])
     kind = rng.random()
     if kind < 0.38:
         return story(rng, short=rng.random() < 0.3)

@@ -250,6 +250,17 @@ MIDDLE: tuple[Callable[[random.Random], Turn], ...] = (
 )
 
 
+QUIZ = (
+    *(arithmetic, arithmetic, arithmetic, opposite, opposite, calendar, fact, animal_sound),
+    *(user_name, own_name, feeling, emoji, echo),
+)
+
+
+def quiz(rng: random.Random) -> list[Turn]:
+    """Four to eight short turns: one document that asks for many facts."""
+    return [rng.choice(QUIZ)(rng) for _ in range(rng.randint(4, 8))]
+
+
 def chat(rng: random.Random) -> tuple[str | None, list[Turn]]:
     """A system text or None, and one to five turns; long answers end the chat sooner."""
     turns = [greeting(rng)] if rng.random() < 0.3 else []

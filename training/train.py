@@ -42,7 +42,7 @@ def copy_loss(scores: list[Tensor], batch: Tensor, bos: int) -> Tensor:
     """How far the watched heads are from looking at earlier places of the next token in the same document.
 
     Small models find out late that names are to be copied from the text before; looking at the right place is the
-    hard half, so it is taught directly. Tokens above one in a hundred of the batch are left out: no name is that common.
+    hard half, so it is taught directly. Tokens above one in a hundred of the batch are left out: names are rarer.
     """
     inputs, targets = batch[:, :-1], batch[:, 1:]
     document = (inputs == bos).cumsum(dim=1)
@@ -135,11 +135,8 @@ def train(model: Llama, tokenizer: Tokenizer, options: argparse.Namespace) -> di
             stepper.zero_grad()
         step, seen = step + 1, seen + batch[:, 1:].numel()
         if step % 20 == 0:
-            speed = seen / minutes / 60
-            print(
-                f"{minutes:6.2f} min  step {step}  loss {loss.item():.4f}  copying {copying.item():.4f}  {speed:.0f} tokens/s",
-                flush=True,
-            )
+            losses = f"loss {loss.item():.4f}  copying {copying.item():.4f}"
+            print(f"{minutes:6.2f} min  step {step}  {losses}  {seen / minutes / 60:.0f} tokens/s", flush=True)
         if minutes - last_saved >= 5:
             last_saved = minutes
             save_model(model, tokenizer, options.out)

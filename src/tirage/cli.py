@@ -170,7 +170,7 @@ def explain(
     """Show every stage of one draw: what each parameter removed, and what was left to draw from."""
     params = parse_options(options)
     text = sys.stdin.read() if prompt == "-" else prompt
-    explanation = open_model(model).explain(text, params, position)
+    explanation = open_model(model).explain(text, params, position=position)
     if html is not None:
         html.write_text(explanation.to_html(), encoding="utf-8")
         note(f"wrote {html}")

@@ -165,7 +165,7 @@ class LLM:
         """The deltas of `chat`."""
         return self._stream(self._chat_request(messages, params))
 
-    def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, position: int = -1) -> Explanation:
+    def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, *, position: int = -1) -> Explanation:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
 
         -1, the default, is the prompt's last token, so the next token to be drawn is explained. The tokens up

@@ -35,11 +35,11 @@ def sample(
     never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
     read by penalties, bad words and n-gram rules. `step`: the position that keys the uniform and that min_tokens
     counts, by default the row's number of output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit
-    first, 1 = allowed.
-    `sample_index` separates the streams of several samples of one request.
+    first, 1 = allowed. `sample_index` separates the streams of several samples of one request.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
-    `Draw.seeds`. Raises ParamsError before any work for a wrong shape, dtype, id or step. SPEC.md S-N to S-L.
+    `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
+    dtype, id or step. SPEC.md S-N to S-L.
     """
     backend = find(logits)
     matrix = backend.as_logits(logits)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage import sampling
+from tirage.backends import Process
 from tirage.backends.numpy.outcome import Chain, Outcome, outcome, request_of, token_logprob, unpacked
-from tirage.backends.numpy.plain import OK, Process, Row
+from tirage.backends.numpy.plain import OK, Row
 from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.keys import keys

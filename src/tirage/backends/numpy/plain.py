@@ -391,4 +391,5 @@ def _share(e: int, s: int, total: int) -> int:
 
 def steps_of(program: NDArray[np.int64]) -> Sequence[Step]:
     """The steps packed in one row of `Rows.programs`."""
-    return [Step(Op(int(p[0])), *(int(operand) for operand in p[1:])) for p in program if p[0]]
+    rows = (step for step in program.tolist() if step[0])
+    return [Step(Op(op), a, b, c, d, e) for op, a, b, c, d, e in rows]

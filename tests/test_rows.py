@@ -1,0 +1,66 @@
+"""The table of what EasyDeL's users rely on, row by row, with the tests that show it or show its refusal."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+REQUIRED = {f"E-{number:03}" for number in range(1, 38)} | {"E-030b"}
+"""The parameter classes of EasyDeL's `sampling_params` module: fields, methods, and their pytree form."""
+
+
+def read(text: str) -> dict[str, list[str]]:
+    """Row -> test ids, from the text of rows.csv; a row given twice is an error."""
+    lines = list(csv.DictReader(text.splitlines()))
+    assert len({line["row"] for line in lines}) == len(lines), "a row is given twice"
+    return {line["row"]: [one.strip() for one in line["evidence"].split(";")] for line in lines}
+
+
+ROWS = read((TESTS / "rows.csv").read_text(encoding="utf-8"))
+
+
+@cache
+def known_tests(name: str) -> dict[str, ast.FunctionDef]:
+    """The tests of a file by the part of their id after the file name."""
+    found: dict[str, ast.FunctionDef] = {}
+    for node in ast.parse((TESTS / name).read_text(encoding="utf-8")).body:
+        members = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        tests = [m for m in members if isinstance(m, ast.FunctionDef) and m.name.startswith("test_")]
+        found |= {prefix + test.name: test for test in tests}
+    return found
+
+
+def exists(evidence: str) -> bool:
+    shape = re.fullmatch(r"tests/(test_\w+\.py)::(\w+(?:::\w+)?)", evidence)
+    return shape is not None and (TESTS / shape[1]).is_file() and shape[2] in known_tests(shape[1])
+
+
+def test_no_row_is_missing() -> None:
+    assert set(ROWS) >= REQUIRED
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_evidence_of_a_row_exists(row: str) -> None:
+    assert [evidence for evidence in ROWS[row] if not exists(evidence)] == []
+
+
+def test_the_check_can_fail() -> None:
+    assert exists("tests/test_rows.py::test_the_check_can_fail")
+    for wrong in (
+        "",
+        "tests/test_rows.py",
+        "tests/test_rows.py::no_such_test",
+        "tests/test_rows.py::exists",
+        "tests/test_nowhere.py::test_x",
+        "test_rows.py::test_the_check_can_fail",
+    ):
+        assert not exists(wrong)
+    with pytest.raises(AssertionError, match="twice"):
+        read("row,evidence\nE-001,a\nE-001,b\n")
