@@ -33,7 +33,7 @@ vectors: $(VENV)/.dev
 	$(BIN)/python scripts/make_vectors.py
 
 docs: $(VENV)/.dev
-	$(BIN)/python scripts/make_reference.py
+	$(BIN)/python -m tirage.params.reference docs/parameters.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -432,7 +432,8 @@ class Schedules(RuleBasedStateMachine):
             for name in REPORTED:
                 together, expected = np.atleast_1d(getattr(drawn, name)[row]), np.atleast_1d(getattr(alone, name)[0])
                 assert together[: expected.size].tobytes() == expected.tobytes(), (name, request)
-            assert [*(drawn.given_logprobs or ())][row] == next(iter(alone.given_logprobs or ()))
+            given = [*(drawn.given_logprobs or ())][row], next(iter(alone.given_logprobs or ()))
+            np.testing.assert_array_equal(*given)
         token = int(alone.token_ids[0])
         if token >= 0:
             request.output.append(token)
@@ -460,4 +461,4 @@ def test_every_schedule_gives_each_request_what_it_draws_alone() -> None:
 
 @pytest.mark.slow
 def test_very_many_schedules_give_each_request_what_it_draws_alone() -> None:
-    check_schedules(1000)
+    check_schedules(400)
