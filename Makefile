@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test check fix lint fast bench vectors docs clean
 
 demo: $(VENV)/.core
-	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7
+	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
