@@ -46,7 +46,7 @@ def logits(shape: str, rows: int, vocab: int, *, seed: int = 20260) -> NDArray[n
     exponent = {"peaked": 1.7, "medium": 1.1}[shape]
     ranks = np.log(np.arange(1, vocab + 1)).astype(np.float32) * np.float32(exponent)
     order = np.argsort(rng.random((rows, vocab), dtype=np.float32), axis=1)
-    return np.float32(9) - ranks[order] + np.float32(0.7) * noise
+    return (np.float32(9) - ranks[order] + np.float32(0.7) * noise).astype(np.float32)
 
 
 def machine() -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tirage.backends.numpy.kernels.bits import (
     value_of,
     weight,
 )
-from tirage.backends.numpy.kernels.passes import BLOCK
+from tirage.backends.numpy.kernels.passes import BLOCK, window_count
 from tirage.backends.numpy.kernels.state import UNIT, member, set_high, set_low
 from tirage.stages import Op
 
@@ -224,11 +224,11 @@ def _point(w, total):
 def mixed_support(x, off, on, share, work):
     """How many tokens the mixture can draw: those of either window that have weight."""
     on_low, on_id = _support_end(on)
-    total = filters.window_count(x, work.block_max, on_low, on_id, on.high_key, on.high_id)
+    total = window_count(x, work.block_max, on_low, on_id, on.high_key, on.high_id)
     if share >> u64(32):
         return total
     low, low_id = _support_end(off)
-    total += filters.window_count(x, work.block_max, low, low_id, off.high_key, off.high_id)
+    total += window_count(x, work.block_max, low, low_id, off.high_key, off.high_id)
     if on_low > low or (on_low == low and on_id < low_id):
         low, low_id = on_low, on_id
     high, high_id = on.high_key, on.high_id
@@ -236,7 +236,7 @@ def mixed_support(x, off, on, share, work):
         high, high_id = off.high_key, off.high_id
     if low > high:
         return total
-    return total - filters.window_count(x, work.block_max, low, low_id, high, high_id)
+    return total - window_count(x, work.block_max, low, low_id, high, high_id)
 
 
 @inline
