@@ -28,22 +28,20 @@ MEASURE = (
 
 
 def main() -> None:
-    rows = []
-    for name, body in SCRIPTS.items():
-        for cached in (False, True):
-            rows.append({"what": name, "kernel_cache": cached, "seconds": round(measure(body, cached), 3)})
-    save("cold_start", rows, notes="wall seconds inside a fresh process, median of 3 (1 for a cold compile)")
+    with tempfile.TemporaryDirectory() as filled:
+        seconds("import tirage; tirage.warmup()", filled)
+        rows = [row(name, body, filled) for name, body in SCRIPTS.items()]
+    rows += [row(name, body, None) for name, body in SCRIPTS.items()]
+    save("cold_start", rows, notes="wall seconds inside a fresh process, median of 3; 1 for a cold compile")
 
 
-def measure(body: str, cached: bool) -> float:
-    """Median seconds of `body` in fresh processes whose kernel cache is filled beforehand, or empty each time."""
+def row(name: str, body: str, filled: str | None) -> dict[str, object]:
+    """One line of the result: with the `filled` kernel cache, or with an empty one each time."""
     runs = []
-    for _ in range(1 if "warmup" in body and not cached else 3):
-        with tempfile.TemporaryDirectory() as cache:
-            if cached:
-                seconds("import tirage; tirage.warmup()", cache)
-            runs.append(seconds(body, cache))
-    return statistics.median(runs)
+    for _ in range(1 if filled is None and "warmup" in body else 3):
+        with tempfile.TemporaryDirectory() as empty:
+            runs.append(seconds(body, filled or empty))
+    return {"what": name, "kernel_cache": filled is not None, "seconds": round(statistics.median(runs), 3)}
 
 
 def seconds(body: str, cache: str) -> float:
