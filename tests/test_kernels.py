@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numba import types
+from numba.core import caching, config
 from numpy.typing import NDArray
 
 from tirage.backends import Drawn, Rows, View
 from tirage.backends.numpy import kernels, outcome
 from tirage.backends.numpy.kernels import passes
+from tirage.backends.numpy.kernels import rows as rows_module
 from tirage.errors import ParamsError
 from tirage.exact import numbers
 from tirage.stages import Op
@@ -257,6 +260,26 @@ def test_random_programs_over_a_whole_vocabulary_draw_what_the_plain_path_draws(
         _assert_same(_expected(logits, rows), kernels.draw(logits, rows, threads=1))
 
 
+MISLEADING = {
+    "heavy tokens unseen": (-2.0, 0.0),
+    "light tokens unseen": (0.0, -2.0),
+    "nearly nothing seen": (-25.0, 0.0),
+}
+
+
+@pytest.mark.parametrize(("seen", "unseen"), MISLEADING.values(), ids=MISLEADING.keys())
+def test_a_sample_that_misleads_the_search_for_a_nucleus_changes_no_draw(seen: float, unseen: float):
+    r = np.random.default_rng(3)
+    ids = np.arange(20_000)
+    sampled = (ids % 64) == 2 * ((ids // passes.BLOCK) % 32)
+    logits = np.where(sampled, seen, unseen) + 0.3 * r.standard_normal((6, ids.size))
+    programs: list[Program] = [[(Op.TOP_P, _mass(r), rule, ties, 0)] for rule, ties in ((0, 0), (1, 1), (2, 0), (0, 1))]
+    programs += [[(Op.TYPICAL, numbers.mass_fraction(p), 0)] for p in (0.2, 0.9)]
+    logits, rows = logits.astype(np.float32), _rows(programs, r)
+
+    _assert_same(_expected(logits, rows), kernels.draw(logits, rows, threads=1))
+
+
 def test_the_number_of_threads_changes_nothing():
     logits, rows = _case(5, 5000, b=23)
 
@@ -301,11 +324,67 @@ def test_a_mask_makes_nan_harmless_and_a_bare_nan_is_reported():
 
 def test_weights_are_computed_without_fused_multiply_add():
     code: Any = passes.block_mass_of
-    code.compile((types.Array(types.float32, 1, "C", readonly=True), types.int32, types.float32, types.float32))
+    row = types.Array(types.float32, 1, "C", readonly=True)
+    code.compile((row, types.int64, types.int32, types.float32, types.float32))
     machine = "\n".join(code.inspect_asm().values())
 
+    assert "tirage_fold_heavy:" in machine
     assert "mul" in machine
     assert re.findall(r"vfn?m(?:add|sub)\d*[ps]s|\bfn?m(?:add|sub)\b|\bfml[as]\b", machine) == []
+
+
+@pytest.fixture
+def lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Path], bool]], None]:
+    """Makes Numba believe that the folders it is told of cannot be written; the user's own is below `tmp_path`."""
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    for name in ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+    def refuse(refused: Callable[[Path], bool]) -> None:
+        def ensure(locator: Any) -> None:
+            if refused(Path(locator.get_cache_path())):
+                raise OSError("read-only file system")
+
+        monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", ensure)
+
+    return refuse
+
+
+def test_in_a_read_only_installation_the_kernels_are_cached_for_the_user(lock: Any):
+    package = Path(rows_module.__file__).parent
+    lock(lambda path: path.is_relative_to(package))
+
+    found = rows_module.dispatcher().stats.cache_path
+
+    assert found is not None
+    assert not Path(found).is_relative_to(package)
+
+
+def test_without_any_folder_to_write_to_the_kernels_go_uncached(lock: Any):
+    lock(lambda path: True)
+
+    assert rows_module.dispatcher().stats.cache_path is None
+
+
+def test_a_cache_that_cannot_be_written_in_the_end_is_done_without(monkeypatch: pytest.MonkeyPatch):
+    class Made:
+        def __init__(self, cache: bool) -> None:
+            self.cache, self.signatures = cache, []
+
+        def compile(self, signature: Any) -> None:
+            if self.cache:
+                raise OSError("no space left on device")
+            self.signatures.append(signature)
+
+        def disable_compile(self) -> None:
+            self.signatures.append("closed")
+
+    monkeypatch.setattr(rows_module, "dispatcher", lambda *, cache=True: Made(cache))
+
+    made = rows_module.compiled()
+
+    assert made.cache is False
+    assert len(made.signatures) == 2
 
 
 def test_rows_that_need_python_or_a_second_draw_are_left_to_the_plain_path():

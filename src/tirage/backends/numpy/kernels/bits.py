@@ -22,10 +22,13 @@ f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.ui
 intrinsic: Any = numba_intrinsic
 compiler: Any = njit
 
-inline: Any = compiler(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_BARE = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
+"""No reference counts: nothing is allocated, and whoever calls `draw` holds every array."""
+
+inline: Any = compiler(forceinline=True, **_BARE)
 """Decorator for scalars and short loops that vanish in their caller."""
 
-kernel: Any = compiler(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+kernel: Any = compiler(nogil=True, forceinline=False, **_BARE)
 """Decorator for functions that are compiled once and called."""
 
 once: Any = compiler(inline="always")
@@ -160,40 +163,51 @@ def frozen(_context, array):
     """The same array, typed read-only, so that scratch rows and callers' rows share one compiled path."""
     view = array.copy(readonly=True)
 
-    def build(ctx, builder, signature, args):
-        ctx.nrt.incref(builder, signature.return_type, args[0])
+    def build(_ctx, _builder, _signature, args):
         return args[0]
 
     return view(array), build
 
 
 @intrinsic
-def hits(_context, x, _start, _low, _high):
-    """uint64 whose bit i tells whether low <= key(x[start + i]) <= high, for 64 logits at once.
+def out_of_line(_context):
+    """Mark the calling function never to be inlined: what is inlined in many places is optimised in each."""
 
-    Written as one vector operation because LLVM does not vectorise a loop that collects bits.
+    def build(ctx, builder, _signature, _args):
+        builder.function.attributes.add("noinline")
+        return ctx.get_dummy_value()
+
+    return types.none(), build
+
+
+@intrinsic
+def hits(_context, x, _start, _low, _high, _skip_low, _skip_high):
+    """uint64 whose bit i tells whether key(x[start + i]) is in [low, high] but not in [skip_low, skip_high].
+
+    For 64 logits at once, as one vector operation, because LLVM does not vectorise a loop that collects bits.
     """
 
     def build(ctx, builder, signature, args):
         wide = ir.VectorType(ir.IntType(32), 64)
         array = ctx.make_array(signature.args[0])(ctx, builder, args[0])
-        at = builder.gep(array.data, [args[1]])
-        b = builder.load(builder.bitcast(at, wide.as_pointer()))
+        b = builder.load(builder.bitcast(builder.gep(array.data, [args[1]]), wide.as_pointer()))
         b.align = 4
         constant = lambda v: ir.Constant(wide, [v] * 64)  # noqa: E731
         sign = builder.ashr(b, constant(31))
         key = builder.sub(builder.xor(b, builder.and_(sign, constant(0x7FFFFFFF))), sign)
-        low, high = (_splat(builder, value, wide) for value in args[2:])
-        inside = builder.and_(
-            builder.icmp_signed(">=", key, low),
-            builder.icmp_signed("<=", key, high),
-        )
-        return builder.bitcast(inside, ir.IntType(64))
 
-    return types.uint64(x, types.int64, types.int32, types.int32), build
+        def within(low, high):
+            above = builder.icmp_signed(">=", key, splat(builder, low, wide))
+            return builder.and_(above, builder.icmp_signed("<=", key, splat(builder, high, wide)))
+
+        found = builder.and_(within(args[2], args[3]), builder.not_(within(args[4], args[5])))
+        return builder.bitcast(found, ir.IntType(64))
+
+    return types.uint64(x, types.int64, *[types.int32] * 4), build
 
 
-def _splat(builder, value, wide):
+def splat(builder, value, wide):
+    """The scalar in every lane of a vector type."""
     one = builder.insert_element(ir.Constant(wide, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), wide.count), [0] * wide.count)
     return builder.shuffle_vector(one, ir.Constant(wide, ir.Undefined), zeros)
@@ -248,6 +262,7 @@ def subtract(high, low, high2, low2):
 @kernel
 def divide(high, low, divisor):
     """Low 64 bits of floor((high * 2^64 + low) / divisor), 0 < divisor < 2^63, by restoring division."""
+    out_of_line()
     rest = u64(0)
     quotient = u64(0)
     for i in range(128):
@@ -283,9 +298,10 @@ def rounded_up(e, s, total):
     return floor + u64(rest)
 
 
-@inline
+@kernel
 def log2_fixed(n):
     """log2(n) * 2^23 as `exact.logs.ilog2` truncates it, int64; n >= 1."""
+    out_of_line()
     e = i64(63)
     while e > 0 and (n >> u64(e)) == u64(0):
         e -= 1
@@ -316,6 +332,7 @@ def logprob(x, m, inverse_t, log_mass):
 @kernel
 def uniform(seed, step, sample, domain):
     """U: 64 bits of Philox4x32-10 (S-W7)."""
+    out_of_line()
     key = u64(seed)
     c0, c1, c2, c3 = u32(step), u32(sample), u32(domain), u32(0)
     k0, k1 = u32(key), u32(key >> _32)

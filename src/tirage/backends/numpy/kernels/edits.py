@@ -17,6 +17,7 @@ from tirage.backends.numpy.kernels.bits import (
     kernel,
     key_of,
     once,
+    out_of_line,
 )
 from tirage.backends.numpy.kernels.passes import BLOCK, block_maximum
 from tirage.stages import Op
@@ -29,6 +30,7 @@ _NEG_INF = f32(-np.inf)
 @kernel
 def has_non_finite(x):
     """True when some logit is NaN or +inf (S-N5)."""
+    out_of_line()
     for i in range(x.size):
         k = key_of(x[i])
         if k >= POS_INF or k < NEG_INF:
@@ -46,6 +48,7 @@ def ban(row, block_max, ids):
 @kernel
 def _put(row, block_max, token, value):
     """Write one logit and keep its block's maximum true."""
+    out_of_line()
     j = token // BLOCK
     old, new = key_of(row[token]), key_of(value)
     row[token] = value
@@ -103,6 +106,7 @@ def edit(row, block_max, program, edit_ids, edit_values, ids, prompt, output, su
 
     `suspicious` tells that the row held a NaN or +inf before the bans, which may have taken it away.
     """
+    out_of_line()
     checked = False
     for i in range(program.shape[0]):
         step = program[i]

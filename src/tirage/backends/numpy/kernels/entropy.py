@@ -19,86 +19,105 @@ from tirage.backends.numpy.kernels.bits import (
     i64,
     inline,
     kernel,
+    key_of,
     log2_fixed,
     multiply,
     once,
+    out_of_line,
     rounded_up,
     shifted,
     subtract,
-    u32,
     u64,
     value_of,
     weight,
 )
 from tirage.backends.numpy.kernels.filters import W_AT_LEAST, lowest_key, sort_list, weigh_list
-from tirage.backends.numpy.kernels.passes import crossing, list_window
-from tirage.backends.numpy.kernels.state import set_high, set_low
+from tirage.backends.numpy.kernels.passes import cut, inside, list_window
+from tirage.backends.numpy.kernels.state import set_high, set_low, shrink
+from tirage.backends.numpy.kernels.vectors import BLOCK, ends, spread
 
 _ONE32 = u64(1) << u64(32)
 
 
 @kernel
-def typical(s, work, p, exceed):
-    """Keep the tokens whose q is nearest to the mean q, ties all, until they hold the mass."""
-    for i in range(s.n):
-        q = i64(exponent(value_of(work.keys[i]), s.m, s.c))
-        work.order[i] = u32(abs(q - s.mean))
-    if exceed:
-        target = shifted(u64(p), i64(32), s.total)[0] + u64(1)
-    else:
-        target = max(rounded_up(u64(p), i64(32), s.total), u64(1))
-    widest, _ = crossing(work.order, work.mass, s.n, u64(0), target, work.table)
-    _keep_order_up_to(s, work, widest)
-
-
-@once
-def _keep_order_up_to(s, work, widest):
-    """Keep the listed tokens whose `order` is at most `widest`; they are neighbours in key order."""
-    n = i64(0)
-    high, high_id, low = NEG_INF, i32(0), MAX_KEY
-    for i in range(s.n):
-        if work.order[i] > widest:
-            continue
-        k, t = work.keys[i], work.ids[i]
-        work.keys[n], work.ids[n] = k, t
-        n += 1
-        if k > high:
-            high, high_id = k, t
-        low = min(low, k)
-    changed = n < s.n
-    s.n = n
-    if changed:
-        if high < s.high_key:
-            set_high(s, high, high_id)
-        set_low(s, low, MAX_KEY)
-        s.loose = 0
-
-
-@kernel
-def top_n_sigma(s, work, e, shift):
+def top_n_sigma(x, s, work, e, shift):
     """Keep x >= largest - n * standard deviation, measured in fixed point relative to the widest distance."""
+    out_of_line()
     top = value_of(s.high_key)
-    widest = f32(0)
-    for i in range(s.n):
-        widest = max(widest, _distance(top, work.keys[i]))
+    widest = _distance(top, _smallest(x, s, work))
     if widest == f32(0):
         return
     unit = _power_of_two(29 - _binary_exponent(widest))
-    s1, high, low = u64(0), u64(0), u64(0)
-    for i in range(s.n):
-        v = u64(i64(f64(_distance(top, work.keys[i])) * unit))
-        square = v * v
-        s1 += v
-        high += square >> u64(32)
-        low += square & u64(0xFFFFFFFF)
-    high, low = add(high >> u64(32), high << u64(32), u64(0), low)
-    limit = shifted(u64(e), shift + 1, _root(_variance(u64(s.n), s1, high, low) << u64(2)))[0]
-    bound = s.high_key
-    for i in range(s.n):
-        v = u64(i64(f64(_distance(top, work.keys[i])) * unit))
-        if v <= limit:
-            bound = min(bound, work.keys[i])
-    set_low(s, bound, MAX_KEY)
+    n, s1, high, low = _sums(x, s, work, top, unit)
+    limit = shifted(u64(e), shift + 1, _root(_variance(u64(n), s1, high, low) << u64(2)))[0]
+    above, bound = i64(NEG_INF), i64(s.high_key)
+    while bound - above > 1:
+        middle = (above + bound) >> 1
+        if u64(i64(f64(_distance(top, i32(middle))) * unit)) <= limit:
+            bound = middle
+        else:
+            above = middle
+    set_low(s, i32(bound), MAX_KEY)
+
+
+@once
+def _smallest(x, s, work):
+    """Smallest key in the window."""
+    least = s.high_key
+    if s.compact:
+        for i in range(s.n):
+            least = min(least, work.keys[i])
+    elif s.low_key <= s.floor:
+        least = s.floor
+    else:
+        for j in range(work.block_max.size):
+            if work.block_max[j] >= s.low_key:
+                least = min(least, _least_of_block(x, j, s))
+    return least
+
+
+@inline
+def _least_of_block(x, j, s):
+    least = ends(x, j, (s.low_key, s.high_key))[1]
+    if least != s.low_key:
+        return least
+    # Only some of the tokens that equal the lower end may be in.
+    least = s.high_key
+    for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
+        k = key_of(x[i])
+        if inside(k, i, s):
+            least = min(least, k)
+    return least
+
+
+@once
+def _sums(x, s, work, top, unit):
+    """(tokens, sum of v, 128-bit sum of v * v) over the window, v = distance below the largest in units."""
+    n, s1, high, low = s.n, u64(0), u64(0), u64(0)
+    if s.compact:
+        for i in range(s.n):
+            v = u64(i64(f64(_distance(top, work.keys[i])) * unit))
+            s1 += v
+            high, low = add(high, low, u64(0), v * v)
+        return n, s1, high, low
+    n = i64(0)
+    for j in range(work.block_max.size):
+        if work.block_max[j] < s.low_key:
+            continue
+        mixed, least, most = cut(j, x.size, s.low_key, s.low_id, s.high_key, s.high_id)
+        if mixed:
+            for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
+                k = key_of(x[i])
+                if inside(k, i, s):
+                    v = u64(i64(f64(_distance(top, k)) * unit))
+                    n, s1 = n + 1, s1 + v
+                    high, low = add(high, low, u64(0), v * v)
+        else:
+            count, sum_v, top_words, low_words = spread(x, j, (top, unit, least, most))
+            n, s1 = n + i64(count), s1 + sum_v
+            high, low = add(high, low, top_words >> u64(32), top_words << u64(32))
+            high, low = add(high, low, u64(0), low_words)
+    return n, s1, high, low
 
 
 @inline
@@ -152,9 +171,10 @@ def _root(n):
 
 @kernel
 def dynamic_temperature(s, c, inverse_t, low, e, shift):
-    """Set T between T min and T max by (H / H max) ** exponent, entropies at T = 1 over the list, in integers."""
-    entropy = s.mean + log2_fixed(s.entropy_mass) - UNIT_LOG
-    most = log2_fixed(u64(s.n))
+    """Set T between T min and T max by (H / H max) ** exponent, entropies at T = 1 over the window, in integers."""
+    out_of_line()
+    entropy = s.mean + log2_fixed(s.total) - UNIT_LOG
+    most = log2_fixed(u64(s.members))
     fraction = u64(0)
     if entropy > 0 and most > 0:
         octaves = max(log2_fixed(u64(most)) - log2_fixed(u64(entropy)), i64(0))
@@ -170,6 +190,7 @@ def dynamic_temperature(s, c, inverse_t, low, e, shift):
 @kernel
 def top_h(s, work, h):
     """Of a list of at most 100 tokens, keep the prefix that holds the share of their entropy."""
+    out_of_line()
     sort_list(s, work)
     log_mass = log2_fixed(weigh_list(s, work, s.n)) - UNIT_LOG
     all_high, all_low = u64(0), u64(0)
@@ -203,8 +224,12 @@ def _entropy_of(s, work, i, log_mass):
 
 
 @kernel
-def xtc(x, s, work, e, shift, strict):
-    """Drop every token at or above the threshold but the last of them."""
+def xtc(x, s, work, e, shift, strict, drawn):
+    """Drop every token at or above the threshold but the last of them; leaves the window weighed.
+
+    When `drawn` is false, `s` is a copy of the state that owns `work`, whose masses then stay as they are.
+    """
+    out_of_line()
     share = shifted(u64(e), shift, s.total)[0] + u64(1) if strict else rounded_up(u64(e), shift, s.total)
     share = max(share, u64(1))
     if weight(exponent(value_of(s.high_key), s.m, s.c)) < share:
@@ -222,4 +247,22 @@ def xtc(x, s, work, e, shift, strict):
             if k <= last:
                 last, token = k, work.ids[i]
     if above >= 2:
-        set_high(s, last, token)
+        _remove_before(s, work, n, bound, last, token, drawn)
+
+
+@once
+def _remove_before(s, work, n, bound, last, token, drawn):
+    """Lower the upper end to a token and take what went from the masses."""
+    total, members = s.total, s.members
+    for i in range(n):
+        k = work.keys[i]
+        if k >= bound and not (k == last and work.ids[i] == token):
+            w = weight(exponent(value_of(k), s.m, s.c))
+            total, members = total - w, members - 1
+            if drawn and not s.compact:
+                work.block_mass[work.ids[i] // BLOCK] -= w
+    known = s.members >= 0
+    set_high(s, last, token)
+    s.total, s.members, s.weighed, s.loose = total, members if known else i64(-1), 1, 0
+    if drawn and s.compact:
+        shrink(s, work)

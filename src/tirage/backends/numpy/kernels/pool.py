@@ -20,20 +20,17 @@ _SMALL = 1 << 21
 
 
 class _Scratch(threading.local):
-    """One thread's buffers, grown to the largest vocabulary seen."""
+    """One thread's arrays, for the vocabulary drawn from last."""
 
     size = 0
-    buffer: NDArray[np.int64]
-    states: Any
+    work: Any = None
 
-    def arrays(self, vocab_size: int) -> tuple[NDArray[np.int64], Any]:
-        from tirage.backends.numpy.kernels.state import STATE, buffer_size
+    def of(self, vocab_size: int) -> Any:
+        from tirage.backends.numpy.kernels.state import scratch
 
-        if self.size < vocab_size:
-            self.buffer = np.empty(buffer_size(vocab_size), np.int64)
-            self.states = np.zeros(3, STATE)
-            self.size = vocab_size
-        return self.buffer, self.states
+        if self.size != vocab_size:
+            self.work, self.size = scratch(vocab_size), vocab_size
+        return self.work
 
 
 _scratch = _Scratch()
@@ -143,5 +140,4 @@ def _inputs(logits: NDArray[np.float32], rows: Rows) -> tuple[Any, ...]:
 
 
 def _share(arguments: tuple[Any, ...], lo: int, hi: int, results: tuple[Any, ...]) -> None:
-    buffer, states = _scratch.arrays(arguments[0].shape[1])
-    warm.entry()(*arguments, lo, hi, buffer, states, *results)
+    warm.entry()(*arguments, lo, hi, _scratch.of(arguments[0].shape[1]), *results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tirage.backends.numpy.kernels import entropy, filters
+from tirage.backends.numpy.kernels import entropy, filters, nucleus
 from tirage.backends.numpy.kernels.bits import (
     MAX_KEY,
     NEG_INF,
@@ -23,12 +23,14 @@ from tirage.backends.numpy.kernels.bits import (
     logprob,
     multiply,
     once,
+    out_of_line,
     u64,
     value_of,
     weight,
 )
-from tirage.backends.numpy.kernels.passes import BLOCK, window_count
+from tirage.backends.numpy.kernels.passes import first_with, window_count
 from tirage.backends.numpy.kernels.state import UNIT, member, set_high, set_low
+from tirage.backends.numpy.kernels.vectors import BLOCK
 from tirage.stages import Op
 
 _GREEDY, _TEMPERATURE, _DYNAMIC = int(Op.GREEDY), int(Op.TEMPERATURE), int(Op.DYNAMIC_TEMPERATURE)
@@ -42,7 +44,7 @@ _ONE40 = u64(1) << u64(40)
 @kernel
 def run(x, s, work, program, coin):
     """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed."""
-    if _joint_ahead(program, 0):
+    if _joint_ahead(program, i64(0)):
         filters.weigh(x, s, work)
         s.base = s.total
     for i in range(program.shape[0]):
@@ -56,15 +58,16 @@ def run(x, s, work, program, coin):
             s.m, s.weighed = value_of(s.high_key), 0
         if op in (_TOP_K, _TOP_H):
             filters.top_k(x, s, work, step[1] if op == _TOP_K else i64(_TOP_H_TOKENS), op == _TOP_K and step[2] != 0)
-        if op in (_TYPICAL, _ETA, _TOP_N_SIGMA, _DYNAMIC, _TOP_H):
+        if op == _TOP_H:
             filters.compact(x, s, work)
         if op in (_TYPICAL, _ETA, _DYNAMIC):
-            filters.find_mean(s, work, UNIT if op == _DYNAMIC else s.c)
-        weighs = op in (_TYPICAL, _ETA, _EPSILON, _TOP_H) or (op == _XTC and coin)
-        if weighs or (op == _TOP_P and not (filters.is_flat(s, work) and not s.compact)):
+            filters.find_mean(x, s, work, UNIT if op == _DYNAMIC else s.c)
+        if op in (_TOP_P, _EPSILON, _TOP_H) or (op == _XTC and coin):
             filters.weigh(x, s, work)
         if op == _TOP_P:
-            filters.top_p(x, s, work, step[1], step[2], step[3] != 0, step[4] != 0)
+            nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3] != 0, step[4] != 0)
+        elif op == _TYPICAL:
+            nucleus.keep_nearest(x, s, work, nucleus.BY_DISTANCE, step[1], step[2], op != 0, op == 0)
         else:
             _cut(x, s, work, step, coin)
         if s.loose:
@@ -93,14 +96,12 @@ def _cut(x, s, work, step, coin):
         filters.epsilon(s, step[1], step[2])
     elif op == _ETA:
         filters.eta(s, step[1], step[2], step[3])
-    elif op == _TYPICAL:
-        entropy.typical(s, work, step[1], step[2] != 0)
     elif op == _TOP_N_SIGMA:
-        entropy.top_n_sigma(s, work, step[1], step[2])
+        entropy.top_n_sigma(x, s, work, step[1], step[2])
     elif op == _TOP_H:
         entropy.top_h(s, work, step[1])
     elif op == _XTC and coin:
-        entropy.xtc(x, s, work, step[2], step[3], step[4] != 0)
+        entropy.xtc(x, s, work, step[2], step[3], step[4] != 0, coin)
 
 
 @kernel
@@ -115,7 +116,7 @@ def _joint_ahead(program, start):
     return False
 
 
-@kernel
+@once
 def greedy(x, s, work):
     """Keep the largest logit of the window, lowest id."""
     key, token = s.high_key, i32(-1)
@@ -125,7 +126,7 @@ def greedy(x, s, work):
                 token = work.ids[i]
                 break
     else:
-        token = _first_at(x, s, work, key)
+        token = first_with(x, work.block_max, key, s.high_id, work.keys, work.ids)
     s.compact, s.n, s.greedy = 1, 1, 1
     work.keys[0], work.ids[0], work.mass[0] = key, token, _ONE40
     set_high(s, key, token)
@@ -134,17 +135,6 @@ def greedy(x, s, work):
 
 
 @once
-def _first_at(x, s, work, key):
-    """Lowest id in the window whose key is `key`."""
-    for j in range(work.block_max.size):
-        if work.block_max[j] >= key:
-            for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
-                if key_of(x[i]) == key and i >= s.high_id:
-                    return i32(i)
-    return i32(-1)
-
-
-@kernel
 def pick(x, s, work, u):
     """The token that the uniform `u` draws: inverse transform in token-id order (S-W5)."""
     r, _ = multiply(u, s.total)
@@ -190,6 +180,7 @@ def first_positive(s):
 @kernel
 def branch_logprob(s, value, token):
     """ln of a kept token's probability in this branch (S-L2); -inf outside the window."""
+    out_of_line()
     if not member(s, key_of(value), token):
         return f32(-np.inf)
     if s.greedy:
@@ -220,9 +211,15 @@ def _point(w, total):
     return divide(w >> u64(1), w << u64(63), total)
 
 
-@kernel
-def mixed_support(x, off, on, share, work):
-    """How many tokens the mixture can draw: those of either window that have weight."""
+@once
+def mixed_support(x, off, on, share, work, nested):
+    """How many tokens the mixture can draw: those of either window that have weight; `nested`: on lies in off."""
+    if nested:
+        s = on if share >> u64(32) else off
+        low, low_id = _support_end(s)
+        if s.members >= 0 and low <= max(s.low_key, s.floor):
+            return s.members
+        return window_count(x, work.block_max, low, low_id, s.high_key, s.high_id)
     on_low, on_id = _support_end(on)
     total = window_count(x, work.block_max, on_low, on_id, on.high_key, on.high_id)
     if share >> u64(32):

@@ -9,18 +9,13 @@ from tirage.backends.numpy.kernels import filters
 from tirage.backends.numpy.kernels.bits import (
     NEG_INF,
     POS_INF,
-    UNIT_LOG,
     f32,
     frozen,
     i32,
     i64,
     kernel,
     key_of,
-    ln_of,
-    log2_fixed,
-    logprob,
     once,
-    value_of,
 )
 from tirage.backends.numpy.kernels.passes import find_maxima, total_mass
 from tirage.backends.numpy.kernels.program import branch_logprob
@@ -30,41 +25,24 @@ _RAW, _SAMPLED = int(View.RAW), int(View.SAMPLED)
 
 
 @once
-def view_sampled(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
-    """Report the law the token was drawn from; shortens the window of `s`, so it comes last."""
+def _show(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
+    """Report the law that the state stands for; shortens its window, so it comes last."""
     key = key_of(x[token])
     lp[0] = branch_logprob(s, x[token], token)
     rank[0] = 1 + filters.count(x, s, work, i32(key + i32(1)))
     for i in range(asked.size):
-        asked_lp[i] = branch_logprob(s, x[asked[i]], asked[i])
+        asked_lp[i] = branch_logprob(s, x[asked[i]], i64(asked[i]))
     if top_n > 0:
         n = _list_top(x, s, work, top_n)
         for i in range(n):
-            t = work.ids[work.order[i]]
+            t = i64(work.ids[work.order[i]])
             top_ids[i], top_lp[i] = t, branch_logprob(s, x[t], t)
-
-
-@once
-def view_row(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
-    """Report a whole row whose window, temperature and mass are in `s`."""
-    key = key_of(x[token])
-    log_mass = ln_of(log2_fixed(s.total) - UNIT_LOG)
-    m, inverse_t = s.m, s.inverse_t
-    lp[0] = logprob(x[token], m, inverse_t, log_mass)
-    rank[0] = 1 + filters.count(x, s, work, i32(key + i32(1)))
-    for i in range(asked.size):
-        asked_lp[i] = logprob(x[asked[i]], m, inverse_t, log_mass)
-    if top_n > 0:
-        n = _list_top(x, s, work, top_n)
-        for i in range(n):
-            at = work.order[i]
-            top_ids[i], top_lp[i] = work.ids[at], logprob(value_of(work.keys[at]), m, inverse_t, log_mass)
 
 
 @kernel
 def _list_top(x, s, work, top_n):
     """Length of the sorted list of the window's first tokens."""
-    filters.top_k(x, s, work, i64(top_n), False)
+    filters.top_k(x, s, work, i64(top_n), top_n < 0)
     filters.compact(x, s, work)
     filters.sort_list(s, work)
     return s.n
@@ -73,9 +51,15 @@ def _list_top(x, s, work, top_n):
 @kernel
 def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Write the view that the row asks for; `whole` is spare state for views of the whole row."""
-    if view == _SAMPLED:
-        view_sampled(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)
-        return
+    if view != _SAMPLED:
+        x = _take_whole(logits, x, s, whole, work, copied, view)
+    shown = s if view == _SAMPLED else whole
+    _show(x, shown, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)
+
+
+@once
+def _take_whole(logits, x, s, whole, work, copied, view):
+    """The row that a raw or processed view is of; sets `whole` to its law."""
     high, low = s.ceiling, s.floor
     if view == _RAW and copied:
         x = logits
@@ -91,4 +75,4 @@ def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, ran
     if view != _RAW and not s.greedy:
         whole.c, whole.inverse_t = s.c, s.inverse_t
     whole.total = total_mass(x, work.block_max, whole.m, whole.c, work.block_mass)
-    view_row(x, whole, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)
+    return x

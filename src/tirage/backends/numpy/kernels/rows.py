@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 from numba import njit, types
 
 from tirage.backends import View
-from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, kernel, once, u64, uniform
+from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, kernel, once, u64, uniform
 from tirage.backends.numpy.kernels.edits import edit
+from tirage.backends.numpy.kernels.entropy import xtc
 from tirage.backends.numpy.kernels.filters import count
-from tirage.backends.numpy.kernels.passes import copy_row, find_maxima
+from tirage.backends.numpy.kernels.passes import copy_row, find_maxima, largest
 from tirage.backends.numpy.kernels.program import (
     branch_logprob,
     first_positive,
@@ -23,25 +25,31 @@ from tirage.backends.numpy.kernels.program import (
     run,
 )
 from tirage.backends.numpy.kernels.report import report
-from tirage.backends.numpy.kernels.state import STATE, carve, enter
+from tirage.backends.numpy.kernels.state import STATE, Work, enter
 from tirage.exact.philox import Domain
 from tirage.stages import FIRST_FILTER, Op
+
+_log = logging.getLogger("tirage")
 
 _OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
 _FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(Op.XTC)
 _NONE = int(View.NONE)
-_DRAW, _COIN = int(Domain.DRAW), int(Domain.XTC)
+_DRAW, _COIN = i32(Domain.DRAW), i32(Domain.XTC)
 
 
 @once
-def _xtc_share(program):
-    """How often XTC acts, in units of 2^-32; 0 without XTC."""
+def _find_xtc(program):
+    """(how often XTC acts in units of 2^-32, its place, whether it comes last); 0 without XTC."""
+    share, at, last = u64(0), 0, True
     for i in range(program.shape[0]):
-        if program[i, 0] == 0:
+        op = program[i, 0]
+        if op == 0:
             break
-        if program[i, 0] == _XTC_OP:
-            return u64(program[i, 1])
-    return u64(0)
+        if op == _XTC_OP and share == u64(0):
+            share, at = u64(program[i, 1]), i
+        else:
+            last = share == u64(0)
+    return share, at, last
 
 
 @once
@@ -59,16 +67,21 @@ def _judge(high, low):
 
 @once
 def _draw_branch(x, work, program, high, low, seed, step, sample):
-    """Token of a row, drawn with XTC's coin; leaves the branch in states[0], the other one in states[1]."""
-    share = _xtc_share(program)
-    s = work.states[0]
+    """(token, XTC's coin, its share, nested); leaves the drawn branch in states[0], the other one in states[1]."""
+    share, at, nested = _find_xtc(program)
+    s, other = work.states[0], work.states[1]
     coin = share > u64(0) and (uniform(seed, step, sample, _COIN) >> u64(32)) < share
-    for turn in range(2 if share else 1):
+    turns = 2 if share > u64(0) and not nested else 1
+    for turn in range(turns):
         if turn:
             work.states[1] = work.states[0]
         enter(s, high, low)
-        run(x, s, work, program, coin == (turn == 1 or not share))
-    return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share
+        run(x, s, work, program, turns == 2 and coin == (turn == 1))
+    if share > u64(0) and nested:
+        work.states[1] = work.states[0]
+        e = program[at]
+        xtc(x, s if coin else other, work, e[2], e[3], e[4] != 0, coin)
+    return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share, nested
 
 
 def _entry(digest: int) -> Any:
@@ -76,12 +89,11 @@ def _entry(digest: int) -> Any:
 
     def draw_rows(
         logits, programs, edit_ids, edit_values, count_start, count_ids, prompt_counts, output_counts, masks,
-        seeds, steps, samples, views, top_n, asked_start, asked_ids, lo, hi, buffer, states,
+        seeds, steps, samples, views, top_n, asked_start, asked_ids, lo, hi, work,
         tokens, sampled, support, status, logprobs, ranks, top_ids, top_logprobs, asked,
     ):  # fmt: skip
         if digest == 0:
             return
-        work = carve(buffer, states, logits.shape[1])
         for r in range(lo, hi):
             program, x = programs[r], logits[r]
             words = masks[r] if masks.shape[0] else edit_ids[:0]
@@ -100,20 +112,20 @@ def _entry(digest: int) -> Any:
                     work.row, work.block_max, program, edit_ids, edit_values,
                     count_ids[c], prompt_counts[c], output_counts[c], suspicious,
                 )  # fmt: skip
-                high, low = work.block_max.max(), MIN_KEY
+                high, low = largest(work.block_max), MIN_KEY
                 status[r] = _NON_FINITE if bad else (_NO_TOKEN if high <= NEG_INF else _OK)
             else:
                 status[r] = _judge(high, low)
             if status[r] != _OK:
                 top_logprobs[r, :] = np.nan
                 continue
-            token, coin, share = _draw_branch(x, work, program, high, low, seeds[r], steps[r], samples[r])
+            token, coin, share, nested = _draw_branch(x, work, program, high, low, seeds[r], steps[r], samples[r])
             s, other = work.states[0], work.states[1]
             tokens[r] = token
             if share:
                 off, on = (other, s) if coin else (s, other)
                 sampled[r] = mixed_logprob(off, on, share, x[token], token)
-                support[r] = mixed_support(x, off, on, share, work)
+                support[r] = mixed_support(x, off, on, share, work, nested)
             else:
                 sampled[r] = branch_logprob(s, x[token], token)
                 support[r] = count(x, s, work, first_positive(s))
@@ -136,10 +148,12 @@ def _signature() -> Any:
         return types.Array(kind, dimensions, "C")
 
     f4, i1, i4, i8 = types.float32, types.int8, types.int32, types.int64
-    state = types.Array(numba_type(STATE), 1, "C")
+    u4, u8 = types.uint32, types.uint64
+    kinds = (f4, i4, u8, i4, i4, u4, u8, u8, numba_type(STATE))
+    work = types.NamedTuple([made(kind) for kind in kinds], Work)
     return types.void(
         given(f4, 2), given(i8, 3), given(i4), given(f4), given(i8), given(i4), given(i4), given(i4), given(i4, 2),
-        given(i8), given(i8), given(i8), given(i1), given(i4), given(i8), given(i4), i8, i8, made(i8), state,
+        given(i8), given(i8), given(i8), given(i1), given(i4), given(i8), given(i4), i8, i8, work,
         made(i8), made(f4), made(i8), made(i1), made(f4), made(i8), made(i8, 2), made(f4, 2), made(f4),
     )  # fmt: skip
 
@@ -156,14 +170,30 @@ def _source_digest() -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little") | 1
 
 
-def compiled() -> Any:
-    """The compiled entry, from the cache when it is there; without a writable cache it is compiled each time."""
+def dispatcher(*, cache: bool = True) -> Any:
+    """The entry before it is compiled, with a cache where Numba finds a folder that it may write to.
+
+    That is NUMBA_CACHE_DIR, else this package's `__pycache__`, else the user's cache folder.
+    """
     entry = _entry(_source_digest())
-    options = {"nogil": True, "error_model": "numpy"}
+    options = {"nogil": True, "error_model": "numpy", "_nrt": False}
+    if cache:
+        try:
+            return njit(cache=True, **options)(entry)
+        except RuntimeError as error:
+            _log.debug("the kernels are compiled in each process: %s", error)
+    return njit(**options)(entry)
+
+
+def compiled() -> Any:
+    """The compiled entry, from the cache when it is there; without a cache it is compiled each time."""
+    made = dispatcher()
     try:
-        dispatcher = njit(cache=True, **options)(entry)
-    except RuntimeError:
-        dispatcher = njit(**options)(entry)
-    dispatcher.compile(_signature())
-    dispatcher.disable_compile()
-    return dispatcher
+        made.compile(_signature())
+    except OSError as error:
+        # The folder was there, but the cache could not be read or written: a full disk, say.
+        _log.debug("the kernels are not cached: %s", error)
+        made = dispatcher(cache=False)
+        made.compile(_signature())
+    made.disable_compile()
+    return made

@@ -20,9 +20,10 @@ from tirage.backends.numpy.kernels.bits import (
     i64,
     inline,
     kernel,
+    out_of_line,
     value_of,
 )
-from tirage.backends.numpy.kernels.passes import BLOCK
+from tirage.backends.numpy.kernels.vectors import BLOCK
 from tirage.exact.numbers import temperature_constant
 
 UNIT = temperature_constant(1.0)
@@ -46,8 +47,8 @@ STATE = np.dtype(
         ("greedy", "i4"),
         ("trimmed", "i4"),  # id of the token that a truncated top-p cut short, or -1
         ("n", "i8"),  # length of the compact list
-        ("mean", "i8"),  # Qbar, and the mass it was taken over
-        ("entropy_mass", "u8"),
+        ("members", "i8"),  # tokens in the window, -1 when nobody has counted
+        ("mean", "i8"),  # Qbar
         ("total", "u8"),  # mass of the window, when weighed
         ("base", "u8"),  # mass that joint filters judge on
         ("left", "u8"),  # weight left to the trimmed token
@@ -57,7 +58,7 @@ STATE = np.dtype(
 
 
 class Work(NamedTuple):
-    """Scratch of one thread, views of one buffer: nothing is allocated per row."""
+    """Scratch of one thread: nothing is allocated per row."""
 
     row: Any
     block_max: Any
@@ -70,62 +71,52 @@ class Work(NamedTuple):
     states: Any
 
 
-def buffer_size(vocab_size: int) -> int:
-    """int64 words that `carve` needs for this vocabulary."""
-    v = _padded(vocab_size)
-    return 2 * (v // BLOCK) + 4 * (v // 2) + v + 256
-
-
-def _padded(vocab_size: int) -> int:
-    return (vocab_size // BLOCK + 2) * BLOCK
-
-
-@kernel
-def carve(buffer, states, vocab_size):
-    """Work whose arrays share `buffer`."""
-    v = (vocab_size // BLOCK + 2) * BLOCK
-    blocks = (vocab_size + BLOCK - 1) // BLOCK
-    room = v // BLOCK
-    half = v // 2
-    a = 2 * room
-    b = a + 4 * half
+def scratch(vocab_size: int) -> Work:
+    """Fresh scratch for rows of this size. The lists have room for the token past the end that a pass may write."""
+    blocks = -(-vocab_size // BLOCK)
+    room = (blocks + 1) * BLOCK
     return Work(
-        buffer[a : a + half].view(np.float32)[:vocab_size],
-        buffer[:room].view(np.int32)[:blocks],
-        buffer[room : 2 * room].view(np.uint64)[:blocks],
-        buffer[a + half : a + 2 * half].view(np.int32),
-        buffer[a + 2 * half : a + 3 * half].view(np.int32),
-        buffer[a + 3 * half : b].view(np.uint32),
-        buffer[b : b + v].view(np.uint64),
-        buffer[b + v : b + v + 256].view(np.uint64),
-        states,
+        row=np.empty(vocab_size, np.float32),
+        block_max=np.empty(blocks, np.int32),
+        block_mass=np.empty(blocks, np.uint64),
+        keys=np.empty(room, np.int32),
+        ids=np.empty(room, np.int32),
+        order=np.empty(room, np.uint32),
+        mass=np.empty(room, np.uint64),
+        table=np.empty(256, np.uint64),
+        states=np.zeros(3, STATE),
     )
 
 
 @kernel
 def enter(s, high, low):
     """Reset `s` to a row whose keys lie in [low, high]: everything above -inf is in, T = 1."""
+    out_of_line()
     s.low_key, s.low_id = i32(NEG_INF + i32(1)), MAX_KEY
     s.high_key, s.high_id = high, i32(0)
     s.floor, s.ceiling = low, high
     s.m, s.c, s.inverse_t = value_of(high), UNIT, f32(1)
     s.whole, s.compact, s.weighed, s.loose, s.greedy, s.trimmed = 1, 0, 0, 0, 0, -1
-    s.n, s.total, s.base, s.left = 0, 0, 0, 0
+    s.n, s.members, s.total, s.base, s.left = 0, -1, 0, 0, 0
 
 
 @kernel
 def set_low(s, key, token):
-    """Raise the lower end to (key, token), if that is higher."""
+    """Raise the lower end to (key, token), if that is higher and above some token of the row."""
+    out_of_line()
+    if key < s.floor or (key == s.floor and token == MAX_KEY):
+        return
     if (key > s.low_key) or ((key == s.low_key) and (token < s.low_id)):
         s.low_key, s.low_id = key, token
-        s.whole, s.weighed, s.loose = 0, 0, 1
+        s.whole, s.weighed, s.loose, s.members = 0, 0, 1, -1
 
 
-@inline
+@kernel
 def set_high(s, key, token):
     """Lower the upper end to (key, token)."""
+    out_of_line()
     s.high_key, s.high_id = key, token
-    s.whole, s.weighed, s.loose = 0, 0, 1
+    s.whole, s.weighed, s.loose, s.members = 0, 0, 1, -1
 
 
 @inline
@@ -139,6 +130,7 @@ def member(s, key, token):
 @kernel
 def shrink(s, work):
     """Drop from the compact list what the window no longer holds."""
+    out_of_line()
     n = i64(0)
     for i in range(s.n):
         k, t = work.keys[i], work.ids[i]

@@ -1,0 +1,246 @@
+"""Folds of one block of logits, as explicit vector code: the loops where a draw spends its time.
+
+Written as LLVM vectors rather than as Numba loops, so that width and speed do not hang on what the loop vectoriser
+makes of a loop, and so that there is less to compile. Each operation is rounded once, without fastmath, exactly like
+its scalar namesake in `bits`.
+
+Every fold is called as `fold(x, block, operands)`: `x` float32 [V], `operands` a tuple of scalars. It gives a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from tirage.backends.numpy.kernels.bits import intrinsic, splat
+from tirage.exact.keys import FLT_MAX, TINY_BITS
+from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
+
+BLOCK = 256
+_LANES = 64
+_BIT, _WORD, _LONG = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_WORDS, _LONGS = ir.VectorType(_WORD, _LANES), ir.VectorType(_LONG, _LANES)
+_REALS, _DOUBLES = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.DoubleType(), _LANES)
+_MOST, _LEAST = 0x7FFFFFFF, -0x80000000
+
+Step = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
+
+
+def _all(kind: Any, value: float) -> Any:
+    return ir.Constant(kind, [value] * _LANES)
+
+
+def _words(value: int) -> Any:
+    return _all(_WORDS, value)
+
+
+def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]]) -> Callable[[Step], Any]:
+    """Decorator: an intrinsic from a step that maps a vector of logits to one vector for each of `sums`.
+
+    `sums` names the reductions ("add", "smax", "smin") and the lane type of each result.
+    """
+
+    def decorate(step: Step) -> Any:
+        def generate(ctx, builder, signature, args):
+            array = ctx.make_array(signature.args[0])(ctx, builder, args[0])
+            given = [builder.extract_value(args[2], i) for i in range(len(operands))]
+            function = _function(builder.module, step, sums, [value.type for value in given])
+            found = builder.call(function, [array.data, array.nitems, args[1], *given])
+            parts = [builder.extract_value(found, i) for i in range(len(sums))]
+            return ctx.make_tuple(builder, signature.return_type, parts)
+
+        result = types.Tuple(tuple(types.int32 if lane == _WORD else types.uint64 for _, lane in sums))
+        return intrinsic(lambda _context, x, _block, _given: (result(x, types.int64, types.Tuple(operands)), generate))
+
+    return decorate
+
+
+def _function(module, step, sums, kinds):
+    """The fold as a function of its own: inlined, its body would be optimised again wherever it is used."""
+    name = f"tirage_fold_{step.__name__}"
+    known = module.globals.get(name)
+    if known is not None:
+        return known
+    row = ir.FloatType().as_pointer()
+    result = ir.LiteralStructType([lane for _, lane in sums])
+    function = ir.Function(module, ir.FunctionType(result, [row, _LONG, _LONG, *kinds]), name)
+    function.linkage = "linkonce_odr"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    data, size, block, *values = function.args
+    given = [splat(builder, value, ir.VectorType(value.type, _LANES)) for value in values]
+    totals = [cgutils.alloca_once_value(builder, _all(_of(lane), _START[how])) for how, lane in sums]
+
+    def visit(logits):
+        for (how, _), total, value in zip(sums, totals, step(builder, logits, given), strict=True):
+            builder.store(_JOIN[how](builder, builder.load(total), value), total)
+
+    _each(builder, data, size, block, visit)
+    found = ir.Constant(result, ir.Undefined)
+    for i, ((how, _), total) in enumerate(zip(sums, totals, strict=True)):
+        found = builder.insert_value(found, _reduced(builder, how, builder.load(total)), i)
+    builder.ret(found)
+    return function
+
+
+def _of(lane: Any) -> Any:
+    return _WORDS if lane == _WORD else _LONGS
+
+
+_START = {"add": 0, "smax": _LEAST, "smin": _MOST}
+_JOIN: dict[str, Callable[..., Any]] = {
+    "add": lambda b, x, y: b.add(x, y),
+    "smax": lambda b, x, y: b.select(b.icmp_signed(">", y, x), y, x),
+    "smin": lambda b, x, y: b.select(b.icmp_signed("<", y, x), y, x),
+}
+
+
+def _reduced(builder, how, value):
+    lane = value.type.element
+    name = f"llvm.vector.reduce.{how}.v{_LANES}i{lane.width}"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lane, [value.type]), name)
+    return builder.call(function, [value])
+
+
+def _each(builder, data, size, block, visit):
+    """Call `visit` once, in a loop over the vectors of a block; the row's last one is padded with -inf."""
+    start = builder.mul(block, _LONG(BLOCK))
+    left = builder.sub(size, start)
+    left = builder.select(builder.icmp_signed("<", left, _LONG(BLOCK)), left, _LONG(BLOCK))
+    full, rest = builder.udiv(left, _LONG(_LANES)), builder.urem(left, _LONG(_LANES))
+    from_row = builder.gep(data, [start])
+    pad = cgutils.alloca_once(builder, ir.FloatType(), size=_LANES)
+    with builder.if_then(builder.icmp_unsigned("!=", rest, _LONG(0)), likely=False):
+        filler = builder.store(_all(_REALS, float("-inf")), builder.bitcast(pad, _REALS.as_pointer()))
+        filler.align = 4
+        last = builder.gep(from_row, [builder.mul(full, _LONG(_LANES))])
+        cgutils.raw_memcpy(builder, pad, last, rest, 4)
+    rounds = builder.add(full, builder.zext(builder.icmp_unsigned("!=", rest, _LONG(0)), _LONG))
+    with cgutils.for_range(builder, rounds, intp=_LONG) as loop:
+        at = builder.gep(from_row, [builder.mul(loop.index, _LONG(_LANES))])
+        at = builder.select(builder.icmp_unsigned("<", loop.index, full), at, pad)
+        logits = builder.load(builder.bitcast(at, _REALS.as_pointer()))
+        logits.align = 4
+        visit(logits)
+
+
+# --- what a vector of logits is worth; the scalar originals are in `bits` -----------------------------------------
+
+
+def _raw_keys(b, x):
+    bits = b.bitcast(x, _WORDS)
+    return b.xor(bits, b.and_(b.ashr(bits, _words(31)), _words(_MOST)))
+
+
+def _keys(b, x):
+    bits = b.bitcast(x, _WORDS)
+    sign = b.ashr(bits, _words(31))
+    return b.sub(b.xor(bits, b.and_(sign, _words(_MOST))), sign)
+
+
+def _exponents(b, x, m, c):
+    y = b.fmul(b.fsub(m, x), c)
+    limit = _all(_REALS, float(Q_LIMIT))
+    return b.fptosi(b.select(b.fcmp_ordered("<", y, limit), y, limit), _WORDS)
+
+
+def _weights(b, q):
+    one = b.or_(b.and_(q, _words(0x7FFFFF)), _words(0x3F800000))
+    f = b.fsub(b.bitcast(one, _REALS), _all(_REALS, 1.0))
+    r = _all(_REALS, float(COEFFICIENTS[5]))
+    for term in COEFFICIENTS[4::-1]:
+        r = b.fadd(_all(_REALS, float(term)), b.fmul(r, f))
+    return b.bitcast(b.sub(b.bitcast(r, _WORDS), b.and_(q, _words(-0x800000))), _REALS)
+
+
+def _halves(b, w):
+    """Weights as two int32 halves, exactly: their sums over a block stay narrow."""
+    high = b.fptosi(b.fmul(w, _all(_REALS, 2.0**-20)), _WORDS)
+    rest = b.fsub(w, b.fmul(b.sitofp(high, _REALS), _all(_REALS, 2.0**20)))
+    return high, b.fptosi(rest, _WORDS)
+
+
+def _within(b, k, low, high):
+    return b.and_(b.icmp_signed(">=", k, low), b.icmp_signed("<=", k, high))
+
+
+def _where(b, mask, value):
+    return b.select(mask, value, ir.Constant(value.type, None))
+
+
+# --- folds --------------------------------------------------------------------------------------------------------
+
+_I4, _F4, _F8 = types.int32, types.float32, types.float64
+
+
+@_fold((), [("smax", _WORD), ("smin", _WORD)])
+def extremes(b, x, _given):
+    """(largest, smallest) raw key."""
+    k = _raw_keys(b, x)
+    return k, k
+
+
+@_fold((_F4, _F4), [("add", _WORD), ("add", _WORD)])
+def heavy(b, x, given):
+    """Mass of all logits for (m, c), as halves: high * 2^20 + low."""
+    return _halves(b, _weights(b, _exponents(b, x, *given)))
+
+
+@_fold((_F4, _F4), [("add", _WORD)])
+def light(b, x, given):
+    """Mass, modulo 2^32, of logits that all lie 17 octaves or more below m."""
+    return (b.fptosi(_weights(b, _exponents(b, x, *given)), _WORDS),)
+
+
+@_fold((_I4, _I4), [("add", _WORD)])
+def tally(b, x, given):
+    """How many keys lie in [low, high]."""
+    return (b.zext(_within(b, _keys(b, x), *given), _WORDS),)
+
+
+@_fold((_I4, _I4), [("smax", _WORD), ("smin", _WORD)])
+def ends(b, x, given):
+    """(largest, smallest) key in [low, high]."""
+    k = _keys(b, x)
+    mask = _within(b, k, *given)
+    return b.select(mask, k, _words(_LEAST)), b.select(mask, k, _words(_MOST))
+
+
+@_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 3)
+def part(b, x, given):
+    """(high, low, count) of the keys in [low, high], for (m, c, low, high)."""
+    m, c, low, high = given
+    mask = _within(b, _keys(b, x), low, high)
+    h, rest = _halves(b, _weights(b, _exponents(b, x, m, c)))
+    return _where(b, mask, h), _where(b, mask, rest), b.zext(mask, _WORDS)
+
+
+@_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 3 + [("add", _LONG)] * 2)
+def moments(b, x, given):
+    """`part`, and the sums of high * q and of low * q."""
+    m, c, low, high = given
+    mask = _within(b, _keys(b, x), low, high)
+    q = _where(b, mask, _exponents(b, x, m, c))
+    h, rest = (_where(b, mask, half) for half in _halves(b, _weights(b, q)))
+    long_q = b.zext(q, _LONGS)
+    return h, rest, b.zext(mask, _WORDS), b.mul(b.zext(h, _LONGS), long_q), b.mul(b.zext(rest, _LONGS), long_q)
+
+
+@_fold((_F4, _F8, _I4, _I4), [("add", _WORD)] + [("add", _LONG)] * 3)
+def spread(b, x, given):
+    """(count, sum of v, sums of the high and low words of v * v) of the keys in [low, high], for (top, unit, ...)."""
+    top, unit, low, high = given
+    mask = _within(b, _keys(b, x), low, high)
+    d = b.fsub(top, x)
+    big = _all(_REALS, float(FLT_MAX))
+    d = b.select(b.fcmp_ordered("<", d, big), d, big)
+    d = b.select(b.icmp_signed(">", b.bitcast(d, _WORDS), _words(int(TINY_BITS))), d, _all(_REALS, 0.0))
+    v = _where(b, mask, b.fptosi(b.fmul(b.fpext(d, _DOUBLES), unit), _WORDS))
+    v = b.zext(v, _LONGS)
+    square = b.mul(v, v)
+    low_word = b.and_(square, _all(_LONGS, 0xFFFFFFFF))
+    return b.zext(mask, _WORDS), v, b.lshr(square, _all(_LONGS, 32)), low_word
