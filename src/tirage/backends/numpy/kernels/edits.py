@@ -19,7 +19,8 @@ from tirage.backends.numpy.kernels.bits import (
     once,
     out_of_line,
 )
-from tirage.backends.numpy.kernels.passes import BLOCK, block_maximum
+from tirage.backends.numpy.kernels.passes import block_maximum
+from tirage.backends.numpy.kernels.vectors import BLOCK
 from tirage.stages import Op
 
 _BAN, _ADD, _REPETITION = int(Op.BAN), int(Op.ADD), int(Op.REPETITION)
