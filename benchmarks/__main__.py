@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-QUESTIONS = ("one_pass", "operators", "peers", "cold_start")
+QUESTIONS = (
+    "one_pass", "threads", "operators", "peers", "torch_peers", "guided", "cold_start", "engine", "readme",
+)  # fmt: skip
 
 
 def main() -> None:

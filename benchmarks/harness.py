@@ -56,7 +56,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.system(),
-        **{name: _version(name) for name in ("numpy", "numba", "torch", "transformers")},
+        **{name: _version(name) for name in ("numpy", "numba", "torch", "jax", "transformers")},
     }
 
 

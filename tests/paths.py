@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from strategies import Case
 
 import tirage
 from tirage.backends import Drawn, Rows
 from tirage.backends.numpy import dispatch, kernels, outcome
+from tirage.backends.torch.dispatch import draw_on_device
 from tirage.exact import reference
 from tirage.history import History
 from tirage.rows import Frame, RowState
@@ -79,15 +82,16 @@ def _of_result(result: reference.Result, case: Case) -> Answer:
     )
 
 
-def by_sample(cases: Sequence[Case]) -> list[Answer]:
-    """Answers of `tirage.sample`, all cases in one call; their logits must have one width."""
+def by_sample(cases: Sequence[Case], array: Callable[[NDArray], Any] = np.asarray) -> list[Answer]:
+    """Answers of `tirage.sample` for arrays made by `array`, all cases in one call: one width."""
+    words = mask_words([case.mask for case in cases], cases[0].logits.size)
     drawn = tirage.sample(
-        np.stack([case.logits for case in cases]),
+        array(np.stack([case.logits for case in cases])),
         [case.params.replace(seed=case.seed) for case in cases],
         history=[(case.prompt, case.output) for case in cases],
         step=[case.at for case in cases],
         sample_index=[case.sample_index for case in cases],
-        mask=mask_words([case.mask for case in cases], cases[0].logits.size),
+        mask=None if words is None else array(words),
     )
     return [_of_draw(drawn, r, case) for r, case in enumerate(cases)]
 
@@ -99,8 +103,8 @@ def _of_draw(drawn: tirage.Draw, r: int, case: Case) -> Answer:
         int(drawn.token_ids[r]),
         int(drawn.status[r]),
         int(drawn.support_sizes[r]),
-        bits(drawn.sampled_logprobs[r]),
-        bits(drawn.logprobs[r] if asks else np.nan),
+        bits(float(drawn.sampled_logprobs[r])),
+        bits(float(drawn.logprobs[r]) if asks else np.nan),
         int(drawn.ranks[r]) if asks else 0,
         tuple((t, bits(v)) for t, v in top if t >= 0),
         tuple(bits(v) for v in drawn.given_logprobs[r]) if asks and drawn.given_logprobs else (),
@@ -155,5 +159,23 @@ def _asks(case: Case) -> bool:
     return case.params.logprobs is not None or bool(case.params.logprob_token_ids)
 
 
-PATHS: dict[str, Callable[[Sequence[Case]], list[Answer]]] = {"plain": by_plain, "numba": by_numba, "sample": by_sample}
+def by_torch(cases: Sequence[Case]) -> list[Answer]:
+    """Answers of `tirage.sample` for torch tensors on the CPU."""
+    return by_sample(cases, torch.from_numpy)
+
+
+def by_torch_eager(cases: Sequence[Case]) -> list[Answer]:
+    """Answers of plain tensor operations, as on a device without kernels."""
+    return _by_rows(
+        cases, lambda logits, rows: draw_on_device(torch.from_numpy(logits), rows).moved(torch.Tensor.numpy)
+    )
+
+
+PATHS: dict[str, Callable[[Sequence[Case]], list[Answer]]] = {
+    "plain": by_plain,
+    "numba": by_numba,
+    "sample": by_sample,
+    "torch": by_torch,
+    "torch_eager": by_torch_eager,
+}
 """Paths that must agree with the reference bit for bit on every field; a new backend adds its line here."""

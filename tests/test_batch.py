@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
-from every_stage import bitmask, full_params, hashed_logits
+from every_stage import bitmask, hashed_logits
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,15 +18,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from numpy.typing import NDArray
+from schedules import EVERY, LIBRARIES, REPORTED, Pick, V, World, finish, live
 
 import tirage
-from tirage import Batch, Draw, ParamsError, SamplingParams, Status
-from tirage.semantics import PRESETS
+from tirage import Batch, ParamsError, SamplingParams, Status
+from tirage.backends.numpy import kernels
 
-V = 24
 SEEDED = SamplingParams(seed=1)
-REPORTED = ("logprobs", "ranks", "top_token_ids", "top_logprobs")
-EVERY = ("token_ids", "sampled_logprobs", "support_sizes", "status", "seeds")
 
 
 def logits(rows: int, name: str = "batch") -> NDArray[np.float32]:
@@ -228,6 +225,19 @@ def test_sample_indices_separate_the_samples_of_one_request() -> None:
     assert len(set(batch.sample(flat).token_ids.tolist())) > 2
 
 
+def test_a_history_at_its_longest_takes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tirage.history, "MAX_HISTORY", 3)
+    batch = Batch(V, 2)
+    batch.add(SEEDED, [1])
+    batch.add(SEEDED, [1, 2], output_ids=[3])
+    with pytest.raises(ParamsError) as error:
+        batch.advance([4, 5])
+    assert str(error.value) == "history must hold at most 3 tokens, got 4; truncate it"
+    assert [batch.history(slot)[1] for slot in (0, 1)] == [[], [3]]
+    batch.advance([4, -1])
+    assert batch.history(0)[1] == [4]
+
+
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 
@@ -297,168 +307,90 @@ def test_like_must_be_an_array_of_logits(like: Any) -> None:
 
 # --- any schedule ------------------------------------------------------------------------------------------------
 
-FEATURES: tuple[SamplingParams, ...] = (
-    *(full_params(name, logprobs=i % 3 or None) for i, name in enumerate(PRESETS)),
-    SamplingParams(temperature=0, repetition_penalty=1.3),
-    SamplingParams(allowed_token_ids=range(0, V, 2), frequency_penalty=1.5),
-    SamplingParams(bad_words_token_ids=[3, (4, 5), (6, 6)], presence_penalty=-1.0),
-    SamplingParams(min_tokens=3, stop_token_ids=[1, 2, 3], logit_bias={1: 8.0}, logprob_token_ids=[1, 9]),
-    SamplingParams(dry_multiplier=2.0, dry_allowed_length=1, dry_sequence_breakers=(), dry_breaker_token_ids=[7]),
-    SamplingParams(no_repeat_ngram_size=2, top_k=4, temperature=0.3),
-    SamplingParams(xtc_probability=0.7, xtc_threshold=0.05, xtc_protected_ids=[1, 2], logprobs=2),
-    SamplingParams(semantics="llamacpp", frequency_penalty=3.0, top_k=5, logprobs=1, logprobs_mode="sampled"),
-)
-"""Requests that use everything a row can use; each gets a seed of its own."""
-
-
-@dataclass(eq=False)
-class Tracked:
-    """What the test knows of one request: enough to draw its next token without the batch."""
-
-    key: int
-    params: SamplingParams
-    prompt: list[int]
-    output: list[int] = field(default_factory=list)
-    sample_index: int = 0
-
-    def logits(self) -> NDArray[np.float32]:
-        """Logits that depend on the request and its step alone; now and then a row that cannot be drawn."""
-        x = hashed_logits(self.key, len(self.output), size=V)
-        if (self.key + len(self.output)) % 17 == 16:
-            x[3] = np.nan
-        return np.round(x * 4) * np.float32(0.25)
-
-    def allowed(self) -> list[int] | None:
-        """The tokens of its grammar mask at this step; None when it has no mask then."""
-        if (self.key + len(self.output)) % 3:
-            return None
-        return [t for t in range(V) if (t * 7 + self.key + len(self.output)) % 5]
-
-    def alone(self) -> Draw:
-        allowed = self.allowed()
-        return tirage.sample(
-            self.logits(),
-            self.params,
-            history=[(self.prompt, self.output)],
-            mask=None if allowed is None else bitmask(allowed, size=V),
-            sample_index=self.sample_index,
-        )
-
-    def twin(self) -> Tracked:
-        return Tracked(self.key, self.params, self.prompt, self.output[:], self.sample_index)
-
 
 class Schedules(RuleBasedStateMachine):
     """Requests come, go, move and are copied; each must draw what it draws alone."""
 
+    library = "numpy"
+
     @initialize(capacity=st.integers(2, 6), data=st.data())
     def start(self, capacity: int, data: st.DataObject) -> None:
-        self.capacity = capacity
-        self.batch = Batch(V, capacity)
-        self.tracked: dict[int, Tracked] = {}
-        self.made = 0
+        self.world = World(self.library, capacity)
         for _ in range(data.draw(st.integers(1, capacity))):
-            self.add(data)
+            self.world.add(picking(data))
 
-    def request(self, data: st.DataObject) -> Tracked:
-        self.made += 1
-        params = data.draw(st.sampled_from(FEATURES)).replace(seed=self.made * 1000 - 3)
-        ids = st.lists(st.integers(0, V - 1), max_size=4)
-        return Tracked(self.made, params, data.draw(ids), data.draw(ids), data.draw(st.integers(0, 2)))
-
-    @precondition(lambda self: len(self.tracked) < self.capacity)
+    @precondition(lambda self: len(self.world.held) < self.world.capacity)
     @rule(data=st.data())
-    def add_one(self, data: st.DataObject) -> None:
-        self.add(data)
-
     def add(self, data: st.DataObject) -> None:
-        new = self.request(data)
-        slot = self.batch.add(new.params, new.prompt, output_ids=new.output, sample_index=new.sample_index)
-        assert slot == min(set(range(self.capacity)) - set(self.tracked))
-        self.tracked[slot] = new
+        self.world.add(picking(data))
 
     @rule(data=st.data())
     def insert(self, data: st.DataObject) -> None:
-        new, slot = self.request(data), data.draw(st.integers(0, self.capacity - 1))
-        self.batch.insert(new.params, new.prompt, slot=slot, output_ids=new.output, sample_index=new.sample_index)
-        self.tracked[slot] = new
+        self.world.insert(picking(data))
 
-    @precondition(lambda self: self.tracked)
+    @precondition(lambda self: self.world.held)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        slot = data.draw(st.sampled_from(sorted(self.tracked)))
-        self.batch.remove(slot)
-        del self.tracked[slot]
+        self.world.remove(picking(data))
 
-    @precondition(lambda self: self.tracked)
+    @precondition(lambda self: self.world.held)
     @rule(data=st.data())
     def reorder(self, data: st.DataObject) -> None:
-        places = st.sampled_from([-1, *self.tracked])
-        order = data.draw(st.lists(places, min_size=self.capacity - 1, max_size=self.capacity))
-        self.batch.reorder(order)
-        self.tracked = {new: self.tracked[old].twin() for new, old in enumerate(order) if old >= 0}
+        self.world.reorder(picking(data))
 
-    @precondition(lambda self: self.tracked)
-    @rule(wide=st.booleans(), masked=st.booleans(), steps=st.integers(1, 4), by_ids=st.booleans())
-    def step(self, wide: bool, masked: bool, steps: int, by_ids: bool) -> None:
+    @precondition(lambda self: self.world.held)
+    @rule(wide=st.booleans(), by_ids=st.booleans(), steps=st.integers(1, 4))
+    def step(self, wide: bool, by_ids: bool, steps: int) -> None:
         for _ in range(steps):
-            self.one_step(wide, masked, by_ids)
-
-    def one_step(self, wide: bool, masked: bool, by_ids: bool) -> None:
-        rows = list(range(self.capacity)) if wide else sorted(self.tracked)
-        held = [self.tracked.get(slot) for slot in rows]
-        masked |= any(t is not None and t.allowed() is not None for t in held)
-        x = np.stack([np.full(V, np.nan, np.float32) if t is None else t.logits() for t in held]) if rows else None
-        allowed = [None if t is None else t.allowed() for t in held]
-        mask = bitmask(*(list(range(V)) if ids is None else ids for ids in allowed), size=V) if masked else None
-        drawn = self.batch.sample(np.zeros((0, V)) if x is None else x, mask)
-        for row, request in enumerate(held):
-            if request is None:
-                assert (drawn.status[row], drawn.token_ids[row]) == (Status.empty_slot, -1)
-            else:
-                self.check(drawn, row, request)
-        self.batch.advance([int(token) for token in drawn.token_ids] if by_ids else drawn)
+            self.world.step(wide=wide, by_ids=by_ids)
 
     def teardown(self) -> None:
-        """Every schedule ends with some steps, so that whatever went wrong before them shows."""
-        for number in range(4 if hasattr(self, "batch") else 0):
-            self.one_step(wide=number % 2 == 0, masked=number == 1, by_ids=number == 2)
-
-    def check(self, drawn: Draw, row: int, request: Tracked) -> None:
-        alone = request.alone()
-        for name in EVERY:
-            assert getattr(drawn, name)[row].tobytes() == getattr(alone, name)[0].tobytes(), (name, request)
-        if alone.logprobs is not None:
-            for name in REPORTED:
-                together, expected = np.atleast_1d(getattr(drawn, name)[row]), np.atleast_1d(getattr(alone, name)[0])
-                assert together[: expected.size].tobytes() == expected.tobytes(), (name, request)
-            given = [*(drawn.given_logprobs or ())][row], next(iter(alone.given_logprobs or ()))
-            np.testing.assert_array_equal(*given)
-        token = int(alone.token_ids[0])
-        if token >= 0:
-            request.output.append(token)
+        if hasattr(self, "world"):
+            finish(self.world)
 
     @invariant()
     def the_batch_holds_what_was_put_in(self) -> None:
-        assert self.batch.slots == tuple(sorted(self.tracked))
-        for slot, request in self.tracked.items():
-            assert self.batch.history(slot) == (request.prompt, request.output)
+        self.world.holds_what_was_put_in()
 
 
-def check_schedules(count: int) -> None:
+def picking(data: st.DataObject) -> Pick:
+    return lambda options: data.draw(st.sampled_from(options))
+
+
+def check_schedules(library: str, count: int, machine: type[Schedules] = Schedules) -> None:
     quiet = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     run_state_machine_as_test(
-        Schedules,
+        type("Schedules", (machine,), {"library": library}),
         settings=settings(
             max_examples=count, stateful_step_count=12, deadline=None, derandomize=True, suppress_health_check=quiet
         ),
     )
 
 
-def test_every_schedule_gives_each_request_what_it_draws_alone() -> None:
-    check_schedules(60)
+LIVES = {"numpy": 125, "torch": 125, "jax": 20}
+"""Lives tried in the fast suite; JAX pays for every eager call."""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_any_schedule_gives_each_request_what_it_draws_alone(library: str) -> None:
+    check_schedules(library, LIVES[library] // 5)
 
 
 @pytest.mark.slow
-def test_very_many_schedules_give_each_request_what_it_draws_alone() -> None:
-    check_schedules(400)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_many_schedules_give_each_request_what_it_draws_alone(library: str) -> None:
+    check_schedules(library, 300)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_many_lives_give_each_request_what_it_draws_alone(library: str) -> None:
+    for seed in range(LIVES[library]):
+        live(library, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_ten_thousand_lives_in_all_give_each_request_what_it_draws_alone(library: str) -> None:
+    assert kernels.wait()
+    for seed in range(1000, 1000 + 10_000 // len(LIBRARIES)):
+        live(library, seed)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, find, type_name
+from tirage.backends import MAX_VOCAB, Backend, find, known, type_name
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.rows import Frame, RowState
 from tirage.sampling import draw_frame
+
+_OWN_KIND = {"jax": "tirage.batch_jax", "jaxlib": "tirage.batch_jax"}
+"""Libraries whose batches keep their rows in arrays of their own."""
 
 
 class Batch:
@@ -25,14 +29,32 @@ class Batch:
     when they come and go. Unseeded requests get a fresh seed when they are added and keep it.
     """
 
-    __slots__ = ("_frame", "_slots", "capacity", "vocab_size")
+    __slots__ = ("_backend", "_frame", "_slots", "capacity", "vocab_size")
 
-    def __init__(self, vocab_size: int, capacity: int, *, like: Any = None) -> None:
-        """An empty batch. `like`: an array of the library that the logits will come from (NumPy here)."""
-        self.vocab_size = _bounded(vocab_size, "vocab_size", 1, MAX_VOCAB)
-        self.capacity = _bounded(capacity, "capacity", 1, 1 << 20)
+    def __new__(cls, *_: Any, like: Any = None, **__: Any) -> Batch:
+        """A batch of the kind that the library of `like` has; any other library is served by this class."""
+        home = _OWN_KIND.get(type(like).__module__.partition(".")[0])
+        return object.__new__(cls if home is None else import_module(home).JaxBatch)
+
+    def __init__(
+        self, vocab_size: int, capacity: int, *, like: Any = None, history_capacity: int | None = None
+    ) -> None:
+        """An empty batch. `like`: an array of the library that all logits will come from; None takes any.
+
+        Like a JAX array it is a pytree of fixed size, and `history_capacity` says how many tokens, prompt and output,
+        a request may have there (4096 by default); elsewhere histories grow as needed and it must be left out.
+        """
+        if history_capacity is not None and type(self) is Batch:
+            raise ParamsError(
+                f"history_capacity must be left out unless like is a JAX array, got {history_capacity}; "
+                "histories grow as needed"
+            )
+        self.vocab_size = bounded(vocab_size, "vocab_size", 1, MAX_VOCAB)
+        self.capacity = bounded(capacity, "capacity", 1, 1 << 20)
+        self._backend: Backend | None = None
         if like is not None:
-            find(like).as_logits(like)
+            self._backend = find(like)
+            self._backend.as_logits(like)
         self._slots: list[RowState | None] = [None] * self.capacity
         self._frame: Frame | None = None
 
@@ -71,8 +93,8 @@ class Batch:
         """`slot`, which now holds this request; a request that was there is dropped."""
         if not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
-        slot = _bounded(slot, "slot", 0, self.capacity - 1)
-        sample_index = _bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
+        slot = bounded(slot, "slot", 0, self.capacity - 1)
+        sample_index = bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
         history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
         state = RowState.of(params, history, sample_index=sample_index)
         state.plan.check(self.vocab_size)
@@ -102,6 +124,8 @@ class Batch:
         slot gets token -1 and status `empty_slot`. `mask` has as many rows.
         """
         backend = find(logits)
+        if self._backend not in {None, backend}:
+            raise ParamsError(f"logits must come from the library of the batch's `like`, got {type_name(logits)}")
         matrix = backend.as_logits(logits)
         slots = self._rows(matrix.shape[0])
         if matrix.shape[1] != self.vocab_size:
@@ -113,20 +137,23 @@ class Batch:
             return draw_frame(backend, matrix, self._frame, words)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
         drawn = draw_frame(backend, matrix[used], self._frame, None if words is None else words[used])
-        return _spread(drawn, used, len(slots))
+        return _spread(drawn, used, len(slots), backend, matrix)
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
         """Append each row's token to its history; rows without a token (-1) stay as they are.
 
-        Takes the Draw of `sample`, or token ids with as many rows as `sample` would take.
+        Takes the Draw of `sample`, or token ids with as many rows as `sample` would take, of any library. ParamsError,
+        and no history changes, for an id out of range or a history that is at its longest (2^20 tokens).
         """
         tokens = drawn.token_ids if isinstance(drawn, Draw) else drawn
         try:
-            tokens = list(tokens)
-        except TypeError:
+            tokens = list(find(tokens).to_numpy(tokens) if known(tokens) else tokens)
+        except (TypeError, RuntimeError):
             raise ParamsError(f"tokens must be a Draw or a sequence of ids, got {type_name(drawn)}") from None
-        given = [_bounded(token, "token", -1, self.vocab_size - 1) for token in tokens]
+        given = [bounded(token, "token", -1, self.vocab_size - 1) for token in tokens]
         advancing = [(self._state(slot), t) for slot, t in zip(self._rows(len(given)), given, strict=True) if t >= 0]
+        for state, _ in advancing:
+            state.history.check_room()
         for state, token in advancing:
             state.history.append(token)
 
@@ -144,7 +171,7 @@ class Batch:
         self._frame = None
 
     def _state(self, slot: int) -> RowState:
-        state = self._slots[_bounded(slot, "slot", 0, self.capacity - 1)]
+        state = self._slots[bounded(slot, "slot", 0, self.capacity - 1)]
         if state is None:
             raise ParamsError(f"slot must hold a request, got {slot}; in use: {list(self.slots)}")
         return state
@@ -158,7 +185,7 @@ class Batch:
         raise ParamsError(f"rows must be {self.capacity} (one per slot) or {len(self)} (one per request), got {count}")
 
 
-def _bounded(value: Any, name: str, low: int, high: int) -> int:
+def bounded(value: Any, name: str, low: int, high: int) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
         raise ParamsError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
     return int(value)
@@ -168,15 +195,16 @@ def _copy(state: RowState) -> RowState:
     return RowState(state.plan, state.history.copy(), state.seed, state.sample_index, state.step)
 
 
-def _spread(drawn: Draw, used: Sequence[int], count: int) -> Draw:
+def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like: Any) -> Draw:
     """`drawn`, whose rows are the rows `used` of `count`, with the others marked as empty slots."""
 
     def wide(values: Any, fill: float) -> Any:
         if values is None:
             return None
-        out = np.full((count, *values.shape[1:]), fill, values.dtype)
-        out[used] = values
-        return out
+        known_rows = backend.to_numpy(values)
+        out = np.full((count, *known_rows.shape[1:]), fill, known_rows.dtype)
+        out[used] = known_rows
+        return backend.from_numpy(out, like)
 
     given = drawn.given_logprobs
     return Draw(

@@ -19,6 +19,8 @@ class Status(IntEnum):
     """`Batch` only: no request is in this slot."""
     processor_failed = 4
     """A custom logits processor raised or returned something unusable; the log says what."""
+    history_full = 5
+    """`Batch` inside `jax.jit` only: the request has said more tokens than its slot can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +35,10 @@ class Draw:
     `logprobs` float32 [B] and `ranks` int64 [B] of the drawn token (rank 1 = largest; equal logits share a rank),
     `top_token_ids` int64 [B, N] and `top_logprobs` float32 [B, N] (N = largest n; -1 and -inf past a row's own n),
     `given_logprobs`: per row a tuple of the logprobs of its `logprob_token_ids`. Rows that did not ask hold NaN, 0, -1.
+
+    Under JAX a Draw is a pytree and its integers are int32; seeds keep their 64 bits as a NumPy array. Inside
+    `jax.jit` `given_logprobs` is float32 [B, N], NaN past a row's own, and what a `Batch` draws there has `seeds`
+    uint32 [B, 2], low word first.
     """
 
     token_ids: Any

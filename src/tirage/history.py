@@ -70,8 +70,7 @@ class History:
         prompt_ids = token_array(prompt, "history prompt ids", vocab_size)
         output_ids = token_array(output, "history output ids", vocab_size)
         both = np.concatenate([prompt_ids, output_ids])
-        if both.size > MAX_HISTORY:
-            raise ParamsError(f"history must hold at most {MAX_HISTORY} tokens, got {both.size}; truncate it")
+        _check_length(both.size)
         return cls(both, prompt_ids.size, both.size)
 
     @property
@@ -86,6 +85,10 @@ class History:
     def output(self) -> NDArray[np.int32]:
         """Output ids alone, int32 [n]; a view."""
         return self.buffer[self.prompt_length : self.length]
+
+    def check_room(self) -> None:
+        """Raise ParamsError when one token more would be too many."""
+        _check_length(self.length + 1)
 
     def append(self, token: int) -> None:
         """Add one output token; counts that exist already are kept up to date."""
@@ -130,6 +133,11 @@ class History:
         table[2, at] += 1
 
 
+def _check_length(length: int) -> None:
+    if length > MAX_HISTORY:
+        raise ParamsError(f"history must hold at most {MAX_HISTORY} tokens, got {length}; truncate it")
+
+
 def token_array(ids: Iterable[int], name: str, vocab_size: int) -> NDArray[np.int32]:
     """`ids` as an int32 array [n]; ParamsError when one is not a whole number in [0, vocab_size)."""
     array = _flat_integers(ids, name)
@@ -144,13 +152,15 @@ def token_array(ids: Iterable[int], name: str, vocab_size: int) -> NDArray[np.in
 
 def _flat_integers(ids: Iterable[int], name: str) -> NDArray:
     try:
-        listed = ids if isinstance(ids, np.ndarray) else list(ids)
+        # An array of another library is converted whole: item by item takes microseconds each.
+        listed = ids if hasattr(ids, "__array__") else list(ids)
         array = np.asarray(listed)
-    except (TypeError, ValueError):
-        raise ParamsError(f"{name} must be a flat sequence of integers, got {type(ids).__name__}") from None
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(ids).__name__
+        raise ParamsError(f"{name} must be a flat sequence of integers on the host, got {kind}; pass a list") from None
     if array.size == 0 and array.ndim == 1:
         return array
-    truths = not isinstance(ids, np.ndarray) and any(isinstance(item, (bool, np.bool_)) for item in listed)
+    truths = listed is not ids and any(isinstance(item, (bool, np.bool_)) for item in listed)
     if array.ndim != 1 or array.dtype.kind not in "iu" or truths or isinstance(ids, np.ma.MaskedArray):
         kind = "bool" if truths else array.dtype
         raise ParamsError(f"{name} must be a flat sequence of integers, got {kind} of shape {array.shape}")
@@ -199,7 +209,7 @@ def dry_penalties(
     if window.size == 0 or last_n == 0:
         return {}
     longest: dict[int, int] = {}
-    for token, length in _suffix_matches(window.tolist(), breakers):
+    for token, length in _suffix_matches(window, breakers):
         if token not in breakers and length >= allowed_length and length > longest.get(token, 0):
             longest[token] = length
     scale = float(f32(multiplier))
@@ -207,29 +217,32 @@ def dry_penalties(
     return {t: np.float32(min(scale * powers[n], 3.4028235e38)) for t, n in longest.items()}
 
 
-def _suffix_matches(tokens: list[int], breakers: frozenset[int]) -> Iterable[tuple[int, int]]:
+def _suffix_matches(window: NDArray[np.int32], breakers: frozenset[int]) -> Iterable[tuple[int, int]]:
     """(next token, length of the match that it would extend), for each earlier end of the current suffix.
 
     Z-algorithm on the reversed tokens: z[i] is how far the suffix that ends i tokens before the end agrees with
     the suffix that ends at the end. Example: a b c a b -> (c, 2), since "a b" was followed by c.
     """
-    back = tokens[::-1]
-    limit = next((i for i, token in enumerate(back) if token in breakers), len(back))
+    back = window[::-1]
+    stops = np.flatnonzero(np.isin(back, list(breakers)))
+    limit = int(stops[0]) if stops.size else back.size
     if limit == 0:
         return []
-    z = _z_function(back)
-    return [(back[i - 1], min(z[i], limit)) for i in range(1, len(back)) if z[i]]
+    ends = (np.flatnonzero(back[1:] == back[0]) + 1).tolist()
+    tokens = back.tolist()
+    return [(tokens[i - 1], min(z, limit)) for i, z in _z_function(tokens, ends)]
 
 
-def _z_function(s: list[int]) -> list[int]:
+def _z_function(s: list[int], starts: list[int]) -> Iterable[tuple[int, int]]:
+    """(i, z[i]) for `starts`, the places where s[i] == s[0], ascending: everywhere else z is 0."""
     n = len(s)
     z = [0] * n
     left = right = 0
-    for i in range(1, n):
+    for i in starts:
         k = min(right - i, z[i - left]) if i < right else 0
         while i + k < n and s[k] == s[i + k]:
             k += 1
         if i + k > right:
             left, right = i, i + k
         z[i] = k
-    return z
+    return [(i, z[i]) for i in starts]

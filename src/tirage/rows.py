@@ -62,7 +62,8 @@ class Frame:
     """The requests of one call or of many: everything about them that a step does not change, packed once.
 
     `base` is the packed form, brought up to date by `rows`. `fixed`: no request's steps depend on its history;
-    `counted`: some penalty reads counts; `guided`: some request needs a mask; `masked`: the last call had one.
+    `counted`: some penalty reads counts; `guided`: the parameter of some request that needs a mask, or "";
+    `masked`: the last call had one.
     `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
     """
 
@@ -73,7 +74,7 @@ class Frame:
     wants_logprobs: bool
     fixed: bool
     counted: bool
-    guided: bool
+    guided: str
     masked: bool = False
     table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
 
@@ -90,22 +91,32 @@ class Frame:
             wants_logprobs=bool(base.views.any()),
             fixed=all(state.plan.fixed is not None for state in states),
             counted=any(state.plan.needs_counts for state in states),
-            guided=any(state.params.guided_decoding is not None for state in states),
+            guided=next((name for state in states if (name := needs_mask(state.params))), ""),
         )
         frame._mask(None)
         return frame
+
+    @property
+    def unseeded(self) -> list[int]:
+        """Rows whose parameters name no seed."""
+        return [r for r, state in enumerate(self.states) if state.params.seed is None]
+
+    @property
+    def checks_masks(self) -> bool:
+        """True when some row's semantics applies a mask only after the draw."""
+        return any(state.plan.semantics.mask_mode == "resample" for state in self.states)
 
     def rows(self, mask: NDArray[np.int32] | None) -> Rows:
         """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
         if mask is None and self.guided:
             raise ParamsError(
-                "guided_decoding must come with the mask of its grammar, got mask None; "
+                f"{self.guided} must come with a mask of the tokens it allows, got mask None; "
                 "pass mask=, or generate through tirage.LLM"
             )
         rows = self.base
         rows.steps = np.array([state.at for state in self.states], np.int64)
         if not self.fixed:
-            rows.programs, rows.edit_ids, rows.edit_values = _programs([state.lower() for state in self.states])
+            rows.programs, rows.edit_ids, rows.edit_values = packed([state.lower() for state in self.states])
             rows.memo.clear()
         if self.counted:
             self._count()
@@ -115,7 +126,7 @@ class Frame:
 
     def _count(self) -> None:
         tables = [(state.plan.counts(state.history) or _NO_COUNTS).table for state in self.states]
-        start = _starts([table.shape[1] for table in tables])
+        start = starts([table.shape[1] for table in tables])
         if start[-1] > self.table.shape[1]:
             self.table = np.empty((3, int(start[-1]) * 2), np.int32)
         for table, at, end in zip(tables, start, start[1:], strict=False):
@@ -150,9 +161,16 @@ class Frame:
         return resample
 
 
+def needs_mask(params: SamplingParams) -> str:
+    """The name of a parameter that only a mask from outside can enforce, or ""."""
+    if params.guided_decoding is not None:
+        return "guided_decoding"
+    return "bad_words_level 'text'" if params.bad_words and params.bad_words_level == "text" else ""
+
+
 def _base(states: Sequence[RowState], vocab_size: int) -> Rows:
     """Rows without counts and masks."""
-    programs, edit_ids, edit_values = _programs([state.lower() for state in states])
+    programs, edit_ids, edit_values = packed([state.lower() for state in states])
     return Rows(
         programs=programs,
         edit_ids=edit_ids,
@@ -171,7 +189,7 @@ def _base(states: Sequence[RowState], vocab_size: int) -> Rows:
     )
 
 
-def _programs(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+def packed(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
     """Programs [B, S, 6], with operands of BAN and ADD moved to positions in the joined edit arrays."""
     longest = max((len(low.steps) for low in lowered), default=0) + 1
     programs = np.zeros((len(lowered), longest, STEP_WIDTH), np.int64)
@@ -186,7 +204,7 @@ def _programs(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np
             moved += low.edit_ids.size
     with_edits = [low for low in lowered if low.edit_ids.size]
     values = np.concatenate([low.edit_values for low in with_edits]) if with_edits else np.zeros(0, np.float32)
-    return programs, _joined([low.edit_ids for low in with_edits]), values
+    return programs, joined([low.edit_ids for low in with_edits]), values
 
 
 @lru_cache(maxsize=4096)
@@ -202,10 +220,10 @@ def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, Any]:
     return {
         "views": np.array([_view(p) for p in params], np.int8),
         "top_n": np.array([min(p.logprobs or 0, vocab_size) for p in params], np.int32),
-        "asked_start": _starts([ids.size for ids in asked]),
-        "asked_ids": _joined(asked),
-        "protected_start": _starts([ids.size for ids in spared]),
-        "protected_ids": _joined(spared),
+        "asked_start": starts([ids.size for ids in asked]),
+        "asked_ids": joined(asked),
+        "protected_start": starts([ids.size for ids in spared]),
+        "protected_ids": joined(spared),
     }
 
 
@@ -214,11 +232,11 @@ def _view(params: SamplingParams) -> View:
     return _VIEWS[params.logprobs_mode] if wanted else View.NONE
 
 
-def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
+def starts(sizes: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64) if sizes else np.zeros(1, np.int64)
 
 
-def _joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+def joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate(arrays) if arrays else _NONE
 
 

@@ -102,8 +102,11 @@ def draw_frame(backend: Backend, matrix: Any, frame: Frame, mask: Any) -> Draw:
     )
 
 
-def _given(drawn: Drawn, states: Sequence[RowState]) -> tuple[tuple[float, ...], ...]:
-    flat = iter(drawn.asked_logprobs.tolist())
+def _given(drawn: Drawn, states: Sequence[RowState]) -> Any:
+    asked = drawn.asked_logprobs
+    if asked.ndim == 2:  # inside jax.jit there are no floats yet
+        return asked
+    flat = iter(asked.tolist())
     return tuple(tuple(next(flat) for _ in state.params.logprob_token_ids) for state in states)
 
 

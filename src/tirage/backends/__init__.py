@@ -7,7 +7,7 @@ may be as fast as it likes, but it must agree bit for bit with `backends/numpy/p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -45,6 +45,16 @@ class Frame(Protocol):
         """Custom processors of each row, or None when no row has any."""
         ...
 
+    @property
+    def unseeded(self) -> Sequence[int]:
+        """Rows that got a fresh seed because their parameters name none."""
+        ...
+
+    @property
+    def checks_masks(self) -> bool:
+        """True when some row's semantics applies a mask only after the draw ("resample")."""
+        ...
+
     def rows(self, mask: NDArray[np.int32] | None) -> Rows:
         """The packed rows of this moment."""
         ...
@@ -74,15 +84,23 @@ class Backend(Protocol):
         ...
 
 
-_BACKENDS = {"numpy": "tirage.backends.numpy"}
+_BACKENDS = {
+    "numpy": "tirage.backends.numpy",
+    "torch": "tirage.backends.torch",
+    "jax": "tirage.backends.jax",
+    "jaxlib": "tirage.backends.jax",
+    "tirage": "tirage.backends.sharded",
+}
 """Module that an array's type comes from -> the backend that draws from it."""
+
+_LIBRARIES = tuple(dict.fromkeys(name.rpartition(".")[2] for key, name in _BACKENDS.items() if key != "tirage"))
 
 
 def find(array: Any) -> Backend:
     """The backend of an array, by its type alone: no library is imported that the caller does not use."""
     if not known(array):
         raise ParamsError(
-            f"logits must be an array of {', '.join(_BACKENDS)}, got {type_name(array)}; convert it with np.asarray"
+            f"logits must be an array of {', '.join(_LIBRARIES)}, got {type_name(array)}; convert it with np.asarray"
         )
     return cast("Backend", import_module(_BACKENDS[_library(array)]))
 
@@ -93,7 +111,10 @@ def known(array: Any) -> bool:
 
 
 def _library(array: Any) -> str:
-    return type(array).__module__.partition(".")[0]
+    module = type(array).__module__
+    library = module.partition(".")[0]
+    # Of tirage's own types, the shards of `sharded` alone stand for logits.
+    return "" if library == "tirage" and not module.startswith(_BACKENDS["tirage"]) else library
 
 
 def type_name(value: Any) -> str:
@@ -182,3 +203,7 @@ class Drawn:
             np.full((b, n), -np.inf, np.float32),
             np.full(rows.asked_ids.size, np.nan, np.float32),
         )
+
+    def moved(self, move: Callable[[NDArray], Any]) -> Drawn:
+        """This Drawn with every array passed through `move`, into another library or onto another device."""
+        return Drawn(**{f.name: move(getattr(self, f.name)) for f in fields(self)})

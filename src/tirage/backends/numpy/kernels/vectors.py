@@ -25,6 +25,9 @@ _LANES = 64
 _BIT, _WORD, _LONG = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _WORDS, _LONGS = ir.VectorType(_WORD, _LANES), ir.VectorType(_LONG, _LANES)
 _REALS, _DOUBLES = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.DoubleType(), _LANES)
+_BYTES = ir.IntType(8).as_pointer()
+_AHEAD = 2048
+"""Logits between a load and its prefetch: two pages, since the hardware's own prefetch stops at the end of each."""
 _MOST, _LEAST = 0x7FFFFFFF, -0x80000000
 
 Step = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
@@ -123,9 +126,20 @@ def _each(builder, data, size, block, visit):
     with cgutils.for_range(builder, rounds, intp=_LONG) as loop:
         at = builder.gep(from_row, [builder.mul(loop.index, _LONG(_LANES))])
         at = builder.select(builder.icmp_unsigned("<", loop.index, full), at, pad)
+        _prefetch(builder, at)
         logits = builder.load(builder.bitcast(at, _REALS.as_pointer()))
         logits.align = 4
         visit(logits)
+
+
+def _prefetch(builder, at):
+    """Ask for the logits that come `_AHEAD` later; behind the end of the row nothing is read, and nothing faults."""
+    fetch = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [_BYTES, _WORD, _WORD, _WORD]), "llvm.prefetch.p0i8"
+    )
+    for line in range(0, _LANES, 16):
+        later = builder.bitcast(builder.gep(at, [_LONG(_AHEAD + line)]), _BYTES)
+        builder.call(fetch, [later, _WORD(0), _WORD(3), _WORD(1)])
 
 
 # --- what a vector of logits is worth; the scalar originals are in `bits` -----------------------------------------

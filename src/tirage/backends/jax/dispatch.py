@@ -1,0 +1,121 @@
+"""Which path draws JAX logits: NumPy's kernels on borrowed host memory, or stages compiled into the caller's program.
+
+All give the same bits. Concrete arrays in host memory are borrowed without a copy, those of another device are copied;
+both are drawn by the NumPy paths. Under jit, vmap or scan the stages are traced. What they cannot do is drawn on the
+host, through a callback, for the whole call: custom processors, and a mask for a row whose semantics checks it after
+the draw ("resample").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from tirage.backends import Drawn, Frame, Process, Rows
+from tirage.backends.jax import traced
+from tirage.backends.jax.arrays import is_traced, to_numpy
+from tirage.backends.jax.program import programs
+from tirage.backends.numpy import dispatch as host
+from tirage.errors import ParamsError
+
+_WIDTHS = {"token_ids": np.int32, "support": np.int32, "ranks": np.int32, "top_ids": np.int32}
+
+
+def draw(logits: Array, frame: Frame, mask: Any) -> Drawn:
+    """One token for each row of float32 logits [B, V], as JAX arrays; traced when logits or mask are."""
+    if not is_traced(logits, mask):
+        return draw_rows(logits, frame.rows(None if mask is None else to_numpy(mask)), frame.processes)
+    refuse_unseeded(frame)
+    rows = frame.rows(stand_in(frame, logits.shape, mask))
+    if _needs_host(frame, rows, mask):
+        return _by_callback(logits, frame, rows, mask)
+    return _traced(logits, rows, mask)
+
+
+def draw_rows(logits: Array, rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+    """One token for each row of concrete logits [B, V], drawn by the host's kernels, where the logits live."""
+    drawn = narrowed(host.draw_rows(to_numpy(logits), rows, processes))
+    return _mapped(drawn, lambda array: jax.device_put(array, logits.sharding))
+
+
+def _mapped(drawn: Drawn, change: Any) -> Drawn:
+    """A Drawn with each array changed, except the asked logprobs, which never reach the caller as an array."""
+    fields = {name: change(getattr(drawn, name)) for name in Drawn.__slots__ if name != "asked_logprobs"}
+    return Drawn(**fields, asked_logprobs=drawn.asked_logprobs)
+
+
+def narrowed(drawn: Drawn) -> Drawn:
+    """The Drawn, whose integers are now int32, as JAX has them without x64."""
+    for name, dtype in _WIDTHS.items():
+        setattr(drawn, name, getattr(drawn, name).astype(dtype))
+    return drawn
+
+
+def refuse_unseeded(frame: Frame) -> None:
+    """Raise ParamsError for rows whose seed would be frozen into the compiled program."""
+    if frame.unseeded:
+        raise ParamsError(
+            f"seed must be given inside jit, got None for rows {list(frame.unseeded)}; a fresh seed would be frozen "
+            "into the compiled program"
+        )
+
+
+def stand_in(frame: Frame, shape: tuple[int, ...], mask: Any) -> NDArray[np.int32] | None:
+    """A mask that allows everything, in place of one whose bits are not known yet."""
+    if mask is None or not is_traced(mask):
+        return mask if mask is None else to_numpy(mask)
+    return np.full((shape[0], -(-shape[1] // 32)), -1, np.int32)
+
+
+def _needs_host(frame: Frame, rows: Rows, mask: Any) -> bool:
+    return bool(frame.processes or rows.resample.any() or (is_traced(mask) and frame.checks_masks))
+
+
+def _by_callback(logits: Array, frame: Frame, rows: Rows, mask: Any) -> Drawn:
+    empty = narrowed(Drawn.empty(rows))
+    shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays_of(empty).items()}
+
+    def run(x: Any, words: Any) -> dict[str, NDArray]:
+        given = np.asarray(words) if words.size else None
+        return arrays_of(narrowed(host.draw(np.ascontiguousarray(x, np.float32), frame, given)))
+
+    words = jnp.zeros((0, 0), jnp.int32) if mask is None else jnp.asarray(mask)
+    found = jax.pure_callback(run, shapes, logits, words, vmap_method="sequential")
+    found["asked_logprobs"] = tabled(found["asked_logprobs"], rows.asked_start)
+    return Drawn(**cast("dict[str, Any]", found))
+
+
+def tabled(flat: Array, start: NDArray[np.int64]) -> Array:
+    """Asked logprobs, row after row, as [B, N] with NaN past a row's own."""
+    widest = int(np.diff(start).max(initial=0))
+    at = start[:-1, None] + np.arange(widest)
+    return jnp.where(at < start[1:, None], jnp.append(flat, np.float32(np.nan))[np.minimum(at, flat.size)], np.nan)
+
+
+def arrays_of(drawn: Drawn) -> dict[str, NDArray]:
+    """The fields of a Drawn by name."""
+    return {name: getattr(drawn, name) for name in Drawn.__slots__}
+
+
+def _traced(logits: Array, rows: Rows, mask: Any) -> Drawn:
+    out = {name: jnp.asarray(array) for name, array in arrays_of(narrowed(Drawn.empty(rows))).items()}
+    out["asked_logprobs"] = tabled(out["asked_logprobs"], rows.asked_start)
+    for members, program in programs(rows, logits.shape[1], mask if is_traced(mask) else None):
+        drawn = traced.draw(logits if members.size == rows.count else logits[members], program)
+        for name, value in arrays_of(drawn).items():
+            wide = widened(name, value, out[name].shape[1], drawn.status) if value.ndim == 2 else value
+            out[name] = out[name].at[members].set(wide)
+    return Drawn(**cast("dict[str, Any]", out))
+
+
+def widened(name: str, value: Any, width: int, status: Any) -> Array:
+    """Top entries and asked logprobs with the columns that another group of rows asks for."""
+    fill = {"top_ids": -1, "top_logprobs": -np.inf}.get(name, np.nan)
+    wide = jnp.pad(value, ((0, 0), (0, width - value.shape[1])), constant_values=fill)
+    return wide if name == "top_ids" else jnp.where(status[:, None] == 0, wide, np.float32(np.nan))

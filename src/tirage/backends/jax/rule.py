@@ -1,0 +1,190 @@
+"""The numeric rule inside a trace: keys, exponents, weights and the uniform, in float32 and uint32 alone.
+
+XLA contracts a product and a sum into one operation, drops `x + 0.0` and flushes subnormals; so every product that
+may reach a sum is held under FLT_MAX, a step no compiler may drop, and every comparison is one of integers (S-N7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tirage.backends.jax import wide
+from tirage.backends.jax.wide import Wide, u32
+from tirage.exact.keys import NEG_INF_KEY, TINY_BITS
+from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
+
+FLT_MAX = np.float32(3.4028235e38)
+_NEG_INF_BITS = np.int32(-0x800000)
+_SIGN = np.int32(-0x80000000)
+
+
+def bits_of(x: Array) -> Array:
+    """The bits of float32 values, int32."""
+    return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def float_of(bits: Array) -> Array:
+    """The float32 values with these int32 or uint32 bits."""
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def keys(x: Array) -> Array:
+    """Keys of float32 `x`, int32. Rule S-N3."""
+    b = bits_of(x)
+    return jnp.where(b >= 0, b, -(b & 0x7FFFFFFF))
+
+
+def values(key: Array) -> Array:
+    """Logits whose keys are `key`; +0.0 for both zeros."""
+    return float_of(jnp.where(key >= 0, key, _SIGN | -key))
+
+
+def ordered(key: Array) -> Array:
+    """Keys as uint32 in the same order."""
+    return u32(key) ^ jnp.uint32(0x80000000)
+
+
+def product(a: Array, b: Array) -> Array:
+    """a * b as a float32 of its own: min with FLT_MAX keeps XLA from fusing it into a following sum (S-N7)."""
+    return jnp.minimum(a * b, FLT_MAX)
+
+
+def cleaned(x: Array) -> Array:
+    """`x` with every |v| <= 2^-126 made +0.0 (S-N7)."""
+    return jnp.where((bits_of(x) & 0x7FFFFFFF) <= TINY_BITS, np.float32(0), x)
+
+
+def clamped(x: Array) -> Array:
+    """`x` held within the finite float32 range, then cleaned (S-N7)."""
+    return cleaned(jnp.minimum(jnp.maximum(x, -FLT_MAX), FLT_MAX))
+
+
+def is_neg_inf(x: Array) -> Array:
+    """Where `x` is -inf, by its bits."""
+    return bits_of(x) == _NEG_INF_BITS
+
+
+def exponents(x: Array, m: Array, c: Array) -> Array:
+    """q of logits [B, N] for m and c [B]: int32, 41 * 2^23 at most. Rule S-W1."""
+    scaled = (m[:, None] - x) * c[:, None]
+    return jnp.minimum(scaled, np.float32(Q_LIMIT)).astype(jnp.int32)
+
+
+class Mass(NamedTuple):
+    """Integer weights of at most 2^40 each: `high` * 2^20 + `low`, uint32, so that 1024 of them can be summed."""
+
+    high: Array
+    low: Array
+
+    def where(self, kept: Array) -> Mass:
+        """The weights of kept tokens, 0 for the others."""
+        return Mass(jnp.where(kept, self.high, 0), jnp.where(kept, self.low, 0))
+
+    def total(self) -> Wide:
+        """Their sum over the last axis, two limbs."""
+        low, high = wide.total(self.low, 20), wide.total(self.high, 21)
+        return wide.add(low, wide.left(high, 20))
+
+    def wide(self) -> Wide:
+        """Each weight as two limbs."""
+        return self.low | (self.high << 20), self.high >> 12
+
+    def at(self, index: Array) -> Wide:
+        """The weight of each row's entry at `index` [B], two limbs."""
+        return wide.take(self.wide(), index)
+
+
+def mass_of(number: Wide) -> Mass:
+    """Two limbs as a Mass."""
+    return Mass((number[0] >> 20) | (number[1] << 12), number[0] & 0xFFFFF)
+
+
+def weights(q: Array) -> Mass:
+    """Weights of exponents: w(0) = 2^40, w(41 * 2^23) = 0. Rule S-W2."""
+    f = float_of((q & 0x7FFFFF) | 0x3F800000) - np.float32(1)
+    r = jnp.full(q.shape, COEFFICIENTS[5])
+    for b in COEFFICIENTS[4::-1]:
+        r = b + product(r, f)
+    w = float_of(bits_of(r) - (q & np.int32(-0x800000)))
+    high = (w * np.float32(2.0**-20)).astype(jnp.int32)
+    # The product and the difference are exact, so it does not matter whether XLA fuses them.
+    low = (w - high.astype(jnp.float32) * np.float32(2.0**20)).astype(jnp.int32)
+    inside = q < Q_LIMIT
+    return Mass(jnp.where(inside, u32(high), 0), jnp.where(inside, u32(low), 0))
+
+
+def uniform(key: tuple[Array, Array], step: Array, sample: Array, domain: int) -> Wide:
+    """U of Philox4x32-10 for uint32 arrays of one shape: two limbs. Rule S-W7."""
+    m0, m1 = jnp.full_like(step, 0xD2511F53), jnp.full_like(step, 0xCD9E8D57)
+
+    def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        c0, c1, c2, c3, k0, k1 = state
+        (l0, h0), (l1, h1) = wide.mul32(m0, c0), wide.mul32(m1, c2)
+        return h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0, k0 + jnp.uint32(0x9E3779B9), k1 + jnp.uint32(0xBB67AE85)
+
+    counter = step, sample, jnp.full_like(step, domain), jnp.zeros_like(step)
+    words = lax.fori_loop(0, 10, turn, (*counter, *key))
+    return words[1], words[0]
+
+
+# --- searching by integer thresholds ---------------------------------------------------------------------------
+
+
+def locate(mass: Mass, rest: Wide) -> Array:
+    """The first position [B] whose running sum of weights [B, N] exceeds `rest` [B] (two limbs), int32.
+
+    Descends through groups of 1024, 32 and 1, so that no pass is longer than the row. N is a multiple of 1024, or of
+    32 up to 1024; the total must exceed `rest`.
+    """
+    at = jnp.zeros(rest[0].shape, jnp.int32)
+    for size in (1024, 32, 1):
+        if mass.low.shape[-1] <= size > 1:
+            continue
+        grouped = Mass(wide.block(mass.high, size), wide.block(mass.low, size))
+        sums = grouped.total()
+        before = _before(sums)
+        reached = wide.add(before, sums)
+        limit = tuple(limb[:, None] for limb in rest)
+        group = jnp.sum(~wide.less(limit, reached), -1, dtype=jnp.int32)
+        group = jnp.minimum(group, sums[0].shape[-1] - 1)
+        rest = wide.sub(rest, wide.take(before, group))
+        mass = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in grouped))
+        at += group * size
+    return at
+
+
+def _before(sums: Wide) -> Wide:
+    """Exclusive running sums over the last axis, by a triangle: short rows only."""
+    n = sums[0].shape[-1]
+    earlier = np.tri(n, k=-1, dtype=bool)
+    return wide.total_wide(tuple(jnp.where(earlier, limb[:, None, :], 0) for limb in sums), 2)
+
+
+def nth(chosen: Array, n: Array) -> Array:
+    """The position [B] of the n-th (from 1) True of bool [B, N]; anything when there are fewer."""
+    ones = Mass(jnp.zeros(chosen.shape, jnp.uint32), chosen.astype(jnp.uint32))
+    return locate(ones, wide.wide(u32(jnp.maximum(n - 1, 0)), 2))
+
+
+Reached = Callable[[Array], Array]
+"""A test of uint32 thresholds [B], bool [B], that stays true once it is."""
+
+
+def least(low: Array, high: Array, reached: Reached) -> Array:
+    """The least uint32 t in [low, high] with `reached(t)`, by bisection; `high` when none below it is."""
+    return lax.while_loop(lambda s: jnp.any(s[0] < s[1]), lambda s: _halved(s[0], s[1], reached), (low, high))[0]
+
+
+def _halved(low: Array, high: Array, reached: Reached) -> tuple[Array, Array]:
+    middle = low + ((high - low) >> 1)
+    enough, unfinished = reached(middle), low < high
+    return jnp.where(unfinished & ~enough, middle + 1, low), jnp.where(unfinished & enough, middle, high)
+
+
+NO_KEY = NEG_INF_KEY
+"""Key of tokens that are out: that of -inf, below every candidate."""

@@ -1,0 +1,81 @@
+"""Sums, shares and cuts that several filters need."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from tirage.backends.jax import wide
+from tirage.backends.jax.program import Columns
+from tirage.backends.jax.rule import NO_KEY, Mass, keys, values
+from tirage.backends.jax.steps import State
+from tirage.backends.jax.wide import Wide, u32
+
+
+class Cut(NamedTuple):
+    """Where a prefix in (key descending, id ascending) order ends: the last token's key and id, int32 [B]."""
+
+    key: Array
+    id: Array
+
+    def keeps(self, state: State, ties: bool = False) -> Array:
+        """Which tokens lie before or at the cut; with ties, all that share its key."""
+        level = state.key == self.key[:, None]
+        return (state.key > self.key[:, None]) | (level if ties else level & (state.ids <= self.id[:, None]))
+
+
+class Share(NamedTuple):
+    """A threshold on weights, two limbs [B]."""
+
+    least: Wide
+
+    def at_least(self, mass: Mass) -> Array:
+        """Where weights [B, N] reach the threshold."""
+        return ~wide.less(mass.wide(), tuple(limb[:, None] for limb in self.least))
+
+
+def share(given: Columns, mass: Wide, *, strict: bool = False) -> Share:
+    """E / 2^s of a total mass, rounded up, at least 1; strict: the next integer above it."""
+    total = wide.mul(mass, (jnp.asarray(given["e"]),))
+    one = wide.constant(1, total[0], 4)
+    shifts = jnp.asarray(given["s"])
+    total = wide.resized(total, 4)
+    least = wide.add(wide.right_by(total, shifts), one) if strict else wide.right_up(total, shifts)
+    least = wide.select(wide.is_zero(least), one, least)
+    huge = ~wide.is_zero(least[2:])
+    return Share(wide.select(huge, wide.constant(-1, total[0], 2), least[:2]))
+
+
+def target(p: Array, total: Wide, *, above: bool) -> Wide:
+    """max(1, ceil(P * W / 2^32)), or floor(P * W / 2^32) + 1 where mass must lie above: two limbs (S-W4)."""
+    scaled = wide.mul(total, (jnp.asarray(p),))
+    floor, rest = scaled[1:], scaled[0]
+    more = jnp.ones_like(rest) if above else (rest != 0).astype(jnp.uint32)
+    goal = wide.add(floor, wide.wide(more, 2))
+    return wide.select(wide.is_zero(goal), wide.constant(1, rest, 2), goal)
+
+
+def mean_exponent(q: Array, mass: Mass) -> Array:
+    """floor(sum(w * q) / sum(w)), int32 [B]."""
+    low, high = mass.wide()
+    products = wide.mul32(low, u32(q))
+    products = (products[0], products[1] + high * u32(q))
+    total = wide.total_wide(products, 3)
+    return wide.divide(total, mass.total())[0].astype(jnp.int32)
+
+
+def ranked(state: State, n: int) -> tuple[Array, Array]:
+    """Keys and ids of the first n tokens still in, int32 [B, n], (key descending, id ascending)."""
+    return top_entries(jnp.where(state.kept, state.key, NO_KEY), n)
+
+
+def top_entries(key: Array, n: int) -> tuple[Array, Array]:
+    """The n largest keys of [B, N] and their ids, equal keys in id order.
+
+    `lax.top_k` is fast on float32 alone, and there it puts -0.0 below +0.0; values made from keys have no -0.0.
+    """
+    # Without the barrier a later slice of the result turns top_k into a full sort.
+    top, ids = lax.optimization_barrier(lax.top_k(values(key), min(n, key.shape[1])))
+    return keys(top), ids

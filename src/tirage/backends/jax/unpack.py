@@ -1,0 +1,58 @@
+"""From the arrays of a batch back to the rows that the host's kernels read: a program drawn without a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.backends.jax.past import BEYOND
+from tirage.backends.jax.program import Program, Stage, operands
+from tirage.history import Counts
+from tirage.stages import Lowered, Op, Step
+
+
+def lowered(program: Program, r: int) -> Lowered:
+    """The steps of row r, with the arrays that BAN and ADD refer to."""
+    ids, values, steps = [_known(program.tables["banned"][r])], [], []
+    values.append(np.zeros(ids[0].size, np.float32))
+    if ids[0].size:
+        steps.append(Step(Op.BAN, 0, ids[0].size))
+    for stage, given, on in zip(program.stages, program.columns, program.on, strict=True):
+        if stage.op == Op.ADD:
+            added, by = _added(program, stage, r)
+            start = sum(part.size for part in ids)
+            steps.append(Step(Op.ADD, start, start + added.size))
+            ids.append(added)
+            values.append(by)
+        elif on[r]:
+            a, b, c, d, e = (*operands(stage, given, r), 0, 0, 0, 0, 0)[:5]
+            steps.append(Step(stage.op, a, b, c, d, e))
+    return Lowered(tuple(steps), np.concatenate(ids), np.concatenate(values))
+
+
+def counts(program: Program, r: int) -> Counts:
+    """The sparse counts of row r."""
+    table = np.asarray(program.tables["counts"][r])
+    kept = np.flatnonzero(table[0] != BEYOND)
+    # A window lists an id once for each time it occurs.
+    _, first = np.unique(table[0, kept], return_index=True)
+    return Counts(table[:, kept[first]])
+
+
+def listed(program: Program, name: str, r: int) -> NDArray[np.int32]:
+    """The ids of row r in a table that is filled up with ids no row has."""
+    return _known(program.tables[name][r])
+
+
+def _known(ids: Any) -> NDArray[np.int32]:
+    ids = np.asarray(ids)
+    return ids[ids != BEYOND]
+
+
+def _added(program: Program, stage: Stage, r: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    ids, values = (np.asarray(part[r]) for part in program.tables[f"added {stage.nth}"])
+    kept = np.flatnonzero(ids != BEYOND)
+    _, first = np.unique(ids[kept], return_index=True)
+    return ids[kept[first]], values[kept[first]]

@@ -1,0 +1,261 @@
+"""Integers wider than 32 bits without x64: tuples of uint32 arrays, least significant limb first.
+
+JAX drops 64-bit types unless asked for them, so sums of weights, their products and quotients are done in limbs.
+Every function is elementwise over arrays of one shape, exact, and wraps like machine integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+Wide = tuple[Array, ...]
+"""Limbs of a non-negative integer, or of one in two's complement where a function says so."""
+
+LN2_31 = 1488522236
+"""ln 2 in units of 2^-31."""
+OCTAVE = 1 << 23
+
+
+def u32(value: Any) -> Array:
+    """`value` as uint32, its bits kept when it is int32."""
+    return jnp.asarray(value).astype(jnp.uint32)
+
+
+def wide(value: Array, size: int) -> Wide:
+    """A uint32 array as a number of `size` limbs."""
+    return (value, *[jnp.zeros_like(value)] * (size - 1))
+
+
+def constant(value: int, like: Array, size: int) -> Wide:
+    """The Python integer `value` as `size` limbs, in the shape of `like`."""
+    return tuple(jnp.full(like.shape, (value >> 32 * i) & 0xFFFFFFFF, jnp.uint32) for i in range(size))
+
+
+def resized(a: Wide, size: int) -> Wide:
+    """`a` with zero limbs added, or high limbs dropped."""
+    return (*a, *[jnp.zeros_like(a[0])] * (size - len(a)))[:size]
+
+
+def add(a: Wide, b: Wide) -> Wide:
+    """a + b, as long as the longer of the two; a carry out of it is lost."""
+    size = max(len(a), len(b))
+    return _added(resized(a, size), resized(b, size), None)
+
+
+def _added(a: Wide, b: Wide, carry: Array | None) -> Wide:
+    """a + b + carry of one length, with no more operations than each limb needs: programs compile faster."""
+    out = []
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        total = x + y
+        over = total < x if i + 1 < len(a) else None
+        if carry is not None:
+            total = total + carry
+            over = None if over is None else over | (total < carry)
+        carry = None if over is None else over.astype(jnp.uint32)
+        out.append(total)
+    return tuple(out)
+
+
+def negated(a: Wide) -> Wide:
+    """-a in two's complement."""
+    return _added(tuple(~limb for limb in a), wide(jnp.zeros_like(a[0]), len(a)), jnp.ones_like(a[0]))
+
+
+def sub(a: Wide, b: Wide) -> Wide:
+    """a - b, as long as `a`."""
+    flipped = tuple(~limb for limb in resized(b, len(a)))
+    return _added(a, flipped, jnp.ones_like(a[0]))
+
+
+def less(a: Wide, b: Wide) -> Array:
+    """a < b, unsigned."""
+    size = max(len(a), len(b))
+    smaller = jnp.zeros(a[0].shape, bool)
+    for x, y in zip(resized(a, size), resized(b, size), strict=True):
+        smaller = (x < y) | ((x == y) & smaller)
+    return smaller
+
+
+def is_zero(a: Wide) -> Array:
+    """a == 0."""
+    zero = a[0] == 0
+    for limb in a[1:]:
+        zero &= limb == 0
+    return zero
+
+
+def select(condition: Array, a: Wide, b: Wide) -> Wide:
+    """a where the condition holds, else b."""
+    return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
+
+
+def take(a: Wide, index: Array) -> Wide:
+    """The entry of each row at `index` [B], from limbs [B, N]."""
+    return tuple(jnp.take_along_axis(limb, index[:, None], 1)[:, 0] for limb in a)
+
+
+def mul32(a: Array, b: Array) -> Wide:
+    """a * b of two uint32 arrays, in two limbs, from products of 16-bit halves."""
+    a0, a1, b0, b1 = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
+    low = a0 * b0
+    middle = a1 * b0 + (low >> 16)
+    other = a0 * b1 + (middle & 0xFFFF)
+    return (other << 16) | (low & 0xFFFF), a1 * b1 + (middle >> 16) + (other >> 16)
+
+
+def mul(a: Wide, b: Wide, size: int | None = None) -> Wide:
+    """a * b in len(a) + len(b) limbs, or its lowest `size`."""
+    size = len(a) + len(b) if size is None else size
+    out = wide(jnp.zeros_like(a[0]), size)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            if i + j < size:
+                out = (*out[: i + j], *add(out[i + j :], mul32(x, y)[: size - i - j]))
+    return out
+
+
+def left(a: Wide, n: int) -> Wide:
+    """a << n for a Python integer n."""
+    limbs, bits = divmod(n, 32)
+    moved = resized((*[jnp.zeros_like(a[0])] * limbs, *a), len(a))
+    if not bits:
+        return moved
+    below = (jnp.zeros_like(a[0]), *moved[:-1])
+    return tuple((x << bits) | (y >> (32 - bits)) for x, y in zip(moved, below, strict=True))
+
+
+def right(a: Wide, n: int) -> Wide:
+    """a >> n for a Python integer n."""
+    limbs, bits = divmod(n, 32)
+    moved = resized(a[limbs:], len(a)) if limbs < len(a) else wide(jnp.zeros_like(a[0]), len(a))
+    if not bits:
+        return moved
+    above = (*moved[1:], jnp.zeros_like(a[0]))
+    return tuple((x >> bits) | (y << (32 - bits)) for x, y in zip(moved, above, strict=True))
+
+
+def left_by(a: Wide, n: Array) -> Wide:
+    """a << n, n int32 per entry, 0 <= n < 32 * len(a)."""
+    for bit in range((32 * len(a) - 1).bit_length()):
+        a = select((n >> bit) & 1 == 1, left(a, 1 << bit), a)
+    return a
+
+
+def right_by(a: Wide, n: Array) -> Wide:
+    """a >> n, n int32 per entry, n >= 0; 0 when n is at least the width of `a`."""
+    bits = (32 * len(a) - 1).bit_length()
+    kept = n < 1 << bits
+    for bit in range(bits):
+        a = select((n >> bit) & 1 == 1, right(a, 1 << bit), a)
+    return select(kept, a, wide(jnp.zeros_like(a[0]), len(a)))
+
+
+def right_up(a: Wide, n: Array) -> Wide:
+    """ceil(a / 2^n) for n >= 0."""
+    floor = right_by(a, n)
+    bits = (32 * len(a) - 1).bit_length()
+    rest = sub(a, left_by(floor, jnp.minimum(n, (1 << bits) - 1)))
+    return add(floor, wide((~is_zero(rest)).astype(jnp.uint32), len(a)))
+
+
+def divide(a: Wide, b: Wide) -> Wide:
+    """floor(a / b), as long as `a`, by restoring division; b = 0 gives all ones."""
+    size = len(a)
+    divisor = resized(b, size + 1)
+
+    def body(_: Any, state: tuple[Wide, Wide]) -> tuple[Wide, Wide]:
+        rest, number = state
+        rest = left(rest, 1)
+        rest = (rest[0] | (number[-1] >> 31), *rest[1:])
+        fits = ~less(rest, divisor)
+        number = left(number, 1)
+        number = (number[0] | fits.astype(jnp.uint32), *number[1:])
+        return select(fits, sub(rest, divisor), rest), number
+
+    zero = tuple(jnp.zeros_like(a[0]) for _ in range(size + 1))
+    return lax.fori_loop(0, 32 * size, body, (zero, a))[1]
+
+
+def isqrt(a: Wide) -> Array:
+    """floor(sqrt(a)) of a two-limb number, uint32."""
+
+    def body(i: Any, root: Array) -> Array:
+        tried = root | (jnp.uint32(1) << u32(31 - i))
+        return jnp.where(less(a, mul32(tried, tried)), root, tried)
+
+    return lax.fori_loop(0, 32, body, jnp.zeros_like(a[0]))
+
+
+def bit_length(a: Wide) -> Array:
+    """Number of bits of `a`, int32; 0 for 0."""
+    length = jnp.zeros(a[0].shape, jnp.int32)
+    for i, limb in enumerate(a):
+        length = jnp.where(limb != 0, 32 * (i + 1) - lax.clz(limb).astype(jnp.int32), length)
+    return length
+
+
+def ilog2(a: Wide) -> Array:
+    """log2(a) in units of 2^-23, int32, truncated as `tirage.exact.logs.ilog2` truncates; a >= 1."""
+    exponent = bit_length(a) - 1
+    mantissa = left_by(a, 32 * len(a) - 1 - jnp.maximum(exponent, 0))[-1]
+
+    def body(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        z, out = state
+        low, high = mul32(z, z)
+        carry = high >> 31
+        z = jnp.where(carry == 1, high, (high << 1) | (low >> 31))
+        return z, (out << 1) | carry
+
+    _, fraction = lax.fori_loop(0, 23, body, (mantissa, jnp.zeros_like(mantissa)))
+    return (exponent << 23) | fraction.astype(jnp.int32)
+
+
+def ln_fixed(log2: Array) -> Array:
+    """Natural logarithm, float32, of a number whose base-2 logarithm is `log2` (int32) * 2^-23 (S-L1)."""
+    negative = log2 < 0
+    product = mul32(u32(jnp.abs(log2)), jnp.full(log2.shape, LN2_31, jnp.uint32))
+    down = right(product, 31)[0]
+    up = right(add(product, constant((1 << 31) - 1, product[0], 2)), 31)[0]
+    ln = jnp.where(negative, -up.astype(jnp.int32), down.astype(jnp.int32))
+    return ln.astype(jnp.float32) * jnp.float32(2.0**-23)
+
+
+def to_float32(a: Wide) -> Array:
+    """`a` (two limbs, at least 1) rounded to the nearest float32, ties to even, from its bits."""
+    exponent = bit_length(a) - 1
+    low, high = left_by(a, 63 - jnp.maximum(exponent, 0))
+    mantissa, rest = high >> 8, high & 0xFF
+    up = (rest > 0x80) | ((rest == 0x80) & ((low != 0) | (mantissa & 1 == 1)))
+    pattern = (u32(exponent + 126) << 23) + mantissa + up.astype(jnp.uint32)
+    return lax.bitcast_convert_type(pattern, jnp.float32)
+
+
+def block(v: Array, size: int) -> Array:
+    """[B, N] as [B, N / size, size]; N must be a multiple of `size`."""
+    return v.reshape(*v.shape[:-1], v.shape[-1] // size, size)
+
+
+def total(v: Array, bits: int) -> Wide:
+    """The sum over the last axis of uint32 entries of at most 2^bits, in two limbs; at most 2^20 entries.
+
+    The length must be a multiple of 1024, or at most 1024.
+    """
+    if v.shape[-1] <= 1 << (31 - bits):
+        return wide(jnp.sum(v, -1, dtype=jnp.uint32), 2)
+    size = min(1 << (31 - bits), 1024)
+    if size > 1:
+        v = jnp.sum(block(v, size), -1, dtype=jnp.uint32)
+    low, high = total(v & 0xFFFF, 16), total(v >> 16, 16)
+    return add(low, left(high, 16))
+
+
+def total_wide(a: Wide, size: int) -> Wide:
+    """The sum over the last axis of limbs, modulo 2^(32 * size)."""
+    out = wide(jnp.zeros(a[0].shape[:-1], jnp.uint32), size)
+    for i, limb in enumerate(a):
+        for half, piece in enumerate((limb & 0xFFFF, limb >> 16)):
+            out = add(out, left(resized(total(piece, 16), size), 32 * i + 16 * half))
+    return out

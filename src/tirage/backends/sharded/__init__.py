@@ -1,0 +1,73 @@
+"""Vocabulary shards: the token of the whole rows, drawn without gathering their logits.
+
+`tirage.sample` and `tirage.Batch` take what is defined here in place of logits: a `Shard` on each process of a
+`torch.distributed` group, `Shards` when one process holds them all, `MeshLogits` for a JAX array whose vocabulary
+lies on an axis of a mesh. Token, status, logprobs and everything else are those of the gathered logits, bit for bit.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from tirage.backends import Drawn, Frame, find, known, type_name
+from tirage.errors import ParamsError
+
+if TYPE_CHECKING:
+    from tirage.backends.sharded.communicate import Communicator, Distributed, Metered
+    from tirage.backends.sharded.mesh import MeshLogits
+    from tirage.backends.sharded.shards import Shard, Shards
+
+_HOMES = {
+    "Communicator": "communicate",
+    "Distributed": "communicate",
+    "MeshLogits": "mesh",
+    "Metered": "communicate",
+    "Shard": "shards",
+    "Shards": "shards",
+}
+__all__ = ["Communicator", "Distributed", "MeshLogits", "Metered", "Shard", "Shards"]
+
+
+def __getattr__(name: str) -> Any:
+    # Found on first use: PyTorch and JAX are each imported only by those who use them.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def as_logits(logits: Any) -> Any:
+    """The shards, checked, as something with a shape (B, V) that can be drawn from."""
+    if hasattr(logits, "ready"):
+        return logits.ready()
+    if hasattr(logits, "draw"):
+        return logits
+    raise ParamsError(f"logits must be an array or shards of one, got {type_name(logits)}")
+
+
+def as_mask(mask: Any, shape: tuple[int, ...]) -> Any:
+    """A bitmask of whole rows, of any library, as int32 [B, ceil(V / 32)]; None stays None."""
+    if mask is None:
+        return None
+    if not known(mask):
+        raise ParamsError(f"mask must be an int32 array of bits, got {type_name(mask)}; pack 32 tokens to a word")
+    return find(mask).as_mask(mask, shape)
+
+
+def draw(logits: Any, frame: Frame, mask: Any) -> Drawn:
+    """A Drawn that is the same on every shard."""
+    return logits.draw(frame, mask)
+
+
+def to_numpy(array: Any) -> NDArray:
+    """A result as NumPy; shards themselves are refused: their rows are never gathered."""
+    if hasattr(array, "draw"):
+        raise ParamsError("logits must be whole rows here, got shards; gather them, or use tirage.sample")
+    return find(array).to_numpy(array)
+
+
+def from_numpy(array: NDArray, like: Any) -> Any:
+    """Host values as an array of the shards' library, where the results live."""
+    return find(like.like).from_numpy(array, like.like)

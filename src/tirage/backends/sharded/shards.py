@@ -1,0 +1,173 @@
+"""Logits in shards, as `tirage.sample` takes them: one shard of a process group, or all shards of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tirage.backends import Drawn, Frame, find, known, type_name
+from tirage.backends.sharded.agreement import Layout, agree, meet
+from tirage.backends.sharded.communicate import Table, communicator
+from tirage.backends.sharded.shared import Shared, refuse
+from tirage.backends.torch.arrays import as_logits
+from tirage.errors import ParamsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """The logits that this process holds of rows whose vocabulary is spread over a process group.
+
+    `logits`: torch tensor [B, n] or [n] of token ids start .. start + n - 1, n may be 0; `vocab_size` is V. `group`: a
+    `torch.distributed` group (None: the default one) or a Communicator. Every process of the group passes its own
+    Shard to `tirage.sample`, with the same params, history, step and mask (whole rows, [B, ceil(V / 32)]), and gets
+    the same Draw, on the device of its logits; rows without a seed share a fresh one.
+
+    What each process contributes, in bytes per row: entry 16; temperature and min-p 0; greedy 8; top-k 8 k up to
+    k = 200, else 1664; top-p 520 where the 64 first tokens of every row suffice, else 2184; typical 1048; the draw 24;
+    logprobs at most 32 + 8 top_n + 8 per asked id. Besides, 48 bytes per call and 8 per unseeded row;
+    docs/sharding.md has the whole table. Logits are never gathered.
+    """
+
+    logits: Any
+    start: int
+    vocab_size: int
+    group: Any = None
+
+    def ready(self) -> ReadyShard:
+        """This shard once all shards have met; ParamsError on each of them when they do not fit together."""
+        comm = communicator(self.group)
+        matrix, refusal = _checked(self.logits, self.start, self.vocab_size)
+        width = 0 if refusal is not None else _width(self.logits)
+        start, size = (0, 0) if refusal is not None else (self.start, self.vocab_size)
+        layout = meet(comm, matrix.shape[0], start, width, size, refusal, matrix)
+        return ReadyShard(matrix=matrix, shared=Shared(comm=comm, layout=layout))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyShard:
+    """A shard that has met the others: float32 logits [B, n], as `tirage.sample` hands it on."""
+
+    matrix: Tensor
+    shared: Shared
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, V): whole rows."""
+        return self.matrix.shape[0], self.shared.layout.vocab_size
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor where the results live."""
+        return self.matrix
+
+    def __getitem__(self, rows: Sequence[int]) -> ReadyShard:
+        return replace(self, matrix=self.matrix[rows])
+
+    def draw(self, frame: Frame, mask: Any) -> Drawn:
+        """One token per row, the same on every shard."""
+        rows = frame.rows(_words(mask))
+        agree(self.shared.comm, rows, frame.unseeded, self.matrix)
+        refuse(rows, frame.processes)
+        return self.shared.draw(self.matrix, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """All shards of some rows in one process: torch tensors, on one device or several, or NumPy arrays.
+
+    `parts`: [B, n] or [n] each, in token-id order; widths may differ and may be 0. Each shard is drawn by a thread of
+    its own; results live with the first one.
+    """
+
+    parts: Sequence[Any]
+
+    def ready(self) -> ReadyShards:
+        """The shards, checked."""
+        if isinstance(self.parts, (str, bytes, dict)) or not isinstance(self.parts, Sequence) or not self.parts:
+            raise ParamsError(f"parts must be a list of arrays, got {type_name(self.parts)}; list one per shard")
+        tensors = [torch.from_numpy(_native(p)) if isinstance(p, np.ndarray) else p for p in self.parts]
+        widths = [_width(tensor) for tensor in tensors]
+        ends = np.cumsum(widths).tolist()
+        size = ends[-1]
+        matrices = []
+        for tensor, width, end in zip(tensors, widths, ends, strict=True):
+            matrix, refusal = _checked(tensor, end - width, size)
+            if refusal is not None:
+                raise refusal
+            matrices.append(matrix)
+        counts = [matrix.shape[0] for matrix in matrices]
+        if len(set(counts)) > 1:
+            raise ParamsError(f"parts must have the same number of rows, got {counts}")
+        bounds = [(end - width, end) for width, end in zip(widths, ends, strict=True)]
+        return ReadyShards(parts=tuple(matrices), layout=Layout.of(bounds, size), first=self.parts[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyShards:
+    """All shards, each float32 [B, n]; `first` is the first as the caller gave it."""
+
+    parts: tuple[Tensor, ...]
+    layout: Layout
+    first: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, V): whole rows."""
+        return self.parts[0].shape[0], self.layout.vocab_size
+
+    @property
+    def like(self) -> Any:
+        """An array where the results live."""
+        return self.first
+
+    def __getitem__(self, rows: Sequence[int]) -> ReadyShards:
+        return replace(self, parts=tuple(part[rows] for part in self.parts))
+
+    def draw(self, frame: Frame, mask: Any) -> Drawn:
+        """One token per row."""
+        rows = frame.rows(_words(mask))
+        refuse(rows, frame.processes)
+        table = Table(len(self.parts))
+        work = [
+            partial(Shared(comm=comm, layout=self.layout).draw, part, rows)
+            for comm, part in zip(table.communicators(), self.parts, strict=True)
+        ]
+        drawn = table.run(work)[0]
+        return drawn.moved(lambda tensor: tensor.cpu().numpy()) if isinstance(self.first, np.ndarray) else drawn
+
+
+def _checked(logits: Any, start: int, vocab_size: int) -> tuple[Tensor, ParamsError | None]:
+    """float32 [B, n] (one column of -inf in place of none), or anything of the kind and why the shard is refused."""
+    try:
+        for value, name in ((start, "start"), (vocab_size, "vocab_size")):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ParamsError(f"{name} must be a whole number of at least 0, got {value!r}")
+        return as_logits(_with_a_column(logits)), None
+    except ParamsError as error:
+        return torch.zeros(1, 1), error
+
+
+def _with_a_column(logits: Any) -> Any:
+    if isinstance(logits, Tensor) and logits.ndim in {1, 2} and logits.shape[-1] == 0:
+        return logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+    return logits
+
+
+def _width(logits: Any) -> int:
+    return logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else 0
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """A NumPy array that torch can share: bfloat16 widened, strides positive."""
+    wide = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    return np.ascontiguousarray(wide)
+
+
+def _words(mask: Any) -> Any:
+    return None if mask is None else (find(mask).to_numpy(mask) if known(mask) else mask)

@@ -1,0 +1,73 @@
+"""Torch tensors at the door: what `sample` accepts, checked, as float32 [B, V] on the device where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tirage.backends import MAX_VOCAB, type_name
+from tirage.errors import ParamsError
+
+_LOGIT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def as_logits(logits: Any) -> Tensor:
+    """`logits` as contiguous float32 [B, V], detached; ParamsError for another type, dtype, layout, rank or size.
+
+    A contiguous float32 tensor is not copied. float16 and bfloat16 are widened exactly, float64 is rounded.
+    """
+    if type(logits) not in _PLAIN_TYPES or logits.layout != torch.strided or logits.device.type == "meta":
+        raise ParamsError(f"logits must be a dense torch.Tensor with data, got {_kind(logits)}; pass the local tensor")
+    if logits.dtype not in _LOGIT_TYPES:
+        raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
+    if logits.ndim not in {1, 2}:
+        raise ParamsError(f"logits must have shape [V] or [B, V], got {tuple(logits.shape)}; reshape them")
+    if not 1 <= logits.shape[-1] <= MAX_VOCAB:
+        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
+    ready = logits.dtype is torch.float32 and logits.is_contiguous() and not (logits.requires_grad or logits.is_neg())
+    matrix = logits if ready else logits.detach().resolve_neg().to(torch.float32).contiguous()
+    return matrix[None] if matrix.ndim == 1 else matrix
+
+
+def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | None:
+    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None stays None."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor):
+        raise ParamsError(f"mask must be a torch.Tensor like the logits, got {type_name(mask)}; use torch.from_numpy")
+    if mask.dtype not in {torch.int32, torch.uint32}:
+        raise ParamsError(f"mask must be an int32 tensor of bits, got {mask.dtype}; pack 32 tokens to a word")
+    wanted = (shape[0], -(-shape[1] // 32))
+    words = mask[None] if mask.ndim == 1 and shape[0] == 1 else mask
+    if tuple(words.shape) != wanted:
+        raise ParamsError(f"mask must have shape {list(wanted)} for logits {list(shape)}, got {list(mask.shape)}")
+    return words.contiguous().view(torch.int32)
+
+
+def check_device(mask: Tensor | None, logits: Tensor) -> None:
+    """Raise ParamsError when the mask is on another device than the logits."""
+    if mask is not None and mask.device != logits.device:
+        raise ParamsError(
+            f"mask must be on the device of the logits, {logits.device}, got {mask.device}; move it with mask.to"
+        )
+
+
+def to_numpy(array: Any) -> NDArray:
+    """The tensor as NumPy, without a copy when it is on the CPU."""
+    return array.detach().cpu().numpy()
+
+
+def from_numpy(array: NDArray, like: Any) -> Tensor:
+    """A copy of host values as a tensor on the device of `like`."""
+    return torch.from_numpy(np.array(array)).to(like.device)
+
+
+def _kind(value: Any) -> str:
+    if type(value) not in _PLAIN_TYPES:
+        return type_name(value)
+    return f"a {value.layout} tensor on {value.device}"

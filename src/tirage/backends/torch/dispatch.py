@@ -1,0 +1,75 @@
+"""Which path draws which row of a tensor; all of them give the same bits, so nobody can see the choice.
+
+CPU tensors are drawn by the NumPy backend on the same memory. On CUDA the Triton kernels draw the rows that they
+know (`triton.supports`), `eager` the other ones, and the host the few that need Python (`eager.on_device`); without
+Triton, and on devices of other kinds, `eager` draws them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from importlib.util import find_spec
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tirage.backends import Drawn, Frame, Process, Rows
+from tirage.backends.numpy.dispatch import draw_rows
+from tirage.backends.torch import eager
+from tirage.backends.torch.arrays import check_device, from_numpy, to_numpy
+from tirage.backends.torch.groups import Ids, asked_of, taken
+from tirage.backends.torch.rule import host
+
+
+def draw(logits: Tensor, frame: Frame, mask: Tensor | None) -> Drawn:
+    """One token for each row of float32 logits [B, V], as tensors on their device."""
+    check_device(mask, logits)
+    rows = frame.rows(None if mask is None else to_numpy(mask))
+    if logits.device.type == "cpu":
+        return draw_rows(logits.numpy(), rows, frame.processes).moved(torch.from_numpy)
+    return draw_on_device(logits, rows, frame.processes, kernels=kernels_for(logits))
+
+
+def kernels_for(logits: Tensor) -> ModuleType | None:
+    """The Triton kernels, where the device of `logits` and the installation have them."""
+    if logits.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from tirage.backends.torch import triton
+
+    return triton
+
+
+def draw_on_device(
+    logits: Tensor, rows: Rows, processes: Sequence[Process | None] | None = None, *, kernels: ModuleType | None = None
+) -> Drawn:
+    """One token for each of `rows`: by `kernels` where they support it, else by `eager`, else on the host."""
+    out = eager.blank(rows, logits)
+    able = eager.on_device(rows)
+    fast = able & kernels.supports(rows) if kernels is not None else np.zeros_like(able)
+    if kernels is not None and fast.any():
+        kernels.draw_into(out, logits, rows, np.flatnonzero(fast))
+    eager.draw_into(out, logits, rows, np.flatnonzero(able & ~fast))
+    if not able.all():
+        _draw_on_host(out, logits, rows, np.flatnonzero(~able), processes)
+    return out
+
+
+def _draw_on_host(
+    out: Drawn, logits: Tensor, rows: Rows, which: Ids, processes: Sequence[Process | None] | None
+) -> None:
+    at = host(which, logits)
+    some = None if processes is None else [processes[r] for r in which]
+    drawn = draw_rows(to_numpy(logits[at]), taken(rows, which), some).moved(lambda a: from_numpy(a, logits))
+    n = drawn.top_ids.shape[1]
+    for f in fields(Drawn):
+        value, target = getattr(drawn, f.name), getattr(out, f.name)
+        if f.name == "asked_logprobs":
+            target[host(asked_of(rows, which), logits)] = value
+        elif f.name in {"top_ids", "top_logprobs"}:
+            target[at, :n] = value
+        else:
+            target[at] = value
+    out.top_logprobs[at] = out.top_logprobs[at].masked_fill((out.status[at] != 0)[:, None], torch.nan)

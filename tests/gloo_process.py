@@ -1,0 +1,62 @@
+"""What each process of a gloo group does in `test_sharded.py`; little is imported, since every process pays for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+import tirage
+from tirage import SamplingParams
+from tirage.backends import sharded
+from tirage.errors import ParamsError
+
+REPORTED = (
+    "token_ids",
+    "sampled_logprobs",
+    "support_sizes",
+    "status",
+    "logprobs",
+    "ranks",
+    "top_token_ids",
+    "top_logprobs",
+)
+EDGES = [0, 20, 20, 57]
+ROWS = [
+    SamplingParams(seed=1, top_p=0.9, logprobs=3),
+    SamplingParams(seed=2, top_k=5, logprobs=2, logprobs_mode="sampled", logprob_token_ids=[3]),
+    SamplingParams(seed=3, temperature=0, repetition_penalty=1.5, logprobs=1, logprobs_mode="processed"),
+    SamplingParams(seed=4, min_p=0.2, frequency_penalty=0.7),
+    SamplingParams(seed=5, top_k=4, top_p=0.8, semantics="sglang"),
+    SamplingParams(seed=6, typical_p=0.6),
+]
+
+
+def rows_to_share() -> NDArray[np.float32]:
+    logits = np.round(np.random.default_rng(11).standard_normal((len(ROWS), 57)) * 4).astype(np.float32)
+    logits[3, 50] = np.nan
+    return logits
+
+
+def draw_and_tell(rank: int, port: int, folder: str) -> None:
+    """One rank of a gloo group: draws, is refused twice, and writes down what it saw."""
+    torch.set_num_threads(1)
+    where = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=3, timeout=timedelta(seconds=60))
+    start, stop = EDGES[rank : rank + 2]
+    own = torch.from_numpy(rows_to_share()[:, start:stop].copy())
+    shard = sharded.Shard(logits=own, start=start, vocab_size=57)
+    drawn = tirage.sample(shard, ROWS, history=[((1, 25), (25, 50))] * len(ROWS))
+    complaints = []
+    for wrong, params in ((start + rank, ROWS), (start, [p.replace(seed=rank) for p in ROWS])):
+        try:
+            tirage.sample(sharded.Shard(logits=own, start=wrong, vocab_size=57, group=dist.group.WORLD), params)
+        except ParamsError as error:
+            complaints.append(str(error))
+    fields = {name: np.asarray(getattr(drawn, name)) for name in REPORTED}
+    np.savez(Path(folder) / f"{rank}.npz", complaints=np.array(complaints), **fields)
+    dist.destroy_process_group()

@@ -1,0 +1,231 @@
+"""Random packed rows: logits of every awkward shape and programs that no preset would write, for tests of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.backends import Drawn, Rows, View
+from tirage.backends.numpy import outcome
+from tirage.exact import numbers
+from tirage.stages import Op
+
+Rng = np.random.Generator
+Program = list[tuple[int, ...]]
+
+
+# --- random rows --------------------------------------------------------------------------------------------------
+
+
+def _spoiled(x: NDArray[np.float32], r: Rng, pattern: int) -> NDArray[np.float32]:
+    bits = x.view(np.uint32).copy()
+    bits[r.integers(x.size)] = pattern
+    return bits.view(np.float32)
+
+
+def _zipf(n: NDArray[np.float32], r: Rng, power: float) -> NDArray[np.float32]:
+    return 12 - r.permutation(np.float32(power) * np.log(np.arange(1, n.size + 1)).astype(np.float32) + n)
+
+
+def _holes(n: NDArray[np.float32], r: Rng) -> NDArray[np.float32]:
+    x = np.where(r.random(n.size) < 0.9, np.float32(-np.inf), 3 * n)
+    x[r.integers(n.size)] = 1
+    return x
+
+
+SHAPES: dict[str, Callable[[NDArray[np.float32], Rng], NDArray]] = {
+    "peaked": lambda n, r: _zipf(n, r, 1.9),
+    "medium": lambda n, r: _zipf(n, r, 1.2),
+    "normal": lambda n, r: 3 * n,
+    "flat": lambda n, r: np.float32(0.02) * n,
+    "ties": lambda n, r: np.round(2 * n),
+    "constant": lambda n, r: np.full(n.size, 1.5),
+    "ascending": lambda n, r: np.sort(3 * n),
+    "descending": lambda n, r: np.sort(3 * n)[::-1],
+    "holes": _holes,
+    "bfloat16": lambda n, r: (n.view(np.uint32) & 0xFFFF0000).view(np.float32),
+    "signed zeros": lambda n, r: r.choice(np.array([0.0, -0.0, -1.0]), n.size),
+    "subnormal": lambda n, r: r.choice(np.array([1e-40, -1e-40, 2e-40, 1.2e-38, -0.0]), n.size),
+    "huge": lambda n, r: n * np.float32(1e38),
+    "spike": lambda n, r: n + 40 * (np.arange(n.size) == r.integers(n.size)),
+    "nan": lambda n, r: _spoiled(n, r, 0x7FC00000),
+    "negative nan": lambda n, r: _spoiled(n, r, 0xFFC00000),
+    "infinity": lambda n, r: _spoiled(n, r, 0x7F800000),
+    "nothing": lambda n, r: np.full(n.size, -np.inf),
+}
+
+
+def logits_rows(r: Rng, b: int, v: int) -> NDArray[np.float32]:
+    names = list(SHAPES)
+    picked = [SHAPES[names[int(i)]] for i in r.integers(len(names), size=b)]
+    with np.errstate(all="ignore"):
+        rows = [shape(r.standard_normal(v).astype(np.float32), r) for shape in picked]
+    return np.stack(rows).astype(np.float32)
+
+
+# --- random programs ----------------------------------------------------------------------------------------------
+
+
+def _temperature(t: float) -> tuple[int, ...]:
+    return numbers.bits(numbers.temperature_constant(t)), numbers.bits(numbers.reciprocal(t))
+
+
+def _scaled(r: Rng, *values: float) -> tuple[int, ...]:
+    return numbers.scaled_fraction(float(r.choice(values)))
+
+
+def _eta(r: Rng) -> tuple[int, ...]:
+    value = float(r.choice([3e-4, 0.02, 1e-6]))
+    return *numbers.scaled_fraction(value), numbers.half_neglog2(value)
+
+
+def _dynamic(r: Rng) -> tuple[int, ...]:
+    low, high = ((0.5, 1.5), (0.0, 2.0))[int(r.integers(2))]
+    return *_temperature(high), numbers.ratio_32(low, high), *_scaled(r, 0.5, 1.0, 2.0)
+
+
+def random_mass(r: Rng) -> int:
+    return numbers.mass_fraction(float(r.choice([1e-12, 0.1, 0.5, 0.9, 0.95, 0.99, 0.9999])))
+
+
+def _flag(r: Rng) -> int:
+    return int(r.integers(2))
+
+
+FILTERS: dict[Op, Callable[[Rng], tuple[int, ...]]] = {
+    Op.TEMPERATURE: lambda r: _temperature(float(r.choice([0.05, 0.3, 0.7, 1.0, 1.3, 10.0]))),
+    Op.TOP_K: lambda r: (int(r.choice([1, 2, 5, 50, 200, 1000, 20000])), _flag(r)),
+    Op.TOP_P: lambda r: (random_mass(r), _flag(r), _flag(r), int(r.random() < 0.3)),
+    Op.MIN_P: lambda r: (numbers.ratio_threshold(float(r.choice([1.0, 0.5, 0.05, 1e-6]))),),
+    Op.MIN_P_LOGIT: lambda r: (numbers.bits(np.float32(r.choice([0.1, 0.5, 0.9]))),),
+    Op.TYPICAL: lambda r: (random_mass(r), _flag(r)),
+    Op.EPSILON: lambda r: _scaled(r, 3e-4, 0.02, 1e-6, 0.5),
+    Op.ETA: _eta,
+    Op.TOP_N_SIGMA: lambda r: _scaled(r, 0.5, 1.0, 2.3, 4.0),
+    Op.TOP_H: lambda r: (numbers.mass_fraction(float(r.choice([0.1, 0.4, 0.9]))),),
+    Op.XTC: lambda r: (int(r.choice([1 << 32, 1 << 31, 1 << 20])), *_scaled(r, 0.5, 0.1, 0.02, 1e-4), _flag(r)),
+    Op.DYNAMIC_TEMPERATURE: _dynamic,
+}
+
+
+def random_filters(r: Rng, ops: Collection[Op] = tuple(FILTERS)) -> Program:
+    """Up to five of the filters `ops` in any order, now and then with a greedy or truncated end."""
+    order = r.permutation(np.array([op for op in FILTERS if op in ops]))[: int(r.integers(0, 6))]
+    steps: Program = [(int(op), *FILTERS[Op(int(op))](r)) for op in order]
+    if r.random() < 0.15:
+        steps.append((Op.GREEDY,))
+    elif r.random() < 0.1:
+        steps.append((Op.TOP_P, random_mass(r), 2, _flag(r), 0))
+    return steps
+
+
+class Pile:
+    """Random edits of several rows, and the tables that they refer to."""
+
+    def __init__(self, v: int) -> None:
+        self.v = v
+        self.ids: list[int] = []
+        self.values: list[float] = []
+        self.counts: list[NDArray] = []
+        self.start = [0]
+
+    def some(self, r: Rng) -> NDArray[np.int64]:
+        return np.sort(r.choice(self.v, int(r.integers(1, min(self.v, 40) + 1)), replace=False))
+
+    def take(self, op: Op, r: Rng, values: tuple[float, ...]) -> tuple[int, ...]:
+        ids, start = self.some(r), len(self.ids)
+        self.ids += ids.tolist()
+        self.values += r.choice(values, ids.size).tolist()
+        return op, start, len(self.ids)
+
+    def edits(self, r: Rng) -> Program:
+        steps: Program = []
+        if r.random() < 0.4:
+            steps.append(self.take(Op.BAN, r, (0.0,)))
+        if r.random() < 0.4:
+            steps.append(self.take(Op.ADD, r, (-100.0, 100.0, -1e38, 3.4e38, 0.3, 1e-39)))
+        ratio, scope = float(r.choice([1.3, 0.5])), int(r.integers(3))
+        bits = [numbers.bits(np.float32(value)) for value in (ratio, 1 / ratio, 0.7, 1e38)]
+        penalties = [
+            (Op.REPETITION, scope, bits[0], numbers.bits(numbers.reciprocal(ratio))),
+            (Op.FREQUENCY, scope, bits[int(r.integers(2, 4))]),
+            (Op.PRESENCE, scope, bits[2]),
+            (Op.SCALE, bits[2]),
+        ]
+        return steps + [p for p in penalties if r.random() < 0.25]
+
+    def history(self, r: Rng) -> None:
+        ids = self.some(r)
+        self.counts.append(np.stack([ids, *r.integers(0, 5, (2, ids.size))]))
+        self.start.append(self.start[-1] + ids.size)
+
+
+def rows_of(programs: list[Program], r: Rng, pile: Pile | None = None, **given: Any) -> Rows:
+    b = len(programs)
+    packed = np.zeros((b, max(map(len, programs)) + 1, 6), np.int64)
+    for row, steps in zip(packed, programs, strict=True):
+        for at, step in enumerate(steps):
+            row[at, : len(step)] = step
+    pile = pile or Pile(1)
+    counts = np.concatenate(pile.counts, axis=1).astype(np.int32) if pile.counts else np.zeros((3, 0), np.int32)
+    none, start = np.zeros(0, np.int32), np.zeros(b + 1, np.int64)
+    arrays: dict[str, Any] = {
+        "edit_ids": np.array(pile.ids, np.int32),
+        "edit_values": np.array(pile.values, np.float32),
+        "count_start": np.array(pile.start, np.int64) if pile.counts else start,
+        "count_ids": counts[0],
+        "prompt_counts": counts[1],
+        "output_counts": counts[2],
+        "masks": np.zeros((0, 0), np.int32),
+        "checks": np.zeros((0, 0), np.int32),
+        "seeds": r.integers(-(2**63), 2**63 - 1, b),
+        "steps": r.integers(0, 2**32, b),
+        "samples": r.integers(0, 2**32, b),
+        "views": np.zeros(b, np.int8),
+        "top_n": np.zeros(b, np.int32),
+        "asked_start": start,
+        "asked_ids": none,
+        "protected_start": start,
+        "protected_ids": none,
+        "resample": np.zeros(b, bool),
+    }
+    return Rows(programs=packed, **{**arrays, **given})
+
+
+def random_case(
+    seed: int, v: int, b: int = 8, *, ops: Collection[Op] = tuple(FILTERS), reports: bool = True
+) -> tuple[NDArray[np.float32], Rows]:
+    """Logits [b, v] of mixed shapes and as many random programs of the filters `ops`, with views if it `reports`."""
+    r = np.random.default_rng(seed)
+    logits, pile, programs = logits_rows(r, b, v), Pile(v), []
+    for _ in range(b):
+        pile.history(r)
+        programs.append((pile.edits(r) if r.random() < 0.5 else []) + random_filters(r, ops))
+    given: dict[str, NDArray] = {}
+    if r.random() < 0.3:
+        given["masks"] = r.integers(-(2**31), 2**31, (b, -(-v // 32))).astype(np.int32)
+        given["masks"][r.random(b) < 0.3] = -1
+    views = r.integers(0, 4, b).astype(np.int8)
+    views[[any(step[0] == Op.XTC for step in p) for p in programs]] = View.PROCESSED
+    views *= reports
+    start = np.concatenate([[0], np.cumsum(np.where(views > 0, r.integers(0, 4, b), 0))])
+    given |= {"views": views, "top_n": np.where(views > 0, r.integers(0, 8, b), 0).astype(np.int32)}
+    given |= {"asked_start": start, "asked_ids": r.integers(0, v, int(start[-1])).astype(np.int32)}
+    return logits, rows_of(programs, r, pile, **given)
+
+
+def expected_drawn(logits: NDArray[np.float32], rows: Rows) -> Drawn:
+    """What the plain path draws."""
+    out = Drawn.empty(rows)
+    for r in range(rows.count):
+        outcome.draw_row(outcome.outcome(outcome.request_of(logits, rows, r)), rows, r, out)
+    return out
+
+
+def assert_same(expected: Drawn, actual: Drawn) -> None:
+    for field in fields(Drawn):
+        np.testing.assert_array_equal(getattr(actual, field.name), getattr(expected, field.name), field.name)

@@ -1,0 +1,424 @@
+"""Vocabulary shards: together they draw what whole rows draw, bit for bit, and they say little to each other."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from gloo_process import REPORTED, ROWS, draw_and_tell, rows_to_share
+from numpy.typing import NDArray
+from preset_rows import requests, states
+from random_rows import assert_same, expected_drawn, random_case
+
+import tirage
+from tirage import SamplingParams
+from tirage.backends import Drawn, Rows, View, sharded
+from tirage.backends.sharded.agreement import Layout
+from tirage.backends.sharded.communicate import Metered, Table
+from tirage.backends.sharded.places import Ladder, id_of, key_of, level, place_of
+from tirage.backends.sharded.shared import Shared
+from tirage.draw import Draw
+from tirage.errors import ParamsError
+from tirage.rows import Frame
+from tirage.semantics import PRESETS
+from tirage.stages import Op
+
+
+def spans(edges: Sequence[int]) -> list[tuple[int, int]]:
+    """[0, 3, 3, 8] -> [(0, 3), (3, 3), (3, 8)]."""
+    return list(pairwise(edges))
+
+
+def column_of(logits: NDArray[np.float32], span: tuple[int, int]) -> torch.Tensor:
+    start, stop = span
+    part = logits[:, start:stop] if stop > start else np.full((len(logits), 1), -np.inf, np.float32)
+    return torch.from_numpy(np.ascontiguousarray(part))
+
+
+def by_shards(logits: NDArray[np.float32], rows: Rows, bounds: Sequence[tuple[int, int]]) -> Drawn:
+    """What shards of packed rows draw; all of them must say the same."""
+    table, layout = Table(len(bounds)), Layout.of(bounds, logits.shape[1])
+    each = table.run([
+        partial(Shared(comm=comm, layout=layout).draw, column_of(logits, span), rows)
+        for comm, span in zip(table.communicators(), bounds, strict=True)
+    ])
+    first, *others = [drawn.moved(torch.Tensor.numpy) for drawn in each]
+    for other in others:
+        assert_same(first, other)
+    return first
+
+
+def assert_draws_equal(expected: Draw, actual: Draw) -> None:
+    for name in (*REPORTED, "seeds"):
+        np.testing.assert_array_equal(np.asarray(getattr(actual, name)), np.asarray(getattr(expected, name)), name)
+    np.testing.assert_equal(actual.given_logprobs, expected.given_logprobs)
+
+
+# --- the same draw ------------------------------------------------------------------------------------------------
+
+
+def check_random_programs(seed: int, size: int, count: int) -> None:
+    logits, rows = random_case(seed, size)
+    cuts = np.random.default_rng(seed).integers(0, size + 1, count - 1)
+    with np.errstate(all="ignore"):
+        expected = expected_drawn(logits, rows)
+    assert_same(expected, by_shards(logits, rows, spans([0, *sorted(cuts.tolist()), size])))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [1, 33, 1000])
+def test_random_programs_draw_what_whole_rows_draw(size: int, count: int) -> None:
+    check_random_programs(700_000 + 100 * size + count, size, count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 5, 33, 100, 1000, 5000])
+def test_many_random_programs_draw_what_whole_rows_draw(size: int) -> None:
+    for seed in range(60):
+        check_random_programs(800_000 + 100 * size + seed, size, 1 + seed % 8)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_operator_of_every_preset_draws_what_whole_rows_draw(preset: str) -> None:
+    params, size = [p for p in requests(PRESETS[preset]) if not p.logits_processors], 60
+    logits = np.round(np.random.default_rng(5).standard_normal((len(params), size)) * 8).astype(np.float32) / 4
+    rows = Frame.of(states(params, size), size).rows(None)
+    mixed = (rows.programs[:, :, 0] == Op.XTC).any(axis=1) & (rows.views == View.SAMPLED)
+    rows.views[mixed] = View.PROCESSED
+    with np.errstate(all="ignore"):
+        expected = expected_drawn(logits, rows)
+    assert_same(expected, by_shards(logits, rows, spans([0, 23, size])))
+
+
+@pytest.mark.parametrize("edges", [[0, 40], [0, 13, 40], [0, 0, 1, 1, 39, 40], [0, 5, 10, 15, 20, 25, 30, 35, 40]])
+def test_rows_whose_logits_all_tie_fall_on_the_lowest_ids(edges: list[int]) -> None:
+    logits = np.full((4, 40), 1.5, np.float32)
+    params = [SamplingParams(top_k=7, seed=s, logprobs=9, logprobs_mode="sampled") for s in (0, 1)]
+    params += [SamplingParams(top_p=0.5, seed=2, logprobs=2), SamplingParams(temperature=0, logprobs=2)]
+    drawn = tirage.sample(sharded.Shards([logits[:, a:b] for a, b in spans(edges)]), params)
+    assert_draws_equal(tirage.sample(logits, [p.replace(seed=p.seed or 0) for p in params]), _seeded(drawn, 3))
+    assert drawn.support_sizes.tolist() == [7, 7, 20, 1]
+    assert drawn.token_ids[3] == 0
+    assert drawn.top_token_ids[0].tolist() == [0, 1, 2, 3, 4, 5, 6, -1, -1]
+
+
+def _seeded(drawn: Draw, row: int) -> Draw:
+    drawn.seeds[row] = 0
+    return drawn
+
+
+def test_more_shards_than_tokens_and_shards_of_minus_infinity_change_nothing() -> None:
+    logits = np.array([[0.5, -np.inf, 1.0], [-np.inf, -np.inf, 2.0], [-np.inf] * 3], np.float32)
+    params = [SamplingParams(seed=3, top_p=0.9, logprobs=3)] * 3
+    parts = [logits[:, a:b] for a, b in spans([0, 0, 1, 1, 2, 2, 3, 3])]
+    assert_draws_equal(tirage.sample(logits, params), tirage.sample(sharded.Shards(parts), params))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_arrays_of_every_type_and_library_are_drawn_alike(dtype: str) -> None:
+    kind = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+    logits = (np.random.default_rng(1).standard_normal((3, 50)) * 3).astype(kind)
+    params = SamplingParams(top_k=9, top_p=0.8, seed=5, logprobs=4, repetition_penalty=1.3, logprob_token_ids=[0, 49])
+    given: dict[str, Any] = {"history": [((1, 30), (2,)), ((), ()), ((49,), (49, 0))], "step": [4, 0, 9]}
+    mask = np.random.default_rng(2).integers(-(2**31), 2**31, (3, 2)).astype(np.int32)
+    expected = tirage.sample(logits, params, mask=mask, **given)
+    assert_draws_equal(
+        expected, tirage.sample(sharded.Shards([logits[:, :37], logits[:, 37:]]), params, mask=mask, **given)
+    )
+    whole = torch.from_numpy(logits.astype(np.float64)).to(getattr(torch, dtype))
+    parts = sharded.Shards([whole[:, :7], whole[:, 7:40], whole[:, 40:]])
+    drawn = tirage.sample(parts, params, mask=torch.from_numpy(mask), **given)
+    assert isinstance(drawn.token_ids, torch.Tensor)
+    assert_draws_equal(expected, drawn)
+
+
+def test_one_row_without_a_batch_axis_is_a_batch_of_one() -> None:
+    row = np.arange(6, dtype=np.float32)
+    drawn = tirage.sample(sharded.Shards([row[:2], row[2:]]), SamplingParams(seed=1, top_p=0.7))
+    assert drawn.token_ids.tolist() == tirage.sample(row, SamplingParams(seed=1, top_p=0.7)).token_ids.tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
+def test_what_is_not_finite_on_one_shard_ends_its_row_alone(bad: float) -> None:
+    logits = np.random.default_rng(4).standard_normal((3, 30)).astype(np.float32)
+    logits[1, 29] = bad
+    params = SamplingParams(seed=6, top_k=4, logprobs=2)
+    drawn = tirage.sample(sharded.Shards(np.split(logits, 3, axis=1)), params)
+    assert drawn.status.tolist() == [0, 1, 0]
+    assert_draws_equal(tirage.sample(logits, params), drawn)
+    masked = params.replace(logit_bias={29: -float("inf")})
+    assert_draws_equal(
+        tirage.sample(logits, masked), tirage.sample(sharded.Shards(np.split(logits, 3, axis=1)), masked)
+    )
+
+
+def test_a_batch_takes_shards_for_logits() -> None:
+    rng = np.random.default_rng(8)
+    whole, shards = (tirage.Batch(24, 4) for _ in range(2))
+    for batch in (whole, shards):
+        batch.add(SamplingParams(seed=1, presence_penalty=0.5), [3, 4])
+        batch.add(SamplingParams(seed=2, top_p=0.6), [5])
+    for _ in range(4):
+        logits = rng.standard_normal((2, 24)).astype(np.float32)
+        expected, drawn = whole.sample(logits), shards.sample(sharded.Shards([logits[:, :5], logits[:, 5:]]))
+        np.testing.assert_array_equal(drawn.token_ids, expected.token_ids)
+        whole.advance(expected)
+        shards.advance(drawn)
+
+
+# --- what crosses -------------------------------------------------------------------------------------------------
+
+CALL, ROW = 48, 16 + 24
+"""Bytes that a shard contributes to any draw: per call (meeting, digest), and per row (entry, the draw)."""
+
+
+def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) -> list[tuple[int, int]]:
+    """(rounds, bytes) of each shard for one draw."""
+    logits = np.random.default_rng(size).standard_normal((rows, size)).astype(np.float32)
+    table = Table(count)
+    meters = [Metered(comm) for comm in table.communicators()]
+    edges = np.linspace(0, size, count + 1).astype(int).tolist()
+
+    def work(meter: Metered, span: tuple[int, int]) -> Draw:
+        shard = sharded.Shard(logits=column_of(logits, span), start=span[0], vocab_size=size, group=meter)
+        return tirage.sample(shard, params)
+
+    table.run([partial(work, meter, span) for meter, span in zip(meters, spans(edges), strict=True)])
+    return [(meter.rounds, meter.sent) for meter in meters]
+
+
+@pytest.mark.parametrize(
+    ("fields", "per_row", "rounds"),
+    [
+        ({}, 0, 0),
+        ({"temperature": 0.7}, 0, 0),
+        ({"temperature": 0.0}, 8, 1),
+        ({"top_k": 50}, 8 * 50, 1),
+        ({"top_k": 201}, 1664, 13),
+        ({"top_p": 0.9}, 8 + 512 + 1664, 15),
+        ({"top_p": 0.05}, 8 + 512, 2),
+        ({"top_p": 0.9, "semantics": "fastdeploy-base"}, 8 + 512 + 1664 + 8, 16),
+        ({"min_p": 0.1}, 0, 0),
+        ({"typical_p": 0.5}, 24 + 1024, 9),
+        ({"epsilon_cutoff": 0.01}, 8, 1),
+        ({"eta_cutoff": 0.01}, 24, 1),
+        ({"top_n_sigma": 1.0}, 40, 2),
+        ({"top_h": 0.5}, 800, 1),
+        ({"dynatemp_range": 0.5}, 32, 1),
+        ({"xtc_probability": 0.5}, 24 + 24, 2),
+        ({"repetition_penalty": 1.2, "logit_bias": {1: 2.0}}, 0, 0),
+        ({"logprobs": 5, "logprobs_mode": "sampled"}, 16 + 8 * 5, 3),
+        ({"logprobs": 5, "logprobs_mode": "processed"}, 24 + 8 * 5, 4),
+        ({"logprobs": 5}, 32 + 8 * 5, 5),
+        ({"logprob_token_ids": [1, 2]}, 32 + 8 * 2, 4),
+    ],
+)
+def test_a_shard_contributes_the_stated_bytes_whatever_the_vocabulary(
+    fields: dict[str, Any], per_row: int, rounds: int
+) -> None:
+    expected = [(5 + rounds, CALL + 3 * (ROW + per_row))] * 4
+    params = SamplingParams(**fields, seed=1)
+    assert metered(params, 300) == expected
+    assert metered(params, 1500) == expected
+
+
+def test_a_fresh_seed_costs_a_row_8_bytes() -> None:
+    assert metered(SamplingParams(), 40) == [(6, CALL + 3 * (ROW + 8))] * 4
+
+
+def test_a_place_ranks_like_a_key_and_then_an_id() -> None:
+    key = torch.tensor([5, 5, -7, 2**31 - 1, -(2**31) + 1], dtype=torch.int32)
+    ids = torch.tensor([9, 2**20 - 1, 0, 3, 4])
+    place = place_of(key, ids)
+    assert torch.argsort(place, descending=True).tolist() == [3, 0, 1, 2, 4]
+    assert (key_of(place).tolist(), id_of(place).tolist()) == (key.tolist(), ids.tolist())
+    assert level(place)[0] == level(place)[1] == place_of(key[:1], torch.tensor([2**20 - 1]))[0]
+
+
+@pytest.mark.parametrize(("goal", "cut", "above"), [(1, 200, 0), (7, 200, 0), (8, 130, 7), (10, 130, 7), (11, 3, 10)])
+def test_a_ladder_finds_the_highest_cut_that_reaches_the_goal(goal: int, cut: int, above: int) -> None:
+    ladder = Ladder.of(torch.tensor([[3, 200, 130]]), 8)
+    found = ladder.find(Table(1).communicators()[0], torch.tensor([[4, 7, 3]]), torch.tensor([goal]))
+    assert [part.tolist() for part in found] == [[cut], [above]]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+Call = Callable[[], Any]
+
+
+def errors_of(calls: Sequence[Call]) -> list[str]:
+    """The ParamsError of each shard, as text; "" where there is none. A shard left waiting would fail the test."""
+
+    def text(call: Call) -> str:
+        try:
+            call()
+        except ParamsError as error:
+            return str(error)
+        return ""
+
+    return Table(len(calls)).run([partial(text, call) for call in calls])
+
+
+def meeting(
+    parts: Sequence[Any],
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    params: Sequence[Any] | None = None,
+    **given: Any,
+) -> list[str]:
+    """What each shard of a group complains of."""
+    each = params or [SamplingParams(seed=1)] * len(parts)
+    shards = [
+        sharded.Shard(logits=part, start=start, vocab_size=size, group=comm)
+        for part, start, size, comm in zip(parts, starts, sizes, Table(len(parts)).communicators(), strict=True)
+    ]
+    return errors_of([partial(tirage.sample, shard, p, **given) for shard, p in zip(shards, each, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes", "message"),
+    [
+        ([0, 3], [8, 8], r"shards must cover \[0, 8\) once, without gap or overlap, got \[0, 4\), \[3, 7\)"),
+        ([0, 5], [9, 9], r"shards must cover \[0, 9\) once, without gap or overlap, got \[0, 4\), \[5, 9\)"),
+        ([0, 4], [9, 9], r"shards must cover \[0, 9\) once"),
+        ([0, 0], [4, 4], r"shards must cover \[0, 4\) once"),
+        ([0, 4], [8, 9], r"the same vocab_size, got \[8, 9\] by rank"),
+        ([0, 4], [2**21, 2**21], r"vocab_size must be in \[1, 1048576\], got 2097152"),
+    ],
+)
+def test_bounds_that_do_not_fit_are_an_error_on_every_shard(starts: list[int], sizes: list[int], message: str) -> None:
+    complaints = meeting([torch.zeros(2, 4)] * 2, starts, sizes)
+    assert [bool(re.search(message, text)) for text in complaints] == [True, True]
+
+
+def test_shards_may_come_in_any_order() -> None:
+    whole = np.random.default_rng(3).standard_normal((2, 12)).astype(np.float32)
+    order = [(8, 12), (0, 3), (3, 8)]
+    table = Table(3)
+
+    def work(comm: Any, span: tuple[int, int]) -> list[int]:
+        shard = sharded.Shard(logits=column_of(whole, span), start=span[0], vocab_size=12, group=comm)
+        return tirage.sample(shard, SamplingParams(seed=4)).token_ids.tolist()
+
+    found = table.run([partial(work, comm, span) for comm, span in zip(table.communicators(), order, strict=True)])
+    assert found == [tirage.sample(whole, SamplingParams(seed=4)).token_ids.tolist()] * 3
+
+
+def test_rows_that_differ_in_number_are_an_error_on_every_shard() -> None:
+    complaints = meeting([torch.zeros(2, 4), torch.zeros(3, 4)], [0, 4], [8, 8])
+    assert ["the same number of rows, got [2, 3] by rank" in text for text in complaints] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"temperature": 0.7},
+        {"seed": 2},
+        {"top_k": 3},
+        {"logit_bias": {0: 1.0}},
+        {"logprobs": 2},
+        {"allowed_token_ids": [1]},
+    ],
+)
+def test_params_that_differ_are_an_error_on_every_shard(other: dict[str, Any]) -> None:
+    params = [SamplingParams(seed=1), SamplingParams(**{"seed": 1, **other}), SamplingParams(seed=1)]
+    complaints = meeting([torch.zeros(1, 4)] * 3, [0, 4, 8], [12] * 3, params)
+    assert ["must be equal on every shard, got others on [1] than on 0" in text for text in complaints] == [True] * 3
+
+
+def test_logits_that_one_shard_refuses_are_an_error_on_every_shard() -> None:
+    complaints = meeting([torch.zeros(1, 4), torch.zeros(1, 4, dtype=torch.int64)], [0, 4], [8, 8])
+    assert "got a refusal from shards [1]" in complaints[0]
+    assert "logits must be float16, bfloat16, float32 or float64, got torch.int64" in complaints[1]
+    assert "start must be a whole number of at least 0, got -1" in meeting([torch.zeros(1, 4)], [-1], [4])[0]
+
+
+def test_rows_without_a_seed_share_a_fresh_one() -> None:
+    table = Table(3)
+
+    def work(comm: Any) -> tuple[list[int], list[int]]:
+        shard = sharded.Shard(logits=torch.zeros(4, 50), start=50 * comm.rank, vocab_size=150, group=comm)
+        drawn = tirage.sample(shard, [SamplingParams(), SamplingParams(seed=9), SamplingParams(), SamplingParams()])
+        return drawn.token_ids.tolist(), drawn.seeds.tolist()
+
+    first, *others = table.run([partial(work, comm) for comm in table.communicators()])
+    assert others == [first, first]
+    assert first[1][1] == 9
+    assert len(set(first[1])) == 4
+
+
+def test_what_needs_whole_rows_is_refused_by_name() -> None:
+    parts = sharded.Shards([np.zeros((1, 3), np.float32)] * 2)
+    tirage.register_processor("sharded test: unchanged", lambda logits, args: logits)
+    refused = {
+        "logits_processors must see whole rows": SamplingParams(logits_processors=(("sharded test: unchanged", {}),)),
+        'logprobs_mode must be "raw" or "processed" for XTC': SamplingParams(
+            xtc_probability=0.5, logprobs=1, logprobs_mode="sampled"
+        ),
+    }
+    for message, params in refused.items():
+        with pytest.raises(ParamsError, match=message):
+            tirage.sample(parts, params)
+    with pytest.raises(ParamsError, match='mask_mode must be "first" over shards'):
+        tirage.sample(parts, SamplingParams(semantics="llamacpp"), mask=np.array([[5]], np.int32))
+    with pytest.raises(ParamsError, match="logits must be whole rows here, got shards"):
+        tirage.law(parts, SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "parts must be a list of arrays, got list"),
+        (np.zeros((2, 3), np.float32), "parts must be a list of arrays, got numpy.ndarray"),
+        ([np.zeros((2, 3), np.float32), np.zeros((1, 3), np.float32)], r"the same number of rows, got \[2, 1\]"),
+        ([np.zeros((2, 3), np.int32)], "logits must be float16, bfloat16, float32 or float64"),
+        ([[0.0, 1.0]], "logits must be a dense torch.Tensor with data, got list"),
+        ([np.zeros((2, 0), np.float32)], r"vocab_size must be in \[1, 1048576\], got 0"),
+    ],
+)
+def test_parts_that_are_no_logits_are_refused(parts: Any, message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        tirage.sample(sharded.Shards(parts), SamplingParams())
+
+
+def test_a_group_must_exist() -> None:
+    shard = sharded.Shard(logits=torch.zeros(1, 4), start=0, vocab_size=4)
+    with pytest.raises(ParamsError, match=r"call torch.distributed.init_process_group first"):
+        tirage.sample(shard, SamplingParams())
+
+
+def test_a_shard_that_fails_does_not_leave_the_others_waiting() -> None:
+    table = Table(2)
+
+    def fail() -> None:
+        raise ZeroDivisionError("on purpose")
+
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        table.run([partial(table.communicators()[0].sum, torch.zeros(1)), fail])
+
+
+# --- torch.distributed --------------------------------------------------------------------------------------------
+
+
+def test_three_processes_over_gloo_draw_what_one_draws(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(draw_and_tell, (port, str(tmp_path)), nprocs=3)
+    expected = tirage.sample(rows_to_share(), ROWS, history=[((1, 25), (25, 50))] * len(ROWS))
+    for rank in range(3):
+        seen = np.load(tmp_path / f"{rank}.npz")
+        for name in REPORTED:
+            np.testing.assert_array_equal(seen[name], np.asarray(getattr(expected, name)), name)
+        assert "shards must cover [0, 57) once" in seen["complaints"][0]
+        assert "must be equal on every shard, got others on [1, 2] than on 0" in seen["complaints"][1]
