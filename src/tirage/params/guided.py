@@ -45,7 +45,7 @@ class GuidedDecodingParams(Record):
     regex: str | None = param(
         None,
         Text(max_bytes=PATTERN_BYTES, nul=False),
-        "regular expression that the whole output matches",
+        "regular expression that the whole output matches, as Python's `re` with ASCII classes reads it",
         source="EasyDeL, vLLM",
         off=None,
     )
@@ -55,7 +55,7 @@ class GuidedDecodingParams(Record):
     grammar: str | None = param(
         None,
         Text(max_bytes=PATTERN_BYTES, nul=False),
-        "context-free grammar of the output",
+        "context-free grammar of the output, in GBNF (`root ::= ...`) or Lark (`start: ...`)",
         source="EasyDeL, vLLM",
         off=None,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import math
 import numbers
-import re
 import reprlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tirage.params.frozen import FrozenDict, NotPlainError, freeze_mapping, is_utf8, thaw
+from tirage.patterns import PatternError, compile_pattern
 
 TOKEN_ID_LIMIT = 1 << 20
 INT32_MAX = 2**31 - 1
@@ -242,7 +242,7 @@ class Text(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Pattern(Plain):
-    """A regular expression that compiles, or None."""
+    """A regular expression that `tirage.patterns` can run, or None."""
 
     max_chars: int = 1024
 
@@ -259,9 +259,9 @@ class Pattern(Plain):
         if len(checked) > self.max_chars:
             raise BrokenRuleError(f"at most {self.max_chars} characters", value)
         try:
-            re.compile(checked)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise BrokenRuleError(f"a regular expression that compiles ({error})", value) from None
+            compile_pattern(checked)
+        except PatternError as error:
+            raise BrokenRuleError(str(error), value) from None
         return checked
 
 

@@ -164,12 +164,16 @@ class SamplingParams(Record):
     stop: Sequence[str] = param((), Texts(), "strings that end the text", source="OpenAI, EasyDeL", off=())
     stop_token_ids: Sequence[int] = param((), Ids(), "tokens that end the text", source="vLLM, EasyDeL", off=())
     stop_pattern: str | None = param(
-        None, Pattern(), "regular expression whose match ends the text", source="EasyDeL, SGLang", off=None
+        None,
+        Pattern(),
+        "regular expression, without look-ahead or back-references, whose match ends the text",
+        source="EasyDeL, SGLang",
+        off=None,
     )
     bad_words: Sequence[str] = param(
         (),
         Texts(),
-        "strings that are never generated; `update_with_tokenizer` finds their ids",
+        "strings that are never generated, as `bad_words_level` says; `update_with_tokenizer` finds their ids",
         source="EasyDeL, FastDeploy",
         off=(),
     )
@@ -260,6 +264,14 @@ class SamplingParams(Record):
         "token sequences that are never generated; a bare id is a word of one token",
         source="SGLang, FastDeploy",
         off=(),
+    )
+    bad_words_level: str = param(
+        "sequence",
+        OneOf(("sequence", "text")),
+        "what of `bad_words` is forbidden: their own token sequences, bare and after a space, or any spelling of "
+        "their text; the latter needs the text, so `LLM` or the server",
+        source="tirage",
+        off="sequence",
     )
     logprob_token_ids: Sequence[int] = param(
         (), Ids(), "report the log-probabilities of these tokens at every step", source="SGLang", off=()

@@ -90,7 +90,8 @@ USUAL_BREAKERS = ("\n", ":", '"', "*")
 def untokenized(params: SamplingParams) -> tuple[str, ...]:
     """The fields that hold text whose ids are not known yet and that would have an effect."""
     known = set(params.tokenized)
-    names = ["bad_words"] if not known.issuperset(params.bad_words) else []
+    by_sequence = params.bad_words_level == "sequence"
+    names = ["bad_words"] if by_sequence and not known.issuperset(params.bad_words) else []
     if params.dry_multiplier and not known.issuperset(params.dry_sequence_breakers or ()):
         names.append("dry_sequence_breakers")
     return tuple(names)
@@ -131,11 +132,17 @@ def _words(tokenizer: Tokenizer, words: Iterable[str]) -> Iterator[tuple[int, ..
     A word that is only whitespace stands for itself; of any other, leading whitespace is dropped, for both
     forms are forbidden anyway.
     """
-    size = vocabulary_size(tokenizer)
+    size, unknown = vocabulary_size(tokenizer), getattr(tokenizer, "unk_token_id", None)
     for word in words:
         bare = word.lstrip()
-        for text in (bare, f" {bare}") if bare else (word,):
-            ids = encode(tokenizer, text)
+        forms = [encode(tokenizer, text) for text in ((bare, f" {bare}") if bare else (word,))]
+        spelled = [ids for ids in forms if unknown not in ids]
+        if not spelled:
+            raise ParamsError(
+                f"bad_words must be text that this tokenizer can spell, got {word!r}, which needs its unknown "
+                f"token {unknown}; leave the word out"
+            )
+        for ids in spelled:
             if not ids or not all(0 <= token < size for token in ids):
                 raise ParamsError(
                     f"bad_words must be text that this tokenizer encodes to ids in [0, {size}), got {word!r}, "

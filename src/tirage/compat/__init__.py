@@ -1,0 +1,1 @@
+"""Other systems' own interfaces, under the names that their users know."""

@@ -1,0 +1,42 @@
+"""EasyDeL's `sampling_params` module: the same names, argument order and pytree fields.
+
+The host classes are tirage's own, which are checked and never change. `JitableSamplingParams` holds the part
+of them that a compiled program reads, one JAX array per field. Importing this package needs JAX.
+"""
+
+from tirage.compat.easydel.host import BeamSearchParams, GuidedDecodingParams, SamplingParams
+from tirage.compat.easydel.jitable import JitableSamplingParams
+from tirage.compat.easydel.processors import (
+    AllowedTokensLogitsProcessor,
+    BadWordsLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor,
+    LogitsProcessorList,
+    PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+from tirage.compat.easydel.warpers import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from tirage.params import RequestOutputKind, SamplingType
+
+__all__ = [
+    "AllowedTokensLogitsProcessor",
+    "BadWordsLogitsProcessor",
+    "BeamSearchParams",
+    "FrequencyPenaltyLogitsProcessor",
+    "GuidedDecodingParams",
+    "JitableSamplingParams",
+    "LogitsProcessorList",
+    "MinPLogitsWarper",
+    "PresencePenaltyLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",
+    "RequestOutputKind",
+    "SamplingParams",
+    "SamplingType",
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+]

@@ -1,0 +1,307 @@
+"""SamplingParams as a JAX pytree: one request's, or those of a batch with one slot per request."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from tirage import params as host
+from tirage.compat.easydel import plain, tables
+from tirage.compat.easydel.columns import PAD
+from tirage.compat.easydel.processors import (
+    AllowedTokensLogitsProcessor,
+    BadWordsLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor,
+    LogitsProcessorList,
+    PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+from tirage.compat.easydel.warpers import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from tirage.errors import ParamsError
+from tirage.params.record import specs
+from tirage.params.rules import shown
+from tirage.semantics import resolve
+
+SCALARS: dict[str, tuple[Any, Any]] = {
+    "random_sampling": (jnp.bool_, True),
+    "temperature": (jnp.float32, 1.0),
+    "top_k": (jnp.int32, 0),
+    "top_p": (jnp.float32, 1.0),
+    "min_p": (jnp.float32, 0.0),
+    "repetition_penalty": (jnp.float32, 1.0),
+    "frequency_penalty": (jnp.float32, 0.0),
+    "presence_penalty": (jnp.float32, 0.0),
+    "max_tokens": (jnp.int32, -1),
+    "min_tokens": (jnp.int32, 0),
+}
+"""dtype and neutral value of each array that holds one number per slot."""
+
+TABLES: dict[str, tuple[int, int]] = {
+    "all_stop_token_ids": (1, PAD),
+    "bad_words_token_ids": (2, PAD),
+    "bad_words_lengths": (1, 0),
+    "allowed_token_ids": (1, PAD),
+}
+"""Axes of one request's table of ids, and what fills it up."""
+
+SEMANTICS = ("canonical", "easydel")
+"""The default, and the one whose order the lists have. Any other was asked for, and would not be kept."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, eq=False)
+class JitableSamplingParams:
+    """EasyDeL's 14 arrays, to pass into compiled programs; new values of the same shapes compile nothing anew.
+
+    The first ten are [] for one request, [B] for a batch, [B, 1] in its 2-d view. The tables of ids have the
+    shape written beside them, for a batch with B in front, and are filled up with -100 (lengths with 0).
+    `max_tokens` -1 is no limit, a row of `allowed_token_ids` without any id allows every token. What belongs
+    to the loop around the logits (`n`, `seed`, stop strings, logprobs) stays with the SamplingParams. The order
+    of the edits is EasyDeL's, and penalties count prompt and output.
+    """
+
+    random_sampling: jax.Array
+    temperature: jax.Array
+    top_k: jax.Array
+    top_p: jax.Array
+    min_p: jax.Array
+    repetition_penalty: jax.Array
+    frequency_penalty: jax.Array
+    presence_penalty: jax.Array
+    max_tokens: jax.Array
+    min_tokens: jax.Array
+    all_stop_token_ids: jax.Array  # [K]
+    bad_words_token_ids: jax.Array  # [W, L]
+    bad_words_lengths: jax.Array  # [W]
+    allowed_token_ids: jax.Array | None = None  # [A]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all arrays have the same shapes and values; of traced arrays that cannot be told."""
+        if not isinstance(other, JitableSamplingParams):
+            return NotImplemented
+        mine, others = jax.tree.flatten(self), jax.tree.flatten(other)
+        return mine[1] == others[1] and all(map(np.array_equal, mine[0], others[0]))
+
+    @classmethod
+    def from_host_params(
+        cls,
+        params: host.SamplingParams,
+        *,
+        stop_ids: int | None = None,
+        bad_words: int | None = None,
+        bad_word_len: int | None = None,
+        allowed_ids: int | None = None,
+    ) -> JitableSamplingParams:
+        """One request's parameters: scalars [], tables as wide as needed, or as the widths given.
+
+        With `ignore_eos` the stop ids are those of the request alone. Refused with ParamsError: bad words that
+        are not tokenised, and whatever changes logits and has no array here, such as `logit_bias` or a grammar.
+        """
+        _check_host(params)
+        allowed = params.allowed_token_ids
+        words, lengths = tables.tables_of(params.bad_words_token_ids, bad_words, bad_word_len)
+        stops = params.stop_token_ids if params.ignore_eos else params.all_stop_token_ids
+        return cls(
+            **{name: _scalar(params, name) for name in SCALARS},
+            all_stop_token_ids=tables.table_of("stop_ids", sorted(stops), stop_ids),
+            bad_words_token_ids=words,
+            bad_words_lengths=lengths,
+            allowed_token_ids=None
+            if allowed is None and not allowed_ids
+            else tables.table_of("allowed_ids", allowed or (), allowed_ids),
+        )
+
+    @classmethod
+    def init_empty(
+        cls, batch_size: int, *, stop_ids: int = 8, bad_words: int = 8, bad_word_len: int = 8, allowed_ids: int = 0
+    ) -> JitableSamplingParams:
+        """A batch whose slots all hold neutral values: they change no logits and end nothing.
+
+        The widths are how much a request may bring when it is inserted inside `jax.jit`. With `allowed_ids=0`
+        there is no `allowed_token_ids` at all. ParamsError for a size below 1 or a negative width.
+        """
+        widths = {"stop_ids": stop_ids, "bad_words": bad_words, "bad_word_len": bad_word_len}
+        for name, size, low in (
+            ("batch_size", batch_size, 1),
+            *((name, size, 0) for name, size in (*widths.items(), ("allowed_ids", allowed_ids))),
+        ):
+            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < low:
+                raise ParamsError(f"{name} must be an integer >= {low}, got {shown(size)}; give a number of places")
+        arrays: dict[str, Any] = {
+            **{name: np.full(batch_size, value, dtype) for name, (dtype, value) in SCALARS.items()},
+            "all_stop_token_ids": np.full((batch_size, stop_ids), PAD, np.int32),
+            "bad_words_token_ids": np.full((batch_size, bad_words, bad_word_len), PAD, np.int32),
+            "bad_words_lengths": np.zeros((batch_size, bad_words), np.int32),
+            "allowed_token_ids": np.full((batch_size, allowed_ids), PAD, np.int32) if allowed_ids else None,
+        }
+        return cls(**jax.tree.map(jnp.asarray, arrays))
+
+    def insert(self, second_sample: JitableSamplingParams, slot: int | jax.Array) -> JitableSamplingParams:
+        """A batch whose slot `slot` holds `second_sample`, all of it: scalars, stop ids, bad words, allowed ids.
+
+        A second sample of several slots is written to `slot` and those after it. Outside `jax.jit` a slot
+        beyond the batch raises ParamsError and narrow tables grow; inside, where shapes are fixed, a table
+        that is wider than its place raises ParamsError while tracing, and a slot beyond the batch is not
+        written. A 2-d view stays one; parameters of one request become a batch of one slot.
+        """
+        if not isinstance(second_sample, JitableSamplingParams):
+            raise ParamsError(
+                f"second_sample must be a JitableSamplingParams, got {shown(second_sample)}; call make_jitable()"
+            )
+        places = _places(slot, second_sample.temperature.size, self.temperature.size)
+        growing = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, second_sample, slot)))
+        widths = tuple(
+            tables.width_of(name, getattr(self, name), getattr(second_sample, name), rank, growing)
+            for name, (rank, _) in TABLES.items()
+        )
+        return _merged(self, second_sample, places, widths)
+
+    def view_1d(self) -> JitableSamplingParams:
+        """The same with scalars [B], [] becoming [1]; tables stay as they are. Undoes `view_2d`."""
+        return self._reshaped(-1)
+
+    def view_2d(self) -> JitableSamplingParams:
+        """The same with scalars [B, 1], which broadcast against logits [B, V]; tables stay. Undoes `view_1d`."""
+        return self._reshaped(-1, 1)
+
+    def _reshaped(self, *shape: int) -> JitableSamplingParams:
+        return dataclasses.replace(self, **{name: jnp.reshape(getattr(self, name), shape) for name in SCALARS})
+
+    def replace(self, **changes: Any) -> JitableSamplingParams:
+        """The same with some arrays changed; an unknown name raises ParamsError."""
+        plain.refuse_unknown(changes, (*SCALARS, *TABLES))
+        return dataclasses.replace(self, **changes)
+
+    def make_jitable(self) -> JitableSamplingParams:
+        """This object: it is in that form already."""
+        return self
+
+    def get_logits_processor(self) -> LogitsProcessorList:
+        """What edits logits: presence, frequency, repetition; then bad words and allowed ids if there is room for any.
+
+        They count prompt and output, `input_ids` up to `cur_len`. One request's work on any batch, a batch's
+        on logits of as many rows. `min_tokens` and stop ids belong to the loop, which knows the prompt's length.
+        """
+        processors = LogitsProcessorList([
+            PresencePenaltyLogitsProcessor(self.presence_penalty),
+            FrequencyPenaltyLogitsProcessor(self.frequency_penalty),
+            RepetitionPenaltyLogitsProcessor(self.repetition_penalty),
+        ])
+        if self.bad_words_token_ids.size:
+            processors.append(BadWordsLogitsProcessor(self.bad_words_token_ids, self.bad_words_lengths))
+        if self.allowed_token_ids is not None:
+            processors.append(AllowedTokensLogitsProcessor(self.allowed_token_ids))
+        return processors
+
+    def get_logits_warper(self) -> LogitsProcessorList:
+        """What shapes the law to draw from: temperature, top-k, top-p, min-p; greedy rows pass unchanged."""
+        greedy = ~self.random_sampling | (self.temperature <= 0)
+        return LogitsProcessorList([
+            TemperatureLogitsWarper(self.temperature, greedy),
+            TopKLogitsWarper(self.top_k, greedy),
+            TopPLogitsWarper(self.top_p, greedy),
+            MinPLogitsWarper(self.min_p, greedy),
+        ])
+
+    @property
+    def logits_processor(self) -> LogitsProcessorList:
+        """The list of `get_logits_processor`."""
+        return self.get_logits_processor()
+
+    @property
+    def logits_warper(self) -> LogitsProcessorList:
+        """The list of `get_logits_warper`."""
+        return self.get_logits_warper()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every array as its shape and its numbers in one plain list; None stays None."""
+        return {name: plain.dumped(getattr(self, name)) for name in (*SCALARS, *TABLES)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> JitableSamplingParams:
+        """The object that `to_dict` described, bit for bit; anything else raises ParamsError."""
+        plain.refuse_unknown(data, (*SCALARS, *TABLES))
+        kinds = {name: dtype for name, (dtype, _) in SCALARS.items()}
+        arrays: dict[str, Any] = {
+            name: plain.loaded(name, data.get(name), kinds.get(name, jnp.int32), optional=name == "allowed_token_ids")
+            for name in (*SCALARS, *TABLES)
+        }
+        return cls(**arrays)
+
+    def to_json(self, **options: Any) -> str:
+        """JSON text of `to_dict`; `options` go to `json.dumps`."""
+        return plain.text(self.to_dict(), **options)
+
+    @classmethod
+    def from_json(cls, json_str: str) -> JitableSamplingParams:
+        """The object that `to_json` wrote; other text raises ParamsError."""
+        return cls.from_dict(plain.parsed(json_str))
+
+
+def _check_host(params: host.SamplingParams) -> None:
+    if not isinstance(params, host.SamplingParams):
+        raise ParamsError(f"params must be a SamplingParams, got {shown(params)}; build one first")
+    host.require_tokenized(params)
+    if resolve(params.semantics) not in map(resolve, SEMANTICS):
+        raise ParamsError(
+            f"semantics must be one of {', '.join(SEMANTICS)} for a JitableSamplingParams, whose order is "
+            f"EasyDeL's, got {shown(params.semantics)}; use tirage.Batch"
+        )
+    for name, spec in specs(type(params)).items():
+        shapes_logits = spec.stage is not None or name in {"guided_decoding", "extra_args"}
+        if shapes_logits and name not in SCALARS and not spec.is_off(getattr(params, name)):
+            raise ParamsError(
+                f"{name} must be off in a JitableSamplingParams, which has no array for it, "
+                f"got {shown(getattr(params, name))}; use tirage.Batch"
+            )
+
+
+def _scalar(params: host.SamplingParams, name: str) -> jax.Array:
+    if name == "random_sampling":
+        return jnp.asarray(np.asarray(params.sampling_type is host.SamplingType.RANDOM))
+    value = getattr(params, name)
+    dtype, neutral = SCALARS[name]
+    return jnp.asarray(np.asarray(neutral if value is None else value, dtype))
+
+
+def _places(slot: Any, count: int, slots: int) -> Any:
+    """The `count` slots from `slot` on; ParamsError when they are known and not all among `slots`."""
+    first = slot if isinstance(slot, Tracer) else np.asarray(slot)
+    if first.size != 1 or not jnp.issubdtype(first.dtype, jnp.integer):
+        raise ParamsError(f"slot must be one integer, got {shown(slot)}; give the first slot")
+    first = first.reshape(())
+    if isinstance(first, np.ndarray) and not 0 <= int(first) <= slots - count:
+        raise ParamsError(
+            f"slot must be in [0, {slots - count}], got {int(first)}; {count} of the batch's {slots} are written"
+        )
+    return first + np.arange(count, dtype=np.int32)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _merged(
+    self: JitableSamplingParams, second: JitableSamplingParams, places: jax.Array, widths: tuple[Any, ...]
+) -> JitableSamplingParams:
+    """`self` per slot, its tables filled up to `widths`, with the slots of `second` written at `places`."""
+    into, new = self.view_1d(), second.view_1d()
+    arrays: dict[str, Any] = {name: tables.written(getattr(into, name), getattr(new, name), places) for name in SCALARS}
+    for (name, (_, fill)), width in zip(TABLES.items(), widths, strict=True):
+        if width is not None:
+            mine = tables.per_slot(getattr(into, name), into.temperature.size, width, fill)
+            others = tables.per_slot(getattr(new, name), new.temperature.size, width, fill)
+            arrays[name] = tables.written(mine, others, places)
+    merged = JitableSamplingParams(**arrays)
+    return merged.view_2d() if self.temperature.ndim == 2 else merged
