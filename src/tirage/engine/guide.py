@@ -1,0 +1,133 @@
+"""How a constraint steers one sample: a mask before each draw, a look at each token after it."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.guided import Closing, Grammar
+from tirage.guided.matcher import set_bit
+from tirage.params import SamplingParams
+from tirage.text import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """A compiled constraint, shared by the samples of a request; `closing` is the same over bytes, to close it."""
+
+    grammar: Grammar
+    closing: Grammar | None = None
+
+
+class Guide:
+    """The constraint of one sample as its text grows.
+
+    `limit` is the number of tokens the sample may have. `drops_space`: the text loses a space at its start, so no
+    token may begin with one. `forced` turns True when a token was taken to close the text in time.
+    """
+
+    def __init__(
+        self, constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool = False
+    ) -> None:
+        grammar, closing = constrained.grammar, constrained.closing
+        self._eos_ids = () if params.ignore_eos else params.eos_token_ids
+        self._matcher = grammar.matcher(self._eos_ids)
+        self._vocabulary = grammar.vocabulary
+        self._closing: Closing | None = None
+        if closing is not None:
+            self._closing = Closing(closing.matcher(), grammar.vocabulary, unusable(params, grammar.vocabulary.width))
+        self._spaces = grammar.vocabulary.with_space if drops_space else None
+        self._left, self._least, self._taken = limit, params.min_tokens, 0
+        self.forced = False
+        self._was_complete = False
+        self.refused = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tokens so far satisfy the constraint."""
+        return self._matcher.complete
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether they did before the last token."""
+        return self._was_complete
+
+    @property
+    def error(self) -> str:
+        """Why the constraint cannot be followed any further; empty while it can."""
+        return "the token drawn breaks the constraint" if self.refused else self._matcher.error
+
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        """Writes the tokens that may be drawn now: those of the constraint, or the one that closes it in time."""
+        if self._must_close():
+            self.force(mask)
+            return
+        self._matcher.fill_mask(mask)
+        if self._spaces is not None and not self._taken:
+            mask &= ~self._spaces
+
+    def _must_close(self) -> bool:
+        """Whether the way to the end takes all tokens that are left; a way that takes more is given up."""
+        if self._closing is None or len(self._closing.tokens or ()) < self._left:
+            return False
+        self._closing.renew()
+        need = len(self._closing.tokens or ())
+        if need > self._left:
+            self._closing = None
+        return need == self._left
+
+    def keeps(self, token_id: int) -> bool:
+        """Whether the text can still be closed in time after this token, if it can be now."""
+        way = None if self._closing is None else self._closing.tokens
+        if self._closing is None or way is None or token_id in {-1, *way[:1], *self._eos_ids}:
+            return True
+        if not self._vocabulary.tokens[token_id] or not (way or self._eos_ids):
+            return True
+        after = self._closing.after(token_id).tokens
+        return after is not None and len(after) <= self._left - 1
+
+    def force(self, mask: NDArray[np.int32]) -> None:
+        """Allows nothing but the next token of the way to the end, or an end where there is no way to go."""
+        way = self._closing.tokens if self._closing is not None else None
+        mask[:] = 0
+        for token_id in way[:1] if way else self._eos_ids:
+            set_bit(mask, token_id, True)
+        self.forced = True
+
+    def accept(self, token_id: int) -> None:
+        """Moves past the token that was drawn."""
+        self._was_complete = self._matcher.complete
+        self.refused = not self._matcher.accept(token_id)
+        self._taken += 1
+        self._left -= 1
+        if self._closing is not None and not self.refused and token_id not in self._eos_ids:
+            self._closing.advance(token_id)
+
+    def fork(self) -> Guide:
+        """An independent one at the same place."""
+        other = copy(self)
+        other._matcher = self._matcher.fork()
+        other._closing = None if self._closing is None else self._closing.fork()
+        return other
+
+    def end(self) -> Stop | None:
+        """How the constraint ends the text now: with an error, because it is complete, or not at all."""
+        if self.refused:
+            return Stop(kind="grammar_failed", matched_text=self.error)
+        closed = self.forced and self._left == 0 and self.complete
+        if (self._matcher.done or closed) and self._taken >= self._least:
+            return Stop(kind="grammar", matched="close_grammar" if self.forced else None)
+        return None
+
+
+def unusable(params: SamplingParams, width: int) -> frozenset[int]:
+    """Ids that other parameters forbid or that would end the text, which a forced ending must do without."""
+    allowed = params.allowed_token_ids
+    banned = set[int]() if allowed is None else set(range(width)) - set(allowed)
+    banned |= {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+    banned |= {i for i, bias in (params.logit_bias or {}).items() if bias == -math.inf}
+    return frozenset(banned | params.all_stop_token_ids)

@@ -1,0 +1,200 @@
+"""The way to the end: short completions of a text, so that it can be closed before its tokens run out."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from copy import copy
+
+import numpy as np
+
+from tirage.guided.matcher import Matcher, only_bit
+from tirage.guided.vocabulary import Vocabulary
+
+TRIALS = 1500
+"""Bytes that one search may try out; it gives up beyond."""
+LONGEST = 2048
+"""Bytes of the longest completion that is looked for."""
+# Texts of one length after which the same bytes may follow: so many are followed.
+_ALIKE = 3
+# Where more bytes than this may follow, the place is inside a string.
+_FEW = 64
+# What a byte costs: little if it closes something, much if it opens something or mostly leads nowhere.
+_PRICE, _NOWHERE = 10, 40
+_GROUPS = {b"}]": 1, b'"': 3, b"0123456789": 5, b"{[": 20, b" \t\n\r": 30, b"\\": 100}
+_PRICES = {byte: price for group, price in _GROUPS.items() for byte in group}
+BYTES = Vocabulary(tuple(bytes([byte]) for byte in range(256)))
+"""The vocabulary in which a grammar is searched: every byte is a token."""
+
+
+class Closing:
+    """Follows one text byte by byte and knows a short way to complete it.
+
+    `matcher` is a matcher of the text's grammar over BYTES; the way is counted in tokens of `vocabulary`, without those
+    that are `unusable`. `tokens` are the way: empty when the text is complete, None when no way is known.
+    """
+
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, unusable: frozenset[int] = frozenset()) -> None:
+        self._matcher, self._vocabulary, self._unusable = matcher, vocabulary, unusable
+        self._set(straight(matcher))
+
+    def advance(self, token_id: int) -> None:
+        """Moves past a token that the grammar allows."""
+        spelled = self._vocabulary.tokens[token_id]
+        for byte in spelled:
+            self._matcher.accept(byte)
+        if self._way is not None and self._way.startswith(spelled):
+            self._set(self._way[len(spelled) :])
+        elif self._way is None or not completes(self._matcher, self._way):
+            self._set(straight(self._matcher))
+
+    def after(self, token_id: int) -> Closing:
+        """What closing would be after the token; this one does not move."""
+        other = self.fork()
+        other.advance(token_id)
+        return other
+
+    def fork(self) -> Closing:
+        """An independent one at the same place."""
+        other = copy(self)
+        other._matcher = self._matcher.fork()
+        return other
+
+    def renew(self) -> None:
+        """Looks for a shorter way than the one known."""
+        found = shortest(self._matcher)
+        if found is not None and (self._way is None or len(found) < len(self._way)):
+            self._set(found)
+
+    def _set(self, way: bytes | None) -> None:
+        self._way = way
+        # Tokens that complete the text, few of them; none when it is complete, None when no way is known.
+        self.tokens = None if way is None else self._vocabulary.cover(way, self._unusable)
+
+
+def completes(matcher: Matcher, way: bytes) -> bool:
+    """Whether these bytes complete the text; the matcher is left where it was."""
+    taken = sum(1 for _ in itertools.takewhile(matcher.accept, way))
+    complete = taken == len(way) and matcher.complete
+    matcher.rollback(taken)
+    return complete
+
+
+def straight(matcher: Matcher) -> bytes | None:
+    """A text that completes the matcher's, found by taking at each place the byte that best leads to an end.
+
+    Where this does not come to an end, the result of `shortest`.
+    """
+    place, text = matcher.fork(), b""
+    chosen: dict[bytes, int | None] = {}
+    while not place.complete and len(text) < LONGEST:
+        mask = mask_of(place)
+        sign = mask.tobytes()
+        if sign not in chosen:
+            chosen[sign] = best_byte(place, mask)
+        byte = chosen[sign]
+        if byte is None or not place.accept(byte):
+            return None
+        text += bytes([byte])
+    return text if place.complete else shortest(matcher)
+
+
+def best_byte(place: Matcher, mask: np.ndarray) -> int | None:
+    """The cheapest of the bytes that come next; one that changes nothing is taken last."""
+    choices = sorted(bytes_of(mask), key=lambda byte: (price(byte), byte))
+    idle = None
+    for byte in choices:
+        if idle is not None and (byte >= 0x80 or price(byte) > price(idle) + _NOWHERE):
+            continue
+        place.accept(byte)
+        same = np.array_equal(mask_of(place), mask) and not place.complete
+        place.rollback(1)
+        # Where almost anything may follow, a bracket is a letter; elsewhere it closes one of several levels alike.
+        if not same or (byte in b"}]" and len(choices) <= _FEW):
+            return byte
+        idle = byte if idle is None else idle
+    return idle
+
+
+def price(byte: int) -> int:
+    """How little a byte does for an end."""
+    return _PRICES.get(byte, _PRICE)
+
+
+def shortest(matcher: Matcher) -> bytes | None:
+    """A short text that completes the matcher's; None when the search gives up.
+
+    Cheap texts are tried first. A byte costs little when it is the only one allowed or closes something, and much when
+    the same bytes may follow as before it, for then it mostly leads nowhere. Of texts that are equally long and let
+    the same bytes follow only a few are followed, so the result is short but not always the shortest of all, and a
+    place that looks like others without being like them can be missed.
+    """
+    search = Search(matcher)
+    while search.queue and search.trials < TRIALS:
+        cost, _, text, place = heapq.heappop(search.queue)
+        if place.complete:
+            return text
+        search.follow(cost, text, place)
+    return None
+
+
+class Search:
+    """The texts still to be tried, the cheapest first."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._order = itertools.count()
+        self._seen: Counter[tuple[int, bytes]] = Counter()
+        self._kinds: dict[bytes, list[int]] = {}
+        self.trials = 0
+        self.queue: list[tuple[int, int, bytes, Matcher]] = [(0, next(self._order), b"", matcher.fork())]
+
+    def follow(self, cost: int, text: bytes, place: Matcher) -> None:
+        """Queues what can come after a text."""
+        mask = mask_of(place)
+        steps = 0
+        while (only := only_bit(mask)) is not None and place.accept(only):
+            text, steps = text + bytes([only]), steps + 1
+            if place.complete or steps == LONGEST:
+                break
+            mask = mask_of(place)
+        if steps:
+            self._push(cost + steps, text, place)
+            return
+        sign = mask.tobytes()
+        self._seen[len(text), sign] += 1
+        if self._seen[len(text), sign] <= _ALIKE:
+            self._branch(cost, text, place, sign, self._kinds.get(sign) or bytes_of(mask))
+
+    def _branch(self, cost: int, text: bytes, place: Matcher, sign: bytes, choices: list[int]) -> None:
+        """Queues every continuation by one byte; remembers one or two bytes of each kind for the next such place."""
+        found: Counter[bytes] = Counter()
+        kept = []
+        for byte in choices:
+            self.trials += 1
+            following = place.fork()
+            if not following.accept(byte):
+                continue
+            after = mask_of(following).tobytes()
+            kind = after + bytes([following.complete])
+            found[kind] += 1
+            if found[kind] <= 2:
+                kept.append(byte)
+                cost_after = cost + price(byte) + (_NOWHERE if after == sign else 0)
+                self._push(cost_after, text + bytes([byte]), following)
+        self._kinds[sign] = kept
+
+    def _push(self, cost: int, text: bytes, place: Matcher) -> None:
+        heapq.heappush(self.queue, (cost, next(self._order), text, place))
+
+
+def mask_of(matcher: Matcher) -> np.ndarray:
+    """The matcher's mask."""
+    mask = np.zeros(matcher.vocabulary.words, np.int32)
+    matcher.fill_mask(mask)
+    return mask
+
+
+def bytes_of(mask: np.ndarray) -> list[int]:
+    """The bytes that a mask over BYTES allows."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()

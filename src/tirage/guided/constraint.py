@@ -1,0 +1,86 @@
+"""One constraint, read from the parameters and checked, in a form that every backend understands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tirage.errors import GrammarError
+from tirage.guided.expression import EMPTY, Choice, Expression, Text
+from tirage.guided.gbnf import read_gbnf
+from tirage.guided.pattern import read_pattern
+from tirage.guided.schema import read_schema
+from tirage.guided.tags import read_tags
+from tirage.params import GuidedDecodingParams
+
+WHITESPACE = r"[ \n\t]{0,8}"
+"""Optional whitespace between JSON tokens: without a bound, a model can write newlines for ever."""
+
+Kind = Literal["json", "regex", "gbnf", "lark", "tags"]
+_SPACES = re.compile(r"(?:[ \t\n\r]|\\[ntr]|\\x(?:20|09|0[aAdD])|[\[\]()|*+?]|\{\d+(?:,\d*)?\})*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What the text must be.
+
+    `text` is a schema or the description of tags as JSON, or a grammar; `expression` is what a pattern or a choice
+    stands for. `whitespace` is the pattern between JSON tokens, "" for none.
+    """
+
+    kind: Kind
+    text: str = ""
+    expression: Expression = EMPTY
+    whitespace: str = WHITESPACE
+    closed: bool = False
+
+
+def read_constraint(guided: GuidedDecodingParams) -> Constraint:
+    """The constraint that the parameters describe; GrammarError with its place for anything that is wrong with it."""
+    whitespace = read_whitespace(guided)
+    closed = guided.disable_additional_properties
+    match guided.mode:
+        case "json":
+            return Constraint(kind="json", text=read_schema(guided.json or {}, closed=closed), whitespace=whitespace)
+        case "json_object":
+            return Constraint(kind="json", text='{"type":"object"}', whitespace=whitespace)
+        case "regex":
+            return Constraint(kind="regex", expression=some_text(read_pattern(guided.regex or "")))
+        case "choice":
+            parts = tuple(Text(text) for text in dict.fromkeys(guided.choice or ()))
+            return Constraint(kind="regex", expression=Choice(parts))
+        case "grammar":
+            return read_grammar(guided.grammar or "")
+    text = read_tags(guided.structural_tag or "", closed=closed)
+    return Constraint(kind="tags", text=text, whitespace=whitespace)
+
+
+def read_grammar(text: str) -> Constraint:
+    """A grammar in GBNF (`root ::= ...`) or in Lark (`start: ...`), told apart by how they define a rule."""
+    if re.search(r"(?m)^\s*[?!]?start(?:\[[^\]]*\])?(?:\.-?\d+)?\s*:(?!:=)", text):
+        return Constraint(kind="lark", text=text)
+    read_gbnf(text)
+    return Constraint(kind="gbnf", text=text)
+
+
+def read_whitespace(guided: GuidedDecodingParams) -> str:
+    """The pattern of optional whitespace; GrammarError for one that could match something else."""
+    if guided.disable_any_whitespace:
+        return ""
+    if guided.whitespace_pattern is None:
+        return WHITESPACE
+    if not _SPACES.fullmatch(guided.whitespace_pattern):
+        raise GrammarError(
+            "whitespace_pattern must match nothing but space, tab, newline and return, got "
+            f"{guided.whitespace_pattern!r:.60}; write it with these four, like [ \\n]{{0,4}}"
+        )
+    read_pattern(guided.whitespace_pattern)
+    return guided.whitespace_pattern
+
+
+def some_text(expression: Expression) -> Expression:
+    """The expression itself; GrammarError when only the empty text matches."""
+    if expression == EMPTY:
+        raise GrammarError("regex must match some text, got one that only the empty text matches")
+    return expression

@@ -1,0 +1,132 @@
+"""Expressions over characters: what patterns, choices and grammar rules are read into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tirage.guided.charset import EVERY, Ranges, complement
+
+DIGIT: Ranges = ((48, 57),)
+WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
+SPACE: Ranges = ((9, 13), (32, 32))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Exactly these characters, at least one."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character of a set; the empty set matches nothing."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One part after the other; no part is the empty text."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the parts; no part matches nothing."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The part from `low` to `high` times; None is without end."""
+
+    part: Expression
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Whatever the rule of that name matches."""
+
+    name: str
+
+
+Expression = Text | Chars | Sequence | Choice | Repeat | Rule
+EMPTY = Sequence(())
+
+
+def sequence(parts: list[Expression]) -> Expression:
+    """The parts in a row, with neighbouring texts joined."""
+    out: list[Expression] = []
+    for part in parts:
+        if isinstance(part, Text) and out and isinstance(out[-1], Text):
+            out[-1] = Text(out[-1].text + part.text)
+        elif part != EMPTY:
+            out.append(part)
+    return out[0] if len(out) == 1 else Sequence(tuple(out))
+
+
+def choice(parts: list[Expression]) -> Expression:
+    """One of the parts, each once."""
+    distinct = tuple(dict.fromkeys(parts))
+    return distinct[0] if len(distinct) == 1 else Choice(distinct)
+
+
+def to_regex(node: Expression) -> str:
+    """A regular expression in the syntax that Rust's regex crate and xgrammar share; for expressions without rules."""
+    match node:
+        case Text(text):
+            return "".join(map(spell, text))
+        case Chars(ranges):
+            return spell_set(ranges)
+        case Sequence(parts):
+            return "".join(group(part) if isinstance(part, Choice) else to_regex(part) for part in parts)
+        case Choice(parts):
+            return "|".join(map(to_regex, parts))
+        case Repeat(part, low, high):
+            return group(part) + count(low, high)
+        case Rule(name):
+            raise ValueError(f"rule {name} cannot be part of a regular expression")
+
+
+def group(node: Expression) -> str:
+    """The expression as one unit."""
+    single = isinstance(node, Chars) or (isinstance(node, Text) and len(node.text) == 1)
+    return to_regex(node) if single else f"(?:{to_regex(node)})"
+
+
+def count(low: int, high: int | None) -> str:
+    """The sign of a repetition."""
+    signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+    return signs.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
+
+
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def spell(char: str) -> str:
+    """A character that stands for itself in a regular expression, in a class too."""
+    if char.isascii() and (char.isalnum() or char in " _\"'<>%&,:;=@`~!"):
+        return char
+    if char in _NAMED:
+        return _NAMED[char]
+    if char.isascii() and char.isprintable():
+        return "\\" + char
+    point = ord(char)
+    return f"\\x{point:02x}" if point < 0x80 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def spell_set(ranges: Ranges) -> str:
+    """A class of characters."""
+    if ranges == EVERY:
+        return "(?:.|\\n)"
+    # A class cannot be empty, and a long list of ranges is mostly the rest of a short one.
+    rest = complement(ranges)
+    negated = len(rest) < len(ranges) and bool(rest)
+    shown = rest if negated else ranges
+    body = "".join(spell(chr(low)) if low == high else f"{spell(chr(low))}-{spell(chr(high))}" for low, high in shown)
+    return f"[{'^' if negated else ''}{body}]"

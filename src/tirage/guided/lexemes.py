@@ -1,0 +1,222 @@
+"""Grammar rules as Lark rules over lexemes, without changing what they match.
+
+llguidance reads a grammar in two layers: lexemes found by a lexer that always prefers the longest match, and rules
+over them. Lexemes of one character are always safe but slow. A longer one is safe when the lexer's preference can
+never be wrong: no lexeme goes on, after a text that another one matches, with a byte that may come next in the
+grammar anyway. This module cuts rules into the largest such lexemes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tirage.guided.automaton import Automaton, extensions
+from tirage.guided.charset import first_bytes
+from tirage.guided.expression import (
+    Chars,
+    Choice,
+    Expression,
+    Repeat,
+    Rule,
+    Sequence,
+    Text,
+    count,
+    to_regex,
+)
+from tirage.guided.reduction import nullable, positions, reduced
+
+LARGEST = 256
+"""Places of characters in one lexeme; the search for conflicts grows with their product."""
+STEPS = 100_000
+"""Work that the search for conflicts may do before it settles for lexemes of one character."""
+
+Grammar = dict[str, Expression]
+
+
+def to_lark(rules: Grammar, root: str = "root") -> str:
+    """Lark text, from a rule `start` on, that matches the same texts as the rules from `root` on.
+
+    Raises GrammarError when no text satisfies the root.
+    """
+    small = reduced(rules, root)
+    only = small[root]
+    if positions(only) < 1 << 40:
+        return regex_lark(only)
+    return Cutter(small, root).lark()
+
+
+def regex_lark(node: Expression) -> str:
+    """Lark text that matches one expression without rules, as a single lexeme."""
+    optional = "" if not nullable(node, set()) else ' | ""'
+    return f"start: LEXEME{optional}\nLEXEME: /{to_regex(node)}/\n"
+
+
+class Cutter:
+    """Finds the lexemes of a grammar by trial: begin with the largest, cut those that are in conflict."""
+
+    def __init__(self, rules: Grammar, root: str) -> None:
+        self._rules, self._root = rules, root
+        self._cut: set[Expression] = set()
+        self._empty = empty_rules(rules)
+        self._automata: dict[Expression, Automaton] = {}
+
+    def lark(self) -> str:
+        """The rules in Lark's notation."""
+        lexemes = self._settle()
+        numbers = {lexeme: f"L{i}" for i, lexeme in enumerate(lexemes)}
+        names = {name: f"r{i}" for i, name in enumerate(self._rules)} | {self._root: "start"}
+        lines = [f"{names[name]}: {self._spell(node, names, numbers)}" for name, node in self._rules.items()]
+        lines += [f"{number}: /{to_regex(lexeme)}/" for lexeme, number in numbers.items()]
+        return "\n".join(lines) + "\n"
+
+    def _settle(self) -> list[Expression]:
+        """The lexemes, once no two are in conflict."""
+        budget = STEPS
+        while True:
+            lexemes = list(dict.fromkeys(x for node in self._rules.values() for x in self._lexemes(node)))
+            follow = Follow(self._rules, self._empty, self._is_lexeme).of
+            wrong, budget = self._conflicts(lexemes, follow, budget)
+            if budget < 0:
+                wrong = {x for x in lexemes if positions(x) > 1}
+            if not wrong:
+                return lexemes
+            self._cut |= wrong
+
+    def _conflicts(
+        self, lexemes: list[Expression], follow: dict[Expression, int], budget: int
+    ) -> tuple[set[Expression], int]:
+        """Lexemes that could read on where another one has to end, and what is left of the budget."""
+        wrong: set[Expression] = set()
+        for longer in lexemes:
+            if isinstance(longer, Chars):
+                continue
+            for shorter in lexemes:
+                bits, steps = extensions(self._automaton(shorter), self._automaton(longer), budget)
+                budget -= steps
+                if budget < 0:
+                    return wrong, budget
+                if bits & follow.get(shorter, 0):
+                    wrong.add(longer)
+                    break
+        return wrong, budget
+
+    def _automaton(self, lexeme: Expression) -> Automaton:
+        if lexeme not in self._automata:
+            self._automata[lexeme] = Automaton.of(lexeme)
+        return self._automata[lexeme]
+
+    def _is_lexeme(self, node: Expression) -> bool:
+        if node in self._cut or isinstance(node, Rule):
+            return False
+        return positions(node) <= LARGEST and not nullable(node, set())
+
+    def _lexemes(self, node: Expression) -> list[Expression]:
+        if self._is_lexeme(node):
+            return [node]
+        return [lexeme for part in pieces(node) for lexeme in self._lexemes(part)]
+
+    def _spell(self, node: Expression, names: dict[str, str], numbers: dict[Expression, str]) -> str:
+        if self._is_lexeme(node):
+            return numbers[node]
+        parts = [self._spell(part, names, numbers) for part in pieces(node)]
+        match node:
+            case Rule(name):
+                return names[name]
+            case Choice():
+                return "(" + " | ".join(parts) + ")"
+            case Repeat(part, low, high):
+                return parts[0] + count(low, high) if pieces(node)[0] is part else f"({parts[0]})?"
+        return "(" + (" ".join(parts) or '""') + ")"
+
+
+def pieces(node: Expression) -> tuple[Expression, ...]:
+    """The parts that an expression is cut into."""
+    match node:
+        case Text(text):
+            return tuple(Chars(((ord(c), ord(c)),)) for c in text)
+        case Sequence(parts) | Choice(parts):
+            return parts
+        case Repeat(part, low, high) if low == 0 and high != 1 and not nullable(part, set()):
+            return (Repeat(part, 1, high),)
+        case Repeat(part):
+            return (part,)
+    return ()
+
+
+def empty_rules(rules: Grammar) -> set[str]:
+    """Names of the rules that match the empty text."""
+    empty: set[str] = set()
+    while fresh := {name for name, node in rules.items() if name not in empty and nullable(node, empty)}:
+        empty |= fresh
+    return empty
+
+
+class Follow:
+    """For each lexeme, the bytes that can come right after it anywhere in the grammar, as bits."""
+
+    def __init__(self, rules: Grammar, empty: set[str], is_lexeme: Callable[[Expression], bool]) -> None:
+        self._empty, self._is_lexeme = empty, is_lexeme
+        self._first: dict[str, int] = dict.fromkeys(rules, 0)
+        self._after: dict[str, int] = dict.fromkeys(rules, 0)
+        self.of: dict[Expression, int] = {}
+        changed = True
+        while changed:
+            new = {name: self._begins(node) for name, node in rules.items()}
+            changed, self._first = new != self._first, new
+        changed = True
+        while changed:
+            before = dict(self._after)
+            for name, node in rules.items():
+                self._pass(node, self._after[name])
+            changed = before != self._after
+
+    def _begins(self, node: Expression) -> int:
+        match node:
+            case Text(text):
+                return first_bytes(((ord(text[0]),) * 2,))
+            case Chars(ranges):
+                return first_bytes(ranges)
+            case Rule(name):
+                return self._first[name]
+            case Repeat(part):
+                return self._begins(part)
+            case Choice(parts):
+                return any_of(map(self._begins, parts))
+            case Sequence(parts):
+                bits = 0
+                for part in parts:
+                    bits |= self._begins(part)
+                    if not nullable(part, self._empty):
+                        break
+                return bits
+        return 0
+
+    def _pass(self, node: Expression, after: int) -> None:
+        """Records what comes after the node, and hands it on to its parts."""
+        if self._is_lexeme(node):
+            self.of[node] = self.of.get(node, 0) | after
+            return
+        match node:
+            case Text():
+                self._pass(Sequence(pieces(node)), after)
+            case Rule(name):
+                self._after[name] |= after
+            case Choice(parts):
+                for part in parts:
+                    self._pass(part, after)
+            case Repeat(part, _, high):
+                again = 0 if high == 1 else self._begins(part)
+                inner = pieces(node)[0]
+                self._pass(inner, after | (again if inner is part else 0))
+            case Sequence(parts):
+                for part in reversed(parts):
+                    self._pass(part, after)
+                    after = self._begins(part) | (after if nullable(part, self._empty) else 0)
+
+
+def any_of(bits: Iterable[int]) -> int:
+    """All bits together."""
+    together = 0
+    for one in bits:
+        together |= one
+    return together

@@ -1,0 +1,198 @@
+"""The default backend: llguidance, with exact masks.
+
+By itself llguidance forces the tokens into which a tokenizer would cut a text that is certain: that is quicker, but
+changes which tokens are drawn. `no_forcing` turns it off; then a mask holds every token that some text allows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from tirage.errors import GrammarError
+from tirage.guided.constraint import Constraint
+from tirage.guided.gbnf import read_gbnf
+from tirage.guided.lexemes import regex_lark, to_lark
+from tirage.guided.matcher import Cursor, Mask
+from tirage.guided.probe import PROBE
+from tirage.guided.schema import pointer, walk
+from tirage.guided.vocabulary import Vocabulary
+
+_EXACT = '%llguidance {"no_forcing": true}\n'
+_HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
+# What one compiled grammar was measured to hold at the least; see benchmarks/guided.py.
+_LEAST_BYTES = 160 * 1024
+# Every string then has one spelling. With \u and \/ a property could be written so that the compiler takes it for one
+# that the schema does not name.
+_ESCAPES = '"\\bfnrt'
+# Parts of a refused schema that are tried alone to find the one to blame.
+_TRIALS = 50
+_LOAD = {"task": "load", "compiler": "llguidance"}
+
+
+class Words:
+    """A vocabulary as llguidance wants to see it: with an end of its own, after all ids of the model."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        width = vocabulary.width
+        spelled = tuple(vocabulary.special.get(i, token) for i, token in enumerate(vocabulary.tokens))
+        self.tokens = (*spelled, b"<end of text>")
+        self.eos_token_id = width
+        self.special_token_ids = (*vocabulary.special, width)
+        self._vocabulary = vocabulary
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._vocabulary.cover(text.encode() if isinstance(text, str) else text) or []
+
+
+class LlguidanceBackend:
+    """Compiles constraints with llguidance for one vocabulary."""
+
+    name = "llguidance"
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        import llguidance
+
+        self._library = llguidance
+        self._vocabulary = vocabulary
+        wrapper = llguidance.TokenizerWrapper(Words(vocabulary))
+        self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1)
+
+    def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
+        """A cursor at the start, and about how many bytes the grammar holds.
+
+        Raises GrammarError for what llguidance refuses, what takes longer than the limits allow, and what no text
+        satisfies.
+        """
+        grammar = lark_of(constraint)
+        answer = PROBE.try_out({"task": "llguidance", "grammar": grammar}, _LOAD)
+        if answer["error"]:
+            place = f" at {place_of(constraint)}" if constraint.kind == "json" else ""
+            raise GrammarError(f"{_NAMES[constraint.kind]}{place} {explain(answer['error'])}")
+        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise GrammarError(f"{_NAMES[constraint.kind]} {explain(matcher.get_error())}")
+        cursor = LlguidanceCursor(matcher, self._vocabulary.width)
+        check_start(cursor, self._vocabulary, _NAMES[constraint.kind])
+        return cursor, max(_LEAST_BYTES, 60 * len(grammar), int(answer["bytes"]))
+
+
+_NAMES = {"json": "schema", "regex": "regex", "gbnf": "grammar", "lark": "grammar", "tags": "structural_tag"}
+
+
+def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
+    """GrammarError when the vocabulary has no token with which a text could begin; with all bytes it always has."""
+    if vocabulary.has_bytes:
+        return
+    mask = np.zeros(vocabulary.words, np.int32)
+    cursor.fill(mask)
+    if not mask.any() and not cursor.complete():
+        raise GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
+
+
+class LlguidanceCursor:
+    """A place in a grammar, held by llguidance."""
+
+    __slots__ = ("_buffer", "_matcher", "_width")
+
+    def __init__(self, matcher: Any, width: int) -> None:
+        self._matcher, self._width = matcher, width
+        self._buffer = np.zeros((width + 32) // 32, np.int32)
+
+    def fill(self, mask: Mask) -> None:
+        """See Cursor."""
+        if self._matcher.is_error() or self._matcher.is_stopped():
+            mask[:] = 0
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
+        mask[:] = 0 if self._matcher.is_error() else self._buffer[: len(mask)]
+        if self._width % 32:
+            # The library's own end, one id behind the last.
+            mask[-1] &= (1 << self._width % 32) - 1
+
+    def accept(self, token_id: int) -> bool:
+        """See Cursor."""
+        return not self._matcher.is_error() and self._matcher.try_consume_tokens([token_id]) == 1
+
+    def rollback(self, count: int) -> None:
+        """See Cursor."""
+        self._matcher.rollback(count)
+
+    def complete(self) -> bool:
+        """See Cursor."""
+        return not self._matcher.is_error() and self._matcher.is_accepting()
+
+    def stopped(self) -> bool:
+        """See Cursor."""
+        return self._matcher.is_stopped()
+
+    def error(self) -> str:
+        """See Cursor."""
+        return explain(self._matcher.get_error()) if self._matcher.is_error() else ""
+
+    def fork(self) -> LlguidanceCursor:
+        """See Cursor."""
+        return LlguidanceCursor(self._matcher.deep_copy(), self._width)
+
+
+def explain(error: str) -> str:
+    """A message of the library in one line: without the source it quotes, its internal state and its own header."""
+    first = re.split(r"\n<|<backtrace>|<state>", error)[0]
+    lines = [line.strip() for line in first.splitlines() if not re.match(r"\s*(?:\d+ \||\^\s*$)", line)]
+    text = re.sub(r"^at \d+\(\d+\): failed to compile JSON schema: ", "", " ".join(filter(None, lines)))
+    text = text.replace("NoExtensionBias", "no text satisfies it").split(" Enable '")[0]
+    text = re.sub(r"^(?:at )?(\d+)\((\d+)\)", lambda at: f"line {int(at[1]) - 1}, column {at[2]}", text)
+    return f"cannot be enforced: {text[:300]}"
+
+
+def place_of(constraint: Constraint) -> str:
+    """Where in a schema that is refused as a whole the reason lies, as far as a few trials can tell."""
+    schema = json.loads(constraint.text)
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    inner = [(path, one) for path, one in walk(schema, ()) if path and isinstance(one, dict)]
+    for path, one in sorted(inner[:_TRIALS], key=lambda place: -len(place[0])):
+        part = Constraint(kind="json", text=json.dumps(shared | one), whitespace=constraint.whitespace)
+        error = PROBE.try_out({"task": "llguidance", "grammar": lark_of(part)}, _LOAD)["error"]
+        # A part taken out of its schema may miss what it refers to.
+        if error and "Pointer" not in error:
+            return pointer(path)
+    return "#"
+
+
+def lark_of(constraint: Constraint) -> str:
+    """The constraint in llguidance's notation."""
+    match constraint.kind:
+        case "json":
+            return f"{_EXACT}start: {json_rule(constraint.text, constraint.whitespace)}\n"
+        case "regex":
+            return _EXACT + regex_lark(constraint.expression)
+        case "gbnf":
+            return _EXACT + to_lark(read_gbnf(constraint.text))
+        case "lark":
+            return exact_header(constraint.text)
+    from tirage.guided.tagged import tagged_lark
+
+    return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace)
+
+
+def json_rule(schema: str, whitespace: str) -> str:
+    """A schema as a part of a rule."""
+    spaces = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
+    return "%json " + json.dumps({"x-guidance": spaces | {"json_allowed_escapes": _ESCAPES}} | json.loads(schema))
+
+
+def exact_header(grammar: str) -> str:
+    """A Lark grammar whose header, its own or a new one, asks for exact masks."""
+    match = _HEADER.match(grammar)
+    if match is None:
+        return _EXACT + grammar
+    try:
+        options = json.loads(match[1])
+    except json.JSONDecodeError as error:
+        raise GrammarError(f"grammar must begin with valid options after %llguidance: {error.msg}") from None
+    return f"%llguidance {json.dumps({'no_forcing': True} | options)}\n{grammar[match.end() :]}"

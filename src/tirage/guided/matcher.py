@@ -1,0 +1,152 @@
+"""One text under a grammar: which tokens may come next, and what has come so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.guided.vocabulary import Vocabulary
+
+Mask = NDArray[np.int32]
+
+
+class Cursor(Protocol):
+    """A backend's place in a grammar. Ends of the text are not tokens to it."""
+
+    def fill(self, mask: Mask) -> None:
+        """Sets the bits of the tokens that may come next, and clears all others."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Moves past a token; False, and nothing changes, when it may not come next."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Undoes the last tokens."""
+        ...
+
+    def complete(self) -> bool:
+        """Whether the text so far satisfies the grammar."""
+        ...
+
+    def stopped(self) -> bool:
+        """Whether nothing may follow any more."""
+        ...
+
+    def error(self) -> str:
+        """Why the backend cannot go on; empty while it can."""
+        ...
+
+    def fork(self) -> Cursor:
+        """An independent cursor at the same place."""
+        ...
+
+
+class Matcher:
+    """A request's own place in a shared grammar.
+
+    `eos_ids` are the tokens that end the text: allowed exactly when the text is complete, even where they could be
+    text. Without them (`ignore_eos`) a text ends when the grammar lets nothing follow. Bits beyond the vocabulary
+    and those of padding are always 0.
+    """
+
+    __slots__ = ("_closed", "_cursor", "_eos_ids", "_length", "vocabulary")
+
+    def __init__(self, cursor: Cursor, vocabulary: Vocabulary, eos_ids: Sequence[int] = ()) -> None:
+        self._cursor, self.vocabulary = cursor, vocabulary
+        self._eos_ids = tuple(i for i in eos_ids if i < vocabulary.width)
+        self._length, self._closed = 0, False
+
+    def fill_mask(self, mask: Mask) -> None:
+        """Writes the tokens that may come next into int32 [ceil(V / 32)], least significant bit first, 1 = allowed.
+
+        All 0 after an end, and where the grammar leads nowhere.
+        """
+        if self._closed:
+            mask[:] = 0
+            return
+        self._cursor.fill(mask)
+        complete = self.complete
+        for i in self._eos_ids:
+            set_bit(mask, i, complete)
+
+    def allows(self, token_id: int) -> bool:
+        """Whether the token may come next."""
+        mask = np.zeros(self.vocabulary.words, np.int32)
+        self.fill_mask(mask)
+        return bool(mask[token_id // 32] >> (token_id % 32) & 1)
+
+    def accept(self, token_id: int) -> bool:
+        """Moves past a token; False, and nothing changes, when it may not come next."""
+        if self._closed:
+            return False
+        if token_id in self._eos_ids:
+            self._closed = self.complete
+            return self._closed
+        if not 0 <= token_id < self.vocabulary.width or not self._cursor.accept(token_id):
+            return False
+        self._length += 1
+        return True
+
+    def rollback(self, count: int) -> None:
+        """Undoes the last tokens accepted, an end token included; ValueError for more than there are."""
+        if not 0 <= count <= self._length + self._closed:
+            raise ValueError(f"count must be in [0, {self._length + self._closed}], got {count}")
+        if count and self._closed:
+            self._closed, count = False, count - 1
+        if count:
+            self._cursor.rollback(count)
+            self._length -= count
+
+    def forced(self, limit: int = 64) -> tuple[int, ...]:
+        """The tokens that every draw would give from here, at most `limit`: each is the only one allowed."""
+        tokens: list[int] = []
+        mask = np.zeros(self.vocabulary.words, np.int32)
+        while len(tokens) < limit:
+            self.fill_mask(mask)
+            only = only_bit(mask)
+            if only is None or not self.accept(only):
+                break
+            tokens.append(only)
+        self.rollback(len(tokens))
+        return tuple(tokens)
+
+    def fork(self) -> Matcher:
+        """An independent matcher at the same place, for beams."""
+        other = Matcher(self._cursor.fork(), self.vocabulary, self._eos_ids)
+        other._length, other._closed = self._length, self._closed
+        return other
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text so far satisfies the grammar."""
+        return self._closed or self._cursor.complete()
+
+    @property
+    def done(self) -> bool:
+        """Whether the text is complete and nothing may follow but an end token."""
+        return self._closed or (self._cursor.complete() and self._cursor.stopped())
+
+    @property
+    def error(self) -> str:
+        """Why the grammar cannot be followed any further, for example a work limit; empty while it can."""
+        return self._cursor.error()
+
+
+def set_bit(mask: Mask, index: int, value: bool) -> None:
+    """Sets or clears one bit."""
+    bit = np.uint32(1 << index % 32)
+    words = mask.view(np.uint32)
+    words[index // 32] = words[index // 32] | bit if value else words[index // 32] & ~bit
+
+
+def only_bit(mask: Mask) -> int | None:
+    """The index of the one bit that is set; None when there are more or none."""
+    words = np.flatnonzero(mask)
+    if len(words) != 1:
+        return None
+    word = int(mask.view(np.uint32)[words[0]])
+    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1

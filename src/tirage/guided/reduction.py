@@ -1,0 +1,151 @@
+"""Rules made fit for a parser: without what leads nowhere, and without rules that need no parser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tirage.errors import GrammarError
+from tirage.guided.expression import EMPTY, Chars, Choice, Expression, Repeat, Rule, Sequence, Text, choice, sequence
+
+# Characters that a rule may stand for in its users; longer ones stay rules.
+INLINE = 512
+
+
+def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
+    """The rules that the root still needs once dead alternatives are gone and small rules stand in their users.
+
+    A rule stays a rule when it refers to itself, however indirectly, or is too large to repeat. Raises
+    GrammarError when no text satisfies the root.
+    """
+    alive = productive(rules)
+    if root not in alive:
+        raise GrammarError(f"grammar must lead to some text, got a rule {root!r} that never ends; give it an end")
+    pruned = {name: prune(node, alive) for name, node in rules.items() if name in alive}
+    inlined: dict[str, Expression] = {}
+    for name in in_order(pruned, root):
+        inlined[name] = inline(pruned[name], inlined)
+    return {name: inlined[name] for name in reachable(inlined, root)}
+
+
+def references(node: Expression) -> Iterator[str]:
+    """The rules that an expression refers to."""
+    match node:
+        case Rule(name):
+            yield name
+        case Sequence(parts) | Choice(parts):
+            for part in parts:
+                yield from references(part)
+        case Repeat(part):
+            yield from references(part)
+
+
+def productive(rules: dict[str, Expression]) -> set[str]:
+    """Names of the rules that match some text."""
+    alive: set[str] = set()
+    size = -1
+    while len(alive) > size:
+        size = len(alive)
+        # Rules mostly come before those they use, so the last ones are settled first.
+        for name in reversed(rules):
+            if name not in alive and ends(rules[name], alive):
+                alive.add(name)
+    return alive
+
+
+def ends(node: Expression, alive: set[str]) -> bool:
+    """Whether an expression matches some text when these rules do."""
+    match node:
+        case Rule(name):
+            return name in alive
+        case Sequence(parts):
+            return all(ends(part, alive) for part in parts)
+        case Choice(parts):
+            return any(ends(part, alive) for part in parts)
+        case Repeat(part, low):
+            return low == 0 or ends(part, alive)
+        case Chars(ranges):
+            return bool(ranges)
+    return True
+
+
+def prune(node: Expression, alive: set[str]) -> Expression:
+    """A productive expression without the alternatives that are not."""
+    match node:
+        case Sequence(parts):
+            return sequence([prune(part, alive) for part in parts])
+        case Choice(parts):
+            return choice([prune(part, alive) for part in parts if ends(part, alive)])
+        case Repeat(part, low, high):
+            return Repeat(prune(part, alive), low, high) if ends(part, alive) else EMPTY
+    return node
+
+
+def reachable(rules: dict[str, Expression], root: str) -> list[str]:
+    """The rules that the root refers to, directly or not, itself first."""
+    found, queue = {root: None}, [root]
+    while queue:
+        for name in references(rules[queue.pop()]):
+            if name not in found:
+                found[name] = None
+                queue.append(name)
+    return list(found)
+
+
+def in_order(rules: dict[str, Expression], root: str) -> list[str]:
+    """Rules after the rules they refer to, as far as that is possible."""
+    done: dict[str, None] = {}
+    stack = [(root, iter(dict.fromkeys(references(rules[root]))))]
+    open_rules = {root}
+    while stack:
+        name, names = stack[-1]
+        following = next((n for n in names if n not in open_rules), None)
+        if following is None:
+            done[name] = None
+            stack.pop()
+        else:
+            open_rules.add(following)
+            stack.append((following, iter(dict.fromkeys(references(rules[following])))))
+    return list(done)
+
+
+def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
+    """The expression with rules that are plain expressions put in, where the result stays small."""
+    match node:
+        case Rule(name):
+            return ready[name] if name in ready and positions(ready[name]) <= INLINE else node
+        case Sequence(parts):
+            return sequence([inline(part, ready) for part in parts])
+        case Choice(parts):
+            return choice([inline(part, ready) for part in parts])
+        case Repeat(part, low, high):
+            return Repeat(inline(part, ready), low, high)
+    return node
+
+
+def positions(node: Expression) -> int:
+    """Places of single characters in an expression; more than any limit when it refers to rules."""
+    match node:
+        case Text(text):
+            return len(text)
+        case Chars():
+            return 1
+        case Sequence(parts) | Choice(parts):
+            return sum(map(positions, parts))
+        case Repeat(part, low, high):
+            # x{2,5} has five places for x, x{2,} three.
+            return positions(part) * max(1, low + 1 if high is None else high)
+    return 1 << 40
+
+
+def nullable(node: Expression, empty: set[str]) -> bool:
+    """Whether the empty text matches, when these rules match it."""
+    match node:
+        case Rule(name):
+            return name in empty
+        case Sequence(parts):
+            return all(nullable(part, empty) for part in parts)
+        case Choice(parts):
+            return any(nullable(part, empty) for part in parts)
+        case Repeat(part, low):
+            return low == 0 or nullable(part, empty)
+    return False

@@ -1,0 +1,128 @@
+"""Structural tags: free text in which some parts, between a beginning and an end, follow grammars of their own.
+
+Two descriptions are understood, both JSON. The older one names tags and triggers,
+`{"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}`. The newer one,
+`{"type": "structural_tag", "format": {...}}`, is a tree of formats; those in FORMATS are enforced.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from tirage.errors import GrammarError, nearest
+from tirage.guided.schema import DEPTH, Path, parse_json, read_schema, show
+
+FORMATS: dict[str, dict[str, type]] = {
+    "const_string": {"value": str},
+    "json_schema": {"json_schema": object},
+    "regex": {"pattern": str},
+    "sequence": {"elements": list},
+    "or": {"elements": list},
+    "tag": {"begin": str, "content": dict, "end": str},
+    "triggered_tags": {"triggers": list, "tags": list},
+}
+"""Format -> its fields with their types; each has a `type` besides."""
+
+
+def read_tags(text: str, *, closed: bool = False) -> str:
+    """The description as JSON text in the newer form, checked; schemas in it are those of `read_schema`.
+
+    Raises GrammarError with the path for anything that is unknown, missing or contradictory.
+    """
+    given = parse_json(text)
+    if not isinstance(given, dict) or given.get("type") != "structural_tag":
+        raise GrammarError('structural_tag must be an object with "type": "structural_tag"')
+    if "structures" in given or "triggers" in given:
+        check_fields(given, {"structures": list, "triggers": list}, ())
+        given = {"type": "structural_tag", "format": newer(given)}
+    check_fields(given, {"format": dict}, ())
+    return json.dumps(read_format(given["format"], ("format",), closed), ensure_ascii=False)
+
+
+def newer(given: dict[str, Any]) -> dict[str, Any]:
+    """An older description as a format."""
+    tags = []
+    for i, tag in enumerate(given["structures"]):
+        check_fields(tag, {"begin": str, "schema": object, "end": str}, ("structures", i), typed=False)
+        content = {"type": "json_schema", "json_schema": tag["schema"]}
+        tags.append({"type": "tag", "begin": tag["begin"], "content": content, "end": tag["end"]})
+    return {"type": "triggered_tags", "triggers": given["triggers"], "tags": tags}
+
+
+def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
+    """One format with those inside it, checked."""
+    if len(path) > 2 * DEPTH:
+        fail(path[:8], f"must be nested at most {DEPTH} levels deep")
+    named = given.get("type") if isinstance(given, dict) else None
+    kind = named if isinstance(named, str) else ""
+    if kind not in FORMATS:
+        hint = nearest(kind, FORMATS) if kind else ""
+        fail(path, f"must be one of the formats {', '.join(FORMATS)}, got {show(named)}{hint}")
+    check_fields(given, FORMATS[kind], path)
+    out = dict(given)
+    if kind == "json_schema":
+        out["json_schema"] = json.loads(read_schema_at(given["json_schema"], (*path, "json_schema"), closed))
+    for key in ("elements", "tags"):
+        if key in given:
+            out[key] = read_list(given, key, path, closed)
+    if "content" in given:
+        out["content"] = read_format(given["content"], (*path, "content"), closed)
+    if kind == "triggered_tags":
+        check_triggers(out, path)
+    if kind == "const_string" and not given["value"]:
+        fail((*path, "value"), "must not be empty")
+    return out
+
+
+def read_list(given: dict[str, Any], key: str, path: Path, closed: bool) -> list[dict[str, Any]]:
+    """The formats of a list, at least one."""
+    if not given[key]:
+        fail((*path, key), "must not be empty")
+    if key == "tags" and any(not isinstance(tag, dict) or tag.get("type", "tag") != "tag" for tag in given[key]):
+        fail((*path, key), "must hold formats of type tag only")
+    inner = [{"type": "tag"} | tag for tag in given[key]] if key == "tags" else given[key]
+    return [read_format(one, (*path, key, i), closed) for i, one in enumerate(inner)]
+
+
+def read_schema_at(schema: Any, path: Path, closed: bool) -> str:
+    """`read_schema`, whose errors also say where the schema is."""
+    try:
+        return read_schema(schema, closed=closed)
+    except GrammarError as error:
+        fail(path, f"must hold a schema that can be enforced: {error}")
+
+
+def check_triggers(given: dict[str, Any], path: Path) -> None:
+    """GrammarError unless every tag begins with exactly one trigger and every trigger begins some tag."""
+    triggers = given["triggers"]
+    if not triggers or not all(isinstance(one, str) and one for one in triggers):
+        fail((*path, "triggers"), "must be a non-empty list of non-empty strings")
+    for i, tag in enumerate(given["tags"]):
+        if sum(tag["begin"].startswith(one) for one in triggers) != 1:
+            fail((*path, "tags", i, "begin"), f"must begin with exactly one of the triggers, got {show(tag['begin'])}")
+    for one in triggers:
+        if not any(tag["begin"].startswith(one) for tag in given["tags"]):
+            fail((*path, "triggers"), f"must each begin some tag, got {show(one)}")
+
+
+def check_fields(given: Any, fields: dict[str, type], path: Path, *, typed: bool = True) -> None:
+    """GrammarError for a field that is missing, unknown or of another type."""
+    if not isinstance(given, dict):
+        fail(path, f"must be an object, got {show(given)}")
+    for key in given:
+        if key not in fields and not (typed and key == "type"):
+            fail((*path, key), f"is not supported{nearest(key, fields)}; leave it out")
+    for key, kind in fields.items():
+        if key not in given:
+            fail(path, f"must have a field {key}")
+        if not isinstance(given[key], kind):
+            fail((*path, key), f"must be {_NAMES[kind]}, got {show(given[key])}")
+
+
+_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+
+
+def fail(path: Path, rule: str) -> NoReturn:
+    """GrammarError that names the place in the description."""
+    raise GrammarError(f"structural_tag at #{''.join(f'/{part}' for part in path)} {rule}")

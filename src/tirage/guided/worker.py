@@ -1,0 +1,115 @@
+"""A process that tries grammars out before they are compiled where it matters.
+
+Reads one JSON object per line and answers each with one. It may be stopped at any moment: a compilation that takes
+too long ends it by its own alarm, one that needs too much memory by its own limit. Run as a script, it needs nothing
+but the compilers themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import sys
+from typing import Any
+
+Answer = dict[str, Any]
+_ADDRESS_SPACE = 256 << 20
+
+
+class Bytes:
+    """A vocabulary of the 256 bytes and an end."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+class Worker:
+    """Tries grammars with one or the other compiler; each is loaded when first asked for."""
+
+    def __init__(self) -> None:
+        self._bytes: Any = None
+        self._compilers: dict[str, Any] = {}
+
+    def answer(self, task: Answer) -> Answer:
+        """The answer to one task: `ready`, `error`, or what the compiler gave."""
+        if task["task"] == "load":
+            return self._load(task)
+        signal.setitimer(signal.ITIMER_REAL, task["seconds"] * 1.5)
+        try:
+            return self._xgrammar(task) if task["task"] == "xgrammar" else self._llguidance(task["grammar"])
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _load(self, task: Answer) -> Answer:
+        if task["compiler"] == "llguidance":
+            import llguidance
+
+            self._bytes = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes()), n_vocab=257, slices=[])
+        else:
+            import xgrammar
+
+            tokens = [base64.b64decode(token) for token in task["tokens"]]
+            info = xgrammar.TokenizerInfo(tokens, vocab_size=len(tokens), stop_token_ids=[len(tokens) - 1])
+            self._compilers[task["vocabulary"]] = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        limit_memory()
+        return {"ready": True}
+
+    def _llguidance(self, grammar: str) -> Answer:
+        import llguidance
+
+        before = resident()
+        matcher = llguidance.LLMatcher(self._bytes, grammar, log_level=0)
+        error = matcher.get_error()
+        if not error and not any(matcher.compute_bitmask()) and not matcher.is_accepting():
+            error = "no text satisfies it"
+        used = resident() - before
+        return {"error": error or matcher.get_error(), "bytes": max(0, used)}
+
+    def _xgrammar(self, task: Answer) -> Answer:
+        compiler = self._compilers[task["vocabulary"]]
+        try:
+            compiled = getattr(compiler, task["method"])(*task["arguments"], **task["options"])
+        except Exception as error:  # the library raises errors of many kinds
+            return {"error": str(error) or type(error).__name__}
+        return {"error": "", "compiled": compiled.serialize_json(), "bytes": compiled.memory_size_bytes}
+
+
+def resident() -> int:
+    """Bytes of memory in use, where the system tells."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as status:
+            return int(status.read().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+def limit_memory() -> None:
+    """Lets the process grow by 256 MB beyond what it has, where the system can hold it to that."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as status:
+            size = int(status.read().split()[0]) * 4096
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (size + _ADDRESS_SPACE, hard))
+    except (ImportError, OSError, ValueError):
+        return
+
+
+def main() -> None:
+    """Answers tasks until the input ends."""
+    worker = Worker()
+    for line in sys.stdin:
+        answer = worker.answer(json.loads(line))
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Hostile constraints: each is compiled or refused within its time and memory, and the work really stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guided_cases import GRAMMARS, PATTERNS, SCHEMAS
+
+from tirage import GrammarError, GuidedDecodingParams, ParamsError
+from tirage.guided import BYTES, Compiler
+from tirage.guided.probe import SECONDS, Child, LimitError, Probe
+
+LLGUIDANCE = {"task": "load", "compiler": "llguidance"}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def doubling(key: str, levels: int) -> dict[str, Any]:
+    """A schema whose full text would have 2^levels parts."""
+    names = {f"n{i + 1}": {key: [{"$ref": f"#/$defs/n{i}"}] * 2} for i in range(levels)}
+    return {"$defs": {"n0": {"type": "integer"}} | names, "$ref": f"#/$defs/n{levels}"}
+
+
+def rules(count: int, rule: str) -> str:
+    return "\n".join(rule.format(i, i + 1) for i in range(count))
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "open group": {"regex": "("},
+    "nul": {"regex": "a\0"},
+    "huge count": {"regex": "(a{1,100000}){1,100000}"},
+    "nested counts": {"regex": "((a{1,1000}){1,1000}){1,1000}"},
+    "many groups": {"regex": "(" * 8000 + "a" + ")" * 8000},
+    "exponential automaton": {"regex": "(a|b)*a(a|b){500}"},
+    "nested stars": {"regex": "(x+x+)+y"},
+    "many optionals": {"regex": "a?" * 4000 + "a" * 4000},
+    "many dots": {"regex": "(?s:.*)" * 2000},
+    "nested lazy counts": {"regex": "(" * 100 + "a" + "){1,9}" * 100},
+    "enum of 20,000": {"json": {"enum": [f"v{i}" for i in range(20_000)]}},
+    "16,000 properties": {"json": {"properties": {f"p{i}": {} for i in range(16_000)}, "type": "object"}},
+    "8,000 integers": {"json": {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(8000)}}},
+    "reference to itself": {"json": {"$ref": "#"}},
+    "references in a ring": {"json": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}},
+    "remote reference": {"json": {"$ref": "http://127.0.0.1:9/schema"}},
+    "file reference": {"json": {"$ref": "file:///etc/passwd"}},
+    "doubling anyOf": {"json": doubling("anyOf", 40)},
+    "doubling allOf": {"json": doubling("allOf", 40)},
+    "product of anyOf": {"json": {"allOf": [{"anyOf": [{"properties": {f"a{i}": {"const": j}}} for j in range(4)]}
+                                            for i in range(12)]}},
+    "patterns multiplied": {"json": {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}"}
+                                               for i in range(10, 40)]}},
+    "large multipleOf": {"json": {"type": "integer", "multipleOf": 1_000_003}},
+    "huge lengths": {"json": {"type": "string", "minLength": 2**31 - 1}},
+    "too huge lengths": {"json": {"type": "string", "minLength": 2**31}},
+    "huge items": {"json": {"type": "array", "minItems": 1_000_000}},
+    "huge bound": {"json": {"type": "integer", "maximum": 2**70}},
+    "contradiction": {"json": {"type": "object", "properties": {"a": False}, "required": ["a"]}},
+    "deep schema": {"json": json.dumps(nested(60))},
+    "too deep schema": {"json": "[" * 100_000},
+    "too deep mapping": {"json": '{"items":' * 2000 + "{}" + "}" * 2000},
+    "deep gbnf": {"grammar": "root ::= " + "(" * 8000},
+    "deep lark": {"grammar": "start: " + "(" * 8000 + '"a"' + ")" * 8000},
+    "long chain of rules": {"grammar": "root ::= a0\na900 ::= [a]\n" + rules(900, "a{0} ::= a{1}")},
+    "doubling rules": {"grammar": "root ::= a40\na0 ::= [a]\n" + rules(40, "a{1} ::= a{0} a{0}")},
+    "huge repetition": {"grammar": 'root ::= x{1,999999999}\nx ::= "a" root? "b"'},
+    "left recursion": {"grammar": 'root ::= root root | "a" | ""'},
+    "unit cycle": {"grammar": 'root ::= x | "a"\nx ::= root'},
+    "nowhere": {"grammar": "root ::= x\nx ::= [a] x"},
+    "lark nowhere": {"grammar": 'start: "a" x\nx: "b" x'},
+}  # fmt: skip
+
+
+def resident_mb(pid: int | str = "self") -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 >> 20
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    made = Compiler(BYTES)
+    made.compile(GuidedDecodingParams(regex="warm"))
+    return made
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_constraint_is_compiled_or_refused_within_its_limits(name: str, compiler: Compiler) -> None:
+    memory, clock = resident_mb(), time.thread_time()
+    refusal = None
+    try:
+        grammar = compiler.compile(GuidedDecodingParams(**HOSTILE[name]))
+    except (GrammarError, ParamsError) as error:
+        refusal = str(error)
+    else:
+        assert grammar.matcher().forced(4) is not None
+        assert grammar.matcher().error == ""
+    assert refusal is None or 10 < len(refusal) < 600
+    # Processor time of this thread: the trial runs in a child, with a limit of its own.
+    assert time.thread_time() - clock < 2
+    assert resident_mb() - memory < 256
+    assert compiler.compile(GuidedDecodingParams(regex="next")).matcher().accept(ord("n"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["large multipleOf", "patterns multiplied", "8,000 integers"],
+)
+def test_what_takes_too_long_is_refused_as_such(name: str, compiler: Compiler) -> None:
+    with pytest.raises(LimitError, match="must compile within 2 s"):
+        compiler.compile(GuidedDecodingParams(**HOSTILE[name]))
+
+
+def workers() -> set[str]:
+    """Worker processes that this process has started and that still run."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid() and b"worker.py" in (process / "cmdline").read_bytes():
+                found.add(process.name)
+    return found
+
+
+def test_the_work_of_a_refused_constraint_stops() -> None:
+    probe, before = Probe(), workers()
+    with pytest.raises(LimitError, match="within 2 s"):
+        probe.try_out({"task": "llguidance", "grammar": slow()}, LLGUIDANCE, seconds=0.2)
+    assert workers() == before
+    assert probe.try_out({"task": "llguidance", "grammar": 'start: "a"'}, LLGUIDANCE)["error"] == ""
+    assert len(workers() - before) == 1
+    probe.close()
+    assert workers() == before
+
+
+def slow() -> str:
+    return 'start: %json {"type": "integer", "multipleOf": 1000003}'
+
+
+def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
+    child = Child()
+    child.load(LLGUIDANCE)
+    with pytest.raises(LimitError):
+        # The alarm inside the child goes off after 0.15 s, long before the parent loses patience.
+        child.ask({"task": "llguidance", "grammar": slow(), "seconds": 0.1}, 30.0)
+    assert not child.usable
+    with pytest.raises(LimitError):
+        child.ask({"task": "llguidance", "grammar": "x", "seconds": 1}, 1.0)
+    child.kill()
+
+
+def test_a_child_that_needs_too_much_memory_is_refused() -> None:
+    child = Child()
+    child.load(LLGUIDANCE)
+    grammar = "start: /" + "a?" * 12_000 + "a" * 12_000 + "/"
+    with pytest.raises(LimitError, match="must compile within 256 MB"):
+        child.ask({"task": "llguidance", "grammar": grammar, "seconds": 30}, 30.0)
+    assert not child.usable
+    child.kill()
+
+
+def test_a_hostile_constraint_does_not_hold_up_others(compiler: Compiler) -> None:
+    refused: list[str] = []
+
+    def attack() -> None:
+        try:
+            compiler.compile(GuidedDecodingParams(**HOSTILE["large multipleOf"]))
+        except GrammarError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    done = 0
+    while thread.is_alive():
+        compiler.compile(GuidedDecodingParams(regex=f"other{done}"))
+        done += 1
+    thread.join()
+    assert len(refused) == 1
+    assert done > 3
+
+
+def mutated(rng: random.Random, text: str) -> str:
+    """The text with a few pieces removed, doubled, moved or replaced."""
+    for _ in range(rng.randint(1, 4)):
+        at, end = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+        piece = text[at : min(end, at + 12)]
+        other = rng.choice([
+            "",
+            piece * 2,
+            piece[::-1],
+            rng.choice('{}[]()"\\:,|*+?/#$^\n\0é9'),
+            "null",
+            "{1,99}",
+            "::=",
+        ])
+        text = text[:at] + other + text[at + len(piece) :]
+    return text
+
+
+def attempt(compiler: Compiler, mode: str, text: str) -> str:
+    """What becomes of a constraint: "compiled", or the name of the error; any other exception is a failure."""
+    try:
+        compiler.compile(GuidedDecodingParams(**{mode: text}))
+    except (GrammarError, ParamsError) as error:
+        return type(error).__name__
+    return "compiled"
+
+
+SEEDS: list[tuple[str, str]] = [
+    *(("json", json.dumps(schema)) for schema in SCHEMAS),
+    *(("regex", pattern) for pattern in PATTERNS),
+    *(("grammar", cfg.gbnf) for cfg in GRAMMARS),
+    ("grammar", 'start: a "x"+ | %json {"type": "integer"}\na: /[a-z]{1,3}/ start?'),
+    ("structural_tag", json.dumps({"type": "structural_tag", "structures": [{"begin": "<a", "schema": {}, "end": ">"}],
+                                   "triggers": ["<"]})),
+    ("structural_tag", json.dumps({"type": "structural_tag", "format": {"type": "or", "elements": [
+        {"type": "regex", "pattern": "a+"}, {"type": "tag", "begin": "<", "end": ">", "content": {
+            "type": "const_string", "value": "b"}}]}})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "seed"), [(150, 1), pytest.param(4000, 2, marks=pytest.mark.slow)])
+def test_a_damaged_constraint_is_compiled_or_refused_and_nothing_else(
+    count: int, seed: int, compiler: Compiler
+) -> None:
+    rng = random.Random(seed)
+    outcomes = Counter()
+    for _ in range(count):
+        mode, text = rng.choice(SEEDS)
+        outcomes[attempt(compiler, mode, mutated(rng, text))] += 1
+    assert set(outcomes) <= {"compiled", "GrammarError", "LimitError", "ParamsError"}
+    assert min(outcomes["compiled"], outcomes["GrammarError"]) > count // 10
+
+
+@pytest.mark.slow
+def test_thousands_of_constraints_do_not_fill_the_memory() -> None:
+    compiler = Compiler(BYTES, budget=8 << 20)
+    for i in range(600):
+        compiler.compile(GuidedDecodingParams(json={"type": "object", "properties": {f"p{i}": {"type": "string"}}}))
+    settled = resident_mb()
+    for i in range(2400):
+        compiler.compile(GuidedDecodingParams(json={"type": "object", "properties": {f"q{i}": {"type": "string"}}}))
+    assert resident_mb() - settled < 16
+    assert compiler.nbytes <= 8 << 20
+
+
+def test_the_limits_add_up_to_the_promise() -> None:
+    assert SECONDS == 1.0
