@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
@@ -48,3 +48,18 @@ class Letters:
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
+
+
+def trained_byte_level() -> Tokenizer:
+    """A byte-level BPE of 421 tokens, trained here: 256 bytes, merges across bytes of characters, 420 special."""
+    raw = FastTokenizer(BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    numbers = " ".join(str(i**3) for i in range(200))
+    raw.train_from_iterator(
+        ["the cat sat on the mat, the end: é日本語😀 über 日本\n" * 3, "bad badly", numbers], trainer
+    )
+    raw.add_special_tokens([AddedToken("<|end|>", special=True)])
+    return wrap_tokenizer(raw)

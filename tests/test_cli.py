@@ -86,6 +86,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "stop_token_ids": (["5", "9"], (5, 9)),
     "stop_pattern": ([r"\d+"], r"\d+"),
     "bad_words": (["cat", "dog"], ("cat", "dog")),
+    "bad_words_level": (["text"], "text"),
     "ignore_eos": ([], True),
     "max_tokens": (["3"], 3),
     "min_tokens": (["2"], 2),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import readme
 from tirage.semantics import PRESETS
 
 ROOT = Path(__file__).parent.parent
@@ -52,3 +53,9 @@ def test_every_test_that_the_readme_cites_exists() -> None:
 def test_the_readme_names_every_preset() -> None:
     text = (ROOT / "README.md").read_text()
     assert [name for name in PRESETS if f"`{name}`" not in text] == []
+
+
+def test_the_readme_quotes_the_committed_results() -> None:
+    text = readme.README.read_text()
+    assert readme.filled(text) == text
+    assert text.count("<!-- results: ") == len(readme.TABLES)

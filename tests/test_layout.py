@@ -26,6 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "engine",
         "tracing",
         "guided text models",
+        "batch_jax",
         "batch warm",
         "sampling",
         "rows",
@@ -33,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "stages",
         "history exact.reference",
         "params",
-        "exact processors",
+        "exact processors patterns",
         "semantics",
         "draw errors",
     )
@@ -167,7 +168,7 @@ def test_only_backends_know_an_array_library_by_name() -> None:
         for name in imports(parsed(path))
         if name.split(".")[0] in libraries
     }
-    assert {user for user in users if user[0] not in {"backends", "models", "compat"}} == set()
+    assert {user for user in users if user[0] not in {"backends", "batch_jax", "models", "compat"}} == set()
 
 
 # --- words -------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> LLM:
-    return LLM(folder)
+    return LLM(folder, backend="numpy")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ PARAMS = [
 def test_a_request_gives_the_same_alone_and_in_any_company(llm: LLM, folder: Path) -> None:
     alone = [llm.generate(prompt, params)[0].samples for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
     for running in (1, 2, 5, 32):
-        together = LLM(folder, max_running=running).generate(PROMPTS, PARAMS)
+        together = LLM(folder, backend="numpy", max_running=running).generate(PROMPTS, PARAMS)
         assert [completion.samples for completion in together] == alone
     backwards = llm.generate(PROMPTS[::-1], PARAMS[::-1])
     assert [completion.samples for completion in backwards] == alone[::-1]
@@ -356,7 +356,7 @@ def test_without_params_the_models_own_sampling_defaults_apply(llm: LLM) -> None
 
 
 def test_the_eos_ids_of_a_folder_end_texts_always(folder: Path) -> None:
-    llm = LLM(folder, generation_config={"eos_token_id": list(range(264))})
+    llm = LLM(folder, backend="numpy", generation_config={"eos_token_id": list(range(264))})
     done = llm.generate("Once", SamplingParams(temperature=0))[0]
     assert (done.text, done.stop and done.stop.kind) == ("", "eos")
 
@@ -387,6 +387,8 @@ def test_a_prompt_is_cut_to_its_last_tokens_on_request(llm: LLM) -> None:
         ("", "at least one token"),
         (Prompt(token_ids=[]), "at least one token"),
         ("a" * 65, "at most 64 tokens, the model's context, got 65"),
+        (Prompt(text="a", images=3), "prompt images must be a list, got int"),  # type: ignore[arg-type]
+        (Prompt(text="a", adapter=["x"]), "prompt adapter must be a name, got list"),  # type: ignore[arg-type]
         (Prompt(), "exactly one of text and token_ids"),
         (Prompt(text="a", token_ids=[1]), "exactly one of text and token_ids"),
         (Prompt(text="a", images=[b"x"]), "prompt images must not be given"),
@@ -410,7 +412,7 @@ def test_a_bad_prompt_is_refused_by_name(llm: LLM, prompt: Any, message: str) ->
         ({"top_p": 1.0}, "params must be one SamplingParams .* got dict"),
         ([{"top_p": 1.0}, None], "params must be a SamplingParams, got dict"),
         (SamplingParams(allowed_token_ids=[264]), "264"),
-        (SamplingParams(guided_decoding=tirage.GuidedDecodingParams(regex="a")), "guided_decoding must be off"),
+        (SamplingParams(close_grammar=True), "close_grammar must go with guided_decoding"),
     ],
 )
 def test_bad_params_are_refused_before_anything_runs(llm: LLM, params: Any, message: str) -> None:
@@ -440,7 +442,7 @@ def test_a_model_object_needs_its_tokenizer() -> None:
 
 
 def test_unknown_backends_are_refused(folder: Path) -> None:
-    with pytest.raises(ParamsError, match="backend must be 'auto' or 'numpy', got 'cuda'"):
+    with pytest.raises(ParamsError, match="backend must be 'auto', 'torch' or 'numpy', got 'cuda'"):
         LLM(folder, backend="cuda")
 
 
@@ -448,10 +450,10 @@ def test_a_damaged_tokenizer_is_named(folder: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(ModelError, match=r"tokenizer\.json is missing"):
-        LLM(tmp_path)
+        LLM(tmp_path, backend="numpy")
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(ModelError, match=r"tokenizer\.json is not a valid tokenizer"):
-        LLM(tmp_path)
+        LLM(tmp_path, backend="numpy")
 
 
 # Chats and explanations.
@@ -470,7 +472,7 @@ def test_a_chat_reply_stands_alone(tiny: LLM) -> None:
 def test_a_template_file_replaces_the_models_own(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "template.jinja"
     path.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    llm = LLM(folder, chat_template=path)
+    llm = LLM(folder, backend="numpy", chat_template=path)
     reply = llm.chat([{"role": "user", "content": "Once"}], SamplingParams(seed=1))
     assert reply.token_ids == llm.generate("Once", SamplingParams(seed=1))[0].token_ids
 
@@ -502,5 +504,5 @@ def test_the_bundled_model_writes_the_same_story_for_a_seed(tiny: LLM) -> None:
 
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 def test_a_hugging_face_folder_continues_as_its_authors_did() -> None:
-    done = LLM(STORIES).generate("Once upon a time", SamplingParams(temperature=0, max_tokens=24))[0]
+    done = LLM(STORIES, backend="numpy").generate("Once upon a time", SamplingParams(temperature=0, max_tokens=24))[0]
     assert done.text.startswith(", there was a little girl named Lily.")

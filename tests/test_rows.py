@@ -1,4 +1,4 @@
-"""The table of what EasyDeL's users rely on, row by row, with the tests that show it or show its refusal."""
+"""The tables of what users of other systems rely on, row by row, with the tests that show it or show its refusal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-REQUIRED = {f"E-{number:03}" for number in range(1, 38)} | {"E-030b"}
+REQUIRED = {f"E-{number:03}" for number in range(1, 41)} | {"E-030b"}
 """The parameter classes of EasyDeL's `sampling_params` module: fields, methods, and their pytree form."""
+REQUIRED |= {f"M{number:02}" for n, m in ((1, 4), (10, 15), (20, 33), (40, 42), (50, 61)) for number in range(n, m + 1)}
+"""MindIE's `sample`: its call, arguments, parameters, results, and the defects that it must not share."""
+GEMMA = (
+    (1, 21), (23, 31), (40, 45), (50, 53), (60, 61), (63, 65), (70, 72), (85, 88), (90, 90),
+)  # fmt: skip
+REQUIRED |= {f"G-{number:03}" for n, m in GEMMA for number in range(n, m + 1)} | {"G-044b"}
+"""Gemma's `gm.text`: samplers, chats and sampling methods."""
+
+REQUIRED |= {"S80", "S81", "S82", "S83", "S84", "F17", "F74"}
+"""Guided decoding as SGLang and FastDeploy have it, as far as it is not a matter of their servers."""
 
 
 def read(text: str) -> dict[str, list[str]]:
-    """Row -> test ids, from the text of rows.csv; a row given twice is an error."""
+    """Row -> test ids, from the text of a table; a row given twice is an error."""
     lines = list(csv.DictReader(text.splitlines()))
     assert len({line["row"] for line in lines}) == len(lines), "a row is given twice"
     return {line["row"]: [one.strip() for one in line["evidence"].split(";")] for line in lines}

@@ -60,6 +60,8 @@ __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "guided":
+        return import_module("tirage.guided")
     if name not in _HOME:
         raise AttributeError(f"module 'tirage' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

@@ -27,6 +27,16 @@ NO_OPTION = {
 _MAX_TOKENS = 128
 OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in NO_OPTION}
 
+COMMANDS = {
+    "/set": "/set NAME VALUE   change a parameter, such as /set temperature 0.7",
+    "/seed": "/seed N           make the replies repeatable; /seed none for fresh ones",
+    "/explain": "/explain          how the first token of the last reply was drawn",
+    "/reset": "/reset            forget the conversation",
+    "/help": "/help             this list",
+    "/quit": "/quit             end the chat",
+}
+"""What a chat understands besides messages, each with its line of help."""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -199,16 +209,21 @@ class Conversation:
         self._last: Completion | None = None
         if llm.chat_template.is_plain and not quiet:
             note("the model has no chat template; using plain `role: content` lines")
+        if sys.stdin.isatty():
+            edit_lines()
 
     def turn(self) -> bool:
-        """One line of input and its answer; False at the end of the chat."""
+        """One line of input and its answer; False at the end of the chat. An interrupt ends the turn, not the chat."""
         try:
-            line = input("> " if sys.stdin.isatty() else "").strip()
+            return self._turn()
         except EOFError:
             return False
         except KeyboardInterrupt:
             note("")
             return True
+
+    def _turn(self) -> bool:
+        line = input("> " if sys.stdin.isatty() else "").strip()
         if line.startswith("/"):
             return self._command(line)
         if line:
@@ -217,13 +232,12 @@ class Conversation:
 
     def _reply(self, line: str) -> None:
         asked = [*self._messages, {"role": "user", "content": line}]
+        parts = Parts()
         try:
-            parts = Parts(self._llm.chat_stream(asked, self._params))
+            completion = show(parts.follow(self._llm.chat_stream(asked, self._params)))
         except ParamsError as error:
             note(f"error: {error}")
             return
-        try:
-            completion = show(iter(parts))
         except KeyboardInterrupt:
             print()
             self._messages = [*asked, {"role": "assistant", "content": parts.text}]
@@ -235,20 +249,20 @@ class Conversation:
 
     def _command(self, line: str) -> bool:
         name, _, rest = line.partition(" ")
-        commands: dict[str, Callable[[str], None]] = {
+        if name == "/quit":
+            return False
+        if name not in COMMANDS:
+            note(f"error: {name} is no command{nearest(name, COMMANDS)}; /help lists them")
+            return True
+        actions: dict[str, Callable[[str], None]] = {
             "/set": self._set,
             "/seed": lambda text: self._set(f"seed {text}"),
             "/reset": self._reset,
             "/explain": self._explain,
             "/help": show_help,
         }
-        if name == "/quit":
-            return False
-        if name not in commands:
-            note(f"error: {name} is no command{nearest(name, [*commands, '/quit'])}; /help lists them")
-            return True
         try:
-            commands[name](rest.strip())
+            actions[name](rest.strip())
         except ParamsError as error:
             note(f"error: {error}")
         return True
@@ -282,25 +296,37 @@ class Conversation:
 
 
 class Parts:
-    """Deltas passed on, with their text kept for a reply that is stopped halfway."""
+    """The text of a reply so far, for one that is stopped halfway."""
 
-    def __init__(self, deltas: Iterator[Delta]) -> None:
-        self._deltas, self.text = deltas, ""
+    def __init__(self) -> None:
+        self.text = ""
 
-    def __iter__(self) -> Iterator[Delta]:
-        for delta in self._deltas:
+    def follow(self, deltas: Iterator[Delta]) -> Iterator[Delta]:
+        """The deltas, passed on with their text kept."""
+        for delta in deltas:
             self.text += delta.text
             yield delta
 
 
+def edit_lines() -> None:
+    """Gives `input` a history for the arrow keys, and Tab to complete commands and the names of parameters."""
+    try:
+        import readline
+    except ImportError:  # some systems come without it, and then lines are plain
+        return
+    readline.set_completer(complete)
+    readline.set_completer_delims(" ")
+    readline.parse_and_bind("tab: complete")
+
+
+def complete(begun: str, index: int) -> str | None:
+    """The `index`-th completion of a word, as readline asks for them one by one; None after the last."""
+    words = [f"{word} " for word in (*COMMANDS, *OPTIONS) if word.startswith(begun)]
+    return words[index] if index < len(words) else None
+
+
 def show_help(_: str) -> None:
-    note(
-        "/set NAME VALUE   change a parameter, such as /set temperature 0.7\n"
-        "/seed N           make the replies repeatable; /seed none for fresh ones\n"
-        "/explain          how the first token of the last reply was drawn\n"
-        "/reset            forget the conversation\n"
-        "/quit             end the chat"
-    )
+    note("\n".join(COMMANDS.values()))
 
 
 def open_model(model: str, **options: Any) -> LLM:

@@ -1,7 +1,36 @@
-"""The engine: requests in, completions out, several at a time."""
+"""The engine: requests in, completions out, any number at a time."""
 
+from tirage.engine.beams import sampling_of, search
 from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, Usage
-from tirage.engine.loop import run
+from tirage.engine.engine import Engine
+from tirage.engine.guide import Constrained
+from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, is_one_prompt
 from tirage.engine.request import Request
+from tirage.engine.sample import masks_of
+from tirage.engine.scheduler import Job
+from tirage.engine.waiting import astream, finish, stream
 
-__all__ = ["Completion", "Delta", "LogprobEntry", "Request", "Sample", "Timings", "Usage", "run"]
+__all__ = [
+    "AnyPrompt",
+    "Completion",
+    "Constrained",
+    "Delta",
+    "Engine",
+    "Job",
+    "LogprobEntry",
+    "Prompt",
+    "Request",
+    "Sample",
+    "Timings",
+    "Usage",
+    "as_prompt",
+    "astream",
+    "check_embeds",
+    "check_ids",
+    "finish",
+    "is_one_prompt",
+    "masks_of",
+    "sampling_of",
+    "search",
+    "stream",
+]

@@ -34,10 +34,14 @@ class LogprobEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of a request: its prompt once, and all that was drawn for it."""
+    """Tokens of a request: its prompt once, and all that was drawn for it.
+
+    `cached_tokens` of the prompt were not read again, because an earlier request began alike.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.draw import Draw
 from tirage.engine.completion import LogprobEntry
+from tirage.engine.request import Request
 from tirage.params import SamplingParams
 from tirage.sampling import sample
 from tirage.text import Tokenizer
@@ -64,20 +63,32 @@ def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tupl
     return tuple(entry(tokenizer, i, v, 1 + values.index(v)) for i, v in zip(ids, values, strict=True))
 
 
-def prompt_entries(
-    scores: NDArray[np.float32], token_ids: Sequence[int], count: int, tokenizer: Tokenizer
-) -> tuple[LogprobEntry | None, ...]:
-    """Entries of the prompt's tokens under the model's own law; None for the first, which nothing precedes.
+class PromptScores:
+    """The entries of a prompt's tokens under the model's own law, as its pieces are read.
 
-    `scores` [T, V] are the logits after each of the T ids; `count` likeliest tokens come with each entry.
+    The first entry is None, because nothing precedes its token. A prompt of embeddings has no entries.
     """
-    if len(token_ids) < 2:
-        return (None,) * len(token_ids)
-    asked = [SamplingParams(temperature=0, logprobs=count, logprob_token_ids=(i,)) for i in token_ids[1:]]
-    drawn = sample(scores[:-1], asked)
-    entries: list[LogprobEntry | None] = [None]
-    for row, token_id in enumerate(token_ids[1:]):
-        logprob = float(drawn.given_logprobs[row][0]) if drawn.given_logprobs is not None else float("nan")
-        rank = 1 + int(np.count_nonzero(scores[row] > scores[row, token_id]))
-        entries.append(entry(tokenizer, token_id, logprob, rank, top=top_entries(drawn, row, count, tokenizer)))
-    return tuple(entries)
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self._ids, self._tokenizer = request.prompt_ids, tokenizer
+        self._count = request.params.prompt_logprobs or 0
+        self._found: list[LogprobEntry | None] = [None] if self._ids else []
+
+    @property
+    def entries(self) -> tuple[LogprobEntry | None, ...]:
+        """The entries so far, complete once the prompt was read."""
+        return tuple(self._found)
+
+    def add(self, scores: NDArray[np.float32]) -> None:
+        """Takes the logits [k, V] after the next k tokens."""
+        following = self._ids[len(self._found) : len(self._found) + len(scores)]
+        if not following:
+            return
+        scores = scores[: len(following)]
+        asked = [SamplingParams(temperature=0, logprobs=self._count, logprob_token_ids=(i,)) for i in following]
+        drawn = sample(scores, asked)
+        for row, token_id in enumerate(following):
+            logprob = float(drawn.given_logprobs[row][0]) if drawn.given_logprobs is not None else float("nan")
+            rank = 1 + int(np.count_nonzero(scores[row] > scores[row, token_id]))
+            top = top_entries(drawn, row, self._count, self._tokenizer)
+            self._found.append(entry(self._tokenizer, token_id, logprob, rank, top=top))

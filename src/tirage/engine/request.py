@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
 
-from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
+from tirage.engine.completion import Completion, LogprobEntry, Sample, Timings, Usage
+from tirage.engine.guide import Constrained
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
+from tirage.models import Inputs
 from tirage.params import SamplingParams
 from tirage.text import Stop, Tokenizer
 
@@ -18,7 +21,8 @@ class Request:
 
     `params` come with EOS ids and tokenised words filled in; an unseeded request gets its seed here, one for
     all its samples. `context_ids` are what the text continues: the prompt, or nothing when the text stands
-    alone, as a chat reply does.
+    alone, as a chat reply does. `inputs` hold what the model reads besides ids; with embeddings there are none.
+    `constrained` is what `params.guided_decoding` was compiled to.
     """
 
     def __init__(
@@ -30,21 +34,28 @@ class Request:
         max_length: int,
         prompt: str | None = None,
         context_ids: Sequence[int] | None = None,
+        inputs: Inputs | None = None,
+        constrained: Constrained | None = None,
     ) -> None:
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
         self.params = params if params.seed is not None else params.replace(seed=self.seed)
-        self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, max_length)
+        given = Inputs(token_ids=()) if inputs is None else inputs
+        self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, max_length, given)
+        wants_scores = params.prompt_logprobs is not None
+        self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=wants_scores)
+        self.cached_tokens = 0
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
-        limit, limit_stop = length_limit(params, max_length - len(self.prompt_ids))
+        self.limit, limit_stop = length_limit(params, max_length - self.inputs.length)
         self.samples = [
             GrowingSample(
                 self.params,
                 tokenizer,
                 index=index,
                 context_ids=self.prompt_ids if context_ids is None else context_ids,
-                limit=limit,
+                limit=self.limit,
                 limit_stop=limit_stop,
+                constrained=constrained,
             )
             for index in range(params.best_of or params.n)
         ]
@@ -60,18 +71,21 @@ class Request:
         self._first_token = now if self._first_token is None else self._first_token
         self._ended = now
 
-    def completion(self) -> Completion:
-        """The request's answer so far; complete once `finished`."""
+    def completion(self, hypotheses: Sequence[Sample] | None = None) -> Completion:
+        """The request's answer so far, complete once `finished`; a beam search brings its own samples."""
         now = time.perf_counter() if self._ended is None or not self.finished else self._ended
+        samples = [sample.freeze(index=rank) for rank, sample in enumerate(self._chosen())]
+        drawn: Sequence[Sample | GrowingSample] = self.samples if hypotheses is None else hypotheses
         first = None if self._first_token is None else self._first_token - self._started
         return Completion(
             prompt=self.prompt,
             prompt_token_ids=tuple(self.prompt_ids),
-            samples=tuple(sample.freeze(index=rank) for rank, sample in enumerate(self._chosen())),
+            samples=tuple(samples if hypotheses is None else hypotheses),
             seed=self.seed,
             usage=Usage(
-                prompt_tokens=len(self.prompt_ids),
-                completion_tokens=sum(len(sample.token_ids) for sample in self.samples),
+                prompt_tokens=self.inputs.length,
+                completion_tokens=sum(len(sample.token_ids) for sample in drawn),
+                cached_tokens=self.cached_tokens,
             ),
             timings=Timings(first_token_s=first, total_s=now - self._started),
             prompt_logprobs=self.prompt_logprobs,
@@ -85,15 +99,18 @@ class Request:
         return ranked[: self.params.n]
 
 
-def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], max_length: int) -> list[int]:
+def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], max_length: int, inputs: Inputs) -> list[int]:
     """The prompt's ids, cut to the last `truncate_prompt_tokens`; ParamsError when empty or too long."""
     keep = params.truncate_prompt_tokens
+    if keep is not None and (inputs.media or inputs.embeds is not None):
+        raise ParamsError(f"truncate_prompt_tokens must be None for images, audio and embeds, got {keep}")
     ids = list(prompt_ids if keep is None else prompt_ids[-keep:])
-    if not ids:
+    length = len(ids) if inputs.embeds is None else len(inputs.embeds)
+    if not length:
         raise ParamsError("prompt must hold at least one token, got none; begin it with a BOS token or some text")
-    if len(ids) > max_length:
+    if length > max_length:
         raise ParamsError(
-            f"prompt must hold at most {max_length} tokens, the model's context, got {len(ids)}; "
+            f"prompt must hold at most {max_length} tokens, the model's context, got {length}; "
             f"shorten it or set truncate_prompt_tokens"
         )
     return ids

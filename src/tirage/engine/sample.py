@@ -5,12 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from copy import copy
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.batch import Batch
+from tirage.draw import Draw
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
+from tirage.engine.guide import Constrained, Guide
 from tirage.params import SamplingParams
-from tirage.text import Stop, StopChecker, Tokenizer, open_detokenizer
+from tirage.text import BadWords, Stop, StopChecker, Tokenizer, open_detokenizer
 
 _LIMITS = ("max_tokens", "context", "cache")
+_ABORTS = ("abort",)
 _STOPS = ("eos", "token", "string", "regex", "grammar")
 
 
@@ -18,6 +27,8 @@ def finish_reason_of(stop: Stop) -> FinishReason:
     """The finish reason that a kind of stop belongs to."""
     if stop.kind in _LIMITS:
         return "length"
+    if stop.kind in _ABORTS:
+        return "abort"
     return "stop" if stop.kind in _STOPS else "error"
 
 
@@ -25,7 +36,7 @@ class GrowingSample:
     """The tokens and text of one sample so far.
 
     `context_ids` are the tokens its text continues. `limit` is the number of tokens after which `limit_stop`
-    ends it; a stop found on that very token wins.
+    ends it; a stop found on that very token wins. `constrained` is the constraint that the text must satisfy, if any.
     """
 
     def __init__(
@@ -37,6 +48,7 @@ class GrowingSample:
         context_ids: Sequence[int],
         limit: int,
         limit_stop: Stop,
+        constrained: Constrained | None = None,
     ) -> None:
         self.index = index
         self.token_ids: list[int] = []
@@ -44,46 +56,91 @@ class GrowingSample:
         self.text = ""
         self.stop: Stop | None = limit_stop if limit <= 0 else None
         self.cumulative_logprob = 0.0
+        self.hidden_states: NDArray[np.float32] | None = None
         # Characters decoded so far, those held back included: where the next token starts.
         self.offset = 0
         self._params, self._tokenizer = params, tokenizer
         self._limit, self._limit_stop = limit, limit_stop
         self._checker = open_stops(params)
+        self._bad_words = open_bad_words(params, tokenizer)
         self._detokenizer = open_detokenizer(
             tokenizer,
             context_ids,
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
+        drops = self._detokenizer.drops_space
+        self.guide = None if constrained is None else Guide(constrained, params, limit=limit, drops_space=drops)
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why the sample ended, or None while it runs."""
         return None if self.stop is None else finish_reason_of(self.stop)
 
+    def mask(self, vocab_size: int) -> NDArray[np.int32] | None:
+        """Bitmask int32 [ceil(V / 32)] of the tokens that the text lets come next; None when it lets all."""
+        banned = None if self._bad_words is None else self._bad_words.mask(vocab_size)
+        if self.guide is None:
+            return banned
+        mask = np.zeros(-(-vocab_size // 32), np.int32)
+        self.guide.fill(mask)
+        return mask if banned is None else mask & banned
+
+    def keeps(self, token_id: int) -> bool:
+        """Whether a text that must be closed in time still can be after this token."""
+        return self.guide is None or self.guide.keeps(token_id)
+
+    def closing_mask(self, vocab_size: int) -> NDArray[np.int32]:
+        """The mask that leaves only the next token of the way to the end of a constraint."""
+        mask = np.full(-(-vocab_size // 32), -1, np.int32)
+        if self.guide is not None:
+            self.guide.force(mask)
+        return mask if self._bad_words is None else mask & self._bad_words.mask(vocab_size)
+
     def accept(self, token_id: int, logprob: float) -> None:
         """Takes the next token, drawn with that log-probability; may end the sample."""
         self.token_ids.append(token_id)
+        if self._bad_words is not None:
+            self._bad_words.accept(token_id)
         self.cumulative_logprob += logprob
         count = len(self.token_ids)
+        if self.guide is not None:
+            self.guide.accept(token_id)
         stop = self._checker.check_token(token_id, count)
-        if stop is not None:
+        if stop is not None and stop.kind == "eos" and self.guide is not None and self.guide.forced:
+            self._end(Stop(kind="grammar", matched="close_grammar"), token_id)
+        elif stop is not None:
             self._end(dataclasses.replace(stop, matched_text=self._spell(token_id)), token_id)
-            return
-        if self._feed(self._detokenizer.push(token_id) if self._params.detokenize else "") is None:
-            self._check_limit()
+        elif self._feed(self._detokenizer.push(token_id) if self._params.detokenize else "") is None:
+            ended = None if self.guide is None else self.guide.end()
+            self._check_limit() if ended is None else self._end(ended, None)
+
+    def fork(self) -> GrowingSample:
+        """An independent sample with the same past."""
+        other = copy(self)
+        other.token_ids, other.entries = [*self.token_ids], [*self.entries]
+        other._checker, other._detokenizer = self._checker.copy(), self._detokenizer.copy()
+        other._bad_words = None if self._bad_words is None else self._bad_words.copy()
+        other.guide = None if self.guide is None else self.guide.fork()
+        return other
 
     def fail(self, stop: Stop) -> None:
         """Ends the sample without a token, with the text it has."""
-        self._end(stop, None)
+        self._end(self.blame(stop), None)
+
+    def blame(self, stop: Stop) -> Stop:
+        """Why no token could be drawn: a constraint that can no longer be followed, or what was found."""
+        if stop.kind == "no_allowed_token" and self.guide is not None and self.guide.error:
+            return Stop(kind="grammar_failed", matched_text=self.guide.error)
+        return stop
 
     def score(self) -> float:
         """Cumulative log-probability, by which `best_of` ranks; failed samples come last."""
         failed = self.finish_reason == "error" or math.isnan(self.cumulative_logprob)
         return -math.inf if failed else self.cumulative_logprob
 
-    def freeze(self, *, index: int | None = None) -> Sample:
-        """The sample as it stands."""
+    def freeze(self, *, index: int | None = None, score: float | None = None) -> Sample:
+        """The sample as it stands; `score` is for the hypotheses of a beam search."""
         wants = self._params.logprobs is not None or bool(self._params.logprob_token_ids)
         return Sample(
             index=self.index if index is None else index,
@@ -93,7 +150,20 @@ class GrowingSample:
             stop=self.stop,
             logprobs=tuple(self.entries) if wants else None,
             cumulative_logprob=self.cumulative_logprob,
+            hidden_states=self.hidden_states,
+            score=score,
+            grammar_complete=self._grammar_complete(),
         )
+
+    def _grammar_complete(self) -> bool | None:
+        """Whether the text satisfies its constraint; a text that a stop has cut short does only if nothing was cut."""
+        if self.guide is None:
+            return None
+        included = self._params.include_stop_str_in_output
+        if self.stop is not None and self.stop.kind == "token" and not included:
+            return self.guide.was_complete
+        cut = self.stop is not None and self.stop.kind in {"string", "regex"} and len(self.text) < self.offset
+        return self.guide.complete and not cut
 
     def _feed(self, text: str) -> Stop | None:
         """Passes decoded text through the stops; sets and returns the stop that it completes."""
@@ -120,6 +190,42 @@ class GrowingSample:
 
     def _spell(self, token_id: int) -> str:
         return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+
+
+def open_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> BadWords | None:
+    """The phrases that no spelling may complete; None when the parameters name none at that level."""
+    if params.bad_words_level != "text" or not params.bad_words:
+        return None
+    return BadWords(tokenizer, params.bad_words, skip_special_tokens=params.skip_special_tokens)
+
+
+def masks_of(samples: Sequence[GrowingSample], vocab_size: int) -> NDArray[np.int32] | None:
+    """The masks of samples as rows int32 [B, ceil(V / 32)]; None when none of them has one."""
+    return stack_masks([sample.mask(vocab_size) for sample in samples], vocab_size)
+
+
+def stack_masks(masks: Sequence[NDArray[np.int32] | None], vocab_size: int) -> NDArray[np.int32] | None:
+    """The masks as rows int32 [B, ceil(V / 32)], where None allows everything; None when all are None."""
+    if all(mask is None for mask in masks):
+        return None
+    everything = np.full(-(-vocab_size // 32), -1, np.int32)
+    return np.stack([everything if mask is None else mask for mask in masks])
+
+
+def draw(batch: Batch, logits: Any, samples: Sequence[GrowingSample]) -> Draw:
+    """One token per row of the batch, within what the text of each sample lets come.
+
+    A token after which a constraint could no longer be closed in time is not taken: its row is drawn again with the
+    first token of its way to the end alone. The others draw the same again.
+    """
+    masks = masks_of(samples, batch.vocab_size)
+    drawn = batch.sample(logits, mask=masks)
+    if masks is None:
+        return drawn
+    late = [row for row, sample in enumerate(samples) if not sample.keeps(int(drawn.token_ids[row]))]
+    for row in late:
+        masks[row] = samples[row].closing_mask(batch.vocab_size)
+    return batch.sample(logits, mask=masks) if late else drawn
 
 
 def open_stops(params: SamplingParams) -> StopChecker:

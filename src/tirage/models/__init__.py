@@ -7,17 +7,22 @@ from tirage.models.folder import (
     bundled,
     find_folder,
     load,
+    open_model,
     read_generation_config,
     read_template,
     read_tokenizer_settings,
 )
-from tirage.models.protocol import Model
+from tirage.models.protocol import Inputs, Model, Row, StepModel
 
 __all__ = [
+    "Inputs",
     "Model",
+    "Row",
+    "StepModel",
     "bundled",
     "find_folder",
     "load",
+    "open_model",
     "read_generation_config",
     "read_template",
     "read_tokenizer_settings",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tirage.errors import ModelError, nearest
+from tirage.errors import ModelError, ParamsError, nearest
 from tirage.models.checkpoint import build_llama
 from tirage.models.config import parse_config
 from tirage.models.jsonfile import MAX_BYTES, read_json_object, read_optional_json_object
 from tirage.models.protocol import Model
 from tirage.models.weights import read_weights
 
+BACKENDS = ("auto", "torch", "numpy")
+_log = logging.getLogger("tirage")
 _BUNDLED = {"tiny": "a small Llama trained for tirage on generated stories, chat turns and JSON"}
 
 
@@ -34,6 +39,42 @@ def find_folder(name_or_path: str | Path) -> Path:
         hint = nearest(got, _BUNDLED)
         raise ModelError(f"model must be a bundled name ({names}) or a local folder, got {got!r}{hint}")
     return path
+
+
+def open_model(folder: Path, *, backend: str = "auto", **options: Any) -> Model:
+    """The model of a folder on the backend asked for; the log says which it runs on.
+
+    "auto" is PyTorch where torch and transformers are installed, except for the bundled models, which run on
+    NumPy; without PyTorch it is NumPy, which knows Llamas. `options` are those of `huggingface.open_folder` and
+    refused by the NumPy model. Raises ModelError naming the extra to install, or what is wrong with the folder.
+    """
+    if backend not in BACKENDS:
+        raise ParamsError(f"backend must be 'auto', 'torch' or 'numpy', got {backend!r}{nearest(backend, BACKENDS)}")
+    here = Path(str(resources.files("tirage.models")))
+    installed = all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+    asked = {name: value for name, value in options.items() if value is not None}
+    if backend == "torch" or (backend == "auto" and installed and (folder.parent != here or asked)):
+        return open_on_torch(folder, asked)
+    if asked:
+        raise ParamsError(
+            f"{next(iter(asked))} must not be given on the NumPy backend; "
+            "use backend='torch' (pip install 'tirage[torch]')"
+        )
+    model = load(folder)
+    _log.info("%s runs on the NumPy backend", folder.name)
+    return model
+
+
+def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model:
+    try:
+        from tirage.models.huggingface import open_folder
+    except ImportError as error:
+        raise ModelError(
+            f"backend 'torch' needs torch and transformers, {error.name} is missing: pip install 'tirage[torch]'"
+        ) from error
+    model = open_folder(folder, **options)
+    _log.info("%s runs on PyTorch, %s on %s", folder.name, str(model.module.dtype).removeprefix("torch."), model.device)
+    return model
 
 
 def load(name_or_path: str | Path) -> Model:

@@ -101,6 +101,14 @@ class LlamaNumpy:
         cache, hidden = self._read(token_ids)
         return self._logits(hidden[-1]), cache
 
+    def extend(self, token_ids: Sequence[int], cache: KVCache | None) -> tuple[Array, KVCache]:
+        """Logits [V] after the last of at most 256 more ids, and the cache; None begins a prompt.
+
+        Pieces of 256 ids give the logits of `prefill` bit for bit.
+        """
+        grown = self._new_cache(len(token_ids) + 32) if cache is None else cache
+        return self._logits(self._extend(token_ids, grown)[-1]), grown
+
     def score(self, token_ids: Sequence[int]) -> Array:
         """Logits [T, V] after each of the T ids; the last row equals `prefill` bit for bit."""
         _, hidden = self._read(token_ids)

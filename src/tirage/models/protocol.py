@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ Logits = NDArray[np.float32]
 
 
 class Model(Protocol):
-    """Token ids to logits, one cache per request.
+    """Token ids to logits, one cache per request: the least that a user's own model offers.
 
     A cache belongs to the model: nobody else looks inside, so its type is open. Every method must give a
     request the same logits whoever shares the call; that is what makes a request a pure function of itself.
@@ -42,4 +43,72 @@ class Model(Protocol):
 
     def score(self, token_ids: Sequence[int]) -> Logits:
         """Logits [T, V] float32 after each of the T ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What one request gives a model to read.
+
+    `token_ids` are the prompt's, media placeholders included; with `embeds` [T, hidden] they are empty and the
+    vectors stand in their place. `media` are the tensors that the model's own processor made, `media_key` a
+    digest of them, `media_end` the position after their last placeholder. `salt` keeps the caches of tenants
+    apart. `score` asks for logits after every token, `hidden_states` for the last layer's states.
+    """
+
+    token_ids: tuple[int, ...]
+    embeds: Any = None
+    media: Mapping[str, Any] = field(default_factory=dict)
+    media_key: bytes = b""
+    media_end: int = 0
+    adapter: str | None = None
+    salt: str = ""
+    score: bool = False
+    hidden_states: bool = False
+
+    @property
+    def length(self) -> int:
+        """Number of positions that the prompt fills."""
+        return len(self.token_ids) if self.embeds is None else len(self.embeds)
+
+
+class Row(Protocol):
+    """One request inside a `StepModel`.
+
+    `left` prompt positions are still to be read; `cached` were taken over from an earlier request. `hidden`
+    [k, hidden] float32 are the states of the positions read last, where the inputs asked for them.
+    """
+
+    left: int
+    cached: int
+    hidden: NDArray[np.float32] | None
+
+
+class StepModel(Model, Protocol):
+    """A model that reads prompts piece by piece and keeps the rows in flight together.
+
+    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread.
+    """
+
+    def check(self, inputs: Inputs) -> None:
+        """Raises ParamsError for inputs that this model cannot read; computes nothing."""
+        ...
+
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
+        ...
+
+    def open(self, inputs: Inputs) -> Any:
+        """A row that has read nothing yet, except what an earlier request left for reuse."""
+        ...
+
+    def read(self, row: Any) -> Logits:
+        """Logits [k, V] after the next piece of the prompt: k = 1 at its end, 0 before; all with `score`.
+
+        The pieces of a prompt do not depend on who else is in flight.
+        """
+        ...
+
+    def close(self, row: Any, *, reuse: bool) -> None:
+        """Frees a row; with `reuse` what it read may serve later requests that begin alike."""
         ...

@@ -52,6 +52,21 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / shard_name(index, name) for name in sorted(set(map(str, weight_map.values())))]
 
 
+def is_compact(folder: Path) -> bool:
+    """True when some of the folder's tensors are stored in the compact int8 form, which only this module reads."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, "numpy") as file:
+                names = set(file.keys())
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path} is not a complete safetensors file: {error}") from error
+        if any(name.removesuffix(SCALE) in names for name in names if name.endswith(SCALE)):
+            return True
+    return False
+
+
 def shard_name(index: Path, name: str) -> str:
     """The name itself, once it is known to be a plain file name: an index must not point elsewhere."""
     if name != Path(name).name or name in {"", ".", ".."} or "\\" in name:

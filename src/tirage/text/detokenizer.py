@@ -7,6 +7,7 @@ waiting for it would block the stream, and a real U+FFFD in the text is no sign 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Protocol
 
 from tirage.text.pieces import Spelling
@@ -26,6 +27,15 @@ class Detokenizer(Protocol):
 
     def finish(self) -> str:
         """What is left of an unfinished character, as U+FFFD; maybe nothing."""
+        ...
+
+    def copy(self) -> Detokenizer:
+        """An independent one that has taken the same tokens."""
+        ...
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether a space that the next token begins with would be lost."""
         ...
 
 
@@ -79,6 +89,17 @@ class PieceDetokenizer:
     def finish(self) -> str:
         """What is left of an unfinished character, as U+FFFD."""
         return self._strip(self._take(final=True))
+
+    def copy(self) -> PieceDetokenizer:
+        """An independent one that has taken the same tokens."""
+        other = copy(self)
+        other._waiting = bytearray(self._waiting)
+        return other
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether a space that the next token begins with would be lost."""
+        return self._bare or self._spaces_left > 0
 
     def _take(self, *, final: bool) -> str:
         # Replacement follows the families' own decoders: one mark per byte, or per broken sequence.
@@ -142,6 +163,17 @@ class WindowDetokenizer:
         fresh = self._fresh()
         self._start, self._read = self._read, len(self._ids)
         return fresh
+
+    def copy(self) -> WindowDetokenizer:
+        """An independent one that has taken the same tokens."""
+        other = copy(self)
+        other._ids = [*self._ids]
+        return other
+
+    @property
+    def drops_space(self) -> bool:
+        """Not known; False."""
+        return False
 
     def _fresh(self) -> str:
         known = self._decode(self._ids[self._start : self._read])

@@ -35,9 +35,16 @@ class Tokenizer:
         # `tokenizers` objects are told from others by a method that only they have.
         self._rich = hasattr(raw, "get_added_tokens_decoder")
         self._plain: Any = None
-        added = raw.get_added_tokens_decoder() if self._rich else {}
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        # What others derive from the vocabulary, kept here because it lives as long.
+        self.memo: dict[str, Any] = {}
+        self.special_ids = self._find_special_ids()
         self.spelling = self._find_spelling()
+
+    def _find_special_ids(self) -> frozenset[int]:
+        if not self._rich:
+            # Hugging Face tokenizers written in Python have the list, and a `decode` that knows it.
+            return frozenset(getattr(self.raw, "all_special_ids", ()))
+        return frozenset(i for i, token in self.raw.get_added_tokens_decoder().items() if token.special)
 
     def _find_spelling(self) -> Spelling | None:
         decoder = self.raw.decoder if self._rich else None
@@ -50,6 +57,19 @@ class Tokenizer:
         if self._rich:
             return self.raw.get_vocab_size(with_added_tokens=True)
         return len(self.raw) if hasattr(self.raw, "__len__") else None
+
+    def token_ids(self) -> list[int]:
+        """Every id that has a token, ascending; empty when the tokenizer does not tell."""
+        return sorted(self.raw.get_vocab(with_added_tokens=True).values()) if self._rich else []
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """Id that stands for text the vocabulary cannot spell, or None."""
+        if not self._rich:
+            found = getattr(self.raw, "unk_token_id", None)
+            return found if isinstance(found, int) else None
+        unknown = getattr(self.raw.model, "unk_token", None)
+        return self.raw.token_to_id(unknown) if unknown else None
 
     @property
     def bos_token(self) -> str:
@@ -107,11 +127,13 @@ class Tokenizer:
 
     def spells_special_token(self, text: str) -> bool:
         """True when some special token's spelling occurs in the text."""
+        if not self._rich:
+            return any(self.decode([i], skip_special_tokens=False) in text for i in self.special_ids)
         return any((token := self.raw.id_to_token(i)) and token in text for i in self.special_ids)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of the ids by the tokenizer's own decoder."""
-        if self._rich:
+        if self._rich or hasattr(self.raw, "all_special_ids"):
             return self.raw.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return self.raw.decode(list(token_ids))
 

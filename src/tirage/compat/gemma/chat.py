@@ -1,0 +1,137 @@
+"""`ChatSampler`: turns of a conversation, formatted and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tirage.compat.gemma.methods import Greedy, SamplingMethod
+from tirage.compat.gemma.sampler import Sampler, Turn
+from tirage.compat.gemma.state import SamplingState
+from tirage.errors import ModelError, ParamsError
+
+_TURN = "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n"
+
+
+@dataclass(kw_only=True, eq=False)
+class ChatSampler:
+    """A conversation with a model, as `gm.text.ChatSampler`.
+
+    Takes what `Sampler` takes. `multi_turn` keeps the conversation from call to call; without it each call begins a
+    new one. `print_stream` prints the reply as it comes, or adds it to a `dialog.Stream`. `last_state` continues an
+    earlier conversation. `turns` are (prompt, reply) pairs of the conversation, without markers, kept by the sampler.
+    """
+
+    model: Any = field(repr=False)
+    params: Any = field(default=None, repr=False)
+    multi_turn: bool = False
+    print_stream: Any = False
+    tokenizer: Any = field(default=None, repr=False)
+    sampling: SamplingMethod = field(default_factory=Greedy)
+    forbidden_tokens: Sequence[str | int] | None = None
+    stop_tokens: Sequence[str | int] | None = None
+    cache_length: int = 4096
+    max_out_length: int = 2048
+    pad_length: int | Sequence[int] | None = (256, 512, 1024)
+    last_state: SamplingState | None = field(default=None, repr=False)
+    turns: list[tuple[str, str]] = field(default_factory=list)
+    sampler: Sampler = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.turns:
+            raise ParamsError("turns must be empty to begin with, the sampler keeps them; pass last_state to go on")
+        self.sampler = Sampler(
+            model=self.model,
+            params=self.params,
+            tokenizer=self.tokenizer,
+            sampling=self.sampling,
+            forbidden_tokens=self.forbidden_tokens,
+            stop_tokens=self.stop_tokens,
+            cache_length=self.cache_length,
+            max_out_length=self.max_out_length,
+            pad_length=self.pad_length,
+        )
+        self.tokenizer = self.sampler.tokenizer
+        if self.last_state is not None:
+            self.multi_turn = True
+
+    def chat(
+        self,
+        prompt: Any,
+        *,
+        images: Any = None,
+        sampling: SamplingMethod | None = None,
+        rng: Any = None,
+        max_new_tokens: int | None = None,
+        multi_turn: bool | None = None,
+        print_stream: Any = None,
+        sharding: Any = None,
+    ) -> str:
+        """The reply to a message: text, or a `dialog` Conversation; end-of-turn tokens are left out of it.
+
+        `multi_turn` and `print_stream` override the sampler's own for this call; the other arguments are those of
+        `Sampler.sample`. A call that fails leaves the conversation as it was.
+        """
+        keeps = self.multi_turn if multi_turn is None else multi_turn
+        last = self.last_state if keeps else None
+        said, text = self._format(prompt)
+        steps, _ = self.sampler.start(
+            text,
+            images=images,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            rng=rng,
+            last_state=last,
+            sharding=sharding,
+            show_end=False,
+        )
+        stream = self.print_stream if print_stream is None else print_stream
+        turns: list[Turn] = []
+        for turns in steps:
+            show(stream, turns[0].fresh)
+        if stream is True:
+            print()
+        self.turns = [*(self.turns if keeps else ()), (said, turns[0].text)]
+        self.last_state = self.sampler.state_of(turns)
+        return turns[0].text
+
+    @property
+    def conversation(self) -> Any:
+        """The conversation as a `dialog.Conversation`; ModelError where that package is missing."""
+        try:
+            import dialog  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ModelError("conversation needs the dialog package, see turns; pip install dialog") from error
+        parts = [part for said, reply in self.turns for part in (dialog.User(said), dialog.Model(reply))]
+        return dialog.Conversation(*parts)
+
+    def _format(self, prompt: Any) -> tuple[str, str]:
+        """A message, and the prompt it makes: in the tokenizer's format, or with Gemma's markers."""
+        words = self.sampler._words
+        if hasattr(prompt, "as_text"):
+            text = words.text(prompt)
+            return text, text
+        if not isinstance(prompt, str):
+            raise ParamsError(f"prompt must be a text or a Conversation, got {type(prompt).__name__}")
+        # Gemma 4's name for an image is understood by the models before it, under theirs.
+        prompt = prompt.replace("<|image|>", "<start_of_image>") if self.sampler.sees else prompt
+        if getattr(self.tokenizer, "FORMAT", None) is None:
+            return prompt, _TURN.format(prompt)
+        try:
+            import dialog  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            return prompt, _TURN.format(prompt)
+        return prompt, words.text(dialog.Conversation(dialog.User(prompt)))
+
+
+def show(stream: Any, text: str) -> None:
+    """Prints new text, or adds it to a `dialog.Stream`; False shows nothing."""
+    if stream is False or stream is None or not text:
+        return
+    if stream is True:
+        print(text, end="", flush=True)
+    elif hasattr(stream, "add"):
+        stream.add(text)
+    else:
+        raise ParamsError(f"print_stream must be True, False or a dialog.Stream, got {type(stream).__name__}")

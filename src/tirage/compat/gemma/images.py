@@ -1,0 +1,81 @@
+"""Images beside prompts: how many each prompt has, and the slots that they take in a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ParamsError
+
+Images = NDArray[np.uint8]
+
+# A line break before, the start token, the image, the end token, a line break after; the start is in the prompt.
+_AROUND = 3
+_RULE = "a uint8 array [H, W, C] or [N, H, W, C] for a prompt, the same with a first axis or a list for several"
+
+
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """How a model sees: the token that stands for an image in a prompt, and the soft tokens that replace it."""
+
+    token: int
+    soft_tokens: int
+
+    def slots(self, ids: Sequence[int]) -> int:
+        """Slots that ids take, their images written out."""
+        return len(ids) + (self.soft_tokens + _AROUND) * list(ids).count(self.token)
+
+    def blocks(self, ids: Sequence[int]) -> list[slice]:
+        """Where the soft tokens of each image stand among the slots of these ids."""
+        starts = [place for place, token in enumerate(ids) if token == self.token]
+        # Two tokens stand before the soft ones where the image token stood alone.
+        first = [place + number * (self.soft_tokens + _AROUND) + 2 for number, place in enumerate(starts)]
+        return [slice(place, place + self.soft_tokens) for place in first]
+
+    def check(self, ids: Sequence[int], images: Images | None) -> None:
+        """Raises ParamsError unless a prompt has a token for each image, and something after the last."""
+        tokens, count = list(ids).count(self.token), 0 if images is None else len(images)
+        if tokens != count:
+            raise ParamsError(
+                f"images must be as many as the prompt has image tokens ({self.token}), which is {tokens}, got {count}"
+            )
+        if ids and ids[-1] == self.token:
+            raise ParamsError("prompt must go on after its last image, got an image token at the end")
+
+
+def vision_of(model: Any) -> Vision | None:
+    """How a TransformerLike sees; None for one that reads text only.
+
+    Gemma 4, whose images are of any size, counts as one that reads text only.
+    """
+    config: Any = getattr(model.config, "input_config", None)
+    if not getattr(config, "support_images", False) or getattr(config, "already_expanded", False):
+        return None
+    if getattr(getattr(model, "INFO", None), "tokenizer_version", None) == 4:
+        return None
+    return Vision(int(config.special_tokens.IMAGE_PLACEHOLDER), int(config.num_tokens_per_image))
+
+
+def images_of(images: Any, count: int, *, batched: bool) -> list[Images | None]:
+    """The images of each prompt, uint8 [N, H, W, C] or None; ParamsError for another shape, type or number."""
+    if images is None:
+        return [None] * count
+    if not batched:
+        return [_stack(images)]
+    if not hasattr(images, "__len__") or len(images) != count:
+        raise ParamsError(f"images must hold one entry per prompt, which is {count}, got {type(images).__name__}")
+    return [None if each is None else _stack(each) for each in images]
+
+
+def _stack(images: Any) -> Images:
+    try:
+        array = np.asarray(images)
+    except ValueError:
+        raise ParamsError("images of a prompt must be of one size, got several; resize them") from None
+    if array.dtype != np.uint8 or array.ndim not in {3, 4}:
+        raise ParamsError(f"images must be {_RULE}, got {array.dtype} of shape {list(array.shape)}")
+    return array if array.ndim == 4 else array[None]

@@ -1,0 +1,93 @@
+"""Every kind of `rng` as one source of randomness per prompt."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tirage.errors import ParamsError
+
+_RULE = "an int64, a JAX key, a uint32 array of shape (2,), one of these per prompt, or None"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The randomness of one prompt: a 64-bit seed, and which of the call's prompts that share it this one is.
+
+    An int and the JAX key made from it are the same seed.
+    """
+
+    seed: int
+    index: int = 0
+
+    def key(self, step: int) -> Any:
+        """What a user's own sampling method is given as `rng` at a step.
+
+        A JAX key where JAX is in use, else a NumPy Generator; a new one for each prompt and step.
+        """
+        unsigned = self.seed % (1 << 64)
+        if "jax" not in sys.modules:
+            return np.random.default_rng([unsigned, self.index, step])
+        import jax
+
+        words = np.array([unsigned >> 32, unsigned & 0xFFFFFFFF], np.uint32)
+        key = jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
+        return jax.random.fold_in(jax.random.fold_in(key, self.index), step)
+
+
+def sources_of(rng: Any, count: int) -> list[Source]:
+    """One Source per prompt.
+
+    A single seed or key serves all prompts, told apart by their number in the call, so that a lone prompt equals
+    prompt 0; a sequence has one for each. None takes a seed from Python's `random`. Raises ParamsError for any other
+    kind and for a sequence of another length.
+    """
+    if rng is None:
+        rng = random.getrandbits(63)
+    rng = key_data(rng)
+    if is_seed(rng):
+        return [Source(as_seed(rng), index) for index in range(count)]
+    if not isinstance(rng, (Sequence, np.ndarray)) or isinstance(rng, (str, bytes)) or getattr(rng, "ndim", 1) == 0:
+        raise ParamsError(f"rng must be {_RULE}, got {type(rng).__name__} {rng!r:.60}")
+    if len(rng) != count:
+        raise ParamsError(f"rng must hold one seed per prompt, which is {count}, got {len(rng)}")
+    return [Source(as_seed(key_data(each))) for each in rng]
+
+
+def key_data(rng: Any) -> Any:
+    """A JAX array as NumPy words or numbers; anything else as it is."""
+    if "jax" not in sys.modules:
+        return rng
+    import jax
+
+    if not isinstance(rng, jax.Array):
+        return rng
+    if jax.numpy.issubdtype(rng.dtype, jax.dtypes.prng_key):
+        rng = jax.random.key_data(rng)
+    return np.asarray(rng)
+
+
+def is_seed(rng: Any) -> bool:
+    """True for one seed: a whole number, or the two words of a key."""
+    if isinstance(rng, np.ndarray):
+        key = rng.shape == (2,) and rng.dtype == np.uint32
+        return key or (rng.ndim == 0 and rng.dtype.kind in "iu")
+    return isinstance(rng, (int, np.integer)) and not isinstance(rng, bool)
+
+
+def as_seed(rng: Any) -> int:
+    """A seed in int64; ParamsError for what is none."""
+    if not is_seed(rng):
+        raise ParamsError(f"rng must be {_RULE}, got {type(rng).__name__} {rng!r:.60}")
+    if isinstance(rng, np.ndarray) and rng.ndim:
+        words = int(rng[0]) << 32 | int(rng[1])
+        return words - (1 << 64 if words >> 63 else 0)
+    seed = int(rng)
+    if not -(2**63) <= seed < 2**63:
+        raise ParamsError(f"rng must be {_RULE}, got {seed}")
+    return seed

@@ -1,0 +1,165 @@
+"""How the next token is chosen: Gemma's four methods, and the class that users derive their own from."""
+
+from __future__ import annotations
+
+import abc
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.compat.gemma.keys import Source, sources_of
+from tirage.draw import Status
+from tirage.errors import ParamsError
+from tirage.params import SamplingParams
+from tirage.sampling import sample
+
+
+class SamplingMethod(abc.ABC):
+    """A rule for the next token; a user's own class needs `get_next_tokens` alone."""
+
+    @abc.abstractmethod
+    def get_next_tokens(self, logits: Any, rng: Any) -> Any:
+        """The next token ids [*B] for logits [*B, V], drawn with this key.
+
+        A sampler calls it once per prompt and step, with float32 [1, V] and a key that no other call is given.
+        """
+
+
+class _Exact(SamplingMethod):
+    """A method that tirage draws itself: in float32 whatever the model computes in, each row by itself."""
+
+    @property
+    def params(self) -> SamplingParams:
+        """The same method as SamplingParams."""
+        raise TypeError(f"{type(self).__name__} has no params")
+
+    def get_next_tokens(self, logits: Any, rng: Any) -> Any:
+        """The next token ids [*B] for logits [*B, V]; rows draw apart from each other, -1 where no token can be."""
+        x = float32(logits)
+        rows = x.reshape(-1, x.shape[-1])
+        seed = sources_of(rng, 1)[0].seed
+        drawn = sample(rows, self.params.replace(seed=seed), sample_index=list(range(len(rows))))
+        tokens = np.asarray(drawn.token_ids).reshape(x.shape[:-1])
+        return like(logits, tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(_Exact):
+    """The most likely token, the lowest id of equals."""
+
+    @property
+    def params(self) -> SamplingParams:
+        """The same method as SamplingParams."""
+        return SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSampling(_Exact):
+    """A draw from all tokens; `temperature` 0 is greedy, below 0 an error."""
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _ = self.params
+
+    @property
+    def params(self) -> SamplingParams:
+        """The same method as SamplingParams."""
+        return SamplingParams(temperature=self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopkSampling(_Exact):
+    """A draw from the `k` most likely tokens, exactly k of equals; the default of 1 is greedy."""
+
+    temperature: float = 1.0
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or self.k < 1:
+            raise ParamsError(f"k must be an integer >= 1, got {self.k!r}; use RandomSampling for no limit")
+        _ = self.params
+
+    @property
+    def params(self) -> SamplingParams:
+        """The same method as SamplingParams."""
+        if self.temperature == 0:
+            return SamplingParams(temperature=0.0)
+        return SamplingParams(temperature=self.temperature, top_k=int(self.k), semantics="gemma-topk")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopPSampling(_Exact):
+    """A draw from the most likely tokens whose mass reaches `p`, all equals of the last one included.
+
+    `p` of 1 or more is no limit; 0 or less is greedy.
+    """
+
+    p: float = 0.9
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.p, bool) or not isinstance(self.p, (int, float, np.number)) or self.p != self.p:
+            raise ParamsError(f"p must be a number, got {self.p!r}; use 1.0 to turn it off")
+        _ = self.params
+
+    @property
+    def params(self) -> SamplingParams:
+        """The same method as SamplingParams."""
+        checked = SamplingParams(temperature=self.temperature)
+        if self.p <= 0 or checked.temperature == 0:
+            return SamplingParams(temperature=0.0)
+        if self.p >= 1:
+            return checked
+        return checked.replace(top_p=float(self.p), semantics="gemma-topp")
+
+
+def choose(
+    method: SamplingMethod, logits: NDArray[np.float32], source: Source, step: int, *, jax: bool
+) -> int | Status:
+    """The token that a method chooses from a row of float32 logits [V], or why it has none.
+
+    `jax` gives a user's own method JAX arrays, as the model's own would be. Raises ParamsError for an answer that is
+    no token.
+    """
+    if isinstance(method, _Exact):
+        drawn = sample(logits, method.params.replace(seed=source.seed), step=step, sample_index=source.index)
+        status = Status(int(drawn.status[0]))
+        return int(drawn.token_ids[0]) if status is Status.ok else status
+    rows: Any = logits[None]
+    if jax:
+        import jax.numpy as jnp
+
+        rows = jnp.asarray(rows)
+    answer = np.asarray(method.get_next_tokens(rows, source.key(step)))
+    if answer.size != 1 or answer.dtype.kind not in "iu" or not 0 <= int(answer.reshape(())) < logits.size:
+        raise ParamsError(
+            f"get_next_tokens must return one token id in [0, {logits.size}) per row, got {answer!r:.80} "
+            f"from {type(method).__name__}"
+        )
+    return int(answer.reshape(()))
+
+
+def check_method(method: Any) -> SamplingMethod:
+    """The method; ParamsError for an object without `get_next_tokens`."""
+    if not callable(getattr(method, "get_next_tokens", None)) or isinstance(method, type):
+        raise ParamsError(f"sampling must be a SamplingMethod object, got {method!r:.60}; derive one from it")
+    return method
+
+
+def float32(logits: Any) -> NDArray[np.float32]:
+    """Logits of NumPy or JAX in NumPy float32; bfloat16 and float16 grow exactly."""
+    return np.asarray(logits).astype(np.float32)
+
+
+def like(logits: Any, tokens: NDArray[np.int64]) -> Any:
+    """Tokens in the library of the logits."""
+    if "jax" in sys.modules:
+        import jax
+
+        if isinstance(logits, jax.Array):
+            return jax.numpy.asarray(tokens.astype(np.int32))
+    return tokens

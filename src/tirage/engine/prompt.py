@@ -1,0 +1,83 @@
+"""What a completion continues, and the ways to write it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ParamsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a completion continues: exactly one of `text`, `token_ids` and `embeds`.
+
+    `embeds` [T, hidden] stand in the place of input embeddings. `images` are PIL images or uint8 arrays [H, W, 3],
+    one for each of the text's image marks; `audio` are float arrays [samples] at the model's own rate. `adapter`
+    names one that the LLM was opened with. A model that takes none of these refuses them by name.
+    """
+
+    text: str | None = None
+    token_ids: Sequence[int] | NDArray[np.integer[Any]] | None = None
+    embeds: Any = None
+    images: Sequence[Any] = ()
+    audio: Sequence[Any] = ()
+    adapter: str | None = None
+
+
+AnyPrompt = str | Sequence[int] | NDArray[np.integer[Any]] | Prompt
+
+
+def is_one_prompt(prompts: Any) -> TypeGuard[AnyPrompt]:
+    """True for a text, a Prompt or a non-empty list of integers."""
+    if isinstance(prompts, (str, Prompt)):
+        return True
+    if isinstance(prompts, np.ndarray):
+        return prompts.ndim == 1
+    return isinstance(prompts, Sequence) and len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))
+
+
+def as_prompt(prompt: Any) -> Prompt:
+    """A Prompt of a text or of ids; ParamsError for anything else and for a Prompt of two things at once."""
+    if isinstance(prompt, str):
+        return Prompt(text=prompt)
+    if isinstance(prompt, (np.ndarray, Sequence)) and not isinstance(prompt, bytes):
+        return Prompt(token_ids=prompt)  # type: ignore[arg-type]
+    if not isinstance(prompt, Prompt):
+        raise ParamsError(f"prompt must be a text, a list of token ids or a Prompt, got {type(prompt).__name__}")
+    given = [name for name in ("text", "token_ids", "embeds") if getattr(prompt, name) is not None]
+    if len(given) != 1:
+        raise ParamsError(
+            f"prompt must have exactly one of text and token_ids, or embeds alone, got {', '.join(given) or 'none'}"
+        )
+    for name in ("images", "audio"):
+        if not isinstance(getattr(prompt, name), (list, tuple)):
+            raise ParamsError(f"prompt {name} must be a list, got {type(getattr(prompt, name)).__name__}")
+    if prompt.adapter is not None and not isinstance(prompt.adapter, str):
+        raise ParamsError(f"prompt adapter must be a name, got {type(prompt.adapter).__name__}")
+    if prompt.embeds is not None and (prompt.images or prompt.audio):
+        raise ParamsError("prompt embeds must come without images and audio; they are embedded already")
+    return prompt
+
+
+def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[int]:
+    """The ids as Python integers; ParamsError for one outside the model's vocabulary."""
+    for i in token_ids:
+        if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)) or not 0 <= i < vocab_size:
+            raise ParamsError(f"prompt token ids must be integers in [0, {vocab_size}), got {i!r}")
+    return [int(i) for i in token_ids]
+
+
+def check_embeds(embeds: Any) -> NDArray[np.float32]:
+    """The vectors as finite float32 [T, hidden] in NumPy; ParamsError for anything else."""
+    array = np.asarray(embeds.detach().cpu().float() if hasattr(embeds, "detach") else embeds)
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise ParamsError(f"prompt embeds must be floats of shape [T, hidden], got {array.dtype} {list(array.shape)}")
+    array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise ParamsError("prompt embeds must be finite, got NaN or infinity")
+    return array

@@ -1,0 +1,132 @@
+"""A local Hugging Face folder as a running model: nothing is downloaded, nothing in it is executed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+from transformers.utils import logging as transformers_logging
+
+from tirage.errors import ModelError, ParamsError, nearest
+from tirage.models.huggingface.int8 import with_int8
+from tirage.models.huggingface.media import Media, open_media
+from tirage.models.huggingface.model import HuggingFaceModel
+from tirage.models.huggingface.probe import choose_path
+from tirage.models.jsonfile import read_json_object, read_optional_json_object
+from tirage.models.weights import is_compact, read_weights, weight_files
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+_SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+_CLASSES = (AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM)
+_log = logging.getLogger("tirage")
+
+
+def open_folder(
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    adapters: Mapping[str, Any] | None = None,
+    prefix_bytes: int = 256 << 20,
+) -> HuggingFaceModel:
+    """The model of a local folder with config.json and safetensors weights, ready to run.
+
+    `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16", or "int8": linear layers
+    multiplied in int8 on the CPU, about 3 times as fast and near float32. `device` is a torch device, by default
+    CUDA where there is one. `adapters` are folders of LoRA adapters by name.
+
+    Raises ModelError naming the folder for missing or damaged files, weights that are not safetensors, classes
+    that come as code in the folder (`auto_map`, never executed) and models that cannot be run.
+    """
+    if dtype not in DTYPES:
+        raise ParamsError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{nearest(str(dtype), DTYPES)}")
+    refuse_code(folder)
+    weight_files(folder)
+    module = load_module(folder, "float32" if dtype == "int8" else dtype)
+    target = device or ("cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu")
+    module = module.to(target).eval()
+    if dtype == "int8":
+        module = with_int8(module)
+    media = open_media(folder, module.config)
+    model = HuggingFaceModel(
+        module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=dtype == "int8", media=media
+    )
+    choose_path(model, folder.name)
+    return model
+
+
+def wrap_module(module: Any, *, processor: Any = None, **options: Any) -> HuggingFaceModel:
+    """A `transformers` model that is in memory already, ready for `tirage.LLM(model, tokenizer=...)`.
+
+    `processor` prepares images and audio; `options` are those of HuggingFaceModel. Raises ModelError for a model
+    that cannot be run.
+    """
+    media = None if processor is None else Media(processor, module.config)
+    model = HuggingFaceModel(module.eval(), media=media, **options)
+    choose_path(model, type(module).__name__)
+    return model
+
+
+def refuse_code(folder: Path) -> None:
+    """Raises ModelError for a folder whose settings name Python code to run."""
+    read_json_object(folder / "config.json")
+    for name in _SETTINGS:
+        settings = read_optional_json_object(folder / name)
+        if "auto_map" in settings:
+            raise ModelError(
+                f"{folder / name}: auto_map must be absent, it names code in the folder, which tirage never "
+                "executes; use a folder whose model_type transformers knows"
+            )
+
+
+def load_module(folder: Path, dtype: str) -> Any:
+    """The folder's model as transformers builds it, in that dtype, with every weight read from the folder."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+        auto = auto_class(config)
+        with quiet():
+            source: Path | None = folder
+            if is_compact(folder):
+                options["state_dict"] = {name: torch.from_numpy(a) for name, a in read_weights(folder).items()}
+                source, auto = None, auto._model_mapping[type(config)]
+            options |= {"config": config, "dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+            module, info = auto.from_pretrained(source, **options)
+    except ModelError:
+        raise
+    except Exception as error:  # transformers reports a bad folder in many ways
+        text = str(error).strip().splitlines() or [""]
+        raise ModelError(f"{folder} cannot be loaded by transformers: {type(error).__name__}: {text[0]}") from error
+    # transformers fills what is missing with random numbers, and says so in a warning only.
+    for kind in ("missing_keys", "mismatched_keys"):
+        if info[kind]:
+            names = sorted(map(str, info[kind]))
+            raise ModelError(f"{folder}: {len(names)} tensors are {kind.split('_')[0]}, first {names[0]}")
+    return module
+
+
+def auto_class(config: Any) -> Any:
+    """The Auto class that knows this configuration; ModelError for one that writes no text."""
+    for auto in _CLASSES:
+        if type(config) in auto._model_mapping:
+            return auto
+    raise ModelError(f"model_type must be one that transformers can generate text with, got {config.model_type!r}")
+
+
+class quiet:  # noqa: N801  # reads as a statement: `with quiet():`
+    """Keeps transformers' progress bars and advice off stderr while a folder is loaded."""
+
+    def __enter__(self) -> None:
+        self._level = transformers_logging.get_verbosity()
+        self._bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        transformers_logging.set_verbosity(self._level)
+        if self._bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,406 @@
+"""Any causal language model of `transformers` behind the `StepModel` protocol."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from tirage.errors import ParamsError, nearest
+from tirage.models.huggingface.adapters import Adapters
+from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined
+from tirage.models.huggingface.media import Media
+from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
+from tirage.models.protocol import Inputs
+
+Logits = NDArray[np.float32]
+Path = Literal["joined", "alone", "recomputed"]
+
+# Prompts are read in pieces of this many tokens, cut at multiples of it whoever else is in flight.
+CHUNK = 256
+# Rows of one arena pay attention over its longest row, so rows far apart in length step apart.
+_BUCKETS = (1024, 4096, 16384)
+_NO_LIMIT = 1 << 20
+_log = logging.getLogger("tirage")
+
+
+class HuggingFaceRow:
+    """One request in flight: what it has read, and its cache while no group holds it."""
+
+    __slots__ = (
+        "cache", "cached", "closed", "group", "hidden", "inputs", "left", "length", "positions", "token_ids", "turn",
+    )  # fmt: skip
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.token_ids: list[int] = list(inputs.token_ids)
+        self.left, self.length, self.cached = inputs.length, 0, 0
+        self.cache: Any = None
+        self.group: Any = None
+        self.closed = False
+        # Position ids [..., 1, T] of the prompt where the model has them, and of the next token.
+        self.positions: Tensor | None = None
+        self.turn: Tensor | None = None
+        self.hidden: NDArray[np.float32] | None = None
+
+
+class HuggingFaceModel:
+    """A `transformers` causal language model; implements `tirage.models.StepModel`.
+
+    Prompts are read by the model's own forward pass, in pieces where its layers allow. Decode steps of several
+    rows are joined in one pass when `path` is "joined"; "alone" steps row by row, and "recomputed", for models
+    whose state does not live in a cache, reads the whole text again for each token. `tirage.models.huggingface.probe`
+    chooses. Logits of a row may differ in their last bits with the company of a joined pass.
+
+    `prefix_bytes` bounds the memory in which finished rows serve later prompts that begin alike; 0 is off.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        adapters: Mapping[str, Any] | None = None,
+        max_length: int | None = None,
+        prefix_bytes: int = 256 << 20,
+        quantized: bool = False,
+        media: Media | None = None,
+    ) -> None:
+        self.module, self.quantized, self.media = module, quantized, media
+        self.config = module.config.get_text_config(decoder=True)
+        self.vocab_size = width_of(module)
+        self.max_length = max_length or context_of(self.config)
+        self.path: Path = "joined"
+        self.chunk: int | None = CHUNK
+        self.prefixes = PrefixStore(prefix_bytes)
+        self.adapters = Adapters(module, adapters or {})
+        self._groups: dict[int, Arena | Joined] = {}
+        known = inspect.signature(module.forward).parameters
+        self.cache_name = next((name for name in ("past_key_values", "cache_params") if name in known), None)
+        self._takes_positions = "position_ids" in known
+        self._keeps_logits = "logits_to_keep" in known
+        self.device = module.device
+
+    # --- the protocol --------------------------------------------------------------------------------------------
+
+    def check(self, inputs: Inputs) -> None:
+        """Raises ParamsError for an unknown adapter and for embeddings of another width."""
+        if inputs.adapter is not None and inputs.adapter not in self.adapters.names:
+            known = ", ".join(sorted(self.adapters.names)) or "none"
+            hint = nearest(inputs.adapter, self.adapters.names)
+            raise ParamsError(f"adapter must be a loaded one ({known}), got {inputs.adapter!r}{hint}")
+        known = self.module.get_input_embeddings().weight.shape[0]
+        if max(inputs.token_ids, default=0) >= known:
+            raise ParamsError(f"prompt token ids must be below {known}, got {max(inputs.token_ids)}")
+        if inputs.media and self.path == "recomputed":
+            raise ParamsError("prompt images and audio must not be given, this model reads token ids at every step")
+        if inputs.embeds is not None:
+            width = self.module.get_input_embeddings().embedding_dim
+            if self.path == "recomputed":
+                raise ParamsError("prompt embeds must not be given, this model reads token ids again at every step")
+            if np.ndim(inputs.embeds) != 2 or np.shape(inputs.embeds)[1] != width:
+                raise ParamsError(f"prompt embeds must have shape [T, {width}], got {list(np.shape(inputs.embeds))}")
+
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
+        if self.media is None:
+            name = next(name for name, items in given.items() if len(items))
+            raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
+        return self.media.read(text, given)
+
+    @torch.inference_mode()
+    def open(self, inputs: Inputs) -> HuggingFaceRow:
+        """A row for the inputs, with the longest beginning that an earlier one left."""
+        self.check(inputs)
+        row = HuggingFaceRow(inputs)
+        if self.path != "recomputed":
+            row.cache = self.new_cache()
+            row.positions = self._positions(row)
+            self._reuse(row)
+        return row
+
+    @torch.inference_mode()
+    def read(self, row: HuggingFaceRow) -> Logits:
+        """Logits [k, V] of the next piece of the prompt."""
+        start = row.length
+        end = row.inputs.length
+        if self.chunk is not None and (start or not row.inputs.media):
+            end = min(end, (start // self.chunk + 1) * self.chunk)
+        row.left = row.inputs.length - end
+        everything = row.inputs.score
+        out = self._read_piece(row, start, end, 0 if everything else 1)
+        row.length = end
+        row.turn = None if row.positions is None else row.positions[..., -1:] + 1
+        row.hidden = self._states(out)[0] if row.inputs.hidden_states else None
+        if row.left and not everything:
+            return np.empty((0, self.vocab_size), np.float32)
+        return floats(out.logits[0] if everything else out.logits[0, -1:])
+
+    @torch.inference_mode()
+    def decode(self, token_ids: Sequence[int], caches: Sequence[HuggingFaceRow]) -> Logits:
+        """Logits [B, V] after one more id per row."""
+        for token_id, row in zip(token_ids, caches, strict=True):
+            row.token_ids.append(token_id)
+        if self.path == "recomputed":
+            return np.concatenate([self._recompute(row) for row in caches])
+        if self.path == "alone":
+            return np.concatenate([
+                self._step_alone(row, token_id) for row, token_id in zip(caches, token_ids, strict=True)
+            ])
+        return self._step_together(token_ids, caches)
+
+    @torch.inference_mode()
+    def fork(self, cache: HuggingFaceRow) -> HuggingFaceRow:
+        """A second row with the same past."""
+        twin = copy.copy(cache)
+        twin.token_ids, twin.group = list(cache.token_ids), None
+        twin.cache = copy.deepcopy(cache.cache) if cache.group is None else cache.group.lone(cache)
+        return twin
+
+    @torch.inference_mode()
+    def close(self, row: HuggingFaceRow, *, reuse: bool = False) -> None:
+        """Frees a row; its cache is kept for reuse when asked."""
+        if reuse and row.inputs.embeds is None and self.path != "recomputed" and self.prefixes.budget:
+            self._keep(row)
+        row.closed, row.cache = True, None
+        if row.group is not None:
+            row.group.release(row)
+        # A group without rows gives its memory back.
+        self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
+
+    def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, HuggingFaceRow]:
+        """Logits [V] after the last id, and the row that continues from there."""
+        row = self.open(Inputs(token_ids=tuple(token_ids)))
+        logits = self.read(row)
+        while row.left:
+            logits = self.read(row)
+        return logits[-1], row
+
+    def score(self, token_ids: Sequence[int]) -> Logits:
+        """Logits [T, V] after each of the T ids."""
+        row = self.open(Inputs(token_ids=tuple(token_ids), score=True))
+        parts = [self.read(row)]
+        while row.left:
+            parts.append(self.read(row))
+        self.close(row)
+        return np.concatenate(parts)
+
+    # --- forward passes ------------------------------------------------------------------------------------------
+
+    def new_cache(self) -> Any:
+        """An empty cache of the classes that the model's layers want."""
+        return DynamicCache(config=self.config)
+
+    def _read_piece(self, row: HuggingFaceRow, start: int, end: int, keep: int) -> Any:
+        ids, extra = self._ids(row.token_ids[start:end]), {} if start else self._media(row.inputs.media)
+        if row.inputs.embeds is not None:
+            extra["inputs_embeds"] = self._embeds(row.inputs.embeds[start:end])
+        positions = None if row.positions is None else row.positions[..., start:end]
+        mask = torch.ones((1, end), dtype=torch.long, device=self.device)
+        first = start == 0 or row.inputs.embeds is not None
+        return self._forward([row], ids, mask, positions, row.cache, keep=keep, first=first, **extra)
+
+    def _step_alone(self, row: HuggingFaceRow, token_id: int) -> Logits:
+        mask = torch.ones((1, row.length + 1), dtype=torch.long, device=self.device)
+        out = self._forward([row], self._ids([token_id]), mask, row.turn, row.cache, keep=1)
+        row.length += 1
+        self._stepped([row], out)
+        return floats(out.logits[:, -1])
+
+    def _recompute(self, row: HuggingFaceRow) -> Logits:
+        mask = torch.ones((1, len(row.token_ids)), dtype=torch.long, device=self.device)
+        out = self._forward([row], self._ids(row.token_ids), mask, None, None, keep=1, first=True)
+        row.length = len(row.token_ids)
+        self._stepped([row], out)
+        return floats(out.logits[:, -1])
+
+    def _step_together(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
+        buckets: dict[int, list[int]] = {}
+        for index, row in enumerate(rows):
+            buckets.setdefault(sum(row.length >= bound for bound in _BUCKETS), []).append(index)
+        logits = np.empty((len(rows), self.vocab_size), np.float32)
+        for bucket, members in buckets.items():
+            part = self._step_group(bucket, [rows[i] for i in members], [token_ids[i] for i in members])
+            if len(buckets) == 1:
+                return part
+            logits[members] = part
+        return logits
+
+    def _step_group(self, bucket: int, rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
+        if bucket not in self._groups:
+            self._groups[bucket] = Arena() if is_plain(rows[0]) else Joined()
+        group = self._groups[bucket]
+        order = group.hold(rows)
+        place = {id(row): index for index, row in enumerate(rows)}
+        ids = self._ids([token_ids[place[id(row)]] for row in order]).reshape(-1, 1)
+        mask = right_aligned_mask([row.length for row in order], self.device)
+        turns = [row.turn for row in order if row.turn is not None]
+        positions = torch.cat(turns, dim=-2) if turns else None
+        out = self._forward(order, ids, mask, positions, group.cache, keep=1)
+        group.stepped()
+        self._stepped(order, out)
+        logits = floats(out.logits[:, -1])
+        slots = {id(row): slot for slot, row in enumerate(order)}
+        wanted = [slots[id(row)] for row in rows]
+        return logits if wanted == list(range(len(rows))) else logits[wanted]
+
+    def _stepped(self, rows: Sequence[HuggingFaceRow], out: Any) -> None:
+        for row in rows:
+            row.turn = None if row.turn is None else row.turn + 1
+        if any(row.inputs.hidden_states for row in rows):
+            for row, states in zip(rows, self._states(out), strict=True):
+                row.hidden = states[-1:] if row.inputs.hidden_states else None
+
+    def _forward(
+        self,
+        rows: Sequence[HuggingFaceRow],
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor | None,
+        cache: Any,
+        *,
+        keep: int,
+        first: bool = False,
+        **extra: Any,
+    ) -> Any:
+        """The model's own forward pass, with the inputs that its own generation loop would give it."""
+        if positions is not None:
+            extra["position_ids"] = positions
+        if cache is not None and self.cache_name is not None:
+            extra[self.cache_name] = cache
+        given = self.module.prepare_inputs_for_generation(
+            ids, attention_mask=mask, use_cache=cache is not None, is_first_iteration=first, **extra
+        )
+        if self._keeps_logits:
+            given["logits_to_keep"] = keep
+        states = any(row.inputs.hidden_states for row in rows)
+        with self.adapters.chosen([row.inputs.adapter for row in rows]) as call:
+            return call(**{**given, "return_dict": True, "output_hidden_states": states})
+
+    # --- pieces of input -----------------------------------------------------------------------------------------
+
+    def _ids(self, token_ids: Sequence[int]) -> Tensor:
+        return torch.tensor([list(token_ids)], dtype=torch.long, device=self.device)
+
+    def _media(self, media: Mapping[str, Tensor]) -> dict[str, Any]:
+        dtype = self.module.dtype
+        return {k: v.to(self.device, dtype if v.is_floating_point() else v.dtype) for k, v in media.items()}
+
+    def _embeds(self, embeds: Any) -> Tensor:
+        tensor = embeds if isinstance(embeds, Tensor) else torch.from_numpy(np.array(embeds))
+        return tensor.to(self.module.dtype).to(self.device)[None]
+
+    def _positions(self, row: HuggingFaceRow) -> Tensor | None:
+        """Position ids [..., 1, T] as the model itself makes them; None for a model that takes none."""
+        if not self._takes_positions:
+            return None
+        ids = self._ids(row.token_ids) if row.inputs.embeds is None else self._embeds(row.inputs.embeds)
+        mask = torch.ones(ids.shape[:2], dtype=torch.long, device=self.device)
+        given = {**self._media(row.inputs.media), "attention_mask": mask}
+        return self.module._prepare_position_ids_for_generation(ids, given)
+
+    def _states(self, out: Any) -> NDArray[np.float32]:
+        return floats(out.hidden_states[-1])
+
+    # --- reuse of prefixes ---------------------------------------------------------------------------------------
+
+    def _reuse(self, row: HuggingFaceRow) -> None:
+        inputs = row.inputs
+        whole = inputs.score or inputs.hidden_states or inputs.embeds is not None
+        if whole or not self.prefixes.budget:
+            return
+        found = self.prefixes.find(key_of(inputs), row.token_ids, inputs.length - 1)
+        if found is None or found[1] < inputs.media_end:
+            return
+        entry, count = found
+        row.cache = cropped(entry.cache, count) if entry.croppable else copy.deepcopy(entry.cache)
+        row.length = row.cached = count
+        row.left = inputs.length - count
+
+    def _keep(self, row: HuggingFaceRow) -> None:
+        cache = row.cache if row.group is None else row.group.lone(row)
+        ids = tuple(row.token_ids[: row.length])
+        size = size_of(cache)
+        self.prefixes.add(Entry(key_of(row.inputs), ids, cache, is_croppable(cache, len(ids)), size))
+
+
+def width_of(module: Any) -> int:
+    """Width of the logits, which may exceed the vocabulary that the configuration names."""
+    head = module.get_output_embeddings()
+    width = getattr(head, "out_features", None)
+    return int(head.weight.shape[0] if width is None else width)
+
+
+def context_of(config: Any) -> int:
+    """Largest number of positions that a configuration names; 2^20 where it names none, as recurrent models do."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "context_length", "seq_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return _NO_LIMIT
+
+
+def is_plain(row: HuggingFaceRow) -> bool:
+    """True when every layer of the row's cache is of a class that an Arena can hold."""
+    return all(type(layer) in PLAIN_LAYERS for layer in row.cache.layers)
+
+
+def is_known(cache: Any) -> bool:
+    """True when every layer of a cache is of a class that can be joined."""
+    return bool(cache.layers) and all(type(layer) in KNOWN_LAYERS for layer in cache.layers)
+
+
+def is_croppable(cache: Any, length: int) -> bool:
+    """True when every layer still holds all positions."""
+    return all(
+        type(layer) in PLAIN_LAYERS and (layer.keys is None or layer.keys.shape[-2] == length) for layer in cache.layers
+    )
+
+
+def cropped(cache: Any, count: int) -> Any:
+    """The first `count` positions of a croppable cache; tensors are shared, a row never writes into them."""
+    part = copy.copy(cache)
+    part.layers = [crop_layer(layer, count) for layer in cache.layers]
+    return part
+
+
+def crop_layer(layer: Any, count: int) -> Any:
+    part = copy.copy(layer)
+    if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
+        return part
+    first = 0
+    if isinstance(part, DynamicSlidingWindowLayer):
+        first = max(0, count - part.sliding_window + 1)
+        part.cumulative_length = count
+    part.keys, part.values = layer.keys[:, :, first:count], layer.values[:, :, first:count]
+    return part
+
+
+def size_of(cache: Any) -> int:
+    """Bytes of a cache's tensors."""
+    total = 0
+    for layer in cache.layers:
+        held = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
+        for name in ("conv_states", "recurrent_states"):
+            held += getattr(layer, name, {}).values()
+        total += sum(t.numel() * t.element_size() for t in held if isinstance(t, Tensor))
+    return total
+
+
+def right_aligned_mask(lengths: Sequence[int], device: Any) -> Tensor:
+    """[B, longest + 1] of 1 where a row has a position, the new one included, and 0 for its padding."""
+    width = max(lengths) + 1
+    first = torch.tensor([width - 1 - length for length in lengths], device=device)
+    return (torch.arange(width, device=device) >= first[:, None]).long()
+
+
+def floats(tensor: Tensor) -> NDArray[np.float32]:
+    """The tensor as float32 in NumPy, without a copy where it is so already."""
+    return tensor.detach().to(torch.float32).cpu().numpy()

@@ -1,0 +1,275 @@
+"""Regular expressions read one character at a time, in work bounded by the pattern's size.
+
+Python's `re` tries alternatives one after another and can take time exponential in the text. Here all of them
+advance together (Thompson's construction), so a character costs at most one visit of each state, whatever the
+pattern. What cannot be done this way is refused by name: look-ahead, back-references, atomic groups.
+Syntax, flags and character classes are Python's own; its parser and its classes are used as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from re import _compiler, _parser  # pyright: ignore[reportAttributeAccessIssue]  # the only place that knows
+from typing import Any
+
+MAX_STATES = 2000
+"""Largest automaton: `a{1000}` needs 1000 states, `(a{1000}){1000}` a million."""
+
+_REMEMBERED = 4096
+
+# What an assertion leaves to be shown by the next character: a bit each, joined with |.
+_WORD, _NO_WORD, _ASCII_WORD, _NO_ASCII_WORD, _LINE_END, _LAST_LINE_END, _END = (1 << bit for bit in range(7))
+_NEEDS_A_CHARACTER = _WORD | _ASCII_WORD
+
+
+class PatternError(ValueError):
+    """The pattern is not valid, too large, or needs something that has no bound."""
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A character to read (`reads`), a condition to meet (`asks`), or neither; then any of `then`."""
+
+    then: list[int]
+    reads: Callable[[str], bool] | None = None
+    asks: tuple[str, Any] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Pattern:
+    """A regular expression as an automaton; state 0 accepts. `behind` are the expressions of its look-behinds."""
+
+    source: str
+    states: list[_State] = field(default_factory=lambda: [_State([])])
+    first: int = 0
+    behind: list[Pattern] = field(default_factory=list)
+
+
+@lru_cache(maxsize=256)
+def compile_pattern(source: str) -> Pattern:
+    """The automaton of a regular expression in Python's syntax.
+
+    Raises PatternError for text that is no regular expression, for look-ahead, back-references, atomic groups,
+    possessive repeats and conditional groups, and for more than `MAX_STATES` states.
+    """
+    try:
+        tree = _parser.parse(source)
+        pattern = Pattern(source)
+        pattern.first = _Builder(pattern).build(tree, tree.state.flags, 0)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise PatternError(f"a regular expression that compiles ({error})") from None
+    return pattern
+
+
+class _Builder:
+    """Turns a parse tree into states, from the end to the start: every part knows what follows it."""
+
+    def __init__(self, pattern: Pattern, *, outer: _Builder | None = None) -> None:
+        self._pattern, self._inside = pattern, outer is not None
+        # One count for a pattern with all its look-behinds.
+        self._counter: Iterator[int] = count() if outer is None else outer._counter
+
+    def build(self, tree: Any, flags: int, then: int) -> int:
+        """The first state of a sequence of parse items that leads to `then`."""
+        for op, value in reversed(list(tree)):
+            then = self._item(str(op), op, value, flags, then)
+        return then
+
+    def _item(self, name: str, op: Any, value: Any, flags: int, then: int) -> int:
+        if name in {"LITERAL", "NOT_LITERAL", "ANY", "IN"}:
+            return self._add([then], reads=_reader(op, value, flags))
+        if name == "BRANCH":
+            return self._add([self.build(branch, flags, then) for branch in value[1]])
+        if name == "SUBPATTERN":
+            _, added, removed, tree = value
+            # Of ASCII and UNICODE, a group's own choice replaces the one around it.
+            kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
+            return self.build(tree, (kept | added) & ~removed, then)
+        if name in {"MAX_REPEAT", "MIN_REPEAT"}:
+            low, high, tree = value
+            return self._repeat(tree, flags, then, low=low, high=high)
+        if name == "AT":
+            return self._at(str(value), flags, then)
+        if name in {"ASSERT", "ASSERT_NOT"} and value[0] < 0:
+            return self._look_behind(value[1], flags, then, wanted=name == "ASSERT")
+        if name == "FAILURE":
+            return self._add([])
+        raise PatternError(f"a regular expression without {_REFUSED.get(name, name)}")
+
+    def _add(
+        self, then: list[int], *, reads: Callable[[str], bool] | None = None, asks: tuple[str, Any] | None = None
+    ) -> int:
+        if next(self._counter) >= MAX_STATES:
+            raise PatternError(f"a regular expression of at most {MAX_STATES} states, repeats written out")
+        self._pattern.states.append(_State(then, reads, asks))
+        return len(self._pattern.states) - 1
+
+    def _repeat(self, tree: Any, flags: int, then: int, *, low: int, high: Any) -> int:
+        if high is _parser.MAXREPEAT:
+            loop = self._add([then])
+            self._pattern.states[loop].then.insert(0, self.build(tree, flags, loop))
+            then = loop
+        else:
+            end = then
+            for _ in range(int(high) - low):
+                then = self._add([self.build(tree, flags, then), end])
+        for _ in range(low):
+            # The extra state bounds repeats of nothing too.
+            then = self._add([self.build(tree, flags, then)])
+        return then
+
+    def _at(self, where: str, flags: int, then: int) -> int:
+        if where == "AT_BEGINNING":
+            return self._add([then], asks=("line" if flags & re.MULTILINE else "start", None))
+        if where == "AT_BEGINNING_STRING":
+            return self._add([then], asks=("start", None))
+        if self._inside:
+            raise PatternError("a regular expression whose look-behinds hold no $, \\Z, \\b or \\B")
+        if where in {"AT_END", "AT_END_STRING"}:
+            line = _LINE_END if flags & re.MULTILINE else _LAST_LINE_END
+            return self._add([then], asks=("next", _END if where == "AT_END_STRING" else line))
+        ascii_only = bool(flags & re.ASCII)
+        return self._add([then], asks=("boundary", (where == "AT_BOUNDARY", ascii_only)))
+
+    def _look_behind(self, tree: Any, flags: int, then: int, *, wanted: bool) -> int:
+        inner = Pattern(self._pattern.source)
+        inner.first = _Builder(inner, outer=self).build(tree, flags, 0)
+        self._pattern.behind.append(inner)
+        return self._add([then], asks=("behind", (len(self._pattern.behind) - 1, wanted)))
+
+
+_REFUSED = {
+    "ASSERT": "look-ahead",
+    "ASSERT_NOT": "look-ahead",
+    "GROUPREF": "back-references",
+    "GROUPREF_EXISTS": "conditional groups",
+    "ATOMIC_GROUP": "atomic groups",
+    "POSSESSIVE_REPEAT": "possessive repeats",
+}
+
+
+def _reader(op: Any, value: Any, flags: int) -> Callable[[str], bool]:
+    """Whether a character is the one, or in the class, that a parse item names."""
+    if str(op) == "LITERAL" and not flags & re.IGNORECASE:
+        return chr(value).__eq__
+    state = _parser.State()
+    state.flags = flags
+    compiled = _compiler.compile(_parser.SubPattern(state, [(op, value)]), flags)
+    return lru_cache(maxsize=_REMEMBERED)(lambda letter: compiled.match(letter) is not None)
+
+
+class Matcher:
+    """Finds a pattern in a text that arrives one character at a time.
+
+    A match is not empty; the end of the text so far counts as its end for `$` and `\\b`.
+    """
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern = pattern
+        self._behind = [Matcher(inner) for inner in pattern.behind]
+        self._position, self._previous = 0, ""
+        # (state, needs) -> where the match began; earliest beginnings first, and only those kept.
+        self._threads: dict[tuple[int, int], int] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._found: int | None = None
+        self._enter(pattern.first, 0)
+
+    def copy(self) -> Matcher:
+        """An independent matcher that has read the same text."""
+        other = copy(self)
+        other._behind = [behind.copy() for behind in self._behind]
+        # `_threads` is replaced by every step and never changed; `_seen` is emptied by every step.
+        other._seen = set()
+        return other
+
+    @property
+    def claimed_from(self) -> int:
+        """Where the earliest match begins that may still be completed; the position when there is none."""
+        return next(iter(self._threads.values()), self._position)
+
+    def feed(self, letter: str) -> int | None:
+        """Takes the next character; where the earliest match begins that ends with it, or None."""
+        for behind in self._behind:
+            behind.feed(letter)
+        threads, self._threads = self._threads, {}
+        self._seen.clear()
+        self._position += 1
+        self._previous, self._found = letter, None
+        states = self._pattern.states
+        for (number, needs), start in threads.items():
+            reads = states[number].reads
+            if reads is not None and (not needs or _meets(letter, needs)) and reads(letter):
+                self._enter(states[number].then[0], start, _END if needs & _LAST_LINE_END else 0)
+        found = self._found
+        self._enter(self._pattern.first, self._position)
+        return found
+
+    def _enter(self, number: int, start: int, needs: int = 0) -> None:
+        """Follows every way on from a state that reads nothing; keeps the states that wait for a character."""
+        waiting = [(number, needs)]
+        while waiting:
+            thread = waiting.pop()
+            if thread in self._seen:
+                continue
+            self._seen.add(thread)
+            number, needs = thread
+            state = self._pattern.states[number]
+            if number == 0 and self._found is None and not needs & _NEEDS_A_CHARACTER:
+                self._found = start
+            if state.reads is not None:
+                if not needs or _can_go_on(state.reads, needs):
+                    self._threads[thread] = start
+                continue
+            asked = 0 if state.asks is None else self._ask(*state.asks)
+            if asked is not None:
+                waiting.extend((after, needs | asked) for after in reversed(state.then))
+
+    def _ask(self, kind: str, detail: Any) -> int | None:
+        """What the next character must still show for a condition to hold here; None when it fails already."""
+        if kind == "start":
+            return 0 if self._position == 0 else None
+        if kind == "line":
+            return 0 if self._position == 0 or self._previous == "\n" else None
+        if kind == "next":
+            return detail
+        if kind == "behind":
+            index, wanted = detail
+            return 0 if (self._behind[index]._found is not None) is wanted else None
+        boundary, ascii_only = detail
+        word, no_word = (_ASCII_WORD, _NO_ASCII_WORD) if ascii_only else (_WORD, _NO_WORD)
+        return no_word if _is_word(self._previous, ascii_only=ascii_only) is boundary else word
+
+
+def _is_word(letter: str, *, ascii_only: bool) -> bool:
+    return (letter.isalnum() or letter == "_") and (letter.isascii() or not ascii_only)
+
+
+def _meets(letter: str, needs: int) -> bool:
+    """Whether a character may follow where assertions left these needs."""
+    if needs & _END or (needs & (_LINE_END | _LAST_LINE_END) and letter != "\n"):
+        return False
+    word, ascii_word = _is_word(letter, ascii_only=False), _is_word(letter, ascii_only=True)
+    refused = (_NO_WORD if word else _WORD) | (_NO_ASCII_WORD if ascii_word else _ASCII_WORD)
+    return not needs & refused
+
+
+def _can_go_on(reads: Callable[[str], bool], needs: int) -> bool:
+    """False when no character can meet the needs and be read too; then nothing need be held back for it."""
+    if needs & _END:
+        return False
+    return not needs & (_LINE_END | _LAST_LINE_END) or (_meets("\n", needs) and reads("\n"))
+
+
+def search(pattern: Pattern, text: str) -> tuple[int, int] | None:
+    """Start and end of the match that is complete first, and of those the one that starts first."""
+    matcher = Matcher(pattern)
+    for end, letter in enumerate(text, start=1):
+        start = matcher.feed(letter)
+        if start is not None:
+            return start, end
+    return None

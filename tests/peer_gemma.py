@@ -1,0 +1,190 @@
+"""Asks the `gemma` package's own sampler and ours the same questions; prints both answers as one line of JSON.
+
+Run by tests/test_gemma.py in the interpreter that TIRAGE_TEST_GEMMA_PYTHON names, which has both packages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from typing import Any
+
+import dialog
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gemma import gm
+from gemma.gm.nn import _transformer
+from gemma.gm.nn import config as configs
+from gemma.gm.nn.vision import _vision, _vision_utils
+from gemma.gm.text import _tokenizer
+
+from tirage.compat import gemma as ours
+
+V = 128
+NAMES = {1: "<eos>", 2: "<bos>", 105: "<start_of_turn>", 106: "<end_of_turn>"}
+
+
+class Letters:
+    """What the tokenizer asks of SentencePiece, with one id per ASCII letter."""
+
+    def GetPieceSize(self) -> int:  # noqa: N802
+        return V
+
+    def EncodeAsIds(self, text: str) -> list[int]:  # noqa: N802
+        ids = {name: token for token, name in NAMES.items()}
+        return [i for part in re.split("(<[a-z_]+>)", text) for i in ([ids[part]] if part in ids else map(ord, part))]
+
+    def DecodeIds(self, ids: list[int]) -> str:  # noqa: N802
+        return "".join(NAMES.get(i, chr(i)) for i in ids if i)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LetterTokenizer(_tokenizer.Tokenizer):
+    path: str = "none"
+    special_tokens = _tokenizer._Gemma3SpecialTokens
+    VERSION = 0
+
+    @functools.cached_property
+    def _sp(self) -> Letters:
+        return Letters()
+
+
+class Tiny(_transformer.Transformer):
+    config: configs.TransformerConfig = configs.TransformerConfig(
+        num_embed=V,
+        embed_dim=32,
+        hidden_dim=64,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=16,
+        final_logit_softcap=None,
+        attention_types=(configs.AttentionType.LOCAL_SLIDING, configs.AttentionType.GLOBAL),
+        sliding_window_size=16,
+        use_post_attn_norm=None,
+        attn_logits_soft_cap=None,
+        use_post_ffw_norm=None,
+    )
+
+
+class Best(ours.SamplingMethod):
+    def get_next_tokens(self, logits: Any, rng: Any) -> Any:
+        jax.random.uniform(rng)
+        return jnp.argmax(logits, axis=-1)
+
+
+def tokens(output: Any, count: int) -> list[Any]:
+    return np.asarray(output.tokens)[..., :count].tolist()
+
+
+class WideLetters(Letters):
+    """The letters, and the image token where it is in Gemma 3's vocabulary."""
+
+    def GetPieceSize(self) -> int:  # noqa: N802
+        return 256128
+
+    def EncodeAsIds(self, text: str) -> list[int]:  # noqa: N802
+        parts = re.split("(<start_of_image>)", text)
+        return [i for part in parts for i in ([255999] if part == "<start_of_image>" else map(ord, part))]
+
+
+class WideTokenizer(LetterTokenizer):
+    @property
+    def _sp(self) -> WideLetters:
+        return WideLetters()
+
+
+ENCODER = _vision.SigLiPFromPatches(
+    siglip_encoder=_vision_utils.ViTModel(patch_size=(14, 14), width=16, depth=1, mlp_dim=32, num_heads=2),
+    siglip_exit=_vision.VisionExit(output_length=4),
+    num_mm_tokens_per_image_prepool=16,
+    num_mm_tokens_per_image=4,
+    image_height=56,
+    image_width=56,
+)
+
+
+class Seeing(Tiny):
+    config: configs.TransformerConfig = dataclasses.replace(Tiny.config, num_embed=256128, vision_encoder=ENCODER)
+
+
+def random_params(model: Any, *inputs: Any, **options: Any) -> Any:
+    shapes = model.init(jax.random.PRNGKey(0), *inputs, **options)["params"]
+    rng = np.random.RandomState(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.35, leaf.shape), leaf.dtype), shapes)
+
+
+def images() -> dict[str, Any]:
+    """Greedy tokens after two images of a model that sees, by both doors, and over turns by ours."""
+    model = Seeing(dtype=jnp.float32)
+    blank = jnp.zeros((1, 1, 56, 56, 3), jnp.uint8)
+    params = random_params(model, jnp.zeros((1, 5), jnp.int32), images=blank)
+    pictures = np.random.RandomState(1).randint(0, 255, (2, 56, 56, 3)).astype(np.uint8)
+    prompt = "see <start_of_image> and <start_of_image> now"
+    options: dict[str, Any] = {"max_new_tokens": 6, "return_state": True}
+    shared: dict[str, Any] = {"model": model, "params": params, "tokenizer": WideTokenizer(), "cache_length": 64}
+    mine = ours.Sampler(**shared, max_out_length=8)
+    theirs = gm.text.Sampler(**shared, max_out_length=8, pad_length=None)
+    state = mine.sample("hi", max_new_tokens=3, return_state=True).state
+    turn = mine.sample(prompt, images=pictures, last_state=state, **options)
+    row = turn.state.rows[0]
+    return {
+        "theirs": tokens(theirs.sample(prompt, images=pictures, **options), 6),
+        "ours": tokens(mine.sample(prompt, images=pictures, **options), 6),
+        "turns": tokens(turn, 6),
+        "at once": tokens(mine.sample(list(row.token_ids[:-6]), images=pictures, **options), 6),
+    }
+
+
+def main() -> None:
+    model = Tiny(dtype=jnp.float32)
+    params = random_params(model, jnp.zeros((5,), jnp.int32))
+
+    def sampler(door: Any, **options: Any) -> Any:
+        defaults: dict[str, Any] = {"cache_length": 64, "max_out_length": 16, "pad_length": None}
+        return door.Sampler(model=model, params=params, tokenizer=LetterTokenizer(), **{**defaults, **options})
+
+    def answers(door: Any) -> dict[str, Any]:
+        def said(prompt: Any, count: int = 8, **options: Any) -> list[Any]:
+            output = sampler(door, **options).sample(prompt, max_new_tokens=count, return_state=True)
+            return tokens(output, count)
+
+        greedy = said("hello")
+        return {
+            "greedy": greedy,
+            "long": said("a prompt that is longer than the window of the local layer", 5, cache_length=128),
+            "batch": said(["hello", "a", "some other prompt"]),
+            "padded": said("hello", pad_length=(16, 32)),
+            "forbidden": said("hello", forbidden_tokens=[greedy[0], chr(greedy[2])]),
+            "stop": said("hello", stop_tokens=[chr(greedy[2])]),
+            "stream": list(sampler(door).sample("hello", stream=True, max_new_tokens=6)),
+            "text": sampler(door).sample("hello", max_new_tokens=6),
+        }
+
+    mine = sampler(ours, pad_length=(8, 16))
+    first = mine.sample("hello", max_new_tokens=4, return_state=True)
+    second = mine.sample(" again", last_state=first.state, max_new_tokens=6, return_state=True)
+    row = second.state.rows[0]
+    at_once = mine.sample(list(row.token_ids[: -len(row.output_ids)]), max_new_tokens=6, return_state=True)
+    chat = ours.ChatSampler(
+        model=model, params=params, tokenizer=LetterTokenizer(), cache_length=128, max_out_length=4, multi_turn=True
+    )
+    chat.chat("hi")
+    chat.chat("you")
+    assert len(chat.conversation) == 4
+    found = {
+        "theirs": answers(gm.text),
+        "ours": answers(ours),
+        "images": images(),
+        "turns": tokens(second, 6),
+        "at once": tokens(at_once, 6),
+        "conversation": chat.sampler._words.text(dialog.Conversation(dialog.User("hi"))),
+        "user method": tokens(mine.sample("hello", sampling=Best(), max_new_tokens=8, return_state=True), 8),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

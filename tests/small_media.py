@@ -1,0 +1,161 @@
+"""Small random models that see and hear, with processors made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from small_tokenizers import byte_level_tokenizer
+from tokenizers import AddedToken
+from transformers import (
+    CLIPVisionConfig,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessorPil,
+    Gemma3Processor,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaImageProcessorPil,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
+    Qwen2AudioProcessor,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessorPil,
+    Qwen2VLProcessor,
+    SiglipVisionConfig,
+    WhisperFeatureExtractor,
+)
+from transformers.utils import logging as transformers_logging
+
+transformers_logging.set_verbosity_error()
+_TEXT: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 280, "max_position_embeddings": 512,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 260,
+}  # fmt: skip
+_EYES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+IMAGE_MARKS = {
+    "llava": "<image>",
+    "gemma3": "<start_of_image>",
+    "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+    "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+}
+AUDIO_MARK = "<|audio_bos|><|AUDIO|><|audio_eos|>"
+
+
+def tokenizer_with(*special: str, **names: str) -> Any:
+    raw = byte_level_tokenizer().raw
+    raw.add_special_tokens([AddedToken(token, special=True) for token in (*special, *names.values())])
+    more = {"extra_special_tokens": names} if names else {}
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>", pad_token="<|end|>", **more)
+
+
+def llava() -> tuple[Any, Any]:
+    tokenizer = tokenizer_with("<image>")
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(**_EYES, image_size=28, patch_size=14),
+        text_config={**_TEXT, "model_type": "llama"},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    size = {"height": 28, "width": 28}
+    processor = LlavaProcessor(
+        image_processor=LlavaImageProcessorPil(size={"shortest_edge": 28}, crop_size=size, do_pad=False),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        image_token="<image>",
+        num_additional_image_tokens=1,
+    )
+    return LlavaForConditionalGeneration(config), processor
+
+
+def gemma3() -> tuple[Any, Any]:
+    """Pictures are blocks that see each other both ways, between sliding windows."""
+    names = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
+    tokenizer = tokenizer_with(**names)
+    ids = {f"{name}_index": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()}
+    config = Gemma3Config(
+        vision_config=SiglipVisionConfig(**_EYES, image_size=28, patch_size=7, vision_use_head=False),
+        text_config={**_TEXT, "num_hidden_layers": 6, "sliding_window": 16},
+        mm_tokens_per_image=4,
+        **ids,
+    )
+    images = Gemma3ImageProcessorPil(size={"height": 28, "width": 28})
+    processor = Gemma3Processor(image_processor=images, tokenizer=tokenizer, image_seq_length=4)
+    return Gemma3ForConditionalGeneration(config), processor
+
+
+def qwen_config(kind: Any, tokenizer: Any, vision: dict[str, Any]) -> Any:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    names = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+    names |= {"vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
+    ids = {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()}
+    return kind(vision_config=vision, text_config={**_TEXT, "rope_parameters": rope}, **ids)
+
+
+def qwen_processor(kind: Any, tokenizer: Any) -> Any:
+    class ImagesOnly(kind):
+        """The processor without its part for videos, which needs torchvision."""
+
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            if argument_name == "video_processor":
+                return None
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+    images = Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=84 * 84)
+    return ImagesOnly(image_processor=images, tokenizer=tokenizer, video_processor=None)
+
+
+def qwen2_vl() -> tuple[Any, Any]:
+    tokenizer = tokenizer_with("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    vision = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 14, "hidden_size": 64}
+    config = qwen_config(Qwen2VLConfig, tokenizer, vision)
+    return Qwen2VLForConditionalGeneration(config), qwen_processor(Qwen2VLProcessor, tokenizer)
+
+
+def qwen2_5_vl() -> tuple[Any, Any]:
+    tokenizer = tokenizer_with("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    vision = {
+        "depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 14, "out_hidden_size": 64,
+        "intermediate_size": 48, "fullatt_block_indexes": [1], "window_size": 56,
+    }  # fmt: skip
+    config = qwen_config(Qwen2_5_VLConfig, tokenizer, vision)
+    return Qwen2_5_VLForConditionalGeneration(config), qwen_processor(Qwen2_5_VLProcessor, tokenizer)
+
+
+def qwen2_audio() -> tuple[Any, Any]:
+    tokenizer = tokenizer_with("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
+    config = Qwen2AudioConfig(
+        audio_config={
+            "model_type": "qwen2_audio_encoder", "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 50,
+        },
+        text_config={**_TEXT, "model_type": "qwen2"},
+        audio_token_index=tokenizer.convert_tokens_to_ids("<|AUDIO|>"),
+    )  # fmt: skip
+    ears = WhisperFeatureExtractor(feature_size=16, chunk_length=1, sampling_rate=16000, hop_length=160)
+    processor = Qwen2AudioProcessor(feature_extractor=ears, tokenizer=tokenizer)
+    return Qwen2AudioForConditionalGeneration(config), processor
+
+
+BUILDERS = {
+    "llava": llava,
+    "gemma3": gemma3,
+    "qwen2_vl": qwen2_vl,
+    "qwen2_5_vl": qwen2_5_vl,
+    "qwen2_audio": qwen2_audio,
+}
+
+
+def build_media(name: str) -> tuple[Any, Any]:
+    """A random model and its processor; equal for equal names."""
+    torch.manual_seed(0)
+    module, processor = BUILDERS[name]()
+    return module.eval(), processor

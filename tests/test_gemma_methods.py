@@ -1,0 +1,174 @@
+"""How Gemma's door draws: seeds and keys of every kind, the four methods, and users' own."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from small_transformers import HELLO, LetterTokenizer, SmallTransformer, V, reply, slow_greedy, small
+
+from tirage import ParamsError, law
+from tirage.compat.gemma import Greedy, RandomSampling, Sampler, SamplingMethod, TopkSampling, TopPSampling
+
+# rng.
+
+
+def test_every_kind_of_rng_is_a_seed_and_a_key_is_the_int_it_came_from() -> None:
+    import jax
+
+    sampler = small()
+    kinds = [7, np.int64(7), np.array([0, 7], np.uint32), jax.random.key(7), jax.random.PRNGKey(7), jax.numpy.uint32(7)]
+    expected = reply(sampler, sampling=RandomSampling(), rng=7)
+    assert [reply(sampler, sampling=RandomSampling(), rng=kind) for kind in kinds] == [expected] * len(kinds)
+    two = [
+        [7, 7],
+        np.array([7, 7]),
+        [jax.random.key(7), 7],
+        jax.random.wrap_key_data(np.array([[0, 7], [0, 7]], np.uint32)),
+    ]
+    for kind in two:
+        assert reply(sampler, ["hello", "hello"], sampling=RandomSampling(), rng=kind) == [expected, expected]
+    others = [reply(sampler, sampling=RandomSampling(), rng=seed) for seed in (-1, 2**63 - 1, 8, 2**32 + 7)]
+    assert all(other != expected for other in others)
+
+
+def test_one_seed_gives_each_prompt_its_own_stream_and_the_first_is_a_lone_prompts() -> None:
+    sampler = small()
+    first, second, third = reply(sampler, ["hello"] * 3, sampling=RandomSampling(), rng=5)
+    assert first == reply(sampler, sampling=RandomSampling(), rng=5)
+    assert len({tuple(first), tuple(second), tuple(third)}) == 3
+
+
+def test_without_rng_pythons_own_random_gives_the_seed() -> None:
+    def drawn(seed: int) -> Any:
+        random.seed(seed)
+        return reply(small(), sampling=RandomSampling())
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+@pytest.mark.parametrize(
+    "rng", [1.5, "7", True, 2**63, [1], [1, 2, 3], np.array([1.5, 2.5]), [1, None], {}, np.zeros((2, 3))]
+)
+def test_other_kinds_of_rng_are_refused(rng: Any) -> None:
+    with pytest.raises(ParamsError, match="rng must"):
+        small().sample(["a", "b"], sampling=RandomSampling(), rng=rng)
+
+
+# Methods.
+
+
+def test_the_methods_have_the_documented_defaults() -> None:
+    assert RandomSampling().temperature == 1.0
+    assert (TopkSampling().temperature, TopkSampling().k) == (1.0, 1)
+    assert (TopPSampling().temperature, TopPSampling().p) == (1.0, 0.9)
+    assert Sampler.__dataclass_fields__["cache_length"].default == 4096
+    assert Sampler.__dataclass_fields__["max_out_length"].default == 2048
+    assert Sampler.__dataclass_fields__["pad_length"].default == (256, 512, 1024)
+
+
+def peer_law(method: Any, x: np.ndarray) -> np.ndarray:
+    """What the original's formulas give in float64."""
+    x = x.astype(np.float64)
+    if isinstance(method, TopkSampling):
+        kept = np.argsort(-x, kind="stable")[: method.k]
+        x = np.where(np.isin(np.arange(x.size), kept), x / method.temperature, -np.inf)
+    elif isinstance(method, TopPSampling):
+        x = x / method.temperature
+        ordered = -np.sort(-x)
+        mass = np.cumsum(np.exp(ordered - ordered[0])) / np.exp(ordered - ordered[0]).sum()
+        if method.p < 1:
+            x = np.where(x < ordered[np.sum(mass < method.p)], -np.inf, x)
+    else:
+        x = x / method.temperature
+    w = np.exp(x - x.max())
+    return w / w.sum()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        RandomSampling(temperature=0.7),
+        TopkSampling(k=5, temperature=1.4),
+        TopPSampling(p=0.64),
+        TopPSampling(p=0.3, temperature=2.0),
+        TopPSampling(p=1.5),
+    ],
+)
+def test_a_methods_law_is_the_originals(method: Any) -> None:
+    for seed in range(20):
+        x = np.random.default_rng(seed).normal(0, 2, 60).astype(np.float32)
+        assert np.abs(law(x, method.params)[0] - peer_law(method, x)).sum() < 1e-6
+    ties = np.array([1.0, 1.0, 0.0, 1.0], np.float32)
+    assert (law(ties, TopkSampling(k=2).params)[0] > 0).tolist() == [True, True, False, False]
+    assert (law(ties, TopPSampling(p=0.1).params)[0] > 0).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Greedy(),
+        TopkSampling(),
+        RandomSampling(temperature=0),
+        TopPSampling(p=0),
+        TopPSampling(p=-1),
+        TopkSampling(k=9, temperature=0),
+    ],
+)
+def test_the_ways_to_be_greedy(method: Any) -> None:
+    expected = slow_greedy(SmallTransformer(), HELLO, 6)
+    assert expected == reply(small(), sampling=method, rng=3, max_new_tokens=6)
+    assert expected == reply(small(sampling=method), max_new_tokens=6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_sampling_is_in_float32_whatever_the_model_computes_in(dtype: str) -> None:
+    import jax.numpy as jnp
+
+    flat = jnp.zeros((2000,), dtype)
+    tokens = [int(RandomSampling().get_next_tokens(flat, seed)) for seed in range(300)]
+    assert 900 < np.mean(tokens) < 1100
+    assert len(set(tokens)) > 250
+    model = SmallTransformer("jax")
+    sampler = Sampler(model=model, params=model.params(0, dtype), tokenizer=LetterTokenizer(), cache_length=64)
+    assert len(reply(sampler, max_new_tokens=4)) == 4
+
+
+def test_a_method_alone_draws_rows_of_any_shape_apart() -> None:
+    import jax.numpy as jnp
+
+    tokens = RandomSampling().get_next_tokens(np.zeros((3, 4, 50), np.float32), 1)
+    assert (tokens.shape, len(set(tokens.ravel().tolist()))) > ((3, 4), 8)
+    drawn = RandomSampling().get_next_tokens(jnp.zeros((4, 50)), 1)
+    assert isinstance(drawn, jnp.ndarray)
+    assert drawn.tolist() == RandomSampling().get_next_tokens(np.zeros((4, 50), np.float32), 1).tolist()
+    assert Greedy().get_next_tokens(np.array([0.0, 2.0, 2.0]), None) == 1
+
+
+class Second(SamplingMethod):
+    """A user's own: the second best token; keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, Any]] = []
+
+    def get_next_tokens(self, logits: Any, rng: Any) -> Any:
+        self.seen.append((logits, rng))
+        return np.argsort(np.asarray(logits), axis=-1)[..., -2]
+
+
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_a_users_own_method_works_in_the_models_library(library: str) -> None:
+    import jax
+
+    method = Second()
+    sampler = small(model=SmallTransformer(library))
+    tokens = reply(sampler, ["hello", "a"], sampling=method, rng=7, max_new_tokens=3)
+    assert tokens == [reply(sampler, prompt, sampling=Second(), max_new_tokens=3) for prompt in ("hello", "a")]
+    assert {logits.shape for logits, _ in method.seen} == {(1, V)}
+    assert {str(logits.dtype) for logits, _ in method.seen} == {"float32"}
+    assert isinstance(method.seen[0][0], jax.Array) is (library == "jax")
+    keys = {tuple(jax.random.key_data(rng).tolist()) for _, rng in method.seen}
+    assert len(keys) == 6
+    jax.random.categorical(method.seen[0][1], jax.numpy.zeros(3))

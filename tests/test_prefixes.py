@@ -1,0 +1,179 @@
+"""Reuse of what earlier requests read: the same tokens come out, sooner, and never from another adapter or picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from small_torch import Numbers, alone, build
+
+from tirage import LLM, Prompt, SamplingParams
+from tirage.models.huggingface import wrap_module
+from tirage.models.huggingface.prefix import BLOCK, Entry, PrefixStore, common
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+KEY = (None, b"", "")
+
+
+def ids_of(count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(4, 196, count).tolist()
+
+
+def entry(token_ids: list[int], *, size: int = 10, croppable: bool = True, key: Any = KEY) -> Entry:
+    return Entry(key, tuple(token_ids), object(), croppable, size)
+
+
+def llm_of(module: Any, **options: Any) -> LLM:
+    return LLM(wrap_module(module, **options), tokenizer=Numbers())
+
+
+# The store.
+
+
+def test_the_longest_shared_beginning_is_found_token_by_token() -> None:
+    store, ids = PrefixStore(100), ids_of(50)
+    store.add(short := entry(ids[:20]))
+    store.add(long := entry([*ids[:40], 1, 2, 3]))
+    found = store.find(KEY, ids, 49)
+    assert found == (long, 40)
+    assert store.find(KEY, ids, 33) == (long, 33)
+    assert store.find(KEY, ids_of(50, seed=1), 49) is None
+    assert short.token_ids == tuple(ids[:20])
+
+
+def test_less_than_a_block_is_not_shared() -> None:
+    store, ids = PrefixStore(100), ids_of(50)
+    store.add(entry(ids[: BLOCK - 1]))
+    assert len(store) == 0
+    store.add(entry(ids[:30]))
+    assert store.find(KEY, [*ids[: BLOCK - 1], 1, 2, 3, 4], 18) is None
+
+
+def test_adapter_media_and_salt_keep_entries_apart() -> None:
+    store, ids = PrefixStore(100), ids_of(50)
+    keys: list[Any] = [KEY, ("a", b"", ""), (None, b"x", ""), (None, b"", "tenant")]
+    entries = {key: entry(ids, key=key) for key in keys}
+    for one in entries.values():
+        store.add(one)
+    assert [store.find(key, ids, 49) for key in keys] == [(entries[key], 49) for key in keys]
+    assert store.find(("b", b"", ""), ids, 49) is None
+
+
+def test_an_entry_that_goes_on_replaces_the_one_that_it_continues() -> None:
+    store, ids = PrefixStore(100), ids_of(80)
+    store.add(entry(ids[:32]))
+    store.add(longer := entry(ids))
+    assert (len(store), store.used) == (1, 10)
+    assert store.find(KEY, ids[:40], 39) == (longer, 39)
+
+
+def test_the_entry_used_longest_ago_makes_room() -> None:
+    store = PrefixStore(30)
+    many = [ids_of(40, seed) for seed in range(4)]
+    for ids in many[:3]:
+        store.add(entry(ids))
+    assert store.find(KEY, many[0], 39) is not None
+    store.add(entry(many[3]))
+    assert [store.find(KEY, ids, 39) is not None for ids in many] == [True, False, True, True]
+    assert store.used == 30
+    store.add(entry(ids_of(40, 9), size=31))
+    assert len(store) == 3
+
+
+def test_an_entry_that_cannot_be_cut_serves_prompts_that_begin_with_all_of_it() -> None:
+    store, ids = PrefixStore(100), ids_of(50)
+    store.add(whole := entry(ids[:30], croppable=False))
+    assert store.find(KEY, ids, 49) == (whole, 30)
+    assert store.find(KEY, ids[:25], 24) is None
+    assert store.find(KEY, ids[:30], 29) is None
+
+
+def test_a_hash_never_decides_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tirage.models.huggingface.prefix.chain", lambda key, ids: [7] * (len(ids) // BLOCK))
+    store = PrefixStore(100)
+    store.add(entry(ids_of(40)))
+    assert store.find(KEY, ids_of(40, seed=1), 39) is None
+    assert store.find(("a", b"", ""), ids_of(40), 39) is None
+
+
+def test_common_counts_equal_leading_tokens() -> None:
+    assert [common([1, 2, 3], [1, 2, 4], 9), common([1, 2], [1, 2, 3], 1), common([], [1], 5)] == [2, 1, 0]
+
+
+# Real models. Gemma 2's windows and Mamba's states cannot be cut, so they serve whole histories only.
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mamba", "lfm2"])
+def test_a_second_turn_is_read_from_where_the_first_ended(name: str) -> None:
+    module = build(name)
+    llm = llm_of(module)
+    first = llm.generate(history := ids_of(60), GREEDY)[0]
+    turn = [*history, *first.token_ids, *ids_of(9, seed=2)]
+    second = llm.generate(turn, GREEDY)[0]
+    assert list(second.token_ids) == alone(module, turn, 12)
+    assert (first.usage.cached_tokens, second.usage.cached_tokens) == (0, 60 + 11)
+
+
+def test_requests_share_the_beginning_that_they_have_in_common() -> None:
+    module = build()
+    llm = llm_of(module)
+    system = ids_of(50)
+    prompts = [[*system, *ids_of(10, seed)] for seed in range(3)]
+    llm.generate(prompts[0], GREEDY)
+    done = llm.generate(prompts, GREEDY)
+    assert [d.usage.cached_tokens for d in done] == [59, 50, 50]
+    assert [list(d.token_ids) for d in done] == [alone(module, prompt, 12) for prompt in prompts]
+
+
+def test_reuse_of_a_window_that_has_not_moved_yet() -> None:
+    module = build("gemma2", sliding_window=100)
+    llm = llm_of(module)
+    llm.generate(ids_of(40), GREEDY)
+    turn = [*ids_of(40)[:35], *ids_of(80, seed=3)]
+    done = llm.generate(turn, GREEDY)[0]
+    assert done.usage.cached_tokens == 35
+    assert list(done.token_ids) == alone(module, turn, 12)
+
+
+def test_a_budget_of_nothing_turns_reuse_off() -> None:
+    llm = llm_of(build(), prefix_bytes=0)
+    for _ in range(2):
+        assert llm.generate(ids_of(60), GREEDY)[0].usage.cached_tokens == 0
+
+
+def test_the_budget_bounds_what_is_kept() -> None:
+    module = build()
+    llm = llm_of(module, prefix_bytes=100_000)
+    for seed in range(12):
+        llm.generate(ids_of(60, seed), GREEDY)
+    store = llm.model.prefixes  # type: ignore[attr-defined]
+    assert 0 < store.used <= 100_000
+    assert store.used == sum(entry.size for entry in store._entries.values())
+    # Keys and values of 2 layers, 2 heads of 16 floats, for 71 tokens.
+    assert next(iter(store._entries.values())).size == 2 * 2 * 2 * 16 * 4 * 71
+
+
+def test_prompt_logprobs_hidden_states_and_embeddings_read_the_whole_prompt() -> None:
+    module = build()
+    llm = llm_of(module)
+    ids = ids_of(60)
+    embeds = module.get_input_embeddings().weight.detach()[ids].numpy()
+    llm.generate(ids, GREEDY)
+    scored = llm.generate(ids, GREEDY.replace(prompt_logprobs=0))[0]
+    shown = llm.generate(ids, GREEDY, return_hidden_states=True)[0]
+    given = llm.generate(Prompt(embeds=embeds), GREEDY)[0]
+    assert [done.usage.cached_tokens for done in (scored, shown, given)] == [0, 0, 0]
+    assert scored.prompt_logprobs is not None
+    assert len(scored.prompt_logprobs) == 60
+
+
+def test_an_aborted_or_failed_request_leaves_nothing_behind() -> None:
+    module = build()
+    llm = llm_of(module)
+    deltas = llm.stream(ids_of(60), GREEDY.replace(max_tokens=100))
+    next(deltas)
+    deltas.close()  # type: ignore[attr-defined]
+    llm.engine.call(lambda: None)
+    assert llm.generate(ids_of(60), GREEDY)[0].usage.cached_tokens in (0, 59)
+    assert list(llm.generate(ids_of(60), GREEDY)[0].token_ids) == alone(module, ids_of(60), 12)
