@@ -34,6 +34,7 @@ vectors: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m tirage.params.reference docs/parameters.md
+	$(BIN)/python -m tirage.guided.reference docs/guided.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
