@@ -29,7 +29,7 @@ from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
 
 T = TypeVar("T")
 # How long the end waits for a thread of the engine that hangs.
-_CLOSE_S = 5.0
+_CLOSE_S = 2.0
 _log = logging.getLogger("tirage.server")
 
 
