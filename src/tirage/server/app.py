@@ -15,6 +15,7 @@ from tirage.params import SamplingParams
 from tirage.server.desk import Desk
 from tirage.server.errors import add_handlers
 from tirage.server.health import Health
+from tirage.server.media import MediaLoader, sampling_rate_of
 from tirage.server.options import Options
 from tirage.server.routes import ROUTERS
 
@@ -27,6 +28,7 @@ def create_app(
     """The application; without `llm` it loads the model once it serves, and calls `failed` when that cannot be."""
     app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.options, app.state.health, app.state.desk = options, Health(), None
+    app.state.media = None
     app.state.llm, app.state.failed = llm, failed
     add_handlers(app)
     for router in ROUTERS:
@@ -41,6 +43,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
+    if app.state.media is not None:
+        app.state.media.close()
 
 
 async def load(app: FastAPI) -> None:
@@ -59,6 +63,7 @@ async def load(app: FastAPI) -> None:
             raise
         app.state.failed(error)
         return
+    app.state.media = MediaLoader(options, sampling_rate=sampling_rate_of(app.state.llm))
     app.state.desk = Desk(app.state.llm, options)
     health.phase = "ready"
     _log.info("ready: %s", options.model_name)

@@ -30,15 +30,15 @@ _ESCAPE = re.compile(
 )
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, *, depth: int = MAX_DEPTH) -> Any:
     """The value that a body spells in strict JSON: dict, list, str, int, float, bool or None.
 
     Strict means: UTF-8 without a byte order mark, no NaN and no number beyond binary64, no lone surrogate, no key
-    twice in an object, nothing after the value. Depth, digits of an integer, and the number of values (and of objects,
-    arrays and keys, as they take more memory) are bounded by the constants above. Takes time and memory in proportion
-    to the body.
+    twice in an object, nothing after the value. At most `depth` brackets may be open at once; the digits of an
+    integer, and the number of values (and of objects, arrays and keys, as they take more memory), are bounded by the
+    constants above. Takes time and memory in proportion to the body.
     """
-    check_structure(body)
+    check_structure(body, depth=depth)
     check_surrogates(body)
     try:
         return _DECODER.decode(decode(body))
@@ -48,9 +48,9 @@ def parse(body: bytes) -> Any:
         ) from None
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes, *, depth: int = MAX_DEPTH) -> dict[str, Any]:
     """The JSON object that a body spells; ParamsError for any other value."""
-    value = parse(body)
+    value = parse(body, depth=depth)
     if not isinstance(value, dict):
         raise ParamsError(f"body must be a JSON object, got {_KINDS[type(value)]}")
     return value
@@ -67,21 +67,21 @@ def decode(body: bytes) -> str:
     return text
 
 
-def check_structure(body: bytes) -> None:
+def check_structure(body: bytes, *, depth: int) -> None:
     """ParamsError for brackets too deep or too many, or too many values; no recursion, one pass at most."""
     opened = body.count(b"[") + body.count(b"{")
-    if opened <= MAX_DEPTH and body.count(b",") < MAX_VALUES and opened + body.count(b":") <= MAX_PARTS:
+    if opened <= depth and body.count(b",") < MAX_VALUES and opened + body.count(b":") <= MAX_PARTS:
         return
-    depth = parts = commas = 0
+    level = parts = commas = 0
     for match in _STRUCTURE.finditer(body):
         kind = match[1]
         if kind == b",":
             commas += 1
         elif kind:
             parts += kind in b"[{:"
-            depth += (kind in b"[{") - (kind in b"]}")
-        if depth > MAX_DEPTH:
-            _too_much(f"at most {MAX_DEPTH} levels deep")
+            level += (kind in b"[{") - (kind in b"]}")
+        if level > depth:
+            _too_much(f"at most {depth} levels deep")
         if parts > MAX_PARTS or commas >= MAX_VALUES:
             _too_much(f"of at most {MAX_PARTS} objects, arrays and keys and {MAX_VALUES} values")
 
