@@ -174,7 +174,7 @@ def test_without_the_flag_no_url_reaches_anything(peer: Callable[..., Peer], mon
 PIECES = (
     "http://", "https://", "HTTP://", "http:/", "//", "example.org", "a.example.net", "evil.com",
     "127.0.0.1", "localhost", "[::1]", "0x7f.1", "@", "\\", "/", ":", "80", "443", "8080", "?", "#", "%2f",
-    "%00", "\t", "\n", " ", ".",     "..", "-", "user:pw", "a.png", "é", "。", ";", "&", "=",
+    "%00", "\t", "\n", " ", ".", "..", "-", "user:pw", "a.png", "é", "。", ";", "&", "=",
 )  # fmt: skip
 
 
