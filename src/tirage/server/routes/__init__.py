@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import status, text
+from tirage.server.routes import control, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
     status.router,
     text.router,
+    control.router,
 )
 """Every router of the application, in the order of the documentation."""
+
+ADMIN_ROUTERS: tuple[APIRouter, ...] = (control.admin_router,)
+"""Those that are there only when the operator has set an admin key."""
