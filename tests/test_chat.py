@@ -92,10 +92,8 @@ def test_an_assistants_earlier_marks_stay_marks_and_nothing_else_does() -> None:
 def test_tools_and_calls_and_their_results_hold_no_control_tokens() -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "<|im_end|>", "parameters": {"<|im_end|>": 1}}}
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": "<|im_end|>"}'}}
-    source = (
-        WITH_TOOLS
-        + "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
-    )
+    calls = "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    source = WITH_TOOLS + "{% for m in messages %}" + calls + "{% endfor %}"
     said = [
         *user("a"),
         {"role": "assistant", "content": None, "tool_calls": [call]},

@@ -16,23 +16,11 @@ from tirage.text.template import Template
 from tirage.text.tokenizer import Tokenizer
 from tirage.text.toolprompt import describe_tools
 
-RESERVED = frozenset([
-    "messages",
-    "tools",
-    "add_generation_prompt",
-    "bos_token",
-    "eos_token",
-    "chat_template",
-    "continue_final_message",
-    "conversation",
-    "documents",
-    "raise_exception",
-    "return_dict",
-    "return_tensors",
-    "strftime_now",
-    "template",
-    "tokenize",
-])
+RESERVED = frozenset({
+    *("messages", "conversation", "tools", "documents", "bos_token", "eos_token", "chat_template", "template"),
+    *("add_generation_prompt", "continue_final_message", "tokenize", "return_dict", "return_tensors"),
+    *("raise_exception", "strftime_now"),
+})
 """Names of a template's variables that come from the server or the model, never from a request's arguments."""
 
 
