@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import status, text
+from tirage.server.routes import chat, completions, models, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
     status.router,
     text.router,
+    completions.router,
+    chat.router,
+    models.router,
 )
 """Every router of the application, in the order of the documentation."""

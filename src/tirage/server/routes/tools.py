@@ -25,6 +25,8 @@ from tirage.text.messages import check_tools
 Form = Literal["hermes", "mistral", "llama3"]
 MARKS: Mapping[Form, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "<|python_tag|>"}
 _END = "</tool_call>"
+_SPACE = " ?"
+"""Whitespace inside calls: what models write there, and no room to ramble."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +59,13 @@ class Tools:
     def constraint(self) -> GuidedDecodingParams | None:
         """What the text must be: the arguments of the named one, a list of calls, or strict calls inside free text."""
         if self.mode == "named":
-            return GuidedDecodingParams(json=parameters(self.definitions[0]))
+            return GuidedDecodingParams(json=parameters(self.definitions[0]), whitespace_pattern=_SPACE)
         if self.mode == "required":
-            return GuidedDecodingParams(json=list_schema(self.definitions, parallel=self.parallel))
+            schema = list_schema(self.definitions, parallel=self.parallel)
+            return GuidedDecodingParams(json=schema, whitespace_pattern=_SPACE)
         if self.mode == "auto" and any(is_strict(tool) for tool in self.definitions):
-            return GuidedDecodingParams(structural_tag=json.dumps(self._tags(), ensure_ascii=False))
+            tags = json.dumps(self._tags(), ensure_ascii=False)
+            return GuidedDecodingParams(structural_tag=tags, whitespace_pattern=_SPACE)
         return None
 
     def parser(self) -> Parser:
