@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from tirage.errors import ParamsError, TirageError, nearest
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
-from tirage.server.options import FLAGS, Flag, Options
+from tirage.server.options import FLAGS, Flag, Options, from_environment
 
 if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
@@ -228,7 +229,7 @@ def serve(**options: Any) -> None:
     from tirage.server import run
 
     given = {name: value for name, value in options.items() if value is not None}
-    raise typer.Exit(run(Options.of(**given)))
+    raise typer.Exit(run(Options.of(**from_environment(os.environ) | given)))
 
 
 class Conversation:

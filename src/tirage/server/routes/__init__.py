@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import chat, completions, models, status, text
+from tirage.server.routes import chat, completions, control, models, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
     status.router,
@@ -12,5 +12,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     completions.router,
     chat.router,
     models.router,
+    control.router,
 )
 """Every router of the application, in the order of the documentation."""
+
+ADMIN_ROUTERS: tuple[APIRouter, ...] = (control.admin_router,)
+"""Those that are there only when the operator has set an admin key."""

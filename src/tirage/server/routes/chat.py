@@ -14,7 +14,7 @@ from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
 from tirage.server.asking import desk_of, read_json, tenant_of
-from tirage.server.desk import Call, Desk, Ticket, Visit
+from tirage.server.desk import Call, Desk
 from tirage.server.routes.openai_answer import adapter_of, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
@@ -29,6 +29,7 @@ from tirage.server.routes.openai_shapes import (
 from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
 from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece
 from tirage.server.routes.tools import Tools, form_of, read_tools
+from tirage.server.visit import Ticket, Visit
 
 router = APIRouter(tags=["openai"])
 
@@ -43,7 +44,8 @@ async def chat(request: Request) -> Response:
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
     )
     call = call_of(asked, tools, desk)
-    visit = await desk.admit([call], tenant=tenant_of(request), route="/v1/chat/completions")
+    named = {"tenant": tenant_of(request), "route": "/v1/chat/completions", "rid": asked.rid}
+    visit = await desk.admit([call], stream=own["stream"], **named)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
         return sse.Stream(visit, ChatSpeaker(head, asked, visit.tickets, tools), headers=headers)
@@ -53,18 +55,15 @@ async def chat(request: Request) -> Response:
 def call_of(asked: Asked, tools: Tools, desk: Desk) -> Call:
     """The call of a chat; DialectError for fields that contradict each other."""
     own = asked.own
-    params = params_of(asked, tools, desk)
+    params, adapter = params_of(asked, tools, desk), adapter_of(asked, desk)
     if own["prompt_token_ids"] is not None:
         if own["messages"]:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
-        return Call(
-            prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter_of(asked, desk)),
-            params=params,
-            rid=asked.rid,
-        )
+        return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
     if own["messages"] is None:
         raise DialectError("messages must be given, got none", "messages")
-    return Call(messages=own["messages"], template_args=template_args(asked, tools), params=params, rid=asked.rid)
+    arguments = template_args(asked, tools)
+    return Call(messages=own["messages"], template_args=arguments, params=params, adapter=adapter)
 
 
 def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:

@@ -15,7 +15,7 @@ from tirage.params import RequestOutputKind
 from tirage.params.rules import shown
 from tirage.server import sse
 from tirage.server.asking import desk_of, read_json, tenant_of
-from tirage.server.desk import Call, Desk, Ticket
+from tirage.server.desk import Call, Desk
 from tirage.server.routes.openai_answer import adapter_of, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
 from tirage.server.routes.openai_shapes import (
@@ -28,6 +28,7 @@ from tirage.server.routes.openai_shapes import (
     usage,
 )
 from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
+from tirage.server.visit import Ticket
 from tirage.text import Tokenizer, open_detokenizer
 
 router = APIRouter(tags=["openai"])
@@ -40,7 +41,8 @@ async def completions(request: Request) -> Response:
     desk, body = desk_of(request), await read_json(request)
     asked = read_request(COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
     calls = calls_of(asked, desk)
-    visit = await desk.admit(calls, tenant=tenant_of(request), route="/v1/completions")
+    named = {"tenant": tenant_of(request), "route": "/v1/completions", "rid": asked.rid}
+    visit = await desk.admit(calls, stream=asked.own["stream"], **named)
     head, headers = new_head("cmpl", visit, desk), headers_of(asked)
     texts = Texts(asked, desk.llm.tokenizer)
     if asked.own["stream"]:
@@ -67,7 +69,7 @@ def calls_of(asked: Asked, desk: Desk) -> list[Call]:
     params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
     adapter = adapter_of(asked, desk)
     return [
-        Call(prompt=Prompt(adapter=adapter, **prompt), params=params, echo=echo, rid=asked.rid)
+        Call(prompt=Prompt(adapter=adapter, **prompt), params=params, echo=echo)
         for prompt in read_prompts(asked.own["prompt"])
     ]
 

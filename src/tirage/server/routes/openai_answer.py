@@ -9,10 +9,11 @@ from typing import Any
 from fastapi import Request
 
 from tirage.server.asking import options_of
-from tirage.server.desk import Desk, Visit
+from tirage.server.desk import Desk
 from tirage.server.routes.models import adapters_of
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head
+from tirage.server.visit import Visit
 
 
 def new_head(kind: str, visit: Visit, desk: Desk) -> Head:

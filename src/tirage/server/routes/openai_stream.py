@@ -8,9 +8,9 @@ from typing import Any
 from tirage.engine import Completion, Delta
 from tirage.engine.completion import LogprobEntry
 from tirage.server import errors, sse
-from tirage.server.desk import Ticket
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head, shown_entries, usage
+from tirage.server.visit import Ticket
 from tirage.text import Stop
 
 
