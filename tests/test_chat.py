@@ -216,3 +216,9 @@ def test_rendering_ends_within_its_time_and_size() -> None:
 def test_what_templates_of_the_convention_use_is_there() -> None:
     source = "{% generation %}{{ strftime_now('%Y') | int > 2000 }}{% endgeneration %}{{ tools | tojson(indent=1) }}"
     assert chat(source).render(user("a")) == "Truenull"
+
+
+def test_a_developer_is_the_system_where_the_template_knows_no_developer() -> None:
+    said = [{"role": "developer", "content": "a"}]
+    assert chat().render(said) == chat().render([{"role": "system", "content": "a"}])
+    assert "<|im_start|>developer" in chat("{# developer #}" + TURNS).render(said)

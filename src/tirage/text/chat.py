@@ -88,11 +88,16 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """Everything a client has a say in, checked, in the form that templates take."""
-        checked = check_messages(messages)
+        checked = [self._known_role(message) for message in check_messages(messages)]
         known = check_tools(tools)
         if not self.takes_tools:
             checked, known = describe_tools(checked, known), None
         return {**self._check_arguments(arguments or {}), "messages": checked, "tools": known}
+
+    def _known_role(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with the name that templates know for OpenAI's newer word for the system."""
+        renamed = message["role"] == "developer" and "developer" not in self.source
+        return {**message, "role": "system"} if renamed else message
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         variables = frozenset[str]() if self._template is None else self._template.variables
