@@ -183,7 +183,11 @@ def aborted(caller: client.Client) -> Refusal:
 def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
     if call.messages is not None:
-        return llm.chat_request(call.messages, call.params, salt=tenant)
+        given = dict(call.template_args)
+        tools = given.pop("tools", None)
+        return llm.chat_request(
+            call.messages, call.params, salt=tenant, adapter=call.adapter, tools=tools, arguments=given
+        )
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
     prompt = dataclasses.replace(call.prompt, salt=tenant)
