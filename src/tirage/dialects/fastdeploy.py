@@ -108,6 +108,12 @@ def _flag(name: str, mode: str, meaning: str) -> Entry:
     )
 
 
+def _adjust(given: Mapping[str, Any], ours: Fields) -> Fields:
+    # The default of one token at least is for requests that ask for some.
+    none = ours.get("max_tokens") == 0 and "min_tokens" not in given
+    return top_p_zero(given, {**ours, "min_tokens": 0} if none else ours)
+
+
 EXTRAS = Dialect.of(
     "FastDeploy",
     "fastdeploy-base",
@@ -139,7 +145,7 @@ EXTRAS = Dialect.of(
         *GUIDED,
         constraint("structural_tag", "structural_tag"),
     ],
-    adjust=top_p_zero,
+    adjust=_adjust,
 )
 
 FASTDEPLOY = join(
