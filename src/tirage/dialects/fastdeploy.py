@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT, TOP_P, few_stops, top_p_zero
-from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, listed, read_only, same
+from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, listed, same
 from tirage.dialects.vllm import GUIDED
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
@@ -148,13 +149,19 @@ EXTRAS = Dialect.of(
     adjust=_adjust,
 )
 
+
+def _json_object(params: SamplingParams) -> Any:
+    guided = params.guided_decoding
+    return {"type": "json_object"} if guided is not None and guided.json_object else None
+
+
 FASTDEPLOY = join(
     "FastDeploy",
     EXTRAS,
     Dialect.of(
         "FastDeploy",
         "fastdeploy-base",
-        [same("max_tokens", default=None), same("prompt_logprobs"), read_only(RESPONSE_FORMAT)],
+        [same("max_tokens", default=None), same("prompt_logprobs"), replace(RESPONSE_FORMAT, out_of=_json_object)],
     ),
     OPENAI.without("max_completion_tokens"),
 )
