@@ -350,7 +350,7 @@ def test_other_requests_take_turns_with_a_search() -> None:
 
         def decode(self, token_ids: Sequence[int], caches: Sequence[list[int]]) -> NDArray[np.float32]:
             if len(caches) == 3 and 3 not in self.steps:
-                llm.engine.submit(visitor, lambda sample: None)
+                llm.engine.submit(visitor)
             self.steps.append(len(caches))
             return super().decode(token_ids, caches)
 

@@ -200,19 +200,17 @@ def test_a_step_that_fails_ends_the_requests_in_it_and_the_engine_lives_on(caplo
 
 
 def test_a_listener_that_fails_aborts_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
-    engine = Engine(Script("abcd"), TOKENIZER, max_running=2)
-    request = Request(GREEDY, TOKENIZER, [1], max_length=99)
-    done = threading.Event()
-
     def bad(_: Any) -> None:
         raise KeyError("listener")
 
-    engine.submit(request, bad)
-    other = Request(GREEDY.replace(max_tokens=3), TOKENIZER, [1], max_length=99)
-    engine.submit(other, lambda sample: done.set() if sample.stop else None)
-    assert done.wait(10)
-    assert other.completion().text == "abc"
-    assert request.completion().finish_reason == "abort"
+    scheduler = Scheduler(PlainModel(Script("abcd")), TOKENIZER, max_running=2)
+    first, other = job("p"), job("q", GREEDY.replace(max_tokens=3))
+    first.notify = bad
+    scheduler.add(first)
+    scheduler.add(other)
+    run_out(scheduler)
+    assert other.request.completion().text == "abc"
+    assert first.request.completion().finish_reason == "abort"
     assert "listener" in caplog.text
 
 

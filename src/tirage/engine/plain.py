@@ -85,6 +85,9 @@ class PlainModel:
         """Frees a row; nothing is kept."""
         row.cache = None
 
+    def forget(self) -> None:
+        """Nothing was kept."""
+
     def prefill(self, token_ids: Sequence[int]) -> tuple[NDArray[np.float32], Any]:
         """Logits [V] after the last id, and the row that continues from there."""
         row = self.open(Inputs(token_ids=tuple(token_ids)))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tirage.batch import Batch
 from tirage.draw import Draw, Status
 from tirage.engine.logprobs import PromptScores, output_entry
+from tirage.engine.progress import Meter
 from tirage.engine.request import Request
 from tirage.engine.sample import GrowingSample, draw
 from tirage.models import StepModel
@@ -56,10 +57,22 @@ class Running:
 
 
 class Scheduler:
-    """Jobs over one model, one `step` at a time; for one thread."""
+    """Jobs over one model, one `step` at a time; for one thread.
 
-    def __init__(self, model: StepModel, tokenizer: Tokenizer, *, max_running: int) -> None:
+    `spoken` is called when every listener of a step has been told of its token, before the model goes on.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        tokenizer: Tokenizer,
+        *,
+        max_running: int,
+        meter: Meter | None = None,
+        spoken: Callable[[], None] = lambda: None,
+    ) -> None:
         self._model, self._tokenizer, self._places = model, tokenizer, max_running
+        self._meter, self._spoken = Meter() if meter is None else meter, spoken
         self._batch = Batch(model.vocab_size, max_running)
         self._waiting: deque[Job] = deque()
         self._reading: deque[Job] = deque()
@@ -73,18 +86,41 @@ class Scheduler:
         """Whether a step would do anything."""
         return bool(self._waiting or self._reading or self._ready or self._running)
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests in the queue; this and the next two may be asked for in any thread."""
+        return len(self._waiting)
+
+    @property
+    def reading(self) -> int:
+        """Number of requests whose prompts are being read or were just read."""
+        return len(self._reading) + len(self._ready)
+
+    @property
+    def running(self) -> int:
+        """Number of samples that are being written."""
+        return len(self._running)
+
     def add(self, job: Job) -> None:
         """Puts a job at the end of the queue."""
         self._waiting.append(job)
 
     def step(self) -> None:
         """Reads a piece of a prompt or a few, then moves every running sample by one token."""
+        self._meter.tick()
+        began = self._meter.last_tick
         self._admit()
         self._read()
         self._start()
+        self._meter.lap("read")
         if self._running:
             self._draw()
+            self._spoken()
+            self._meter.lap("text")
             self._decode()
+            self._meter.lap("decode")
+        self._meter.steps += 1
+        self._meter.last_step_s = self._meter.last_tick - began
 
     def abort(self, job: Job) -> None:
         """Ends a job's unfinished samples with finish reason "abort"."""
@@ -99,7 +135,7 @@ class Scheduler:
     # --- prompts -------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        free = self._places - len(self._running) - len(self._reading) - len(self._ready)
+        free = self._places - self.running - self.reading
         while self._waiting and free > 0:
             job = self._waiting.popleft()
             if not job.to_read:
@@ -111,6 +147,8 @@ class Scheduler:
                 self._fail(job, error)
                 continue
             job.request.cached_tokens = job.row.cached
+            self._meter.started += 1
+            self._meter.cached_tokens += job.row.cached
             if job.request.inputs.score:
                 job.scores = PromptScores(job.request, self._tokenizer)
             self._reading.append(job)
@@ -128,6 +166,7 @@ class Scheduler:
                 self._fail(job, error)
                 continue
             budget -= before - job.row.left
+            self._meter.prompt_tokens += before - job.row.left
             (self._reading if job.row.left else self._ready).append(job)
 
     def _read_piece(self, job: Job) -> None:
@@ -169,6 +208,8 @@ class Scheduler:
         moved = [self._running[slot] for slot in slots]
         drawn = draw(self._batch, self._matrix(moved), [one.sample for one in moved])
         self._batch.advance(drawn)
+        self._meter.lap("sample")
+        self._meter.output_tokens += len(moved)
         for index, (slot, one) in enumerate(zip(slots, moved, strict=True)):
             take(one, drawn, index, self._tokenizer)
             if one.sample.stop is not None:

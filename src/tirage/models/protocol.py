@@ -112,3 +112,7 @@ class StepModel(Model, Protocol):
     def close(self, row: Any, *, reuse: bool) -> None:
         """Frees a row; with `reuse` what it read may serve later requests that begin alike."""
         ...
+
+    def forget(self) -> None:
+        """Drops everything that was kept for reuse."""
+        ...

@@ -175,6 +175,10 @@ class HuggingFaceModel:
         # A group without rows gives its memory back.
         self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
 
+    def forget(self) -> None:
+        """Drops what finished rows left."""
+        self.prefixes.clear()
+
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, HuggingFaceRow]:
         """Logits [V] after the last id, and the row that continues from there."""
         row = self.open(Inputs(token_ids=tuple(token_ids)))

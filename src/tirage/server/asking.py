@@ -1,0 +1,56 @@
+"""What a route asks of the HTTP request that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from fastapi import Request
+
+from tirage.server.desk import Desk
+from tirage.server.errors import Refusal
+from tirage.server.options import Options
+
+# A body that parses within a millisecond is not worth a thread.
+_SMALL = 64 * 1024
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk; Refusal 503 while the model is loading or the server is closing."""
+    health = request.app.state.health
+    if request.app.state.desk is None or not health.taking:
+        raise Refusal(503, f"the server takes no requests now: {health.phase}", headers={"retry-after": "1"})
+    return request.app.state.desk
+
+
+def options_of(request: Request) -> Options:
+    """The operator's settings."""
+    return request.app.state.options
+
+
+def tenant_of(request: Request) -> str:
+    """Who asks: the same text for the same key, and "" where there are no keys."""
+    return request.scope.get("tirage.tenant", "")
+
+
+def id_of(request: Request) -> str:
+    """The request's id, which its answer carries in `x-request-id`."""
+    return request.scope.get("tirage.id", "")
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body, a JSON object; Refusal 400 for anything else."""
+    body = await request.body()
+    value = await asyncio.to_thread(parse, body) if len(body) > _SMALL else parse(body)
+    if not isinstance(value, dict):
+        raise Refusal(400, f"the body must be a JSON object, got {type(value).__name__}")
+    return value
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text; Refusal 400 with the place of a mistake."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the body must be JSON: {error}") from None
