@@ -200,7 +200,7 @@ class Dialect:
         except DialectError as error:
             raise DialectError(str(error), f"{where}{error.param}" if error.param else None) from None
         except ParamsError as error:
-            raise self._translated(error, where) from None
+            raise self.translated(error, where) from None
 
     def write(
         self, params: SamplingParams, *, lossy: bool = False
@@ -288,7 +288,7 @@ class Dialect:
                 plain[entry.name] = value
         return {name: value for name, value in plain.items() if value is not None or self.entries[name].null is not ...}
 
-    def _translated(self, error: ParamsError, where: str) -> DialectError:
+    def translated(self, error: ParamsError, where: str) -> DialectError:
         """The error with our field names replaced by theirs."""
         theirs = {entry.ours[0]: entry.name for entry in reversed([*self.entries.values()]) if len(entry.ours) == 1}
         words = re.split(r"\b([a-z_]+)\b", str(error))

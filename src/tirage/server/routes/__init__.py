@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import status, text
+from tirage.server.routes import generate, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
+    generate.router,
     status.router,
     text.router,
 )
