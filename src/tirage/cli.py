@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from tirage.errors import ParamsError, TirageError, nearest
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
-from tirage.server.options import FLAGS, Flag, Options
+from tirage.server.options import FLAGS, Flag, Options, from_environment
 
 if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
@@ -213,9 +214,7 @@ def setting(flag: Flag) -> inspect.Parameter:
     kind: Any = list[str] if flag.many else flag.kind
     shown = "" if flag.default in (None, (), False) else f" (default {flag.default})"
     words = f"; one of {', '.join(flag.choices)}" if flag.choices else ""
-    info = typer.Option(
-        *flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar, is_flag=flag.kind is bool
-    )
+    info = typer.Option(*flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar)
     return inspect.Parameter(
         flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
     )
@@ -228,7 +227,7 @@ def serve(**options: Any) -> None:
     from tirage.server import run
 
     given = {name: value for name, value in options.items() if value is not None}
-    raise typer.Exit(run(Options.of(**given)))
+    raise typer.Exit(run(Options.of(**from_environment(os.environ) | given)))
 
 
 class Conversation:

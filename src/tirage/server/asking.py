@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import Request
 
+from tirage.errors import nearest
 from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
 from tirage.server.options import Options
@@ -20,7 +22,8 @@ def desk_of(request: Request) -> Desk:
     """The desk; Refusal 503 while the model is loading or the server is closing."""
     health = request.app.state.health
     if request.app.state.desk is None or not health.taking:
-        raise Refusal(503, f"the server takes no requests now: {health.phase}", headers={"retry-after": "1"})
+        headers = {"retry-after": "1", "connection": "close"}
+        raise Refusal(503, f"the server takes no requests now, it is {health.phase}", headers=headers)
     return request.app.state.desk
 
 
@@ -32,6 +35,11 @@ def options_of(request: Request) -> Options:
 def tenant_of(request: Request) -> str:
     """Who asks: the same text for the same key, and "" where there are no keys."""
     return request.scope.get("tirage.tenant", "")
+
+
+def admin_of(request: Request) -> bool:
+    """Whether the request came with the admin key."""
+    return request.scope.get("tirage.admin", False)
 
 
 def id_of(request: Request) -> str:
@@ -46,6 +54,13 @@ async def read_json(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refusal(400, f"the body must be a JSON object, got {type(value).__name__}")
     return value
+
+
+def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
+    """Refusal 400 for a field that is none of the known ones."""
+    for name in body:
+        if name not in known:
+            raise Refusal(400, f"field must be a known name, got {name!r:.64}{nearest(name, known)}", param=name[:64])
 
 
 def parse(body: bytes) -> Any:

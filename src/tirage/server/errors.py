@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from tirage.errors import GrammarError, ParamsError
+from tirage.errors import GrammarError, ParamsError, UnavailableError
 from tirage.text import Stop
 
 _log = logging.getLogger("tirage.server")
@@ -73,6 +73,9 @@ def of(error: BaseException) -> Refusal:
     if isinstance(error, (ParamsError, GrammarError)):
         code = "invalid_grammar" if isinstance(error, GrammarError) else None
         return Refusal(400, str(error), param=getattr(error, "param", None) or subject(str(error)), code=code)
+    if isinstance(error, UnavailableError):
+        text = "the server is closing" if error.closing else "the queue is full; try again later"
+        return Refusal(503, text, code="overloaded", headers={"retry-after": "1"})
     if isinstance(error, HTTPException):
         return Refusal(error.status_code, http_message(error), headers=error.headers)
     if isinstance(error, RequestValidationError):
@@ -126,5 +129,5 @@ def add_handlers(app: FastAPI) -> None:
     async def handle(_: Request, error: Exception) -> Response:
         return respond(of(error))
 
-    for kind in (Refusal, ParamsError, GrammarError, HTTPException, RequestValidationError, Exception):
+    for kind in (Refusal, ParamsError, GrammarError, UnavailableError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle)

@@ -85,7 +85,11 @@ class Limits:
     """What one request and the server as a whole may ask for. A refusal names the flag that raises the limit."""
 
     max_body: int = option(32 * MIB, "largest request body, in bytes", low=1024, high=1 << 34)
+    max_pending_body: int = option(512 * MIB, "bytes of all bodies that are held at once", low=1024, high=1 << 40)
     max_json_depth: int = option(64, "deepest nesting of a JSON body", low=4, high=512)
+    max_chars_per_token: int = option(
+        16, "characters of a text per token of the context; longer ones are refused unread", low=1, high=1 << 20
+    )
     max_prompts: int = option(128, "prompts of a request", low=1, high=1 << 16)
     max_n: int = option(128, "n of a request", low=1, high=1 << 16)
     max_best_of: int = option(20, "best_of of a request", low=1, high=1 << 16)
@@ -108,6 +112,7 @@ class Limits:
     body_timeout: float = option(30.0, "seconds the body of a request may take", low=0.1, high=1e6)
     stall_timeout: float = option(30.0, "seconds a client may leave its stream unread", low=0.1, high=1e6)
     keep_alive: float = option(5.0, "seconds an idle connection stays open", low=0.1, high=1e6)
+    health_timeout: float = option(5.0, "seconds without progress after which /health says 503", low=0.1, high=1e6)
     drain_timeout: float = option(30.0, "seconds that requests may take to end after SIGTERM", low=0.0, high=1e6)
     max_connections: int = option(4096, "open connections; more are closed at once", low=1, high=1 << 20)
 
@@ -201,6 +206,19 @@ LIMIT_FLAGS = {flag.name: flag for flag in flags_of(Limits)}
 OPTION_FLAGS = {flag.name: flag for flag in flags_of(Options)}
 FLAGS = OPTION_FLAGS | LIMIT_FLAGS
 """Every flag of `tirage serve`, by the name of its setting."""
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Settings that FastDeploy's users give by environment variables; ParamsError for an unknown sampling class."""
+    method = environ.get("FD_SAMPLING_CLASS", "").strip()
+    if not method:
+        return {}
+    if method not in SAMPLING_METHODS:
+        known = ", ".join(SAMPLING_METHODS)
+        raise ParamsError(
+            f"FD_SAMPLING_CLASS must be one of {known}, got {method!r}{nearest(method, SAMPLING_METHODS)}"
+        )
+    return {"sampling_method": method}
 
 
 def check_limit(limits: Limits, name: str, value: float, what: str) -> None:

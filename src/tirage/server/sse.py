@@ -13,11 +13,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tirage.engine import Completion, Delta
 from tirage.server import errors
-from tirage.server.desk import Visit
+from tirage.server.errors import Refusal
+from tirage.server.visit import Visit
 
 _log = logging.getLogger("tirage.server")
 # What a stream keeps for a client that reads slowly; beyond it the engine puts deltas together.
 _BUFFER_BYTES = 256 * 1024
+# Answers of more tokens than this are put into words in a thread.
+_LONG = 2000
 DONE = b"data: [DONE]\n\n"
 
 Event = Mapping[str, Any] | bytes
@@ -70,6 +73,8 @@ class Stream(Response):
             writer = asyncio.create_task(self._write(send))
             try:
                 await asyncio.wait({gone, writer}, return_when=asyncio.FIRST_COMPLETED)
+                if writer.done():
+                    writer.result()
             finally:
                 for task in (gone, pump, writer):
                     task.cancel()
@@ -138,9 +143,15 @@ class Answer(Response):
                 await asyncio.gather(gone, results, return_exceptions=True)
 
     async def _send(self, completions: Sequence[Completion], scope: Scope, receive: Receive, send: Send) -> None:
-        body = dump(self._make(completions))
+        if self._visit.reason == "timeout":
+            raise Refusal(504, "the request took too long; the operator can raise the limit with --request-timeout")
+        long = sum(one.usage.total_tokens for one in completions) > _LONG
+        body = await asyncio.to_thread(self._body, completions) if long else self._body(completions)
         response = Response(body, headers=dict(self.headers), media_type=self.media_type)
         await response(scope, receive, send)
+
+    def _body(self, completions: Sequence[Completion]) -> bytes:
+        return dump(self._make(completions))
 
 
 async def disconnected(receive: Receive) -> None:

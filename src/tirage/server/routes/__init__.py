@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import generate, status, text
+from tirage.server.routes import control, generate, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
     generate.router,
     status.router,
     text.router,
+    control.router,
 )
 """Every router of the application, in the order of the documentation."""
+
+ADMIN_ROUTERS: tuple[APIRouter, ...] = (control.admin_router,)
+"""Those that are there only when the operator has set an admin key."""

@@ -46,7 +46,7 @@ async def generate(request: Request) -> Response:
     await check_starts(desk, body)
     calls = [call_of(ask) for ask in body.asks]
     try:
-        visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate")
+        visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
     except DialectError:
         raise
     except ParamsError as error:

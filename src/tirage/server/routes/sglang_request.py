@@ -83,6 +83,7 @@ class Body:
     text_in_logprobs: bool
     prompt_ids: bool
     effective: bool
+    rid: str | None = None
     ignored: tuple[str, ...] = ()
 
     @property
@@ -115,6 +116,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
         text_in_logprobs=whole["return_text_in_logprobs"],
         prompt_ids=whole["return_prompt_token_ids"],
         effective=whole["return_effective_params"],
+        rid=body["rid"] if isinstance(body.get("rid"), str) else None,
         ignored=(*ignored, *dict.fromkeys(more)),
     )
 
@@ -174,9 +176,9 @@ def batched(name: str, value: Any, depth: int) -> tuple[list[Any], bool]:
 def prompt_of(name: str, value: Any, where: str) -> Prompt:
     """The Prompt of one value; ids and vectors are checked against the model later."""
     kind = str if name == "text" else list
-    if not isinstance(value, kind) or not value:
-        word = "a text" if name == "text" else "a list"
-        raise DialectError(f"{where} must be {word} that is not empty, got {shown(value)}; give a prompt", where)
+    if not isinstance(value, kind) or (kind is list and not value):
+        word = "a text" if name == "text" else "a list that is not empty"
+        raise DialectError(f"{where} must be {word}, got {shown(value)}; give a prompt", where)
     if name == "text":
         return Prompt(text=value)
     if name == "input_ids":
