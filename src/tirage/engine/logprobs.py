@@ -66,7 +66,8 @@ def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tupl
 class PromptScores:
     """The entries of a prompt's tokens under the model's own law, as its pieces are read.
 
-    The first entry is None, because nothing precedes its token. `logprob_token_ids` are looked up at every token. A prompt of embeddings has no entries.
+    The first entry is None, because nothing precedes its token. `logprob_token_ids` are looked up at every token. A
+    prompt of embeddings has no entries.
     """
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:

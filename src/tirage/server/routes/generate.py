@@ -12,10 +12,10 @@ from fastapi.responses import Response
 
 from tirage.dialects.table import DialectError
 from tirage.engine import Completion, Delta, LogprobEntry
-from tirage.errors import ParamsError
+from tirage.errors import GrammarError, ParamsError
 from tirage.server.asking import desk_of, options_of, read_json, tenant_of
 from tirage.server.desk import Call, Desk, Ticket, Visit
-from tirage.server.errors import envelope, of_stop
+from tirage.server.errors import Refusal, envelope, of_stop
 from tirage.server.routes.sglang_request import GENERATE, Ask, Body, read_body
 from tirage.server.routes.sglang_shapes import Scores, closing, entry_of, finish, meta_of
 from tirage.server.sse import Answer, Stream
@@ -47,6 +47,8 @@ async def generate(request: Request) -> Response:
     calls = [call_of(ask) for ask in body.asks]
     try:
         visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
+    except GrammarError as error:
+        raise grammar_refusal(error) from None
     except DialectError:
         raise
     except ParamsError as error:
@@ -118,6 +120,18 @@ def translated(error: ParamsError, body: Body) -> DialectError:
                 theirs = "input_ids"
             return DialectError(theirs + message[len(ours) :], theirs)
     return GENERATE.translated(error, "sampling_params.")
+
+
+_CONSTRAINTS = {"json": "json_schema", "grammar": "ebnf"}
+
+
+def grammar_refusal(error: GrammarError) -> Refusal:
+    """The refusal of a constraint that cannot be enforced, with the name of its field."""
+    word, space, rest = str(error).partition(" ")
+    name = _CONSTRAINTS.get(word, word)
+    known = name in GENERATE.entries
+    param = f"sampling_params.{name}" if known else None
+    return Refusal(400, f"{name}{space}{rest}", param=param, code="invalid_grammar")
 
 
 def answer(tickets: Sequence[Ticket], body: Body, completions: Sequence[Completion], spell: Any) -> Any:
