@@ -22,9 +22,11 @@ from tirage.server.errors import add_handlers
 from tirage.server.guard import Guard
 from tirage.server.health import Health
 from tirage.server.logs import escape
+from tirage.server.media import MediaLoader, sampling_rate_of
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
+from tirage.server.replay import mark_of
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
 
 T = TypeVar("T")
@@ -42,7 +44,7 @@ def create_app(
     """
     app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     state = app.state
-    state.options, state.desk, state.metrics = options, None, Metrics()
+    state.options, state.desk, state.media, state.metrics = options, None, None, Metrics()
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
@@ -84,6 +86,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.health.enter("draining")
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
+    if app.state.media is not None:
+        app.state.media.close()
     if app.state.llm is not None and app.state.own:
         try:
             await asyncio.wait_for(apart(app.state.llm.close), _CLOSE_S)
@@ -101,6 +105,7 @@ async def load(app: FastAPI) -> None:
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
         await apart(probe, state.llm)
+        mark = await apart(mark_of, state.llm, state.options.model_name)
     except Exception as error:
         state.health.enter("failed")
         known = error if isinstance(error, TirageError) else TirageError(f"the model cannot be loaded: {error!r}")
@@ -111,7 +116,8 @@ async def load(app: FastAPI) -> None:
     progress = state.llm.engine.progress
     state.metrics.watch(progress)
     state.health.watch(progress)
-    state.desk = Desk(state.llm, state.options, metrics=state.metrics)
+    state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
+    state.desk = Desk(state.llm, state.options, metrics=state.metrics, mark=mark)
     state.health.enter("ready")
     _log.info("ready: %s", state.options.model_name)
 
