@@ -87,7 +87,8 @@ class Row(Protocol):
 class StepModel(Model, Protocol):
     """A model that reads prompts piece by piece and keeps the rows in flight together.
 
-    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread.
+    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread. When `decode`
+    raises, no row has moved: any of them may be tried again, alone or in other company.
     """
 
     def check(self, inputs: Inputs) -> None:

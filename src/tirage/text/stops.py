@@ -24,10 +24,13 @@ StopKind = Literal[
     "grammar",
     "max_tokens",
     "context",
+    "cache",
     "non_finite_logits",
     "no_allowed_token",
     "processor_failed",
+    "history_full",
     "model_failed",
+    "text_failed",
     "abort",
     "grammar_failed",
 ]

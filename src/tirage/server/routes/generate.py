@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +14,7 @@ from fastapi.responses import Response
 from tirage.dialects.table import DialectError
 from tirage.engine import Completion, Delta, LogprobEntry
 from tirage.errors import GrammarError, ParamsError
-from tirage.server.asking import desk_of, options_of, read_json, tenant_of
+from tirage.server.asking import desk_of, media_of, options_of, read_json, tenant_of
 from tirage.server.desk import Call, Desk, Ticket, Visit
 from tirage.server.errors import Refusal, envelope, of_stop
 from tirage.server.routes.sglang_request import GENERATE, Ask, Body, read_body
@@ -44,7 +45,7 @@ async def generate(request: Request) -> Response:
     desk, plain = desk_of(request), await read_json(request)
     body = read_body(plain, options_of(request), lenient=lenient(request))
     await check_starts(desk, body)
-    calls = [call_of(ask) for ask in body.asks]
+    calls = [call_of(ask, media) for ask, media in zip(body.asks, await loaded(request, body), strict=True)]
     try:
         visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
     except GrammarError as error:
@@ -66,8 +67,20 @@ def lenient(request: Request) -> bool:
     return options_of(request).ignore_unknown_fields or request.headers.get("x-tirage-unknown-fields") == "ignore"
 
 
-def call_of(ask: Ask) -> Call:
-    return Call(prompt=ask.prompt, params=ask.params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
+async def loaded(request: Request, body: Body) -> list[tuple[Any, ...]]:
+    """The images and sounds of each prompt, in the order of `Ask.media`."""
+    found = iter(await media_of(request).load([item for ask in body.asks for item in ask.media]))
+    return [tuple(next(found) for _ in ask.media) for ask in body.asks]
+
+
+def call_of(ask: Ask, media: Sequence[Any]) -> Call:
+    """The desk's call for one prompt."""
+    kinds = {
+        kind: [one for one, item in zip(media, ask.media, strict=True) if item.kind == kind]
+        for kind in ("image", "audio")
+    }
+    prompt = replace(ask.prompt, images=kinds["image"], audio=kinds["audio"])
+    return Call(prompt=prompt, params=ask.params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
 
 
 def speller(tokenizer: Tokenizer) -> Any:
@@ -85,7 +98,7 @@ async def check_starts(desk: Desk, body: Body) -> None:
                 "logprob_start_len must be -1 for input_embeds, whose prompt has no tokens; leave it out",
                 "logprob_start_len",
             )
-        if ask.start and not ask.prompt.images and not ask.prompt.audio:
+        if ask.start and not ask.media:
             ids = ask.prompt.token_ids
             length = len(
                 ids if ids is not None else await asyncio.to_thread(desk.llm.tokenizer.encode, ask.prompt.text)

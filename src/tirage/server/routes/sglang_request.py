@@ -13,6 +13,7 @@ from tirage.engine import Prompt
 from tirage.errors import nearest
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Text, Texts, shown
+from tirage.server.media import Item, read_sglang
 from tirage.server.options import Options, check_limit
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
@@ -48,7 +49,7 @@ INTERVAL = Int(low=1, optional=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What one prompt asks for.
+    """What one prompt asks for; `media` go into the prompt once they are loaded.
 
     `start` is where prompt log-probabilities begin, None without any. `limited`: the request itself names a number of
     tokens. `best` is how many hypotheses of a beam search come back, None for all. `where` is the place of its fields.
@@ -58,6 +59,7 @@ class Ask:
     params: SamplingParams
     beams: BeamSearchParams | None = None
     rid: str | None = None
+    media: tuple[Item, ...] = ()
     logprobs: bool = False
     start: int | None = None
     hidden_states: bool = False
@@ -99,6 +101,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     """
     ignored = refuse_unknown(body, lenient=lenient)
     prompts, batch = read_prompts(body, options)
+    media = read_media(body, len(prompts), batch)
     each = {name: spread(body, name, len(prompts), batch) for name in EACH}
     whole = {name: one(name, body.get(name), *WHOLE[name][:2]) for name in WHOLE}
     rids = read_rids(body.get("rid"), each["rid"], len(prompts), options)
@@ -106,7 +109,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     for number, (plain, where) in enumerate(read_params(body, len(prompts), batch)):
         given = {name: values[number] for name, values in each.items()} | {"rid": rids[number]}
         ask, unknown = read_ask(prompts[number], plain, where, given, body.get("semantics"), options, lenient=lenient)
-        asks.append(ask)
+        asks.append(replace(ask, media=media[number]))
         more += unknown
     return Body(
         asks=tuple(asks),
@@ -153,6 +156,17 @@ def read_prompts(body: Mapping[str, Any], options: Options) -> tuple[list[Prompt
     values, batch = batched(name, body[name], SOURCES.index(name))
     check_limit(options.limits, "max_prompts", len(values), "prompts")
     return [prompt_of(name, value, f"{name}[{i}]" if batch else name) for i, value in enumerate(values)], batch
+
+
+def read_media(body: Mapping[str, Any], count: int, batch: bool) -> list[tuple[Item, ...]]:
+    """The images and sounds of each prompt, not yet loaded."""
+    images = read_sglang("image", "image_data", body.get("image_data"), prompts=count, batch=batch)
+    audio = read_sglang("audio", "audio_data", body.get("audio_data"), prompts=count, batch=batch)
+    found = [(*seen, *heard) for seen, heard in zip(images, audio, strict=True)]
+    if any(found) and body.get("text") is None:
+        name = "image_data" if any(images) else "audio_data"
+        raise DialectError(f"{name} must come with text, whose marks they stand for, got none; give text", name)
+    return found
 
 
 def batched(name: str, value: Any, depth: int) -> tuple[list[Any], bool]:
