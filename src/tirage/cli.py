@@ -214,9 +214,7 @@ def setting(flag: Flag) -> inspect.Parameter:
     kind: Any = list[str] if flag.many else flag.kind
     shown = "" if flag.default in (None, (), False) else f" (default {flag.default})"
     words = f"; one of {', '.join(flag.choices)}" if flag.choices else ""
-    info = typer.Option(
-        *flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar, is_flag=flag.kind is bool
-    )
+    info = typer.Option(*flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar)
     return inspect.Parameter(
         flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT, TOP_P, few_stops, top_p_zero
-from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, listed, read_only, same
+from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, listed, same
 from tirage.dialects.vllm import GUIDED
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
@@ -108,6 +109,12 @@ def _flag(name: str, mode: str, meaning: str) -> Entry:
     )
 
 
+def _adjust(given: Mapping[str, Any], ours: Fields) -> Fields:
+    # The default of one token at least is for requests that ask for some.
+    none = ours.get("max_tokens") == 0 and "min_tokens" not in given
+    return top_p_zero(given, {**ours, "min_tokens": 0} if none else ours)
+
+
 EXTRAS = Dialect.of(
     "FastDeploy",
     "fastdeploy-base",
@@ -139,8 +146,14 @@ EXTRAS = Dialect.of(
         *GUIDED,
         constraint("structural_tag", "structural_tag"),
     ],
-    adjust=top_p_zero,
+    adjust=_adjust,
 )
+
+
+def _json_object(params: SamplingParams) -> Any:
+    guided = params.guided_decoding
+    return {"type": "json_object"} if guided is not None and guided.json_object else None
+
 
 FASTDEPLOY = join(
     "FastDeploy",
@@ -148,7 +161,7 @@ FASTDEPLOY = join(
     Dialect.of(
         "FastDeploy",
         "fastdeploy-base",
-        [same("max_tokens", default=None), same("prompt_logprobs"), read_only(RESPONSE_FORMAT)],
+        [same("max_tokens", default=None), same("prompt_logprobs"), replace(RESPONSE_FORMAT, out_of=_json_object)],
     ),
     OPENAI.without("max_completion_tokens"),
 )

@@ -159,9 +159,9 @@ def with_processor(
                 f"{where}custom_params",
             )
         return params
-    name = read_reference(reference)
+    name, fixed = read_reference(reference)
     try:
-        return params.replace(logits_processors=((name, custom_params or {}),))
+        return params.replace(logits_processors=((name, {**fixed, **(custom_params or {})}),))
     except ParamsError as error:
         raise DialectError(f"custom_params: {error}", f"{where}custom_params") from None
 

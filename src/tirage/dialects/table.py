@@ -7,12 +7,14 @@ their field names, because that is what the sender of a request knows.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from tirage.dialects.schema import nullable, schema_of
 from tirage.errors import ParamsError, nearest
 from tirage.params import FIELDS, SamplingParams
 from tirage.params.rules import BrokenRuleError, Rule, shown
@@ -65,6 +67,10 @@ class Entry:
             message = f"{self.name}{broken.where} must be {broken.rule}, got {shown(broken.value)}"
             raise DialectError(f"{message}; {self._remedy()}", f"{where}{self.name}{broken.where}") from None
 
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the field's values."""
+        return {**nullable(schema_of(self.rule)), "description": self.meaning, "default": self.default}
+
     def _remedy(self) -> str:
         return "leave it out" if self.default is None else f"leave it out for the default, {self.default!r}"
 
@@ -101,7 +107,8 @@ def same(
 
 def listed(name: str, ours: str | None = None, *, rule: Rule | None = None) -> Entry:
     """The entry of a list that is null when there is nothing in it."""
-    return same(name, ours, default=None, rule=rule, read=lambda value: value or (), write=lambda v: list(v) or None)
+    dump = FIELDS[ours or name].rule.dump
+    return same(name, ours, default=None, rule=rule, read=lambda value: value or (), write=lambda v: dump(v) or None)
 
 
 def read_only(entry: Entry) -> Entry:
@@ -150,6 +157,14 @@ class Dialect:
         """Every field name it knows, those it refuses by name included."""
         return frozenset(self.entries) | frozenset(self.refused)
 
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of an object with these fields, each with its meaning and default."""
+        return {
+            "type": "object",
+            "properties": {entry.name: entry.schema() for entry in self.entries.values()},
+            "additionalProperties": False,
+        }
+
     def without(self, *names: str) -> Dialect:
         """This dialect with fewer fields, which it then refuses as unknown."""
         return replace(self, entries={name: entry for name, entry in self.entries.items() if name not in names})
@@ -185,7 +200,7 @@ class Dialect:
         except DialectError as error:
             raise DialectError(str(error), f"{where}{error.param}" if error.param else None) from None
         except ParamsError as error:
-            raise self._translated(error, where) from None
+            raise self.translated(error, where) from None
 
     def write(
         self, params: SamplingParams, *, lossy: bool = False
@@ -273,7 +288,7 @@ class Dialect:
                 plain[entry.name] = value
         return {name: value for name, value in plain.items() if value is not None or self.entries[name].null is not ...}
 
-    def _translated(self, error: ParamsError, where: str) -> DialectError:
+    def translated(self, error: ParamsError, where: str) -> DialectError:
         """The error with our field names replaced by theirs."""
         theirs = {entry.ours[0]: entry.name for entry in reversed([*self.entries.values()]) if len(entry.ours) == 1}
         words = re.split(r"\b([a-z_]+)\b", str(error))
@@ -312,4 +327,23 @@ def lost_fields(params: SamplingParams, back: SamplingParams) -> list[str]:
     greedy = params.temperature == back.temperature == 0.0
     idle = {name for name, spec in FIELDS.items() if greedy and spec.stage in FILTERS}
     names = [name for name in FIELDS if name not in _DERIVED and name not in idle]
-    return [name for name in names if getattr(params, name) != getattr(back, name)]
+    return [name for name in names if _meaning(params, name) != _meaning(back, name)]
+
+
+def _meaning(params: SamplingParams, name: str) -> Any:
+    value = getattr(params, name)
+    if name != "guided_decoding" or value is None:
+        return value
+    # Whether a schema came as text, and who compiles it, makes no difference to the text that it allows.
+    plain = {key: item for key, item in value.to_dict().items() if key not in _COMPILATION}
+    return {**plain, "json": _parsed(plain["json"])}
+
+
+_COMPILATION = {"backend", "backend_was_auto", "disable_fallback"}
+
+
+def _parsed(schema: Any) -> Any:
+    try:
+        return json.loads(schema) if isinstance(schema, str) else schema
+    except ValueError:
+        return schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tirage.dialects.constraints import constraint, schema_text
+from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import BIAS, PENALTY, TEMPERATURE, few_stops, written_bias
 from tirage.dialects.table import Dialect, Entry, Fields, Inexpressible, listed, read_only, same
 from tirage.params import GuidedDecodingParams, SamplingParams
@@ -61,7 +61,7 @@ STRUCTURED_OUTPUTS = Entry(
 
 
 GUIDED = (
-    constraint("guided_json", "json", write=schema_text),
+    constraint("guided_json", "json"),
     constraint("guided_regex", "regex"),
     constraint("guided_choice", "choice"),
     constraint("guided_grammar", "grammar"),

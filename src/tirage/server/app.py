@@ -22,6 +22,7 @@ from tirage.server.errors import add_handlers
 from tirage.server.guard import Guard
 from tirage.server.health import Health
 from tirage.server.logs import escape
+from tirage.server.media import MediaLoader, sampling_rate_of
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
@@ -42,7 +43,7 @@ def create_app(
     """
     app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     state = app.state
-    state.options, state.desk, state.metrics = options, None, Metrics()
+    state.options, state.desk, state.media, state.metrics = options, None, None, Metrics()
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
@@ -84,6 +85,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.health.enter("draining")
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
+    if app.state.media is not None:
+        app.state.media.close()
     if app.state.llm is not None and app.state.own:
         try:
             await asyncio.wait_for(apart(app.state.llm.close), _CLOSE_S)
@@ -111,6 +114,7 @@ async def load(app: FastAPI) -> None:
     progress = state.llm.engine.progress
     state.metrics.watch(progress)
     state.health.watch(progress)
+    state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
     state.desk = Desk(state.llm, state.options, metrics=state.metrics)
     state.health.enter("ready")
     _log.info("ready: %s", state.options.model_name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,9 @@ from fastapi import Request
 from tirage.errors import nearest
 from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
+from tirage.server.media import MediaLoader
 from tirage.server.options import Options
+from tirage.server.strict_json import parse_object
 
 # A body that parses within a millisecond is not worth a thread.
 _SMALL = 64 * 1024
@@ -47,13 +48,17 @@ def id_of(request: Request) -> str:
     return request.scope.get("tirage.id", "")
 
 
+def media_of(request: Request) -> MediaLoader:
+    """What loads the images and sounds of requests; there is one as soon as there is a desk."""
+    return request.app.state.media
+
+
 async def read_json(request: Request) -> dict[str, Any]:
-    """The body, a JSON object; Refusal 400 for anything else."""
-    body = await request.body()
-    value = await asyncio.to_thread(parse, body) if len(body) > _SMALL else parse(body)
-    if not isinstance(value, dict):
-        raise Refusal(400, f"the body must be a JSON object, got {type(value).__name__}")
-    return value
+    """The body, a JSON object; ParamsError for anything else."""
+    body, depth = await request.body(), options_of(request).limits.max_json_depth
+    if len(body) > _SMALL:
+        return await asyncio.to_thread(parse_object, body, depth=depth)
+    return parse_object(body, depth=depth)
 
 
 def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
@@ -61,11 +66,3 @@ def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
     for name in body:
         if name not in known:
             raise Refusal(400, f"field must be a known name, got {name!r:.64}{nearest(name, known)}", param=name[:64])
-
-
-def parse(body: bytes) -> Any:
-    """The value of a JSON text; Refusal 400 with the place of a mistake."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body must be JSON: {error}") from None

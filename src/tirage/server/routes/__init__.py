@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import chat, completions, control, models, status, text
+from tirage.server.routes import chat, completions, control, generate, models, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
+    generate.router,
     status.router,
     text.router,
     completions.router,

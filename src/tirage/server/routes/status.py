@@ -107,12 +107,8 @@ async def server_info(request: Request) -> Response:
         settings[name] = getattr(options, name) is not None
     progress = desk.llm.engine.progress()
     doing = {name: getattr(progress, name) for name in ("waiting", "reading", "running", "started", "completed")}
-    return JSONResponse({
-        "version": tirage.__version__,
-        "status": request.app.state.health.phase,
-        **settings,
-        "engine": doing,
-    })
+    status = request.app.state.health.phase
+    return JSONResponse({"version": tirage.__version__, "status": status, **settings, "engine": doing})
 
 
 def eos_ids(value: Any) -> list[int]:
