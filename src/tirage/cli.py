@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from tirage.errors import ParamsError, TirageError, nearest
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
+from tirage.server.options import FLAGS, Flag, Options, from_environment
 
 if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
@@ -197,6 +199,35 @@ def models() -> None:
 
     for name, description in bundled().items():
         print(f"{name}\t{description}")
+
+
+def serve_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every setting of a server, in place of its `**options`."""
+    parameters = [setting(flag) for flag in FLAGS.values()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def setting(flag: Flag) -> inspect.Parameter:
+    """The command-line option of a server's setting."""
+    kind: Any = list[str] if flag.many else flag.kind
+    shown = "" if flag.default in (None, (), False) else f" (default {flag.default})"
+    words = f"; one of {', '.join(flag.choices)}" if flag.choices else ""
+    info = typer.Option(*flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar)
+    return inspect.Parameter(
+        flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
+    )
+
+
+@app.command()
+@serve_options
+def serve(**options: Any) -> None:
+    """Serve SGLang's, OpenAI's and FastDeploy's routes over HTTP. Progress and notes go to stderr."""
+    from tirage.server import run
+
+    given = {name: value for name, value in options.items() if value is not None}
+    raise typer.Exit(run(Options.of(**from_environment(os.environ) | given)))
 
 
 class Conversation:

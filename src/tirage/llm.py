@@ -235,18 +235,26 @@ class LLM:
         return self._checked(self._open(prompt, resolved, beams=params))
 
     def chat_request(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, *, salt: str = ""
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        salt: str = "",
+        adapter: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Request:
         """A checked request for the assistant's next message; parameters and errors are those of `chat`.
 
-        `salt` is that of `Prompt`.
+        `salt` and `adapter` are those of `Prompt`. `tools` are function definitions in OpenAI's form, `arguments`
+        further variables of the chat template.
         """
         resolved = self._resolve(params, max_tokens=None)
         if self.chat_template.is_plain:
             _log.info("the model has no chat template; using plain `role: content` lines")
-        ids = self.chat_template.encode(messages)
+        ids = self.chat_template.encode(messages, tools=tools, arguments=arguments)
         limit, constrained = self.model.max_length, self._constrain(resolved)
-        inputs = Inputs(token_ids=(), salt=checked_salt(salt))
+        inputs = Inputs(token_ids=(), salt=checked_salt(salt), adapter=adapter)
         return self._checked(
             Request(
                 resolved,

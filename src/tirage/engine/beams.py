@@ -36,7 +36,8 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
     for name, spec in FIELDS.items():
         value = getattr(given, name)
         filters = spec.stage is not None and spec.stage not in EDITS
-        if (filters or name in _BY_BEAMS) and value != spec.default:
+        agreed = value in (spec.default, getattr(beams, name, spec.default))
+        if (filters or name in _BY_BEAMS) and not agreed:
             raise ParamsError(
                 f"{name} must keep its default {spec.default!r} in a beam search, which draws nothing, got {value!r}; "
                 "leave it out or set it in BeamSearchParams"

@@ -24,6 +24,11 @@ class Media:
     def __init__(self, processor: Any, config: Any) -> None:
         self.processor, self._config = processor, config
 
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds it takes; None when it takes none."""
+        return getattr(getattr(self.processor, "feature_extractor", None), "sampling_rate", None)
+
     def read(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
         """The ids and tensors of a text whose marks stand for the `images` and `audio` given, in order.
 
@@ -32,8 +37,8 @@ class Media:
         for name, items in given.items():
             self._check_count(text, name, items)
         present: dict[str, Any] = {name: list(items) for name, items in given.items() if len(items)}
-        if "audio" in present and hasattr(self.processor, "feature_extractor"):
-            present["sampling_rate"] = self.processor.feature_extractor.sampling_rate
+        if "audio" in present and self.sampling_rate is not None:
+            present["sampling_rate"] = self.sampling_rate
         try:
             made = dict(self.processor(text=[text], return_tensors="pt", **present))
         except Exception as error:  # processors refuse in many ways
