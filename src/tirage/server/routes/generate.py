@@ -214,7 +214,7 @@ class Chunks:
         body, ticket = self._body, self._tickets[number]
         text, ids, entries = growth.take(new=body.delta)
         meta = meta_of(ticket, ask, delta.index, len(growth.token_ids))
-        meta["finish_reason"] = finish(delta.finish_reason, delta.stop, growth.token_ids)
+        meta["finish_reason"] = finish(delta.finish_reason, delta.stop, growth.token_ids, ask.patterns)
         if ask.logprobs:
             prompt = ticket.request.prompt_logprobs or ()
             first = ticket.request.prompt_ids[0] if ticket.request.prompt_ids else None

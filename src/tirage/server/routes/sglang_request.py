@@ -52,7 +52,8 @@ class Ask:
     """What one prompt asks for; `media` go into the prompt once they are loaded.
 
     `start` is where prompt log-probabilities begin, None without any. `limited`: the request itself names a number of
-    tokens. `best` is how many hypotheses of a beam search come back, None for all. `where` is the place of its fields.
+    tokens. `best` is how many hypotheses of a beam search come back, None for all. `patterns` are its `stop_regex`.
+    `where` is the place of its fields.
     """
 
     prompt: Prompt
@@ -66,6 +67,7 @@ class Ask:
     interval: int = 1
     limited: bool = False
     best: int | None = None
+    patterns: tuple[str, ...] = ()
     where: str = ""
 
     @property
@@ -294,13 +296,13 @@ def read_ask(
     )
     reading = GENERATE.read(rest, where=where, known=(*special, *NAMES), defaults=defaults, lenient=lenient)
     check_stops(reading.params, where, options)
-    params = with_processor(reading.params, given["custom_logit_processor"], reading.given.get("custom_params"), where)
     if given["custom_logit_processor"] is not None and not options.enable_custom_logit_processor:
         raise DialectError(
             "custom_logit_processor must be left out, for this server was started without "
             "--enable-custom-logit-processor; ask the operator for it",
             "custom_logit_processor",
         )
+    params = with_processor(reading.params, given["custom_logit_processor"], reading.given.get("custom_params"), where)
     params, start = with_logprobs(params, given, mode=reading.given.get("logprobs_mode"))
     ask = Ask(
         prompt=replace(prompt, adapter=adapter_of(given["lora_path"])),
@@ -311,6 +313,7 @@ def read_ask(
         hidden_states=given["return_hidden_states"],
         interval=one(f"{where}stream_interval", special["stream_interval"], INTERVAL, None) or 1,
         limited=reading.given.get("max_new_tokens") is not None,
+        patterns=tuple(reading.given.get("stop_regex") or ()),
         where=where,
     )
     return with_beams(ask, special["beam_width"], "n" in reading.given), tuple(where + n for n in reading.ignored)
