@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import control, generate, status, text
+from tirage.server.routes import chat, completions, control, generate, models, status, text
 
 ROUTERS: tuple[APIRouter, ...] = (
     generate.router,
     status.router,
     text.router,
+    completions.router,
+    chat.router,
+    models.router,
     control.router,
 )
 """Every router of the application, in the order of the documentation."""
