@@ -470,3 +470,40 @@ def test_every_answer_is_strict_json(server: Server) -> None:
     answer = json.loads(server.post("/generate", body).text, parse_constant=no_constant)
     values = [entry[0] for top in answer["meta_info"]["output_top_logprobs"] for entry in top]
     assert all(math.isfinite(value) for value in values)
+
+
+# --- parameters in force -------------------------------------------------------------------------------------------
+
+
+def test_the_parameters_in_force_come_along_once_per_prompt(server: Server) -> None:
+    body = {"text": ["One day", "The dog"], "sampling_params": {"n": 2, "max_new_tokens": 3}}
+    answers = ask(server, **body, return_effective_params=True)
+    records = [answer["effective_params"] for answer in answers if "effective_params" in answer]
+    assert [index for index, answer in enumerate(answers) if "effective_params" in answer] == [0, 2]
+    assert [record["params"]["semantics"] for record in records] == ["sglang"] * 2
+    assert [record["params"]["seed"] for record in records] == [answers[i]["meta_info"]["seed"] for i in (0, 2)]
+    chunks = events(server, **body, return_effective_params=True)
+    streamed = [chunk["effective_params"] for chunk in chunks if "effective_params" in chunk]
+    assert len(streamed) == 2
+    assert all(record["params"]["max_tokens"] == 3 for record in streamed)
+    single = events(server, sampling_params={"beam_width": 2, "max_new_tokens": 3}, return_effective_params=True)
+    assert single[-1]["effective_params"]["beams"]["beam_width"] == 2
+
+
+def test_the_document_describes_the_body(server: Server) -> None:
+    paths = server.get("/openapi.json").json()["paths"]["/generate"]
+    assert set(paths) == {"post", "put"}
+    for method in paths.values():
+        schema = method["requestBody"]["content"]["application/json"]["schema"]
+        assert {"text", "input_ids", "sampling_params", "rid", "return_logprob", "stream"} <= set(schema["properties"])
+        sampling = schema["properties"]["sampling_params"]["anyOf"][0]
+        assert {"max_new_tokens", "top_p", "json_schema", "beam_width", "stream_interval"} <= set(sampling["properties"])
+
+
+def test_of_two_patterns_the_one_that_matched_is_named(server: Server) -> None:
+    for pattern, text in (("P.r", "Par"), (r"i\w", "is")):
+        sampling = {"temperature": 0, "stop_regex": ["[0-9]{3}", pattern, "zz+"]}
+        answer = ask(server, sampling_params=sampling)
+        end = answer["meta_info"]["finish_reason"]
+        assert (end["matched"], end["matched_text"]) == (pattern, text)
+        assert events(server, sampling_params=sampling)[-1]["meta_info"]["finish_reason"] == end

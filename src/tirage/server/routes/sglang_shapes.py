@@ -111,7 +111,7 @@ class Scores:
 
 
 def entry_of(
-    ticket: Ticket, ask: Ask, body: Body, completion: Completion, sample: Sample, spell: Any
+    ticket: Ticket, ask: Ask, body: Body, completion: Completion, sample: Sample, spell: Any, *, began: float
 ) -> dict[str, Any]:
     """One entry of the answer: the whole of a sample."""
     meta = meta_of(ticket, ask, sample.index, len(sample.token_ids))
@@ -120,7 +120,7 @@ def entry_of(
         ids = completion.prompt_token_ids
         first = ids[0] if ids else None
         meta |= Scores(ask, body, spell).lists(completion.prompt_logprobs or (), first, sample.logprobs or ())
-    meta |= closing(completion, sample, started=completion.timings.total_s)
+    meta |= closing(sample, completion.usage.prompt_tokens, began=began)
     found: dict[str, Any] = {"text": sample.text, "output_ids": list(sample.token_ids), "meta_info": meta}
     if ask.beams is not None:
         meta["beam_results"] = [beam_of(each, ask.patterns) for each in completion.samples[: ask.best]]
@@ -149,17 +149,17 @@ def meta_of(ticket: Ticket, ask: Ask, index: int, tokens: int) -> dict[str, Any]
     }
 
 
-def closing(completion: Completion, sample: Sample, *, started: float) -> dict[str, Any]:
-    """The part of `meta_info` that only the last chunk of a sample has."""
+def closing(sample: Sample, prompt_tokens: int, *, began: float) -> dict[str, Any]:
+    """The part of `meta_info` that only the last chunk of a sample has; `began` is when the request came."""
     found: dict[str, Any] = {
         "weight_versions": [{"version": "default", "start": 0, "end": len(sample.token_ids)}],
-        "e2e_latency": started,
+        "e2e_latency": time.perf_counter() - began,
         "response_sent_to_client_ts": time.time(),
     }
     if sample.grammar_complete is not None:
         found["grammar_complete"] = sample.grammar_complete
     if sample.hidden_states is not None:
-        found["hidden_states"] = ragged(sample.hidden_states, completion.usage.prompt_tokens)
+        found["hidden_states"] = ragged(sample.hidden_states, prompt_tokens)
     return found
 
 
