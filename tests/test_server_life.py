@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -18,10 +19,14 @@ from typing import Any
 import httpx
 import pytest
 from raw_http import connect, read_all, request
-from servers import Server, slow_server
+from servers import SOURCES, Server, slow_server
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 480, "ignore_eos": True}}
 SHORT = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+
+
+HEAVY = f"({'|'.join(f'[a-z]{{{n}}}x' for n in range(1, 90))}){{1,40}}"
+"""A pattern that is tried in a process of its own before it is compiled."""
 
 
 def soon(true: Callable[[], bool], *, within: float = 20.0) -> None:
@@ -116,10 +121,16 @@ def test_a_server_that_loads_can_be_ended(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in another process, which ends by itself."""
+    environ = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, check=False)
+
+
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tirage", "serve", *flags]
-    source = str(Path(__file__).parents[1] / "src")
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": source}, check=False)
+    """`tirage serve` with flags that it cannot begin with."""
+    return run_python("-m", "tirage", "serve", *flags)
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_the_flag() -> None:
@@ -154,6 +165,20 @@ def test_a_processor_that_cannot_be_loaded_ends_the_server_with_its_name() -> No
     ended = serve("--port", "0", "--logits-processor", "mine=no_such_module:x")
     assert ended.returncode == 1
     assert "logits processor 'mine' cannot be loaded from no_such_module:x" in ended.stderr
+
+
+def test_without_the_extra_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['fastapi'] = None; from tirage.cli import main; main(['serve'])"
+    ended = run_python("-c", code)
+    assert ended.returncode == 1
+    assert "pip install 'tirage[serve]'" in ended.stderr
+
+
+def test_a_server_that_others_can_reach_without_a_key_warns() -> None:
+    with Server("tiny", "--host", "0.0.0.0") as server:
+        assert "--api-key asks for a key" in server.log
+    with Server("tiny") as server:
+        assert "--api-key" not in server.log
 
 
 # --- health ------------------------------------------------------------------------------------------------------
@@ -221,7 +246,7 @@ def test_a_client_that_leaves_the_queue_ends_its_request(idle: Server, stream: b
 
 def test_a_client_that_leaves_while_a_grammar_is_compiled_never_runs(idle: Server) -> None:
     before = idle.metric("tirage_engine_started_total")
-    heavy = {"max_new_tokens": 480, "regex": f"({'|'.join(f'[a-z]{{{n}}}x' for n in range(1, 90))}){{1,40}}"}
+    heavy = {"max_new_tokens": 480, "regex": HEAVY}
     leave_after(idle, {**LONG, "sampling_params": heavy}, lambda: idle.metric("tirage_requests_in_flight") >= 1)
     soon(lambda: idle.metric("tirage_requests_in_flight") == 0)
     assert idle.metric("tirage_engine_started_total") - before <= 1
@@ -386,3 +411,16 @@ def test_a_loop_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) 
         Background(server, LONG)
         soon(lambda: busy(server) == 1)
         assert server.stop(within=40) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are listed in /proc")
+def test_a_server_that_has_ended_leaves_no_process_behind() -> None:
+    with Server("tiny") as server:
+        regex = {"max_new_tokens": 4, "regex": HEAVY}
+        assert server.post("/generate", {**LONG, "sampling_params": regex}).status_code in {200, 400}
+        children = [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+        threads = Path(f"/proc/{server.pid}/task").iterdir()
+        children += [int(pid) for one in threads for pid in (one / "children").read_text().split()]
+        assert children
+        assert server.stop() == 0
+        soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
