@@ -58,9 +58,9 @@ class Loop(uvicorn.Server):
 
 def serve(options: Options) -> int:
     """Serves until a signal; the exit status."""
-    set_up(options.log_format, options.log_level)
     check_early(options)
     listener = listen(options)
+    set_up(options.log_format, options.log_level)
     troubles: list[TirageError] = []
 
     def failed(error: TirageError) -> None:
