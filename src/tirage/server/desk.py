@@ -233,10 +233,7 @@ def characters(value: Any) -> int:
 def check_length(call: Call, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
     most = limits.max_chars_per_token * llm.model.max_length
-    if call.prompt is not None:
-        length = len(call.prompt.text or "")
-    else:
-        length = characters([call.messages, call.template_args])
+    length = characters([call.messages, call.template_args] if call.prompt is None else call.prompt.text)
     # A prompt that will be truncated is tokenised as a whole all the same.
     if length > most:
         raise errors.Refusal(
