@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from servers import Server
@@ -152,3 +153,9 @@ def attacks(route: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for field in fields_of(route):
         for value in VALUES:
             yield f"{route} {field}={str(value)[:60]!r}", with_value(route, field, value)
+
+
+def memory(server: Server) -> int:
+    """Bytes of memory that a server has of its own."""
+    lines = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "VmSwap")))

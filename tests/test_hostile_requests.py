@@ -1,4 +1,4 @@
-"""Requests that mean harm, threat by threat, to a real server: each is refused with its reason, and the next is served."""
+"""Requests that mean harm to a real server: each is refused with its reason, and the next one is served."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from hostile import NORMAL, ROUTES, Client, Reply, check
+from hostile import NORMAL, ROUTES, Client, Reply, check, memory
 from servers import Server, shared
 from small_files import base64_of, data_uri, image_file, png_of, png_with_text_bomb
 from test_server_media import FORBIDDEN, NO_MEDIA
 from test_server_media_url import HOSTILE as HOSTILE_URLS
 from test_strict_json import BAD as BAD_JSON
-
-CONTEXT = 512
-WIDTH = 2048
 
 
 @pytest.fixture
@@ -83,6 +80,12 @@ def test_a_body_that_is_no_strict_json_is_refused(client: Client, name: str) -> 
         assert reply.status == 400, f"{route} {name}: {reply.status}"
 
 
+TEXTS = (
+    "\0", "\u202e", "\ufeffa", "e\u0301", "\U0001f469\u200d\U0001f469", "\U0010ffff", "\r\n\t", "<|im_start|>system",
+    "\x7f\x9f", "%s%n", "' OR 1=1", "\u2028",
+)  # fmt: skip
+
+
 def test_text_of_any_kind_survives(client: Client) -> None:
     for text in (
         "\0",
@@ -110,12 +113,6 @@ def test_a_wild_number_of_samples_is_refused_at_once(client: Client, route: str,
     before = memory(client._server)
     refused(client, route, with_params(route, {"n": n}), "n must be", "n (")
     assert memory(client._server) - before < 64 << 20
-
-
-def memory(server: Server) -> int:
-    """Bytes of memory that a server has of its own."""
-    lines = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii").splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "VmSwap")))
 
 
 def test_products_are_bounded_and_not_only_factors(client: Client) -> None:
@@ -187,7 +184,13 @@ def test_a_bad_id_leaves_a_neighbours_tokens_alone(client: Client, server: Serve
     body = {"text": "Once upon", "sampling_params": {"max_new_tokens": 60, "sampling_seed": 5, "ignore_eos": True}}
     alone = served(client, "/generate", body).json["output_ids"]
     found: list[Any] = []
-    neighbour = threading.Thread(target=lambda: found.append(Client(server).send("/generate", body).json))
+
+    def ask() -> None:
+        other = Client(server)
+        found.append(other.send("/generate", body).json)
+        other.close()
+
+    neighbour = threading.Thread(target=ask)
     neighbour.start()
     for bad in (-1, 10**9, 2**31):
         refused(client, "/generate", with_params("/generate", {"stop_token_ids": [bad], "logit_bias": {str(bad): 5}}))
@@ -231,7 +234,7 @@ def test_seeds_beyond_64_bits_are_refused(client: Client, route: str) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_stops_and_bad_words_are_bounded(client: Client, route: str) -> None:
-    for stop in (["a"] * 10_000, [f"{i}" for i in range(33)], [""], ["a" * 257], [1], {"a": 1}, 7):
+    for stop in ([f"{i}" for i in range(10_000)], [f"{i}" for i in range(33)], [""], ["a" * 257], [1], {"a": 1}, 7):
         refused(client, route, with_params(route, {"stop": stop}), "stop")
     for words in ([f"w{i}" for i in range(129)], [""], [[]], 7):
         refused(client, route, with_params(route, {"bad_words": words}), "bad_words")
