@@ -42,7 +42,7 @@ from tirage.models import (
     read_tokenizer_settings,
 )
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.text import ChatTemplate, Tokenizer, load_tokenizer, wrap_tokenizer
+from tirage.text import ChatTemplate, Tokenizer, load_tokenizer, take_media, wrap_tokenizer
 
 if TYPE_CHECKING:
     from tirage.tracing import Explanation
@@ -241,9 +241,9 @@ class LLM:
         resolved = self._resolve(params, max_tokens=None)
         if self.chat_template.is_plain:
             _log.info("the model has no chat template; using plain `role: content` lines")
-        ids = self.chat_template.encode(messages, tools=tools, arguments=arguments)
+        ids, inputs = self._read_messages(messages, {"tools": tools, "arguments": arguments})
+        inputs = replace(inputs, salt=checked_salt(salt), adapter=adapter)
         limit, constrained = self.model.max_length, self._constrain(resolved)
-        inputs = Inputs(token_ids=(), salt=checked_salt(salt), adapter=adapter)
         return self._checked(
             Request(
                 resolved,
@@ -319,6 +319,17 @@ class LLM:
         Batch(self.model.vocab_size, 1).add(request.params, request.prompt_ids)
         self.engine.model.check(request.inputs)
         return request
+
+    def _read_messages(self, messages: Sequence[Message], told: Mapping[str, Any]) -> tuple[list[int], Inputs]:
+        """The ids of a conversation, and what the model reads besides them."""
+        bare, media = take_media(messages) if isinstance(messages, (list, tuple)) else (messages, {})
+        if not any(media.values()):
+            return self.chat_template.encode(messages, **told), Inputs(token_ids=())
+        model = self.engine.model
+        # A model of text alone refuses here, before its template meets parts that it does not know.
+        text = self.chat_template.text_with_media(bare, model.media_marks, **told) if model.media_marks else ""
+        read = model.read_media(text, media)
+        return list(read.token_ids), read
 
     def _read_prompt(self, given: Prompt) -> tuple[list[int], Inputs]:
         """The prompt's ids, and what the model reads besides them."""

@@ -50,6 +50,11 @@ class PlainModel:
             if present:
                 raise ParamsError(f"{name} must not be given, this model takes text and token ids only")
 
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """None: the model takes text alone."""
+        return {}
+
     def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
         """ParamsError, always."""
         name = next(name for name, items in given.items() if len(items))

@@ -90,6 +90,11 @@ class StepModel(Model, Protocol):
     Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread.
     """
 
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """What stands for an `image` and for an `audio` in a text; none for a model of text alone."""
+        ...
+
     def check(self, inputs: Inputs) -> None:
         """Raises ParamsError for inputs that this model cannot read; computes nothing."""
         ...

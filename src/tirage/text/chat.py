@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirage.errors import ParamsError
-from tirage.text.control import ControlTokens
-from tirage.text.messages import Message, check_messages, check_tools
+from tirage.text.control import ControlTokens, Guarded
+from tirage.text.messages import Message, check_messages, check_tools, with_names
 from tirage.text.template import Template
 from tirage.text.tokenizer import Tokenizer
 from tirage.text.toolprompt import describe_tools
@@ -73,13 +73,38 @@ class ChatTemplate:
 
         Takes and raises what `render` does; a role that spells a control token is refused too.
         """
-        given = self._read(messages, tools, arguments)
+        guarded = self._guard(self._read(messages, tools, arguments))
+        text = self._render(guarded.content, add_generation_prompt)
+        return guarded.encode(text, add_special_tokens=self.is_plain)
+
+    def text_with_media(
+        self,
+        messages: Sequence[Message],
+        marks: Mapping[str, str],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a conversation with parts of type `image` and `audio`, for a model's processor.
+
+        `marks` are what the processor looks for, by type; a template that knows parts writes them itself. Raises what
+        `encode` does, and ParamsError where a client's text spells a control token: the processor could not tell.
+        """
+        told, names = (messages, {}) if "type" in self.source else with_names(messages, marks)
+        guarded = self._guard(self._read(told, tools, arguments))
+        text = guarded.text(self._render(guarded.content, True))
+        for name, mark in names.items():
+            text = text.replace(name, mark)
+        # A processor puts the BOS before a text itself, where its tokenizer does.
+        bos = self._tokenizer.bos_token
+        adds = bool(bos) and self._tokenizer.encode("")[:1] == self._tokenizer.encode(bos, add_special_tokens=False)
+        return text.removeprefix(bos) if adds else text
+
+    def _guard(self, given: Mapping[str, Any]) -> Guarded:
         for message in given["messages"]:
             if self._control.spelled_in(message["role"]):
                 raise ParamsError(f"role must not hold special tokens, got {message['role']!r}")
-        guarded = self._control.guard(given)
-        text = self._render(guarded.content, add_generation_prompt)
-        return guarded.encode(text, add_special_tokens=self.is_plain)
+        return self._control.guard(given)
 
     def _read(
         self,

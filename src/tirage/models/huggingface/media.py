@@ -29,6 +29,12 @@ class Media:
         """Samples per second of the sounds it takes; None when it takes none."""
         return getattr(getattr(self.processor, "feature_extractor", None), "sampling_rate", None)
 
+    @property
+    def marks(self) -> dict[str, str]:
+        """What stands for an `image` and for an `audio` in a text, where the processor takes them."""
+        found = {kind: getattr(self.processor, f"{kind}_token", None) for kind in _KINDS.values()}
+        return {kind: mark for kind, mark in found.items() if isinstance(mark, str)}
+
     def read(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
         """The ids and tensors of a text whose marks stand for the `images` and `audio` given, in order.
 

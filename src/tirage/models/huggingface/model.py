@@ -108,6 +108,11 @@ class HuggingFaceModel:
             if np.ndim(inputs.embeds) != 2 or np.shape(inputs.embeds)[1] != width:
                 raise ParamsError(f"prompt embeds must have shape [T, {width}], got {list(np.shape(inputs.embeds))}")
 
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """What stands for an `image` and for an `audio` in a text; none for a model of text alone."""
+        return {} if self.media is None else self.media.marks
+
     def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
         """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
         if self.media is None:

@@ -13,8 +13,9 @@ from tirage.engine import Completion, Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
-from tirage.server.asking import desk_of, read_json
+from tirage.server.asking import desk_of, media_of, read_json
 from tirage.server.desk import Call, Desk
+from tirage.server.media import load_messages
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
@@ -43,7 +44,8 @@ async def chat(request: Request) -> Response:
     tools = read_tools(
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
     )
-    call = call_of(asked, tools, desk)
+    messages = None if own["messages"] is None else await load_messages(media_of(request), own["messages"])
+    call = call_of(asked, messages, tools, desk)
     visit = await admitted([call], asked, desk, request, prompt="messages")
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
@@ -51,18 +53,18 @@ async def chat(request: Request) -> Response:
     return sse.Answer(visit, lambda results: answer(results[0], head, asked, visit, tools), headers=headers)
 
 
-def call_of(asked: Asked, tools: Tools, desk: Desk) -> Call:
+def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, desk: Desk) -> Call:
     """The call of a chat; DialectError for fields that contradict each other."""
     own = asked.own
     params, adapter = params_of(asked, tools, desk), adapter_of(asked, desk)
     if own["prompt_token_ids"] is not None:
-        if own["messages"]:
+        if messages:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
         return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
-    if own["messages"] is None:
+    if messages is None:
         raise DialectError("messages must be given, got none", "messages")
     arguments = template_args(asked, tools)
-    return Call(messages=own["messages"], template_args=arguments, params=params, adapter=adapter)
+    return Call(messages=messages, template_args=arguments, params=params, adapter=adapter)
 
 
 def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:

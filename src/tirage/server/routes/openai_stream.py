@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ class Choice:
         return taken
 
 
-class ChunkSpeaker:
+class ChunkSpeaker(ABC):
     """Words a stream; a subclass says what the choice of a chunk looks like.
 
     A sample that fails ends without a finish reason; when all others have ended, an error is the last event.
@@ -124,15 +125,15 @@ class ChunkSpeaker:
         """The chunk of a text alone as JSON made ahead; None when it must be made part by part."""
         return None
 
+    @abstractmethod
     def parts(
         self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
     ) -> Iterable[dict[str, Any]]:
         """Choices that hold new text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
         """Choices that end one."""
-        raise NotImplementedError
 
 
 class Mold:
