@@ -80,10 +80,25 @@ def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:
                 "tool_choice must not force a call under another constraint, got both; leave one out", "tool_choice"
             )
         params = params.replace(guided_decoding=constraint)
+    if asked.own["reasoning_max_tokens"] is not None:
+        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], desk)
     if tools.mark in desk.llm.tokenizer.special_spellings:
         # The mark of a call is a special token of this model; left out of the text, the call could not be told.
         params = params.replace(skip_special_tokens=False)
     return params
+
+
+def with_thinking_budget(params: SamplingParams, most: int, desk: Desk) -> SamplingParams:
+    """The parameters with a processor that ends the model's thoughts after so many tokens."""
+    raw = desk.llm.tokenizer.raw
+    ids = [raw.token_to_id(mark) if hasattr(raw, "token_to_id") else None for mark in ("<think>", "</think>")]
+    if None in ids:
+        raise DialectError(
+            "reasoning_max_tokens must be left out for a model that has no tokens <think> and </think>",
+            "reasoning_max_tokens",
+        )
+    given = {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}
+    return params.replace(logits_processors=(*params.logits_processors, ("thinking_budget", given)))
 
 
 def template_args(asked: Asked, tools: Tools) -> dict[str, Any]:

@@ -39,9 +39,32 @@ async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Req
     """The running calls; a refusal names the field that the client sent. `prompt` is that of the prompt."""
     options = {"tenant": tenant_of(request), "route": request.scope["path"], "rid": asked.rid}
     try:
-        return await desk.admit(calls, stream=asked.own["stream"], **options)
+        visit = await desk.admit(calls, stream=asked.own["stream"], **options)
     except (ParamsError, GrammarError) as error:
         raise spelled(error, asked, prompt) from error
+    check_room(visit, asked)
+    return visit
+
+
+def check_room(visit: Visit, asked: Asked) -> None:
+    """Refusal for more tokens than the context has room for, where the request itself asks for them.
+
+    FastDeploy takes such a number for what there is room for.
+    """
+    name = next((name for name in ("max_completion_tokens", "max_tokens") if name in asked.sources), None)
+    if asked.fastdeploy or name is None:
+        return
+    for ticket in visit.tickets:
+        wanted, room = ticket.request.params.max_tokens, ticket.request.limit
+        if wanted is not None and wanted > room:
+            visit.abort()
+            raise Refusal(
+                400,
+                f"{name} must be at most {room}, what a prompt of {ticket.request.inputs.length} tokens leaves of the "
+                f"context, got {wanted}; ask for fewer or shorten the prompt",
+                param=name,
+                code="context_length_exceeded",
+            )
 
 
 def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Refusal:
@@ -78,4 +101,5 @@ def extras_of(asked: Asked, visit: Visit) -> dict[str, Any]:
     """What the answer holds besides OpenAI's keys because the request asked for it."""
     if not asked.own["return_effective_params"]:
         return {}
-    return {"effective_params": [ticket.request.params.to_dict() for ticket in visit.tickets]}
+    told = [ticket.request.params.to_dict() for ticket in visit.tickets]
+    return {"effective_params": told[0] if len(told) == 1 else told}
