@@ -26,6 +26,7 @@ from tirage.server.media import MediaLoader, sampling_rate_of
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
+from tirage.server.replay import mark_of
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
 
 T = TypeVar("T")
@@ -104,6 +105,7 @@ async def load(app: FastAPI) -> None:
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
         await apart(probe, state.llm)
+        mark = await apart(mark_of, state.llm, state.options.model_name)
     except Exception as error:
         state.health.enter("failed")
         known = error if isinstance(error, TirageError) else TirageError(f"the model cannot be loaded: {error!r}")
@@ -115,7 +117,7 @@ async def load(app: FastAPI) -> None:
     state.metrics.watch(progress)
     state.health.watch(progress)
     state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
-    state.desk = Desk(state.llm, state.options, metrics=state.metrics)
+    state.desk = Desk(state.llm, state.options, metrics=state.metrics, mark=mark)
     state.health.enter("ready")
     _log.info("ready: %s", state.options.model_name)
 

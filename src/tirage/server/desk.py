@@ -19,6 +19,7 @@ from tirage.server import client, errors
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Limits, Options, check_limit
+from tirage.server.replay import Mark
 from tirage.server.visit import Ticket, Visit
 
 T = TypeVar("T")
@@ -60,8 +61,8 @@ class Arrival:
 class Desk:
     """Admits calls: checks their number, prepares them in a pool of threads, and hands them to the engine."""
 
-    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics) -> None:
-        self.llm, self.options, self.metrics = llm, options, metrics
+    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: Mark) -> None:
+        self.llm, self.options, self.metrics, self.mark = llm, options, metrics, mark
         self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="tirage-desk")
         self._arrivals: set[Arrival] = set()
         self._visits: set[Visit] = set()
@@ -86,7 +87,7 @@ class Desk:
         except UnavailableError:
             self.metrics.refused()
             raise
-        tickets = [Ticket.of(call, handle) for call, handle in zip(calls, handles, strict=True)]
+        tickets = [Ticket.of(call, handle, self.mark) for call, handle in zip(calls, handles, strict=True)]
         visit = Visit(tickets, tenant=tenant, rid=rid, over=self._over)
         self._visits.add(visit)
         visit.expire_after(self.options.limits.request_timeout)
