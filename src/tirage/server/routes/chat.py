@@ -16,6 +16,7 @@ from tirage.server import sse
 from tirage.server.asking import desk_of, media_of, read_json
 from tirage.server.desk import Call, Desk
 from tirage.server.media import load_messages
+from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
@@ -35,7 +36,7 @@ from tirage.server.visit import Ticket, Visit
 router = APIRouter(tags=["openai"])
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", openapi_extra=body_schema(CHAT.fields, CHAT.openai))
 async def chat(request: Request) -> Response:
     """The assistant's next message, as JSON or as a stream."""
     desk, body = desk_of(request), await read_json(request)
@@ -115,7 +116,7 @@ def answer(result: Completion, head: Head, asked: Asked, visit: Visit, tools: To
     choices = [
         {"index": index, **choice_of(sample, result, asked, tools)} for index, sample in enumerate(result.samples)
     ]
-    more = extras_of(asked, visit)
+    more = extras_of(asked, visit.tickets)
     if asked.params.prompt_logprobs is not None:
         more = {**more, "prompt_logprobs": prompt_logprobs(result.prompt_logprobs)}
     if asked.own["return_token_ids"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,18 +13,19 @@ from tirage.server import errors
 from tirage.server.asking import options_of, tenant_of
 from tirage.server.desk import Call, Desk
 from tirage.server.errors import Refusal
+from tirage.server.replay import effective
 from tirage.server.routes.models import adapters_of
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head
-from tirage.server.visit import Visit
+from tirage.server.visit import Ticket, Visit
 
 
 def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
     """The beginning of an answer; its id is random and the server's own."""
-    name = desk.options.model_name
-    digest = hashlib.sha256(f"{name} {desk.llm.model.vocab_size} {desk.llm.model.max_length}".encode()).hexdigest()
+    first = visit.tickets[0]
+    fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
     return Head(
-        id=f"{kind}-{visit.tickets[0].id}", created=int(time.time()), model=name, fingerprint=f"fp_{digest[:10]}"
+        id=f"{kind}-{first.id}", created=int(time.time()), model=desk.options.model_name, fingerprint=fingerprint
     )
 
 
@@ -97,9 +97,8 @@ def headers_of(asked: Asked) -> dict[str, str]:
     return {"x-tirage-ignored-fields": "".join(c if c.isprintable() else "?" for c in names)[:1000]}
 
 
-def extras_of(asked: Asked, visit: Visit) -> dict[str, Any]:
+def extras_of(asked: Asked, tickets: Sequence[Ticket]) -> dict[str, Any]:
     """What the answer holds besides OpenAI's keys because the request asked for it."""
     if not asked.own["return_effective_params"]:
         return {}
-    told = [ticket.request.params.to_dict() for ticket in visit.tickets]
-    return {"effective_params": told[0] if len(told) == 1 else told}
+    return {"effective_params": [effective(ticket) for ticket in tickets]}

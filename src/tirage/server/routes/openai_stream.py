@@ -9,6 +9,7 @@ from typing import Any
 from tirage.engine import Completion, Delta
 from tirage.engine.completion import LogprobEntry
 from tirage.server import errors, sse
+from tirage.server.routes.openai_answer import extras_of
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head, shown_entries, usage
 from tirage.server.visit import Ticket
@@ -91,12 +92,15 @@ class ChunkSpeaker(ABC):
                 yield self.chunk(choice, part)
 
     def end(self) -> Iterator[sse.Event]:
-        """The error of a sample that failed, or the usage where it was asked for."""
+        """The error of a sample that failed, or what was asked for besides: usage, effective parameters."""
         if self._failed is not None:
             yield errors.envelope(self._failed)
-        elif self._asked.stream_options["include_usage"]:
-            counted = usage([self._completions[number] for number in range(len(self._tickets))])
-            yield self._head.of(self.kind, [], usage=counted)
+            return
+        more = extras_of(self._asked, self._tickets)
+        if self._asked.stream_options["include_usage"]:
+            more["usage"] = usage([self._completions[number] for number in range(len(self._tickets))])
+        if more:
+            yield self._head.of(self.kind, [], **more)
 
     def chunk(self, choice: Choice, part: dict[str, Any]) -> dict[str, Any]:
         """A chunk with that choice."""
