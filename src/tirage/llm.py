@@ -27,7 +27,7 @@ from tirage.engine import (
     is_one_prompt,
     masks_of,
     sampling_of,
-    search,
+    split_parts,
     stream,
 )
 from tirage.errors import ModelError, ParamsError
@@ -42,7 +42,7 @@ from tirage.models import (
     read_tokenizer_settings,
 )
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.text import ChatTemplate, Tokenizer, load_tokenizer, take_media, wrap_tokenizer
+from tirage.text import ChatTemplate, Tokenizer, load_tokenizer, wrap_tokenizer
 
 if TYPE_CHECKING:
     from tirage.tracing import Explanation
@@ -66,6 +66,8 @@ class LLM:
     samples and beams run at once; more wait their turn, or with `max_waiting` no more requests than that, and the
     next is refused with an UnavailableError.
 
+    No request may fill more than `cache_length` positions, prompt and output together; None is the model's context.
+
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU);
     `device`; `adapters`, LoRA folders by the name that prompts give; `prefix_bytes`, the memory in which earlier
     requests serve later ones that begin alike (256 MiB; 0 is off).
@@ -88,8 +90,11 @@ class LLM:
         device: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         prefix_bytes: int | None = None,
+        cache_length: int | None = None,
     ) -> None:
         check_places(max_running, max_waiting)
+        check_cache_length(cache_length)
+        self.cache_length = cache_length
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
         self.generation_config: dict[str, Any] = {}
@@ -168,6 +173,11 @@ class LLM:
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The assistant's next message in a conversation of {"role", "content"} messages.
 
+        A content is a text or a list of parts in OpenAI's form: {"type": "text", "text": ...}, {"type": "image",
+        "image": ...}, {"type": "audio", "audio": ...}, where an image is a PIL image, uint8 [H, W, 3], or the bytes or
+        data URL of a PNG, JPEG, WebP or GIF, and a sound is floats [samples] at the model's rate or a WAV; "image_url",
+        "audio_url" and "input_audio" are taken too. No file and no URL is opened.
+
         The text stands alone, without the space that would join it to a prompt. Without `params` the model's
         sampling defaults apply and the reply may fill the context.
         """
@@ -188,14 +198,12 @@ class LLM:
 
         `sampling` adds stops, penalties, masks, processors and logprobs; a parameter of it that says how to draw is
         refused by name. Under its `semantics="hf"` penalties change log-probabilities, as in transformers' beams;
-        otherwise they change logits. Nothing is random. Raises ParamsError before anything runs.
+        otherwise they change logits. Nothing is random. A search takes the places of `beam_width` samples; one that
+        is wider than `max_running` runs alone. Raises ParamsError before anything runs.
         """
-        if not isinstance(params, BeamSearchParams):
-            raise ParamsError(f"params must be a BeamSearchParams, got {type(params).__name__}")
         listed = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
-        each = sampling_of(params, sampling)
-        requests = [self.request(prompt, each) for prompt in listed]
-        return [search(self.engine, self.tokenizer, request, params) for request in requests]
+        requests = [self.beam_request(prompt, params, sampling=sampling) for prompt in listed]
+        return finish(self.engine, requests, progress=False)
 
     def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, *, position: int = -1) -> Explanation:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
@@ -231,6 +239,15 @@ class LLM:
         opened = self._open(prompt, self._resolve(params), hidden_states=hidden_states, standalone=standalone)
         return self._checked(opened)
 
+    def beam_request(
+        self, prompt: AnyPrompt, params: BeamSearchParams, *, sampling: SamplingParams | None = None
+    ) -> Request:
+        """A checked request for a beam search; parameters and errors are those of `beam_search`."""
+        if not isinstance(params, BeamSearchParams):
+            raise ParamsError(f"params must be a BeamSearchParams, got {type(params).__name__}")
+        resolved = self._resolve(sampling_of(params, sampling))
+        return self._checked(self._open(prompt, resolved, beams=params))
+
     def chat_request(
         self,
         messages: Sequence[Message],
@@ -249,18 +266,25 @@ class LLM:
         resolved = self._resolve(params, max_tokens=None)
         if self.chat_template.is_plain:
             _log.info("the model has no chat template; using plain `role: content` lines")
-        ids, inputs = self._read_messages(messages, {"tools": tools, "arguments": arguments})
-        inputs = replace(inputs, salt=checked_salt(salt), adapter=adapter)
-        limit, constrained = self.model.max_length, self._constrain(resolved)
+        given = {"tools": tools, "arguments": arguments}
+        parts = split_parts(messages, sampling_rate=self.engine.model.sampling_rate)
+        read = Inputs(token_ids=())
+        if parts.images or parts.audio:
+            model = self.engine.model
+            text = self.chat_template.text_with_media(parts.messages, marks=model.media_marks, **given)
+            media = {"images": parts.images, "audio": parts.audio}
+            read = model.read_media(text, media, special=self.chat_template.is_plain)
+        ids = read.token_ids or self.chat_template.encode(parts.messages, **given)
         return self._checked(
             Request(
                 resolved,
                 self.tokenizer,
                 ids,
-                max_length=limit,
+                max_length=self.model.max_length,
                 context_ids=(),
-                inputs=inputs,
-                constrained=constrained,
+                inputs=replace(read, salt=checked_salt(salt), adapter=adapter),
+                constrained=self._constrain(resolved),
+                cache_length=self.cache_length,
             )
         )
 
@@ -294,7 +318,13 @@ class LLM:
         return checked_stream(self.request(prompt, params))
 
     def _open(
-        self, prompt: AnyPrompt, params: SamplingParams, *, hidden_states: bool = False, standalone: bool = False
+        self,
+        prompt: AnyPrompt,
+        params: SamplingParams,
+        *,
+        hidden_states: bool = False,
+        standalone: bool = False,
+        beams: BeamSearchParams | None = None,
     ) -> Request:
         given = as_prompt(prompt)
         ids, inputs = self._read_prompt(given)
@@ -307,6 +337,8 @@ class LLM:
             context_ids=() if standalone else None,
             inputs=replace(inputs, adapter=given.adapter, salt=given.salt, hidden_states=hidden_states),
             constrained=self._constrain(params),
+            cache_length=self.cache_length,
+            beams=beams,
         )
 
     def _constrain(self, params: SamplingParams) -> Constrained | None:
@@ -331,17 +363,6 @@ class LLM:
         self.engine.model.check(request.inputs)
         return request
 
-    def _read_messages(self, messages: Sequence[Message], told: Mapping[str, Any]) -> tuple[list[int], Inputs]:
-        """The ids of a conversation, and what the model reads besides them."""
-        bare, media = take_media(messages) if isinstance(messages, (list, tuple)) else (messages, {})
-        if not any(media.values()):
-            return self.chat_template.encode(messages, **told), Inputs(token_ids=())
-        model = self.engine.model
-        # A model of text alone refuses here, before its template meets parts that it does not know.
-        text = self.chat_template.text_with_media(bare, model.media_marks, **told) if model.media_marks else ""
-        read = model.read_media(text, media)
-        return list(read.token_ids), read
-
     def _read_prompt(self, given: Prompt) -> tuple[list[int], Inputs]:
         """The prompt's ids, and what the model reads besides them."""
         if len(given.images) or len(given.audio):
@@ -363,6 +384,14 @@ def check_places(max_running: Any, max_waiting: Any) -> None:
     bad = isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 0
     if max_waiting is not None and bad:
         raise ParamsError(f"max_waiting must be an integer of at least 0 or None, got {max_waiting!r}")
+
+
+def check_cache_length(cache_length: Any) -> None:
+    """ParamsError for a number of positions that is none."""
+    if cache_length is None:
+        return
+    if isinstance(cache_length, bool) or not isinstance(cache_length, int) or cache_length < 1:
+        raise ParamsError(f"cache_length must be a positive integer or None, got {cache_length!r}")
 
 
 def checked_stream(request: Request) -> Request:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from tirage.engine.deltas import Deltas
 from tirage.engine.handle import Handle, Wakeups
+from tirage.engine.job import Job
 from tirage.engine.plain import as_step_model
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import Request
-from tirage.engine.scheduler import Job, Scheduler
+from tirage.engine.scheduler import Scheduler
 from tirage.errors import ParamsError, UnavailableError
 from tirage.models import Model
 from tirage.text import Tokenizer
@@ -124,7 +125,7 @@ class Engine:
                 self._over(handle)
             handle.put(delta, self._wakeups)
 
-        job = Job(request, Deltas(request, put, whole=buffer == 0))
+        job = Job(request, Deltas(request, put, whole=buffer == 0 or request.beams is not None))
         return handle, job
 
     def _check_room(self, count: int) -> None:

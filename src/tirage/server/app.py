@@ -31,7 +31,7 @@ from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
 
 T = TypeVar("T")
 # How long the end waits for a thread of the engine that hangs.
-_CLOSE_S = 5.0
+_CLOSE_S = 2.0
 _log = logging.getLogger("tirage.server")
 
 
@@ -48,9 +48,10 @@ def create_app(
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
-    for router in (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ())):
+    routers = (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ()))
+    for router in routers:
         app.include_router(router)
-    state.metrics.know_routes(frozenset(getattr(route, "path", "") for route in app.routes))
+    state.metrics.know_routes(path_of(route) for router in routers for route in router.routes)
     add_middleware(app)
     return app
 
@@ -60,7 +61,7 @@ def add_middleware(app: FastAPI) -> None:
     options, metrics = app.state.options, app.state.metrics
 
     def seen(scope: Scope, status: int, seconds: float) -> None:
-        metrics.answered(scope["path"], status, seconds)
+        metrics.answered(path_of(scope.get("route")), status, seconds)
         write_line(scope, status, seconds)
 
     app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key)
@@ -68,6 +69,11 @@ def add_middleware(app: FastAPI) -> None:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
     app.add_middleware(Guard, options=options, seen=seen)
+
+
+def path_of(route: Any) -> str:
+    """The path of a route as it was declared, such as `/v1/models/{name}`; empty for none."""
+    return getattr(route, "path", "")
 
 
 def write_line(scope: Scope, status: int, seconds: float) -> None:

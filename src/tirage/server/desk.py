@@ -191,6 +191,8 @@ def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
     prompt = dataclasses.replace(call.prompt, salt=tenant)
+    if call.beams is not None:
+        return llm.beam_request(prompt, call.beams, sampling=call.params)
     return llm.request(prompt, call.params, hidden_states=call.hidden_states)
 
 

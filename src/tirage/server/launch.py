@@ -23,7 +23,7 @@ from tirage.server.plugins import read_adapters
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and their clients are told; then connections are cut.
-_FAREWELL_S = 3.0
+_FAREWELL_S = 2.0
 
 
 class Loop(uvicorn.Server):

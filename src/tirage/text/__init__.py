@@ -3,7 +3,6 @@
 from tirage.text.badwords import BadWords
 from tirage.text.chat import ChatTemplate
 from tirage.text.detokenizer import Detokenizer, open_detokenizer
-from tirage.text.messages import take_media
 from tirage.text.stops import Stop, StopChecker
 from tirage.text.tokenizer import Tokenizer, load_tokenizer, wrap_tokenizer
 
@@ -16,6 +15,5 @@ __all__ = [
     "Tokenizer",
     "load_tokenizer",
     "open_detokenizer",
-    "take_media",
     "wrap_tokenizer",
 ]

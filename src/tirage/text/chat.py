@@ -11,7 +11,7 @@ from typing import Any
 
 from tirage.errors import ParamsError
 from tirage.text.control import ControlTokens, Guarded
-from tirage.text.messages import Message, check_messages, check_tools, with_names
+from tirage.text.messages import Message, check_messages, check_tools
 from tirage.text.template import Template
 from tirage.text.tokenizer import Tokenizer
 from tirage.text.toolprompt import describe_tools
@@ -80,25 +80,19 @@ class ChatTemplate:
     def text_with_media(
         self,
         messages: Sequence[Message],
-        marks: Mapping[str, str],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
+        marks: Mapping[str, str],
     ) -> str:
-        """The prompt text of a conversation with parts of type `image` and `audio`, for a model's processor.
+        """The prompt text of a conversation with parts of images or audio, for the model's processor to encode.
 
-        `marks` are what the processor looks for, by type; a template that knows parts writes them itself. Raises what
-        `encode` does, and ParamsError where a client's text spells a control token: the processor could not tell.
+        `marks` spell the places of "image" and "audio" where no template knows parts. Takes and raises what
+        `encode` does; a text that spells a control token is refused, for the processor would read it as one.
         """
-        told, names = (messages, {}) if "type" in self.source else with_names(messages, marks)
-        guarded = self._guard(self._read(told, tools, arguments))
-        text = guarded.text(self._render(guarded.content, True))
-        for name, mark in names.items():
-            text = text.replace(name, mark)
-        # A processor puts the BOS before a text itself, where its tokenizer does.
-        bos = self._tokenizer.bos_token
-        adds = bool(bos) and self._tokenizer.encode("")[:1] == self._tokenizer.encode(bos, add_special_tokens=False)
-        return text.removeprefix(bos) if adds else text
+        guarded = self._guard(self._read(messages, tools, arguments))
+        content = guarded.content if "type" in self.source else with_marks(guarded.content, marks)
+        return guarded.text(self._render(content, add_generation_prompt=True))
 
     def _guard(self, given: Mapping[str, Any]) -> Guarded:
         for message in given["messages"]:
@@ -146,6 +140,17 @@ class ChatTemplate:
             bos_token=self._tokenizer.bos_token,
             eos_token=self._tokenizer.eos_token,
         )
+
+
+def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+    """The conversation with every list of parts as one text, in which marks stand for images and audio."""
+
+    def text_of(content: Any) -> Any:
+        parts = content if isinstance(content, list) else None
+        return content if parts is None else "".join(part.get("text") or marks.get(part["type"], "") for part in parts)
+
+    messages = [{**message, "content": text_of(message["content"])} for message in given["messages"]]
+    return {**given, "messages": messages}
 
 
 def template_text(setting: Any) -> str | None:

@@ -86,7 +86,7 @@ class Guarded:
 
         Text between two of them in which a client has spelled one is encoded by itself, the rest in one go.
         """
-        shown = self._shown()
+        shown = str.maketrans({private: edge for edge, private in self.hidden.items()})
         whole = rendered.translate(shown)
         if len(self.pattern.findall(rendered)) == len(self.pattern.findall(whole)):
             return self.tokenizer.encode(whole, add_special_tokens=add_special_tokens)
@@ -99,14 +99,14 @@ class Guarded:
         return ids + self.tokenizer.encode(whole[start:], add_special_tokens=False)
 
     def text(self, rendered: str) -> str:
-        """A rendered prompt for somebody else to encode; ParamsError when a client has spelled a control token."""
-        shown = self._shown()
-        if self._forged(rendered, shown):
-            raise ParamsError("messages must not spell special tokens beside images or audio; leave them out")
-        return rendered.translate(shown)
+        """The text of a rendered prompt; ParamsError where a client has spelled a control token.
 
-    def _shown(self) -> dict[int, str]:
-        return str.maketrans({private: edge for edge, private in self.hidden.items()})
+        For prompts that something else encodes, which could not tell the client's from the template's.
+        """
+        whole = rendered.translate(str.maketrans({private: edge for edge, private in self.hidden.items()}))
+        if len(self.pattern.findall(rendered)) != len(self.pattern.findall(whole)):
+            raise ParamsError("messages with images or audio must not spell special tokens; leave them out")
+        return whole
 
     def _forged(self, rendered: str, shown: Mapping[int, str]) -> list[tuple[int, int]]:
         """Where the pieces between the template's control tokens are that spell one."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tirage.errors import ParamsError
@@ -57,48 +56,11 @@ def check_content(message: Message, path: str) -> str | list[Any] | None:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(kind, str):
             raise ParamsError(f"{path}.content[{index}] must be a part with a text 'type', got {part!r:.80}")
-        if kind not in ("text", "image", "audio"):
-            raise ParamsError(f"{path}.content[{index}].type must be text, image or audio, got {kind!r:.40}")
         if kind == "text" and not isinstance(part.get("text"), str):
             raise ParamsError(f"{path}.content[{index}] must have a text 'text', got {part!r:.80}")
     if all(part["type"] == "text" for part in content):
         return "\n".join(part["text"] for part in content)
     return [dict(part) for part in content]
-
-
-def take_media(messages: Sequence[Message]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """The messages with bare parts in the place of images and sounds, and these in order, as `images` and `audio`."""
-    found: dict[str, list[Any]] = {"images": [], "audio": []}
-
-    def bare(part: Any) -> Any:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in ("image", "audio") or kind not in part:
-            return part
-        found["images" if kind == "image" else "audio"].append(part[kind])
-        return {"type": kind}
-
-    return [with_content(message, bare) for message in messages], found
-
-
-def with_names(messages: Sequence[Message], marks: Mapping[str, str]) -> tuple[list[Any], dict[str, str]]:
-    """The messages with a name that nobody can guess in the place of each image and sound, and its mark by name."""
-    names: dict[str, str] = {}
-
-    def named(part: Any) -> Any:
-        mark = marks.get(part.get("type", "")) if isinstance(part, Mapping) else None
-        if mark is None:
-            return part
-        name = secrets.token_hex(16)
-        names[name] = mark
-        return {"type": "text", "text": name}
-
-    return [with_content(message, named) for message in messages], names
-
-
-def with_content(message: Any, change: Callable[[Any], Any]) -> Any:
-    """The message with its parts changed; anything else as it is."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return {**message, "content": [*map(change, content)]} if isinstance(content, list) else message
 
 
 def check_calls(calls: Any, path: str) -> list[dict[str, Any]]:
@@ -109,10 +71,10 @@ def check_calls(calls: Any, path: str) -> list[dict[str, Any]]:
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not NAME.fullmatch(name):
             raise ParamsError(f"{path}[{index}] must have a function with a name, got {call!r:.80}")
-        arguments = function.get("arguments", "{}")
-        ready.append({**call, "function": {**function, "arguments": read_arguments(arguments)}})
+        arguments = read_arguments(function.get("arguments", "{}"))
+        ready.append({**call, "function": {**function, "arguments": arguments}})
     return ready
 
 
@@ -149,7 +111,7 @@ def check_tool(tool: Any, path: str) -> dict[str, Any]:
         raise ParamsError(f"{path}.type must be 'function', got {kind!r:.40}")
     function = tool.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not NAME.fullmatch(name):
         raise ParamsError(f"{path}.function.name must be 1 to 64 of a-z, A-Z, 0-9, '_', '-' and '.', got {name!r:.80}")
     for key, kinds, rule in (("description", str, "a text"), ("parameters", Mapping, "a JSON schema")):
         value = function.get(key)

@@ -108,7 +108,7 @@ class Arena:
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self.cache: Any = DynamicCache()
-        self._places = self._columns = 0
+        self._places = self._columns = self._before = 0
 
     def hold(self, rows: Sequence[Any]) -> list[Any]:
         """Makes these the rows of the arena; returns them in the arena's order."""
@@ -135,6 +135,12 @@ class Arena:
         """Notes that every row has one more column."""
         for row in self.rows:
             row.length += 1
+
+    def undo(self) -> bool:
+        """Takes back what a step that failed has written; True, since here that can be done."""
+        for layer in self._shared:
+            layer.end = self._before
+        return True
 
     def release(self, row: Any) -> None:
         """Lets a row go; unless it is closed, it takes its cache along."""
@@ -182,7 +188,7 @@ class Arena:
         self.rows.pop()
 
     def _align(self) -> None:
-        longest = max(row.length for row in self.rows)
+        longest, self._before = max(row.length for row in self.rows), self._end
         for layer in self._shared:
             layer.count, layer.start = len(self.rows), layer.end - longest
 
@@ -250,6 +256,10 @@ class Joined:
         self._width += 1
         for row in self.rows:
             row.length += 1
+
+    def undo(self) -> bool:
+        """False: layers of these classes may keep no trace of what they held before a step that failed."""
+        return False
 
     def release(self, row: Any) -> None:
         """Lets a row go; unless it is closed, it takes its cache along."""
