@@ -497,7 +497,9 @@ def test_the_document_describes_the_body(server: Server) -> None:
         schema = method["requestBody"]["content"]["application/json"]["schema"]
         assert {"text", "input_ids", "sampling_params", "rid", "return_logprob", "stream"} <= set(schema["properties"])
         sampling = schema["properties"]["sampling_params"]["anyOf"][0]
-        assert {"max_new_tokens", "top_p", "json_schema", "beam_width", "stream_interval"} <= set(sampling["properties"])
+        assert {"max_new_tokens", "top_p", "json_schema", "beam_width", "stream_interval"} <= set(
+            sampling["properties"]
+        )
 
 
 def test_of_two_patterns_the_one_that_matched_is_named(server: Server) -> None:
