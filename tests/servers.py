@@ -61,10 +61,14 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def metrics(self) -> dict[str, float]:
+        """The numbers of /metrics by their names, labels included."""
+        lines = (line.rpartition(" ") for line in self.get("/metrics").text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in lines}
+
     def metric(self, name: str) -> float:
-        """A number of /metrics, with the labels in its name if it has any; 0.0 when it is not there."""
-        lines = (line.rpartition(" ") for line in self.get("/metrics").text.splitlines())
-        return next((float(value) for key, _, value in lines if key == name), 0.0)
+        """One of them; 0.0 when it is not there."""
+        return self.metrics().get(name, 0.0)
 
     @property
     def log(self) -> str:
@@ -76,6 +80,10 @@ class Server:
     def wait_until_ready(self) -> None:
         """Returns when the model answers."""
         until(lambda: self.get("/health").status_code == 200, self, "ready")
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Any request."""
+        return self._client.request(method, f"{self.url}{path}", **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """A POST of JSON."""

@@ -428,6 +428,34 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers() -> None:
     found = error("/v1/completions", {"prompt": [5] * 513})
     assert "512" in found["message"]
     assert "513" in found["message"]
+    assert (found["param"], found["code"]) == ("prompt", "context_length_exceeded")
+    found = error("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b " * 400}]})
+    assert (found["param"], found["code"]) == ("messages", "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"guided_regex": "("}, "guided_regex"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}},
+            "response_f",
+        ),
+        ({"structured_outputs": {"json": {"type": 3}}}, "structured_outputs"),
+        ({"logit_bias": {"1536": 1}}, "logit_bias"),
+        ({"bad_words_token_ids": [1622, 25062]}, "bad_words_token_ids"),
+        ({"stop_token_ids": [1536]}, "stop_token_ids"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
+    ],
+)
+def test_a_refusal_at_the_door_of_the_engine_names_the_clients_field(body: dict[str, Any], param: str) -> None:
+    assert error("/v1/chat/completions", {"messages": USER, **body})["param"].startswith(param)
 
 
 def test_effective_parameters_are_told_on_request() -> None:

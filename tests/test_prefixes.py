@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_tokenizers import byte_level_tokenizer
 from small_torch import Numbers, alone, build
 
-from tirage import LLM, Prompt, SamplingParams
+from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.models.huggingface import wrap_module
 from tirage.models.huggingface.prefix import BLOCK, Entry, PrefixStore, common
 
@@ -58,6 +59,36 @@ def test_adapter_media_and_salt_keep_entries_apart() -> None:
         store.add(one)
     assert [store.find(key, ids, 49) for key in keys] == [(entries[key], 49) for key in keys]
     assert store.find(("b", b"", ""), ids, 49) is None
+
+
+def test_two_salts_never_share_and_one_does() -> None:
+    module = build()
+    llm, prompt = llm_of(module), ids_of(40)
+    expected = alone(module, prompt, 12)
+    cached = []
+    for salt in ("alice", "bob", "", "alice", "bob", ""):
+        done = llm.generate(Prompt(token_ids=prompt, salt=salt), GREEDY)[0]
+        assert list(done.token_ids) == expected
+        cached.append(done.usage.cached_tokens)
+    assert cached == [0, 0, 0, 39, 39, 39]
+    llm.engine.flush()
+    assert llm.generate(Prompt(token_ids=prompt, salt="alice"), GREEDY)[0].usage.cached_tokens == 0
+
+
+def test_the_salts_of_chats_keep_their_prefixes_apart() -> None:
+    module = build(vocab_size=280)
+    llm = LLM(wrap_module(module), tokenizer=byte_level_tokenizer())
+    messages = [{"role": "user", "content": "a long enough question, is it not?"}]
+    found = [
+        llm.engine.submit(llm.chat_request(messages, GREEDY, salt=salt)).wait(60) for salt in ("alice", "bob", "alice")
+    ]
+    assert [done.usage.cached_tokens > 0 for done in found] == [False, False, True]
+    assert len({done.token_ids for done in found}) == 1
+
+
+def test_a_salt_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ParamsError, match="prompt salt must be a text, got int"):
+        llm_of(build()).generate(Prompt(token_ids=[5, 6], salt=3), GREEDY)  # type: ignore[arg-type]
 
 
 def test_an_entry_that_goes_on_replaces_the_one_that_it_continues() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
 
 import pytest
 from raw_http import exchange, request, status_of
@@ -35,6 +37,10 @@ ROUTES = {
     "/v1/detokenize": {"post"},
     "/abort_request": {"post"},
     "/generate": {"post", "put"},
+    "/v1/completions": {"post"},
+    "/v1/chat/completions": {"post"},
+    "/v1/models": {"get"},
+    "/v1/models/{name}": {"get"},
 }
 ADMIN_ROUTES = {"/flush_cache": {"post"}}
 
@@ -147,41 +153,107 @@ def test_an_unknown_route_or_method_is_an_error_envelope() -> None:
 
 # --- metrics -----------------------------------------------------------------------------------------------------
 
-LEDGER = {
-    "tirage_prompt_tokens_total": "prompt_tokens",
-    "tirage_completion_tokens_total": "completion_tokens",
-    "tirage_cached_tokens_total": "cached_tokens",
+ASKED = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 20, "ignore_eos": True}}
+USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[Server]:
+    """A server whose numbers are compared before and after."""
+    with Server("tiny", "--max-running", "1", "--max-queue", "0") as server:
+        yield server
+
+
+def settled(server: Server) -> dict[str, float]:
+    """The numbers once nothing is in flight any more: an answer is counted when it has been sent."""
+    deadline = time.monotonic() + 20
+    while (now := server.metrics())["tirage_requests_in_flight"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return now
+
+
+def moved(server: Server, before: dict[str, float]) -> dict[str, float]:
+    """What the numbers grew by."""
+    after = settled(server)
+    return {name: value - before.get(name, 0.0) for name, value in after.items() if value != before.get(name, 0.0)}
+
+
+def test_metrics_count_tokens_and_times_of_what_was_answered(counted: Server) -> None:
+    before = settled(counted)
+    told = [counted.post("/generate", ASKED).json()["meta_info"] for _ in range(3)]
+    grown = moved(counted, before)
+    for name in USAGE:
+        assert grown.get(f"tirage_{name}_total", 0) == sum(one[name] for one in told)
+    assert grown["tirage_engine_output_tokens_total"] == 60
+    assert grown['tirage_samples_total{reason="length"}'] == 3
+    assert grown["tirage_engine_completed_total"] == 3
+    for name in ("time_to_first_token", "inter_token", "prepare"):
+        assert grown[f"tirage_{name}_seconds_count"] == 3
+        assert grown[f"tirage_{name}_seconds_sum"] > 0
+    for name in ("read", "sample", "text", "decode"):
+        assert grown[f"tirage_engine_{name}_s_total"] > 0
+    assert 0 < counted.metric("tirage_engine_sampling_share") < 1
+
+
+def test_streams_are_counted_like_other_answers(counted: Server) -> None:
+    before = settled(counted)
+    text = counted.post("/generate", {**ASKED, "stream": True}).text
+    last = json.loads(text.split("data: ")[-2])["meta_info"]
+    grown = moved(counted, before)
+    assert grown["tirage_completion_tokens_total"] == last["completion_tokens"] == 20
+    assert grown["tirage_time_to_first_token_seconds_count"] == 1
+
+
+def test_metrics_count_constraints_refusals_and_aborts(counted: Server) -> None:
+    before = settled(counted)
+    regex = {"max_new_tokens": 5, "regex": "[a-z ]+"}
+    assert counted.post("/generate", {"text": "a", "sampling_params": regex}).status_code == 200
+    assert counted.post("/generate", {**ASKED, "text": ["a", "b", "c"]}).status_code == 503
+    grown = moved(counted, before)
+    assert grown["tirage_grammar_compile_seconds_count"] == 1
+    assert grown["tirage_refused_total"] == 1
+
+
+PLAIN_CALLS = {
+    "/generate": ASKED,
+    "/tokenize": {"prompt": "a"},
+    "/v1/tokenize": {"prompt": "a"},
+    "/detokenize": {"tokens": [5]},
+    "/v1/detokenize": {"tokens": [5]},
+    "/abort_request": {"rid": "a"},
+    "/v1/completions": {"prompt": "a"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
 }
 
 
-def test_metrics_count_what_was_answered() -> None:
-    with Server("tiny") as server:
-        before = {name: server.metric(name) for name in LEDGER}
-        asked = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 20, "ignore_eos": True}}
-        told = [server.post("/generate", {**asked, "stream": False}).json()["meta_info"] for _ in range(3)]
-        for name, key in LEDGER.items():
-            assert server.metric(name) - before[name] == sum(one[key] for one in told)
-        assert server.metric("tirage_engine_output_tokens_total") == 60 + 1  # one for the probe
-        assert server.metric('tirage_samples_total{reason="length"}') == 3
-        assert server.metric('tirage_requests_total{route="/generate",status="200"}') == 3
-        for name in ("time_to_first_token_seconds", "inter_token_seconds", "prepare_seconds"):
-            assert server.metric(f"tirage_{name}_count") == 3
-        assert 0 < server.metric("tirage_engine_sampling_share") < 1
-        regex = {"max_new_tokens": 5, "regex": "[a-z ]+"}
-        assert server.post("/generate", {"text": "a", "sampling_params": regex}).status_code == 200
-        assert server.metric("tirage_grammar_compile_seconds_count") == 1
+def test_every_route_is_counted_under_its_own_name(counted: Server) -> None:
+    before = settled(counted)
+    for path, methods in ROUTES.items():
+        if path in PLAIN_CALLS:
+            assert counted.post(path, PLAIN_CALLS[path]).status_code == 200
+        else:
+            assert methods == {"get"}
+            counted.get(path.replace("{name}", "tiny"))
+    grown = moved(counted, before)
+    labels = {found[1] for name in grown if (found := re.match(r'tirage_requests_total\{route="([^"]+)"', name))}
+    assert {label.replace(":path", "") for label in labels} == set(ROUTES)
 
 
 def test_no_client_can_make_the_metrics_page_grow() -> None:
     server = shared()
-    for number in range(3):
-        server.get(f"/nowhere/{number}")
-    before = [line.rpartition(" ")[0] for line in server.get("/metrics").text.splitlines()]
-    for number in range(50):
-        server.get(f"/nowhere/{number}", headers={"x-request-id": f"id-{number}"})
-        server.post("/abort_request", {"rid": f"rid-{number}"})
-    after = {line.rpartition(" ")[0] for line in server.get("/metrics").text.splitlines()}
-    assert {line for line in after - set(before) if "abort_request" not in line} == set()
+
+    def names(first: int) -> set[str]:
+        for number in range(first, first + 25):
+            server.get(f"/nowhere/{number}", headers={"x-request-id": f"id-{number}"})
+            server.get(f"/v1/models/{number}")
+            server.post("/abort_request", {"rid": f"rid-{number}"})
+            server.post("/generate", {**PLAIN_CALLS["/generate"], "rid": f"rid-{number}"} if number < 2 else {"x": 1})
+        return set(server.metrics())
+
+    names(0)
+    before = names(25)
+    assert names(50) == before
 
 
 # --- the log -----------------------------------------------------------------------------------------------------

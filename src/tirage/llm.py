@@ -27,6 +27,7 @@ from tirage.engine import (
     is_one_prompt,
     masks_of,
     sampling_of,
+    split_parts,
     stream,
 )
 from tirage.errors import ModelError, ParamsError
@@ -172,6 +173,11 @@ class LLM:
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The assistant's next message in a conversation of {"role", "content"} messages.
 
+        A content is a text or a list of parts in OpenAI's form: {"type": "text", "text": ...}, {"type": "image",
+        "image": ...}, {"type": "audio", "audio": ...}, where an image is a PIL image, uint8 [H, W, 3], or the bytes or
+        data URL of a PNG, JPEG, WebP or GIF, and a sound is floats [samples] at the model's rate or a WAV; "image_url",
+        "audio_url" and "input_audio" are taken too. No file and no URL is opened.
+
         The text stands alone, without the space that would join it to a prompt. Without `params` the model's
         sampling defaults apply and the reply may fill the context.
         """
@@ -260,18 +266,24 @@ class LLM:
         resolved = self._resolve(params, max_tokens=None)
         if self.chat_template.is_plain:
             _log.info("the model has no chat template; using plain `role: content` lines")
-        ids = self.chat_template.encode(messages, tools=tools, arguments=arguments)
-        limit, constrained = self.model.max_length, self._constrain(resolved)
-        inputs = Inputs(token_ids=(), salt=checked_salt(salt), adapter=adapter)
+        given = {"tools": tools, "arguments": arguments}
+        parts = split_parts(messages, sampling_rate=self.engine.model.sampling_rate)
+        read = Inputs(token_ids=())
+        if parts.images or parts.audio:
+            model = self.engine.model
+            text = self.chat_template.text_with_media(parts.messages, marks=model.media_marks, **given)
+            media = {"images": parts.images, "audio": parts.audio}
+            read = model.read_media(text, media, special=self.chat_template.is_plain)
+        ids = read.token_ids or self.chat_template.encode(parts.messages, **given)
         return self._checked(
             Request(
                 resolved,
                 self.tokenizer,
                 ids,
-                max_length=limit,
+                max_length=self.model.max_length,
                 context_ids=(),
-                inputs=inputs,
-                constrained=constrained,
+                inputs=replace(read, salt=checked_salt(salt), adapter=adapter),
+                constrained=self._constrain(resolved),
                 cache_length=self.cache_length,
             )
         )

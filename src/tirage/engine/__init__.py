@@ -6,6 +6,7 @@ from tirage.engine.engine import Engine
 from tirage.engine.guide import Constrained
 from tirage.engine.handle import Handle
 from tirage.engine.job import Job
+from tirage.engine.parts import split_parts
 from tirage.engine.progress import Progress
 from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, checked_salt, is_one_prompt
 from tirage.engine.request import Request
@@ -36,5 +37,6 @@ __all__ = [
     "is_one_prompt",
     "masks_of",
     "sampling_of",
+    "split_parts",
     "stream",
 ]

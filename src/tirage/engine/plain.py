@@ -38,6 +38,7 @@ class PlainModel:
         self.model = model
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self._extend = getattr(model, "extend", None)
+        self.media_marks, self.sampling_rate = dict[str, str](), None
 
     def check(self, inputs: Inputs) -> None:
         """Raises ParamsError for anything besides token ids."""
@@ -51,7 +52,7 @@ class PlainModel:
             if present:
                 raise ParamsError(f"{name} must not be given, this model takes text and token ids only")
 
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
         """ParamsError, always."""
         name = next(name for name, items in given.items() if len(items))
         raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")

@@ -95,8 +95,21 @@ class StepModel(Model, Protocol):
         """Raises ParamsError for inputs that this model cannot read; computes nothing."""
         ...
 
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
-        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        ...
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds that the model takes; None when it takes none."""
+        ...
+
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
+        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit.
+
+        Without `special` the text has its BOS and the like already.
+        """
         ...
 
     def open(self, inputs: Inputs) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirage.errors import ParamsError
-from tirage.text.control import ControlTokens
+from tirage.text.control import ControlTokens, Guarded
 from tirage.text.messages import Message, check_messages, check_tools
 from tirage.text.template import Template
 from tirage.text.tokenizer import Tokenizer
@@ -73,13 +73,32 @@ class ChatTemplate:
 
         Takes and raises what `render` does; a role that spells a control token is refused too.
         """
-        given = self._read(messages, tools, arguments)
+        guarded = self._guard(self._read(messages, tools, arguments))
+        text = self._render(guarded.content, add_generation_prompt)
+        return guarded.encode(text, add_special_tokens=self.is_plain)
+
+    def text_with_media(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        marks: Mapping[str, str],
+    ) -> str:
+        """The prompt text of a conversation with parts of images or audio, for the model's processor to encode.
+
+        `marks` spell the places of "image" and "audio" where there is no template to do it. Takes and raises what
+        `encode` does; a text that spells a control token is refused, for the processor would read it as one.
+        """
+        guarded = self._guard(self._read(messages, tools, arguments))
+        content = guarded.content if self._template is not None else with_marks(guarded.content, marks)
+        return guarded.text(self._render(content, add_generation_prompt=True))
+
+    def _guard(self, given: Mapping[str, Any]) -> Guarded:
         for message in given["messages"]:
             if self._control.spelled_in(message["role"]):
                 raise ParamsError(f"role must not hold special tokens, got {message['role']!r}")
-        guarded = self._control.guard(given)
-        text = self._render(guarded.content, add_generation_prompt)
-        return guarded.encode(text, add_special_tokens=self.is_plain)
+        return self._control.guard(given)
 
     def _read(
         self,
@@ -121,6 +140,17 @@ class ChatTemplate:
             bos_token=self._tokenizer.bos_token,
             eos_token=self._tokenizer.eos_token,
         )
+
+
+def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+    """The conversation with every list of parts as one text, in which marks stand for images and audio."""
+
+    def text_of(content: Any) -> Any:
+        parts = content if isinstance(content, list) else None
+        return content if parts is None else "".join(part.get("text") or marks.get(part["type"], "") for part in parts)
+
+    messages = [{**message, "content": text_of(message["content"])} for message in given["messages"]]
+    return {**given, "messages": messages}
 
 
 def template_text(setting: Any) -> str | None:

@@ -98,6 +98,16 @@ class Guarded:
             start = last
         return ids + self.tokenizer.encode(whole[start:], add_special_tokens=False)
 
+    def text(self, rendered: str) -> str:
+        """The text of a rendered prompt; ParamsError where a client has spelled a control token.
+
+        For prompts that something else encodes, which could not tell the client's from the template's.
+        """
+        whole = rendered.translate(str.maketrans({private: edge for edge, private in self.hidden.items()}))
+        if len(self.pattern.findall(rendered)) != len(self.pattern.findall(whole)):
+            raise ParamsError("messages with images or audio must not spell special tokens; leave them out")
+        return whole
+
     def _forged(self, rendered: str, shown: Mapping[int, str]) -> list[tuple[int, int]]:
         """Where the pieces between the template's control tokens are that spell one."""
         edges = [place for found in self.pattern.finditer(rendered) for place in found.span()]

@@ -28,7 +28,6 @@ StopKind = Literal[
     "non_finite_logits",
     "no_allowed_token",
     "processor_failed",
-    "history_full",
     "model_failed",
     "text_failed",
     "abort",

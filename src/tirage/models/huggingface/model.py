@@ -108,12 +108,22 @@ class HuggingFaceModel:
             if np.ndim(inputs.embeds) != 2 or np.shape(inputs.embeds)[1] != width:
                 raise ParamsError(f"prompt embeds must have shape [T, {width}], got {list(np.shape(inputs.embeds))}")
 
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
         """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
         if self.media is None:
             name = next(name for name, items in given.items() if len(items))
             raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
-        return self.media.read(text, given)
+        return self.media.read(text, given, special=special)
+
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        return {} if self.media is None else self.media.marks
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds that the model takes; None when it takes none."""
+        return None if self.media is None else self.media.sampling_rate
 
     @torch.inference_mode()
     def open(self, inputs: Inputs) -> HuggingFaceRow:

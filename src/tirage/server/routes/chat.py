@@ -13,9 +13,9 @@ from tirage.engine import Completion, Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
-from tirage.server.asking import desk_of, read_json, tenant_of
+from tirage.server.asking import desk_of, read_json
 from tirage.server.desk import Call, Desk
-from tirage.server.routes.openai_answer import adapter_of, extras_of, headers_of, is_lenient, new_head
+from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
@@ -44,8 +44,7 @@ async def chat(request: Request) -> Response:
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
     )
     call = call_of(asked, tools, desk)
-    named = {"tenant": tenant_of(request), "route": "/v1/chat/completions", "rid": asked.rid}
-    visit = await desk.admit([call], stream=own["stream"], **named)
+    visit = await admitted([call], asked, desk, request, prompt="messages")
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
         return sse.Stream(visit, ChatSpeaker(head, asked, visit.tickets, tools), headers=headers)

@@ -14,9 +14,9 @@ from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind
 from tirage.params.rules import shown
 from tirage.server import sse
-from tirage.server.asking import desk_of, read_json, tenant_of
+from tirage.server.asking import desk_of, read_json
 from tirage.server.desk import Call, Desk
-from tirage.server.routes.openai_answer import adapter_of, extras_of, headers_of, is_lenient, new_head
+from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
@@ -41,8 +41,7 @@ async def completions(request: Request) -> Response:
     desk, body = desk_of(request), await read_json(request)
     asked = read_request(COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
     calls = calls_of(asked, desk)
-    named = {"tenant": tenant_of(request), "route": "/v1/completions", "rid": asked.rid}
-    visit = await desk.admit(calls, stream=asked.own["stream"], **named)
+    visit = await admitted(calls, asked, desk, request, prompt="prompt")
     head, headers = new_head("cmpl", visit, desk), headers_of(asked)
     texts = Texts(asked, desk.llm.tokenizer)
     if asked.own["stream"]:

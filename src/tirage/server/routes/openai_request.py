@@ -129,6 +129,8 @@ class Asked:
     params: SamplingParams
     fastdeploy: bool
     ignored: Sequence[str]
+    sources: Mapping[str, Sequence[str]]
+    """For each sampling field that was sent, which of our parameters it sets."""
 
     @property
     def rid(self) -> str | None:
@@ -156,6 +158,7 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         params=clipped(reading.params, llm) if fastdeploy else reading.params,
         fastdeploy=fastdeploy,
         ignored=reading.ignored,
+        sources={name: dialect.entries[name].ours for name in reading.given},
     )
 
 
