@@ -81,6 +81,49 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "unit cycle": {"grammar": 'root ::= x | "a"\nx ::= root'},
     "nowhere": {"grammar": "root ::= x\nx ::= [a] x"},
     "lark nowhere": {"grammar": 'start: "a" x\nx: "b" x'},
+    "integer of 5,000 digits": {"json": '{"const": ' + "9" * 5000 + "}"},
+    "integer of 4,000 digits": {"json": '{"const": ' + "9" * 4000 + "}"},
+    "bound beyond doubles": {"json": '{"minimum": 1e999}'},
+    "deep constant": {"json": '{"const": ' + "[" * 900 + "]" * 900 + "}"},
+    "long enum strings": {"json": {"enum": ["x" * 1000 + str(i) for i in range(240)]}},
+    "anyOf of 3,000": {"json": {"anyOf": [{"properties": {"a": {"const": i}}, "type": "object"} for i in range(3000)]}},
+    "3,000 optional properties": {"json": {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}},
+    "10,000 required names": {"json": {"type": "object", "required": [f"r{i}" for i in range(10_000)]}},
+    "800 patternProperties": {"json": {"patternProperties": {f"^k{i}_[a-z]+$": {} for i in range(800)}}},
+    "19 patterns at once": {"json": {"allOf": [{"type": "string", "pattern": f".*{c}.*"} for c in "abcdefghijklmnopqrs"]
+    }},
+    "chain of 4,000 references": {"json": {"$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(4000)}
+                                           | {"a4000": {"type": "null"}}, "$ref": "#/$defs/a0"}},
+    "5,000 anchors": {"json": {"$defs": {f"d{i}": {"$anchor": f"a{i}"} for i in range(5000)}, "$ref": "#a4999"}},
+    "pointer of 50,000 steps": {"json": {"$ref": "#/" + "a/" * 50_000}},
+    "reference that is no UTF-8": {"json": {"$ref": "#/%ff%fe"}},
+    "tuple of 10,000": {"json": {"prefixItems": [{"type": "integer"}] * 10_000}},
+    "lists of lists of lists": {"json": {"minItems": 1000, "items": {"minItems": 1000, "items": {"minItems": 1000}}}},
+    "200 multipleOf": {"json": {"properties": {f"p{i}": {"multipleOf": 997 + i} for i in range(200)}}},
+    "options of the compiler": {"json": {"x-guidance": {"lenient": True}, "type": "object"}},
+    "letters of either case": {"regex": "(?i)" + "abcdefgh" * 2000},
+    "1,500 classes": {"regex": "".join(f"[{chr(200 + i)}-{chr(4000 + i * 7)}]" for i in range(1500))},
+    "alternatives of dots": {"regex": "|".join(f".*{a}{b}.*" for a in map(chr, range(97, 123)) for b in "abcdefgh")},
+    "counts times counts": {"regex": "([a-z]{1,500}[0-9]{1,500}){1,500}"},
+    "surrogate": {"regex": "\ud800+"},
+    "optional recursion": {"grammar": "root ::= " + " ".join(f'("{i}" root?)?' for i in range(600))},
+    "chain that ends last": {"grammar": "root ::= r0\n" + rules(700, 'r{0} ::= r{1} "a"') + '\nr700 ::= "x"'},
+    "doubling with recursion": {"grammar": 'r0 ::= "x"\n' + rules(500, "r{1} ::= r{0} r{0} root?") + "\nroot ::= r500"},
+    "huge literal": {"grammar": 'root ::= "' + "a" * 16_000 + '" root?'},
+    "lark file": {"grammar": 'start: %json {"$ref": "file:///etc/passwd"}'},
+    "lark import": {"grammar": '%import "/etc/passwd"\nstart: "a"'},
+    "lark counts": {"grammar": "start: /((a{1,1000}){1,1000}){1,1000}/"},
+    "lark negations": {"grammar": "start: A\nA: " + " & ".join(f"~/.*{c}.{{20}}/" for c in "abcdefghijklmnop")},
+    "lark substrings": {"grammar": 'start: %regex {"substring_words": "' + "a b c d " * 1500 + '"}'},
+    "500 tags": {"structural_tag": json.dumps({"type": "structural_tag", "triggers": ["<f"], "structures": [
+        {"begin": f"<f{i}>", "schema": {"properties": {f"p{j}": {} for j in range(10)}}, "end": ">"}
+        for i in range(500)]})},
+    "500 triggers": {"structural_tag": json.dumps({"type": "structural_tag", "structures": [
+        {"begin": f"<f{i}>", "schema": {}, "end": ">"} for i in range(500)],
+        "triggers": [f"<f{i}>" for i in range(500)]})},
+    "3,000 nested formats": {"structural_tag": '{"type":"structural_tag","format":'
+                             + '{"type":"sequence","elements":[' * 3000 + "]}" * 3000 + "}"},
+    "whitespace without measure": {"json": {}, "whitespace_pattern": "(([ ]{0,999}){0,999}){0,999}"},
 }  # fmt: skip
 
 

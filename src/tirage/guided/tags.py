@@ -11,7 +11,7 @@ import json
 from typing import Any, NoReturn
 
 from tirage.errors import GrammarError, nearest
-from tirage.guided.schema import DEPTH, Path, parse_json, read_schema, show
+from tirage.guided.schema import DEPTH, Path, parse_json, read_schema, show, shown
 
 FORMATS: dict[str, dict[str, type]] = {
     "const_string": {"value": str},
@@ -32,7 +32,7 @@ def read_tags(text: str, *, closed: bool = False) -> str:
     """
     given = parse_json(text)
     if not isinstance(given, dict) or given.get("type") != "structural_tag":
-        raise GrammarError('structural_tag must be an object with "type": "structural_tag"')
+        raise GrammarError('structural_tag must be an object with "type": "structural_tag"', place="#")
     if "structures" in given or "triggers" in given:
         check_fields(given, {"structures": list, "triggers": list}, ())
         given = {"type": "structural_tag", "format": newer(given)}
@@ -90,7 +90,8 @@ def read_schema_at(schema: Any, path: Path, closed: bool) -> str:
     try:
         return read_schema(schema, closed=closed)
     except GrammarError as error:
-        fail(path, f"must hold a schema that can be enforced: {error}")
+        inner = (*path, *(part for part in error.place.split("/")[1:] if error.place.startswith("#")))
+        fail(inner, f"must hold a schema that can be enforced: {error}")
 
 
 def check_triggers(given: dict[str, Any], path: Path) -> None:
@@ -125,4 +126,5 @@ _NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 def fail(path: Path, rule: str) -> NoReturn:
     """GrammarError that names the place in the description."""
-    raise GrammarError(f"structural_tag at #{''.join(f'/{part}' for part in path)} {rule}")
+    place = shown(path)
+    raise GrammarError(f"structural_tag at {place} {rule}", place=place)
