@@ -21,8 +21,13 @@ FORMATS: dict[str, dict[str, type]] = {
     "or": {"elements": list},
     "tag": {"begin": str, "content": dict, "end": str},
     "triggered_tags": {"triggers": list, "tags": list},
+    "tags_with_separator": {"tags": list, "separator": str},
+    "any_text": {},
 }
 """Format -> its fields with their types; each has a `type` besides."""
+SWITCHES = {"triggered_tags": ("at_least_one", "stop_after_first"),
+            "tags_with_separator": ("at_least_one", "stop_after_first")}  # fmt: skip
+"""Format -> the fields that may be true; they are false where they are missing."""
 
 
 def read_tags(text: str, *, closed: bool = False) -> str:
@@ -59,8 +64,9 @@ def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
     if kind not in FORMATS:
         hint = nearest(kind, FORMATS) if kind else ""
         fail(path, f"must be one of the formats {', '.join(FORMATS)}, got {show(named)}{hint}")
-    check_fields(given, FORMATS[kind], path)
-    out = dict(given)
+    out = dict.fromkeys(SWITCHES.get(kind, ()), False) | given
+    check_fields(out, FORMATS[kind] | dict.fromkeys(SWITCHES.get(kind, ()), bool), path)
+    check_place(kind, path, given)
     if kind == "json_schema":
         out["json_schema"] = json.loads(read_schema_at(given["json_schema"], (*path, "json_schema"), closed))
     for key in ("elements", "tags"):
@@ -70,9 +76,18 @@ def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
         out["content"] = read_format(given["content"], (*path, "content"), closed)
     if kind == "triggered_tags":
         check_triggers(out, path)
-    if kind == "const_string" and not given["value"]:
-        fail((*path, "value"), "must not be empty")
     return out
+
+
+def check_place(kind: str, path: Path, given: dict[str, Any]) -> None:
+    """GrammarError for free text that nothing ends, and for formats that would be empty."""
+    if kind == "any_text" and path[-1] != "content":
+        fail(path, "must be the content of a tag, whose end ends it; use triggered_tags for free text between tags")
+    if kind == "tag" and given["content"].get("type") == "any_text" and not given["end"]:
+        fail((*path, "end"), "must not be empty after any_text, which nothing else ends")
+    for key in ("value", "separator"):
+        if given.get(key) == "":
+            fail((*path, key), "must not be empty")
 
 
 def read_list(given: dict[str, Any], key: str, path: Path, closed: bool) -> list[dict[str, Any]]:
@@ -121,7 +136,7 @@ def check_fields(given: Any, fields: dict[str, type], path: Path, *, typed: bool
             fail((*path, key), f"must be {_NAMES[kind]}, got {show(given[key])}")
 
 
-_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 
 
 def fail(path: Path, rule: str) -> NoReturn:
