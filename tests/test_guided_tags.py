@@ -53,8 +53,8 @@ FORMATS: list[dict[str, Any]] = [
     *({"type": "tags_with_separator", "separator": ",", "tags": TAGS} | switches for switches in SWITCHES),
     tag("a", {"type": "any_text"}),
     tag("b", {"type": "regex", "pattern": "[x<]{1,3}"}),
-    {"type": "sequence", "elements": [{"type": "regex", "pattern": "x*"}, {"type": "const_string", "value": "x"}, NUMBER]
-    },
+    {"type": "sequence", "elements": [
+        {"type": "regex", "pattern": "x*"}, {"type": "const_string", "value": "x"}, NUMBER]},
     {"type": "or", "elements": [NUMBER, {"type": "regex", "pattern": "[xy]+"}, TAGS[0]]},
     {"type": "sequence", "elements": [{"type": "or", "elements": [TAGS[0], {"type": "const_string", "value": "y"}]},
                                       {"type": "tags_with_separator", "separator": "x", "tags": TAGS[:1]}]},
