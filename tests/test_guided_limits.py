@@ -165,6 +165,94 @@ def test_what_takes_too_long_is_refused_as_such(name: str, compiler: Compiler) -
         compiler.compile(GuidedDecodingParams(**HOSTILE[name]))
 
 
+@pytest.mark.parametrize("count", [127, 128, 129, 2**31 - 1, 2**31, 2**31 + 1, 2**63 - 1, 2**63, 2**63 + 1])
+def test_counts_at_the_edges_of_machine_numbers_cost_nothing(count: int, compiler: Compiler) -> None:
+    before, refused = resident_mb(), 0
+    for mode in (
+        {"json": {"type": "string", "maxLength": count}},
+        {"json": {"type": "string", "minLength": count}},
+        {"json": {"type": "array", "items": {"type": "null"}, "minItems": count}},
+        {"json": {"type": "array", "items": {"type": "null"}, "maxItems": count}},
+        {"json": {"type": "integer", "minimum": -count, "maximum": count}},
+        {"json": {"type": "object", "maxProperties": count}},
+        {"regex": f"a{{1,{count}}}"},
+        {"grammar": f'root ::= x{{1,{count}}}\nx ::= "a" root? "b"'},
+        {"grammar": f"start: /a/{{1,{count}}}"},
+    ):
+        try:
+            matcher = compiler.compile(GuidedDecodingParams(**mode)).matcher()  # type: ignore[arg-type]
+        except (GrammarError, ParamsError):
+            refused += 1
+        else:
+            assert matcher.error == ""
+    assert count >= 2**31 or refused <= 1
+    assert resident_mb() - before < 64
+
+
+@pytest.mark.parametrize("depth", [100, 1000, 5000, 100_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("mode", "opening", "closing"),
+    [
+        ("regex", "(", ")"),
+        ("regex", "(?:", ")"),
+        ("regex", "[", "]"),
+        ("grammar", 'root ::= "x" ' + "(", ")"),
+        ("grammar", 'start: "x" ' + "(", ")"),
+        ("json", '{"items":', "}"),
+        ("json", '{"not":', "}"),
+        ("json", "[", "]"),
+        ("structural_tag", '{"type":"or","elements":[', "]}"),
+    ],
+)
+def test_nesting_of_any_depth_is_compiled_or_refused(
+    mode: str, opening: str, closing: str, depth: int, compiler: Compiler
+) -> None:
+    start, sign = (opening[:-1], "(") if mode == "grammar" else ("", opening)
+    text = start + sign * depth + ("{}" if mode == "json" else '"a"' if mode == "grammar" else "a") + closing * depth
+    assert attempt(compiler, mode, text) in {"compiled", "GrammarError", "ParamsError", "LimitError"}
+    assert attempt(compiler, mode, start + sign * depth) in {"GrammarError", "ParamsError", "LimitError"}
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"json": {"anyOf": [{"type": "object", "properties": {"a": {"const": i}}} for i in range(3000)]}},
+        {"json": {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}},
+    ],
+    ids=["branches", "properties"],
+)
+def test_a_constraint_that_fails_at_its_first_choice_is_refused_at_once(
+    mode: dict[str, Any], compiler: Compiler
+) -> None:
+    with pytest.raises(GrammarError, match=r"schema at # cannot be enforced: .* max is 2000"):
+        compiler.compile(GuidedDecodingParams(**mode))
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ({"regex": ""}, "regex must be a non-empty string"),
+        ({"regex": "(?:)"}, "regex must match some text"),
+        ({"json": ""}, "json must"),
+        ({"grammar": ""}, "grammar must"),
+        ({"structural_tag": ""}, "structural_tag must|schema must be valid JSON"),
+        ({"choice": []}, "choice must be a list of 1 to 4096 non-empty strings"),
+        ({"choice": [""]}, "choice"),
+        ({"json_object": False}, "json_object must"),
+        ({"regex": "a\0"}, "regex must"),
+        ({"json": {}, "regex": "a"}, "exactly one"),
+        ({"json": {}, "structural_tag": "{}"}, "exactly one"),
+        ({}, "exactly one"),
+    ],
+    ids=str,
+)
+def test_constraints_that_say_nothing_are_refused_by_name(
+    mode: dict[str, Any], message: str, compiler: Compiler
+) -> None:
+    with pytest.raises((GrammarError, ParamsError), match=message):
+        compiler.compile(GuidedDecodingParams(**mode))
+
+
 def workers() -> set[str]:
     """Worker processes that this process has started and that still run."""
     found = set()
@@ -195,7 +283,7 @@ def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
     child = Child()
     child.load(LLGUIDANCE)
     with pytest.raises(LimitError):
-        # The alarm inside the child goes off after 0.15 s, long before the parent loses patience.
+        # The alarm inside the child goes off after 0.1 s of work, long before the parent loses patience.
         child.ask({"task": "llguidance", "grammar": slow(), "seconds": 0.1}, 30.0)
     assert not child.usable
     with pytest.raises(LimitError):

@@ -28,7 +28,7 @@ class Guide:
 
     `limit` is the number of tokens the sample may have. `drops_space`: the text loses a space at its start, so no
     token may begin with one. `forcing`: the mask written last leaves nothing but the way to the end; `forced` turns
-    True when a token was taken that way.
+    True when a token was taken that way. SPEC.md S-G3, S-G4, S-G6.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class Compiler:
 
     Keeps the most recently used grammars up to `budget` bytes; a single one may be larger. What cannot be compiled is
     not kept. Safe to call from several threads: those that want the same grammar wait for one compilation and share
-    its outcome.
+    its outcome. SPEC.md S-G5, S-G8.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, budget: int = CACHE_BYTES) -> None:

@@ -1,7 +1,7 @@
 """Constraints that are small enough to be compiled at once, without a trial in a child process.
 
 A bound is on what is read, not on what it means: nothing here is large, and nothing of the kind that multiplies. Such a
-constraint compiles in a few milliseconds (tests/test_guided_small.py has the worst that fit).
+constraint compiles in a few milliseconds (tests/test_guided_small.py has the worst that fit). SPEC.md S-G5.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Two descriptions are understood, both JSON. The older one names tags and triggers,
 `{"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}`. The newer one,
-`{"type": "structural_tag", "format": {...}}`, is a tree of formats; those in FORMATS are enforced.
+`{"type": "structural_tag", "format": {...}}`, is a tree of formats; those in FORMATS are enforced. SPEC.md S-G7.
 """
 
 from __future__ import annotations
