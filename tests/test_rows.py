@@ -24,6 +24,10 @@ REQUIRED |= {f"G-{number:03}" for n, m in GEMMA for number in range(n, m + 1)} |
 REQUIRED |= {"S80", "S81", "S82", "S83", "S84", "F17", "F74"}
 """Guided decoding as SGLang and FastDeploy have it, as far as it is not a matter of their servers."""
 
+SGLANG = ((10, 57), (60, 66), (70, 72), (85, 87), (90, 90))
+REQUIRED |= {f"S{number}" for n, m in SGLANG for number in range(n, m + 1)} | {f"S4{letter}" for letter in "ABCDEF"}
+"""SGLang's `/generate`: fields, parameters, log-probabilities, stops, answers, custom processors, beams."""
+
 
 def read(text: str) -> dict[str, list[str]]:
     """Row -> test ids, from the text of a table; a row given twice is an error."""
