@@ -101,6 +101,7 @@ def serve(name: str) -> None:
     from tirage.server import create_app
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    tirage.warmup()
     app = create_app(open_llm(name))
     print(listener.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listener])
