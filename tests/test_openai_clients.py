@@ -55,9 +55,7 @@ def test_the_official_client_of_the_next_version_works() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not CLIENTS, reason="TIRAGE_TEST_CLIENTS_PYTHON names no interpreter with langchain-openai and litellm"
-)
+@pytest.mark.skipif(not CLIENTS, reason="TIRAGE_TEST_CLIENTS_PYTHON names no interpreter with these clients")
 def test_langchain_and_litellm_work() -> None:
     found = session(CLIENTS, "langchain_session.py", shared().url)
     assert found["langchain"] == {"same": True, "schema": True, "tools": True}
