@@ -81,6 +81,10 @@ class Server:
         """Returns when the model answers."""
         until(lambda: self.get("/health").status_code == 200, self, "ready")
 
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Any request."""
+        return self._client.request(method, f"{self.url}{path}", **options)
+
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """A POST of JSON."""
         return self._client.post(f"{self.url}{path}", json=body, **options)

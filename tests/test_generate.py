@@ -509,3 +509,13 @@ def test_of_two_patterns_the_one_that_matched_is_named(server: Server) -> None:
         end = answer["meta_info"]["finish_reason"]
         assert (end["matched"], end["matched_text"]) == (pattern, text)
         assert events(server, sampling_params=sampling)[-1]["meta_info"]["finish_reason"] == end
+
+
+def test_hostile_stop_patterns_hold_nobody_up(server: Server) -> None:
+    hostile = ["(a|a)*$b", "(x+x+)+y", "([a-z ]+)+[0-9]", "(.*)*#"]
+    sampling = {"max_new_tokens": 200, "ignore_eos": True, "temperature": 1.5}
+    plain = ask(server, sampling_params={**sampling, "sampling_seed": 5})
+    answer = ask(server, sampling_params={**sampling, "sampling_seed": 5, "stop_regex": hostile})
+    assert plain["text"].startswith(answer["text"])
+    # Orders of magnitude above what it takes; a backtracking engine would need years.
+    assert answer["meta_info"]["e2e_latency"] < 60

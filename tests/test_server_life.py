@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -18,10 +19,17 @@ from typing import Any
 import httpx
 import pytest
 from raw_http import connect, read_all, request
-from servers import Server, slow_server
+from servers import SOURCES, Server, slow_server
+
+from tirage.cli import main
+from tirage.server.launch import is_loopback
 
 LONG = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 480, "ignore_eos": True}}
 SHORT = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+
+
+HEAVY = f"({'|'.join(f'[a-z]{{{n}}}x' for n in range(1, 90))}){{1,40}}"
+"""A pattern that is tried in a process of its own before it is compiled."""
 
 
 def soon(true: Callable[[], bool], *, within: float = 20.0) -> None:
@@ -108,6 +116,7 @@ def test_a_server_that_loads_says_so_and_takes_no_requests(tmp_path: Path) -> No
         ]
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_can_be_ended(tmp_path: Path) -> None:
     load = tmp_path / "load"
     load.touch()
@@ -116,20 +125,29 @@ def test_a_server_that_loads_can_be_ended(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tirage", "serve", *flags]
-    source = str(Path(__file__).parents[1] / "src")
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": source}, check=False)
+Ended = tuple[int, str]
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_the_flag() -> None:
+@pytest.fixture
+def serve(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """`tirage serve` with flags that it cannot begin with, in this process: its exit status and stderr."""
+
+    def call(*flags: str) -> Ended:
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", *flags])
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    return call
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_the_flag(serve: Callable[..., Ended]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
-        ended = serve("--port", str(taken.getsockname()[1]))
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("error: 127.0.0.1:")
-    assert "choose another --port" in ended.stderr
+        status, said = serve("--port", str(taken.getsockname()[1]))
+    assert status == 1
+    assert said.startswith("error: 127.0.0.1:")
+    assert "choose another --port" in said
 
 
 @pytest.mark.parametrize(
@@ -140,20 +158,48 @@ def test_a_port_that_is_taken_is_an_error_that_names_the_flag() -> None:
         (("--port", "70000"), "--port must be an integer in [0, 65535], got 70000"),
         (("--lora", "name"), "--lora must be NAME=PATH"),
         (("--media-root", "no/such/folder"), "--media-root must be a folder"),
+        (("--chat-template", "no/such/file"), "--chat-template must be a file"),
         (("--max-n", "0"), "--max-n must be an integer in"),
     ],
 )
-def test_a_start_that_cannot_be_says_why(flags: tuple[str, ...], words: str) -> None:
-    ended = serve("--port", "0", *flags) if "--port" not in flags else serve(*flags)
-    assert ended.returncode in {1, 2}
-    assert words in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_a_start_that_cannot_be_says_why(serve: Callable[..., Ended], flags: tuple[str, ...], words: str) -> None:
+    status, said = serve(*flags)
+    assert status in {1, 2}
+    assert said.startswith("error: ")
+    assert words in said
+
+
+def test_an_unknown_sampling_class_of_fastdeploys_ends_the_start(
+    serve: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FD_SAMPLING_CLASS", "unheard_of")
+    status, said = serve()
+    assert status == 2
+    assert "FD_SAMPLING_CLASS must be one of base" in said
 
 
 def test_a_processor_that_cannot_be_loaded_ends_the_server_with_its_name() -> None:
-    ended = serve("--port", "0", "--logits-processor", "mine=no_such_module:x")
+    environ = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    command = [sys.executable, "-m", "tirage", "serve", "--port", "0", "--logits-processor", "mine=no_such_module:x"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, check=False)
     assert ended.returncode == 1
     assert "logits processor 'mine' cannot be loaded from no_such_module:x" in ended.stderr
+
+
+def test_without_the_extra_the_error_says_what_to_install(
+    serve: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    status, said = serve()
+    assert status == 1
+    assert "pip install 'tirage[serve]'" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("box", False)]
+)
+def test_only_hosts_of_this_machine_are_safe_without_a_key(host: str, alone: bool) -> None:
+    assert is_loopback(host) is alone
 
 
 # --- health ------------------------------------------------------------------------------------------------------
@@ -221,7 +267,7 @@ def test_a_client_that_leaves_the_queue_ends_its_request(idle: Server, stream: b
 
 def test_a_client_that_leaves_while_a_grammar_is_compiled_never_runs(idle: Server) -> None:
     before = idle.metric("tirage_engine_started_total")
-    heavy = {"max_new_tokens": 480, "regex": f"({'|'.join(f'[a-z]{{{n}}}x' for n in range(1, 90))}){{1,40}}"}
+    heavy = {"max_new_tokens": 480, "regex": HEAVY}
     leave_after(idle, {**LONG, "sampling_params": heavy}, lambda: idle.metric("tirage_requests_in_flight") >= 1)
     soon(lambda: idle.metric("tirage_requests_in_flight") == 0)
     assert idle.metric("tirage_engine_started_total") - before <= 1
@@ -295,6 +341,7 @@ def test_keys_do_not_abort_each_others_requests(idle: Server) -> None:
     mine.join(60)
 
 
+@pytest.mark.slow
 def test_a_request_that_takes_too_long_is_ended() -> None:
     with slow_server("--request-timeout", "1") as server:
         late = server.post("/generate", LONG)
@@ -317,6 +364,7 @@ STALLING = {
 """Megabytes of events: more than the system's own buffers hold."""
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_is_cut_off_and_holds_nobody_up() -> None:
     with (
         slow_server("--stall-timeout", "1", step_s=0) as server,
@@ -356,6 +404,7 @@ def test_a_signal_lets_requests_finish_and_takes_no_more(stream: bool) -> None:
             connect(server.port)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_requests_that_outlast_the_draining_end_with_abort(stream: bool) -> None:
     with slow_server("--drain-timeout", "0.5") as server:
@@ -368,6 +417,7 @@ def test_requests_that_outlast_the_draining_end_with_abort(stream: bool) -> None
         assert server.ended() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_the_server_at_once(second: signal.Signals) -> None:
     with slow_server() as server:
@@ -379,6 +429,7 @@ def test_a_second_signal_ends_the_server_at_once(second: signal.Signals) -> None
         assert server.ended() == 128 + second
 
 
+@pytest.mark.slow
 def test_a_loop_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) -> None:
     hang = tmp_path / "hang"
     with slow_server("--drain-timeout", "0.2", hang=hang) as server:
@@ -386,3 +437,17 @@ def test_a_loop_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) 
         Background(server, LONG)
         soon(lambda: busy(server) == 1)
         assert server.stop(within=40) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are listed in /proc")
+def test_a_server_that_has_ended_leaves_no_process_behind() -> None:
+    with Server("tiny") as server:
+        regex = {"max_new_tokens": 4, "regex": HEAVY}
+        assert server.post("/generate", {**LONG, "sampling_params": regex}).status_code in {200, 400}
+        children = [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+        threads = Path(f"/proc/{server.pid}/task").iterdir()
+        children += [int(pid) for one in threads for pid in (one / "children").read_text().split()]
+        assert children
+        assert server.stop() == 0
+        soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))

@@ -14,6 +14,7 @@ from tirage.server.errors import Refusal, clean, envelope, of, of_stop, subject
 from tirage.server.logs import Json, Plain, escape
 from tirage.server.options import FLAGS, LIMIT_FLAGS, Limits, Options, check_limit, from_environment
 from tirage.server.plugins import load_processors, read_adapters
+from tirage.server.reference import filled
 from tirage.text import Stop
 
 DEFAULTS = {
@@ -177,3 +178,11 @@ def test_a_record_of_the_log_is_one_line(form: logging.Formatter) -> None:
 
 def test_escaping_keeps_ordinary_text() -> None:
     assert escape("héllo 日本") == "héllo 日本"
+
+
+def test_the_page_on_serving_lists_every_flag_as_it_is() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert filled(page) == page
+    assert f"| `--max-n` | 128 | {FLAGS['max_n'].help} |" in page
+    with pytest.raises(ValueError, match="no table"):
+        filled("a page")

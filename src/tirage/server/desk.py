@@ -223,14 +223,21 @@ def samples_of(call: Call) -> int:
     return call.beams.beam_width if call.beams is not None else call.params.best_of or call.params.n
 
 
+def characters(value: Any) -> int:
+    """The characters of all texts in a value, whose depth is that of a JSON body."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(characters(each) for pair in value.items() for each in pair)
+    return sum(map(characters, value)) if isinstance(value, (list, tuple)) else 0
+
+
 def check_length(call: Call, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
     most = limits.max_chars_per_token * llm.model.max_length
-    if call.prompt is not None:
-        length = len(call.prompt.text or "")
-    else:
-        length = sum(len(content) for m in call.messages or () if isinstance(content := m.get("content"), str))
-    if length > most and call.params.truncate_prompt_tokens is None:
+    length = characters([call.messages, call.template_args] if call.prompt is None else call.prompt.text)
+    # A prompt that will be truncated is tokenised as a whole all the same.
+    if length > most:
         raise errors.Refusal(
             400,
             f"prompt must hold at most {most} characters, got {length}; the operator can raise it with "
