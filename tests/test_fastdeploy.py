@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from servers import Server, shared
 from small_llama import CONFIG, random_tensors, write_folder
@@ -20,6 +21,7 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
+import tirage
 from tirage import LLM, SamplingParams
 from tirage.text.pieces import byte_level_alphabet
 
@@ -133,6 +135,30 @@ def test_each_method_is_its_preset(method: str) -> None:
     params = {"top_p": 0.6, "top_k": 20, "min_p": 0.01, "temperature": 1.4, "repetition_penalty": 1.1}
     ours = expected(**params, min_tokens=1, semantics=f"fastdeploy-{method}")
     assert text(**params, sampling_method=method) == ours
+
+
+FIVE = [0.5, 0.2, 0.15, 0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("method", "masses", "params", "law"),
+    [
+        ("base", [0.5, 0.3, 0.2], {"top_p": 0.6}, [0.5 / 0.6, 0.1 / 0.6, 0]),
+        ("base_non_truncated", [0.5, 0.3, 0.2], {"top_p": 0.6}, [0.625, 0.375, 0]),
+        ("air", [0.5, 0.3, 0.2], {"top_p": 0.6}, [0.5 / 0.6, 0.1 / 0.6, 0]),
+        ("air", [0.001] * 1000, {"top_p": 0.7005}, [1 / 700.5] * 700 + [0.5 / 700.5] + [0] * 299),
+        ("rejection", FIVE, {"top_p": 0.8, "top_k": 3}, [5 / 7, 2 / 7, 0, 0, 0]),
+        ("rejection", [0.4, 0.3, 0.3], {"top_p": 0.6}, [0.4, 0.3, 0.3]),
+        ("rejection", FIVE, {"min_p": 0.29}, [0.5 / 0.85, 0.2 / 0.85, 0.15 / 0.85, 0, 0]),
+        ("base", FIVE, {"min_p": 0.29, "top_p": 0.8}, [0.5 / 0.68, 0.18 / 0.68, 0, 0, 0]),
+    ],
+)
+def test_each_method_has_the_law_worked_out_by_hand(
+    method: str, masses: list[float], params: dict[str, Any], law: list[float]
+) -> None:
+    logits = np.log(np.array(masses, np.float32))
+    found = tirage.law(logits, SamplingParams(**params, semantics=f"fastdeploy-{method}"))[0]
+    assert found == pytest.approx(law, abs=1e-6)
 
 
 @pytest.mark.slow
