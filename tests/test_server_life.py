@@ -377,6 +377,7 @@ def test_a_reader_that_stops_reading_is_cut_off_and_holds_nobody_up() -> None:
         assert server.post("/generate", SHORT).status_code == 200
         soon(lambda: server.metric("tirage_engine_aborted_total") == 4, within=60)
         soon(lambda: server.metric("tirage_requests_in_flight") == 0)
+        soon(lambda: server.log.count("stopped reading") == 2, within=60)
         assert not read_all(stream).endswith(b"0\r\n\r\n")
         head, _, body = read_all(plain).partition(b"\r\n\r\n")
         assert len(body) < int(re.findall(rb"content-length: (\d+)", head)[0])

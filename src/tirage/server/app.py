@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -16,6 +15,7 @@ from starlette.types import Scope
 from tirage.errors import TirageError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
+from tirage.server.aside import apart
 from tirage.server.auth import Auth
 from tirage.server.desk import Desk
 from tirage.server.errors import add_handlers
@@ -30,7 +30,6 @@ from tirage.server.replay import mark_of
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
 from tirage.warm import warmup
 
-T = TypeVar("T")
 # How long the end waits for a thread of the engine that hangs.
 _CLOSE_S = 2.0
 _log = logging.getLogger("tirage.server")
@@ -93,6 +92,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.health.enter("draining")
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
+    if app.state.desk is not None:
+        app.state.desk.close()
     if app.state.media is not None:
         app.state.media.close()
     if app.state.llm is not None and app.state.own:
@@ -129,26 +130,6 @@ async def load(app: FastAPI) -> None:
     state.desk = Desk(state.llm, state.options, metrics=state.metrics, mark=mark)
     state.health.enter("ready")
     _log.info("ready: %s", state.options.model_name)
-
-
-async def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns, run in a thread of its own that does not keep the process from ending."""
-    loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-    def tell(setter: Callable[[Any], None], value: Any) -> None:
-        if not future.done():
-            setter(value)
-
-    def work() -> None:
-        try:
-            outcome = future.set_result, function(*arguments)
-        except BaseException as error:
-            outcome = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop may be closed by now, and nobody waits
-            loop.call_soon_threadsafe(tell, *outcome)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await future
 
 
 def open_llm(options: Options) -> LLM:

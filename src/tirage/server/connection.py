@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -11,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from tirage.server.errors import Refusal, envelope
 from tirage.server.options import Limits
 
+_log = logging.getLogger("tirage.server")
 # No client of ours sends more in the head of a request.
 HEAD_BYTES = 64 * 1024
 HEADERS = 100
@@ -114,6 +116,7 @@ class Connection(HttpToolsProtocol):
     def _check_stall(self) -> None:
         """Cuts off a client that has read nothing since the last look."""
         if self.transport.get_write_buffer_size() >= self._unsent:
+            _log.info("a client stopped reading and was cut off")
             self.transport.abort()
         else:
             self._watch_stall()

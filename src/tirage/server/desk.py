@@ -24,7 +24,9 @@ from tirage.server.visit import Ticket, Visit
 
 T = TypeVar("T")
 # Threads that tokenise prompts, render templates and compile grammars; more would only wait for the processor.
-_POOL = 6
+_POOL_SIZE = 6
+POOL = "tirage-desk"
+"""How the names of these threads begin."""
 # Deltas that a stream may leave unread before they are put together.
 _BUFFER = 64
 
@@ -63,7 +65,7 @@ class Desk:
 
     def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: Mark) -> None:
         self.llm, self.options, self.metrics, self.mark = llm, options, metrics, mark
-        self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="tirage-desk")
+        self._pool = ThreadPoolExecutor(_POOL_SIZE, thread_name_prefix=POOL)
         self._arrivals: set[Arrival] = set()
         self._visits: set[Visit] = set()
         self._preparing = 0
@@ -121,6 +123,10 @@ class Desk:
         while (self._visits or self._arrivals) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         self.abort_all(reason="drain")
+
+    def close(self) -> None:
+        """Drops what waits in the pool; its threads end with what they are doing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def full(self) -> bool:

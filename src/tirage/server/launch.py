@@ -6,9 +6,9 @@ import asyncio
 import ipaddress
 import logging
 import os
-import signal
 import socket
-import sys
+import threading
+import time
 from types import FrameType
 
 import uvicorn
@@ -18,6 +18,7 @@ from tirage.errors import ModelError, TirageError
 from tirage.models import find_folder
 from tirage.server.app import create_app
 from tirage.server.connection import Connection
+from tirage.server.desk import POOL
 from tirage.server.logs import set_up
 from tirage.server.options import Options
 from tirage.server.plugins import read_adapters
@@ -106,12 +107,15 @@ def check_early(options: Options) -> None:
 
 
 def leave() -> None:
-    """Ends the process now: threads that hang, or still load a model, shall not keep it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Ends the process if a thread that the interpreter would wait for is still at work; returns if there is none."""
+    deadline = time.monotonic() + _FAREWELL_S
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and (not thread.daemon or thread.name.startswith(POOL)):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                _log.error("%s is still at work and is left behind", thread.name)
+                logging.shutdown()
+                os._exit(0)
 
 
 def listen(options: Options) -> socket.socket:

@@ -8,10 +8,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from tirage.server.aside import apart
 from tirage.server.asking import admin_of, check_names, desk_of, options_of, read_json, tenant_of
 from tirage.server.errors import Refusal
 from tirage.server.openapi import TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
+
+# The loop does it between two steps.
+_FLUSH_S = 30.0
 
 router = APIRouter(tags=["control"])
 admin_router = APIRouter(tags=["control"])
@@ -45,7 +49,10 @@ async def abort_request(request: Request) -> Response:
 async def flush_cache(request: Request) -> Response:
     """Drops the prefixes kept for later requests. Needs the admin key."""
     check_admin(request)
-    await asyncio.to_thread(desk_of(request).llm.engine.flush)
+    try:
+        await asyncio.wait_for(apart(desk_of(request).llm.engine.flush), _FLUSH_S)
+    except TimeoutError:
+        raise Refusal(503, "the model's loop does not answer; see /health") from None
     return JSONResponse({"success": True})
 
 
