@@ -243,6 +243,17 @@ def test_a_body_that_hides_its_length_is_cut_off_at_the_limit() -> None:
     assert status_of(answer) == 413
 
 
+def test_a_client_that_goes_on_sending_sees_the_refusal() -> None:
+    whole = b" " * (1 << 20)
+    answer = exchange(shared(*SMALL).port, JSON_HEAD + b"Content-Length: %d\r\n\r\n" % len(whole), whole)
+    assert status_of(answer) == 413
+    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+    answer = exchange(
+        shared(*SMALL).port, JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 16, b"0\r\n\r\n"
+    )
+    assert status_of(answer) == 413
+
+
 def test_a_large_body_is_refused_before_it_is_sent() -> None:
     with connect(shared().port) as connection:
         connection.sendall(JSON_HEAD + b"Content-Length: 34603008\r\nExpect: 100-continue\r\n\r\n")

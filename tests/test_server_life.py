@@ -250,7 +250,7 @@ def leave_after(server: Server, body: dict[str, Any], true: Callable[[], bool]) 
 def test_a_client_that_leaves_while_tokens_come_ends_its_request(idle: Server, stream: bool) -> None:
     aborts = idle.metric('tirage_aborts_total{reason="disconnect"}')
     leave_after(idle, {**LONG, "stream": stream}, lambda: idle.metric("tirage_engine_running") == 1)
-    soon(lambda: busy(idle) == 0, within=5)
+    soon(lambda: busy(idle) == 0)
     soon(lambda: idle.metric('tirage_aborts_total{reason="disconnect"}') == aborts + 1)
 
 
@@ -259,13 +259,13 @@ def test_a_client_that_leaves_the_queue_ends_its_request(idle: Server, stream: b
     running = [Background(idle, {**LONG, "rid": "holder"}) for _ in range(2)]
     soon(lambda: idle.metric("tirage_engine_running") == 2)
     leave_after(idle, {**LONG, "stream": stream}, lambda: idle.metric("tirage_engine_waiting") == 1)
-    soon(lambda: idle.metric("tirage_engine_waiting") == 0, within=5)
+    soon(lambda: idle.metric("tirage_engine_waiting") == 0)
     assert idle.metric("tirage_engine_running") == 2
     assert idle.post("/abort_request", {"rid": "holder"}).json() == {"aborted": ["holder"], "not_found": []}
     assert [one.done().json()["meta_info"]["finish_reason"]["type"] for one in running] == ["abort", "abort"]
 
 
-def test_a_client_that_leaves_while_a_grammar_is_compiled_never_runs(idle: Server) -> None:
+def test_a_client_that_leaves_while_a_grammar_is_compiled_leaves_nothing_running(idle: Server) -> None:
     before = idle.metric("tirage_engine_started_total")
     heavy = {"max_new_tokens": 480, "regex": HEAVY}
     leave_after(idle, {**LONG, "sampling_params": heavy}, lambda: idle.metric("tirage_requests_in_flight") >= 1)

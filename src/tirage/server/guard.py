@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import secrets
@@ -69,7 +70,7 @@ class Guard:
             await refuse(refusal, scope, receive, send)
             return
         try:
-            await self._guarded(scope, body, send)
+            await self._guarded(scope, body, lingering(receive, send, lambda: body.cut))
         finally:
             client.leave()
             self._pending -= body.held
@@ -122,12 +123,15 @@ class Guard:
 
 
 class Body:
-    """The body of a request, with an end to its size and to the time it may take; `held` bytes have come."""
+    """The body of a request, with an end to its size and to the time it may take.
+
+    `held` bytes have come; a body that was `cut` was refused before its end.
+    """
 
     def __init__(self, receive: Receive, limits: Limits, room: Callable[[int], None]) -> None:
         self._receive, self._limits, self._room = receive, limits, room
         self._deadline = asyncio.get_running_loop().time() + limits.body_timeout
-        self._whole, self.held = False, 0
+        self._whole, self.cut, self.held = False, False, 0
 
     async def __call__(self) -> Message:
         if self._whole:
@@ -136,6 +140,7 @@ class Body:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
+            self.cut = True
             raise Refusal(408, "the body of the request took too long", headers={"connection": "close"}) from None
         if message["type"] == "http.request":
             self._count(len(message.get("body", b"")))
@@ -143,9 +148,11 @@ class Body:
         return message
 
     def _count(self, count: int) -> None:
+        self.cut = True
         if self.held + count > self._limits.max_body:
             raise too_large(self._limits)
         self._room(count)
+        self.cut = False
         self.held += count
 
 
@@ -197,22 +204,26 @@ def too_large(limits: Limits) -> Refusal:
 
 
 async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers at once, then reads what still comes for a moment: a client that is cut off would not see it."""
+    """Answers at once, to a request that nothing else will see."""
     refusal.headers.setdefault("connection", "close")
-    last: list[Message] = []
+    await respond(refusal)(scope, receive, lingering(receive, send, lambda: True))
+
+
+def lingering(receive: Receive, send: Send, cut: Callable[[], bool]) -> Send:
+    """A `send` that holds the end of an answer back for a moment, in which the rest of a body that was cut is read.
+
+    A client that is still sending when its connection is closed would not see the answer.
+    """
 
     async def hold(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            last.append({**message, "body": b""})
-            message = {**message, "more_body": True}
+        last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if last and cut():
+            await send({**message, "more_body": True})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    while (await receive()).get("more_body", False):
+                        pass
+            message = {"type": "http.response.body", "body": b""}
         await send(message)
 
-    await respond(refusal)(scope, receive, hold)
-    try:
-        async with asyncio.timeout(_LINGER_S):
-            while (await receive()).get("more_body", False):
-                pass
-    except TimeoutError:
-        pass
-    for message in last:
-        await send(message)
+    return hold
