@@ -116,6 +116,16 @@ def test_a_slow_reader_gets_larger_deltas_and_never_more_than_its_buffer() -> No
     assert deltas[-1].completion == done
 
 
+def test_the_last_delta_stays_the_last_however_deltas_are_merged() -> None:
+    with slow_llm(ALPHABET, pause=0) as llm:
+        handle = llm.engine.submit(llm.request("p", letters(3).replace(n=2)), buffer=2)
+        done, wakeups = handle.wait(60), Wakeups()
+        handle._unread.clear()
+        for index, completion in ((0, None), (1, None), (0, done)):
+            handle.put(Delta(text="x", index=index, completion=completion), wakeups)
+        assert [(delta.index, delta.text, delta.completion) for delta in handle] == [(1, "x", None), (0, "xx", done)]
+
+
 def test_a_slow_reader_does_not_slow_the_others() -> None:
     with slow_llm(ALPHABET, pause=0) as llm:
         unread = llm.engine.submit(llm.request("p", letters(26)), buffer=1)

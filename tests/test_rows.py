@@ -23,6 +23,8 @@ REQUIRED |= {f"G-{number:03}" for n, m in GEMMA for number in range(n, m + 1)} |
 
 REQUIRED |= {"S80", "S81", "S82", "S83", "S84", "F17", "F74"}
 """Guided decoding as SGLang and FastDeploy have it, as far as it is not a matter of their servers."""
+REQUIRED |= {"T11", *(f"T{number}" for number in range(13, 21))}
+"""Hostile constraints: what has brought other servers down."""
 
 REQUIRED |= {"S100", "S101", "S102", "S103", "S104", "X15", "X17", "T5", "T48"}
 """OpenAI's routes as SGLang serves them, and what their requests may not do."""

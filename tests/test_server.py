@@ -60,6 +60,9 @@ def test_health_is_200_once_the_model_answers() -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
     assert shared().get("/ready").json() == {"status": "ready"}
     assert shared().get("/health_generate").status_code == 200
+    for path in ("/health", "/ready"):
+        head = shared().ask("HEAD", path)
+        assert (head.status_code, head.content) == (200, b"")
 
 
 @pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])

@@ -111,6 +111,19 @@ def test_a_processor_that_cannot_be_had_is_an_error_that_names_it(place: str) ->
         load_processors(Options.of(logits_processor=[f"mine={place}"]))
 
 
+def test_processors_of_installed_packages_are_there_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "mine-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n", encoding="utf-8")
+    (package / "entry_points.txt").write_text(f"[tirage.processors]\nshifted = {__name__}:Shift\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    load_processors(Options())
+    assert find_processor("shifted").arg_names == ("by",)
+    unregister_processor("shifted")
+
+
 def test_adapters_come_by_name() -> None:
     assert read_adapters(Options.of(lora=["a=x/y", "b=z=1"])) == {"a": "x/y", "b": "z=1"}
     with pytest.raises(ParamsError, match="got 'a' twice"):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.errors import ParamsError, TirageError, nearest
+from tirage import cli_guided
+from tirage.errors import GrammarError, ParamsError, TirageError, nearest
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 from tirage.server.options import FLAGS, Flag, Options, from_environment
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from tirage.server.replay import Replayed
     from tirage.text import Tokenizer
 
-# Fields that need more than a value on a command line, or that change what is printed.
+# Fields that need more than a value on a command line, or that change what is printed. A constraint has options of its
+# own, in `cli_guided`.
 NO_OPTION = {
     "n", "best_of", "logprobs", "prompt_logprobs", "logprob_token_ids", "logprobs_mode", "detokenize",
-    "output_kind", "guided_decoding", "close_grammar", "extra_args", "logits_processors",
+    "output_kind", "guided_decoding", "extra_args", "logits_processors",
 }  # fmt: skip
 _MAX_TOKENS = 128
 OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in NO_OPTION}
@@ -48,6 +50,11 @@ app = typer.Typer(
     help="From logits to drawn tokens to text: exact, reproducible, explained sampling.",
 )
 ModelOption = Annotated[str, typer.Option("--model", help="a bundled model or a local Hugging Face folder")]
+BackendOption = Annotated[str, typer.Option("--backend", help="auto, torch or numpy")]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="on PyTorch: auto, float32, bfloat16, float16, or int8 on a CPU")
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="on PyTorch: cpu, cuda, cuda:1, ...")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")]
 
 
@@ -61,16 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=list(arguments) if arguments is not None else None)
     except TirageError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ParamsError) else 1)
+        sys.exit(2 if isinstance(error, (ParamsError, GrammarError)) else 1)
+    except OSError as error:
+        print(f"error: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every parameter in `OPTIONS`, in place of its `**options`."""
+    """The command with an option for every parameter in `OPTIONS` and every kind of constraint, for `**options`."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items())]
+    parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items()), *cli_guided.options()]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -107,9 +117,10 @@ def metavar(spec: FieldSpec) -> str | None:
 
 def parse_options(options: dict[str, Any]) -> SamplingParams:
     """The parameters that the given options ask for; ParamsError, worded by the field, for a bad value."""
-    given = {name: parse(FIELDS[name], value) for name, value in options.items() if value is not None}
+    given = {name: parse(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
     given.setdefault("max_tokens", _MAX_TOKENS)
-    return SamplingParams(**given, output_kind=RequestOutputKind.DELTA)
+    guided = cli_guided.parse_guided({name: options.get(name) for name in cli_guided.OPTIONS})
+    return SamplingParams(**given, guided_decoding=guided, output_kind=RequestOutputKind.DELTA)
 
 
 def parse(spec: FieldSpec, value: Any) -> Any:
@@ -141,12 +152,15 @@ def number(text: str, kind: type[int] | type[float]) -> Any:
 def generate(
     prompt: Annotated[str, typer.Argument(help="text to continue; - reads it from stdin")],
     model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
     """Continue a text. The new text alone goes to stdout, as it is drawn."""
     params = parse_options(options)
-    llm = open_model(model)
+    llm = open_model(model, backend=backend, dtype=dtype, device=device)
     text = sys.stdin.read() if prompt == "-" else prompt
     completion = show(llm.stream(text, params))
     if not quiet:
@@ -159,6 +173,9 @@ def generate(
 @sampling_options
 def chat(
     model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     system: Annotated[str | None, typer.Option(help="a system message to begin with")] = None,
     chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's template")] = None,
     quiet: QuietOption = False,
@@ -166,7 +183,8 @@ def chat(
 ) -> None:
     """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat."""
     params = parse_options(options)
-    conversation = Conversation(open_model(model, chat_template=chat_template), params, system=system, quiet=quiet)
+    llm = open_model(model, chat_template=chat_template, backend=backend, dtype=dtype, device=device)
+    conversation = Conversation(llm, params, system=system, quiet=quiet)
     while conversation.turn():
         pass
 
@@ -176,6 +194,9 @@ def chat(
 def explain(
     prompt: Annotated[str, typer.Argument(help="text whose next token is drawn; - reads it from stdin")],
     model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     position: Annotated[int, typer.Option(help="token of the prompt after which the draw is explained")] = -1,
     html: Annotated[Path | None, typer.Option(help="write a page to this file instead")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -184,7 +205,9 @@ def explain(
     """Show every stage of one draw: what each parameter removed, and what was left to draw from."""
     params = parse_options(options)
     text = sys.stdin.read() if prompt == "-" else prompt
-    explanation = open_model(model).explain(text, params, position=position)
+    explanation = open_model(model, backend=backend, dtype=dtype, device=device).explain(
+        text, params, position=position
+    )
     if html is not None:
         html.write_text(explanation.to_html(), encoding="utf-8")
         note(f"wrote {html}")
@@ -319,7 +342,7 @@ class Conversation:
         parts = Parts()
         try:
             completion = show(parts.follow(self._llm.chat_stream(asked, self._params)))
-        except ParamsError as error:
+        except (ParamsError, GrammarError) as error:
             note(f"error: {error}")
             return
         except KeyboardInterrupt:
@@ -435,10 +458,14 @@ def show(deltas: Iterator[Delta]) -> Completion:
 
 
 def summary(completion: Completion) -> str:
-    """One line on a finished text: what repeats it, how long it is and why it ended."""
+    """One line on a finished text: what repeats it, how long it is, why it ended, and if it breaks its constraint."""
     tokens, seconds = completion.usage.completion_tokens, completion.timings.total_s
-    kind = completion.stop.kind if completion.stop else "unknown"
-    return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}"
+    stop = completion.stop
+    kind = "unknown" if stop is None else stop.kind
+    if completion.finish_reason == "error" and stop is not None and stop.matched_text:
+        kind = f"{kind}: {stop.matched_text}"
+    broken = " | the text does not satisfy its constraint" if completion.grammar_complete is False else ""
+    return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}{broken}"
 
 
 def note(text: str) -> None:

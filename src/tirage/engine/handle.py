@@ -124,10 +124,11 @@ class Handle:
         if not self._unread:
             self._read_at = now
         place = self._place_of(delta.index) if len(self._unread) >= max(self._buffer, 1) else None
-        if place is None:
-            self._unread.append(delta)
-        else:
-            self._unread[place] = merged(self._unread[place], delta)
+        if place is not None:
+            delta = merged(self._unread[place], delta)
+            del self._unread[place]
+        # At the end in any case: the request's last delta, which brings the completion, stays the last.
+        self._unread.append(delta)
         return self._patience_s is not None and now - self._read_at > self._patience_s
 
     def _place_of(self, index: int) -> int | None:

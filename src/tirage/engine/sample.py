@@ -10,6 +10,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
 from tirage.engine.guide import Constrained, Guide
 from tirage.params import SamplingParams
@@ -94,6 +95,23 @@ class GrowingSample:
         if self.guide is not None:
             self.guide.force(mask)
         return mask if self._bad_words is None else mask & self._bad_words.mask(vocab_size)
+
+    def is_stuck(self, drawn: Draw, row: int) -> bool:
+        """Whether no token could be drawn because other parameters forbid the way to the end of a constraint."""
+        return self.is_forced and int(drawn.status[row]) == Status.no_allowed_token
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the mask made last leaves nothing but the way to the end of a constraint."""
+        return self.guide is not None and self.guide.forcing
+
+    def other_mask(self, vocab_size: int, *, last: bool) -> NDArray[np.int32]:
+        """The mask of another way to the end than the one just tried; with `last`, or without one, of no way."""
+        assert self.guide is not None
+        self.guide.turn(give_up=last)
+        mask = self.closing_mask(vocab_size) if self.guide.closes else self.mask(vocab_size)
+        assert mask is not None
+        return mask
 
     def accept(self, token_id: int, logprob: float) -> None:
         """Takes the next token, drawn with that log-probability; may end the sample."""

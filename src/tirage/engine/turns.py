@@ -17,6 +17,8 @@ from tirage.models import StepModel
 
 Logits = NDArray[np.float32]
 Row = tuple[Draw, int]
+DETOURS = 4
+"""Ways to the end of a constraint that one draw tries when other parameters forbid them."""
 _log = logging.getLogger("tirage")
 
 
@@ -37,7 +39,8 @@ def draw_together(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]
     """One token per row of the batch, within what the text of each sample lets come.
 
     A token after which a constraint could no longer be closed in time is not taken: its row is drawn again with the
-    first token of its way to the end alone. The others draw the same again.
+    first token of its way to the end alone. Where other parameters forbid that token, another way is looked for, and
+    without one the row is drawn under its constraint alone. The other rows draw the same again.
     """
     masks = masks_of(samples, batch.vocab_size)
     drawn = batch.sample(logits, mask=masks)
@@ -46,7 +49,15 @@ def draw_together(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]
     late = [row for row, each in enumerate(samples) if not each.keeps(int(drawn.token_ids[row]))]
     for row in late:
         masks[row] = samples[row].closing_mask(batch.vocab_size)
-    return batch.sample(logits, mask=masks) if late else drawn
+    drawn = batch.sample(logits, mask=masks) if late else drawn
+    for attempt in range(1, DETOURS + 1):
+        stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row)]
+        if not stuck:
+            break
+        for row in stuck:
+            masks[row] = samples[row].other_mask(batch.vocab_size, last=attempt == DETOURS)
+        drawn = batch.sample(logits, mask=masks)
+    return drawn
 
 
 def draw_alone(batch: Batch, slot: int, logits: Logits, growing: GrowingSample) -> Row | BaseException:

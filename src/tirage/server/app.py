@@ -28,6 +28,7 @@ from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
 from tirage.server.replay import mark_of
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
+from tirage.warm import warmup
 
 T = TypeVar("T")
 # How long the end waits for a thread of the engine that hangs.
@@ -110,6 +111,8 @@ async def load(app: FastAPI) -> None:
             state.llm = await apart(open_llm, state.options)
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
+        # The kernels could come later by themselves, but beside a busy engine that takes very long.
+        await apart(warmup)
         await apart(probe, state.llm)
         mark = await apart(mark_of, state.llm, state.options.model_name)
     except Exception as error:

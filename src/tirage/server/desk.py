@@ -214,8 +214,18 @@ def check_counts(calls: Sequence[Call], limits: Limits) -> None:
         for name in ("logprobs", "prompt_logprobs"):
             check_limit(limits, "max_top_logprobs", getattr(call.params, name) or 0, name)
         check_limit(limits, "max_rid", len(call.rid or ""), "rid")
+        check_lists(call.params, limits)
     total = sum(samples_of(call) for call in calls)
     check_limit(limits, "max_samples", total, "prompts times n")
+
+
+def check_lists(params: SamplingParams, limits: Limits) -> None:
+    """ParamsError for more stops, bad words or biases than the limits allow."""
+    check_limit(limits, "max_stop", len(params.stop), "stop strings")
+    check_limit(limits, "max_stop_chars", max(map(len, params.stop), default=0), "stop characters")
+    for name in ("bad_words", "bad_words_token_ids"):
+        check_limit(limits, "max_bad_words", len(getattr(params, name)), f"number of {name}")
+    check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
 
 
 def samples_of(call: Call) -> int:

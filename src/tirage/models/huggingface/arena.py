@@ -25,7 +25,9 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, DynamicSlidingWindowLayer, DummyLayer})
+from tirage.models.huggingface.room import RoomyLayer
+
+PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, RoomyLayer, DynamicSlidingWindowLayer, DummyLayer})
 KNOWN_LAYERS = PLAIN_LAYERS | {
     DynamicIndexedLayer,
     LinearAttentionLayer,
@@ -89,16 +91,17 @@ class SharedKeys(DynamicLayer):
         """A slot's row as a layer of its own."""
         assert self.keys is not None
         assert self.values is not None
-        held = length
-        layer = DynamicLayer()
-        if self.sliding_window is not None:
-            held = min(length, self.sliding_window - 1)
-            layer = DynamicSlidingWindowLayer(self.sliding_window)
-            layer.cumulative_length = length
-        keys = self.keys[slot : slot + 1, :, self.end - held : self.end].clone()
+        held = length if self.sliding_window is None else min(length, self.sliding_window - 1)
+        columns = slice(self.end - held, self.end)
+        keys, values = self.keys[slot : slot + 1, :, columns], self.values[slot : slot + 1, :, columns]
+        if self.sliding_window is None:
+            layer = RoomyLayer()
+            layer.update(keys, values)
+            return layer
+        layer = DynamicSlidingWindowLayer(self.sliding_window)
+        layer.cumulative_length = length
         layer.lazy_initialization(keys, keys)
-        layer.keys = keys
-        layer.values = self.values[slot : slot + 1, :, self.end - held : self.end].clone()
+        layer.keys, layer.values = keys.clone(), values.clone()
         return layer
 
 

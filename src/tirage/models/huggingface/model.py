@@ -19,6 +19,7 @@ from tirage.models.huggingface.adapters import Adapters
 from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined
 from tirage.models.huggingface.media import Media
 from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
+from tirage.models.huggingface.room import RoomyLayer
 from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
@@ -215,7 +216,10 @@ class HuggingFaceModel:
 
     def new_cache(self) -> Any:
         """An empty cache of the classes that the model's layers want."""
-        return DynamicCache(config=self.config)
+        cache = DynamicCache(config=self.config)
+        if all(type(layer) in PLAIN_LAYERS for layer in cache.layers):
+            cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        return cache
 
     def _read_piece(self, row: HuggingFaceRow, start: int, end: int, keep: int) -> Any:
         ids, extra = self._ids(row.token_ids[start:end]), {} if start else self._media(row.inputs.media)
@@ -464,7 +468,8 @@ def size_of(cache: Any) -> int:
         held = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
         for name in ("conv_states", "recurrent_states"):
             held += getattr(layer, name, {}).values()
-        total += sum(t.numel() * t.element_size() for t in held if isinstance(t, Tensor))
+        # Views keep all of their storage alive.
+        total += sum(t.untyped_storage().nbytes() for t in held if isinstance(t, Tensor))
     return total
 
 
