@@ -445,6 +445,8 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers() -> None:
         ({"logit_bias": {"1536": 1}}, "logit_bias"),
         ({"bad_words_token_ids": [1622, 25062]}, "bad_words_token_ids"),
         ({"stop_token_ids": [1536]}, "stop_token_ids"),
+        ({"messages": None, "prompt_token_ids": [-1]}, "prompt_token_ids"),
+        ({"semantics": {"a": 1}}, "semantics"),
         (
             {
                 "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],

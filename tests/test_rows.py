@@ -26,9 +26,9 @@ REQUIRED |= {"S80", "S81", "S82", "S83", "S84", "F17", "F74"}
 REQUIRED |= {"T11", *(f"T{number}" for number in range(13, 21))}
 """Hostile constraints: what has brought other servers down."""
 
-REQUIRED |= {"S100", "S101", "S102", "S103", "S104", "X15", "X17", "T5", "T48", "F75"}
+REQUIRED |= {"S100", "S101", "S102", "S103", "S104", "X15", "X17", "T5", "T48"}
 """OpenAI's routes as SGLang serves them, and what their requests may not do."""
-FASTDEPLOY = ((1, 20), (21, 23), (30, 40), (50, 58), (60, 66), (70, 74))
+FASTDEPLOY = ((1, 20), (21, 23), (30, 40), (50, 58), (60, 67), (70, 75))
 REQUIRED |= {f"F{number:02}" for n, m in FASTDEPLOY for number in range(n, m + 1)}
 """FastDeploy's parameters, sampling methods, bad words, stops and answers."""
 SGLANG = ((10, 57), (60, 66), (70, 72), (85, 87), (90, 90))

@@ -108,7 +108,7 @@ def http_message(error: HTTPException) -> str:
 
 def subject(message: str) -> str | None:
     """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
-    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*) must ", message)
+    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*)(?: option| token ids| images| audio)? must ", message)
     return found[1] if found else None
 
 

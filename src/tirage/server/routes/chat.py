@@ -47,7 +47,8 @@ async def chat(request: Request) -> Response:
     )
     messages = None if own["messages"] is None else await load_messages(media_of(request), own["messages"])
     call = call_of(asked, messages, tools, desk)
-    visit = await admitted([call], asked, desk, request, prompt="messages")
+    prompt = "messages" if messages is not None else "prompt_token_ids"
+    visit = await admitted([call], asked, desk, request, prompt=prompt)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
         return sse.Stream(visit, ChatSpeaker(head, asked, visit.tickets, tools), headers=headers)
