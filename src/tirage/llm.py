@@ -60,9 +60,9 @@ class LLM:
     `model` is a bundled name (`"tiny"`), a local Hugging Face folder, or an object that implements
     `tirage.models.Model`; the last needs a `tokenizer`, which is a `tokenizers` or Hugging Face object or any
     with `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it is installed, but
-    NumPy for the bundled model), "torch" or "numpy". `chat_template` names a Jinja file that replaces the model's
-    own. `generation_config` gives EOS ids and sampling defaults where no folder does. At most `max_running`
-    samples run at once.
+    NumPy for the bundled model), "torch", "numpy" or "jax"; the last two know Llamas. `chat_template` names a Jinja
+    file that replaces the model's own. `generation_config` gives EOS ids and sampling defaults where no folder does.
+    At most `max_running` samples run at once.
 
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU);
     `device`; `adapters`, LoRA folders by the name that prompts give; `prefix_bytes`, the memory in which earlier
