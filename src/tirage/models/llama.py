@@ -99,11 +99,11 @@ class LlamaNumpy:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The weights by name, layers in a list, and `cos` and `sin` of every position; not copied."""
+        """The weights by name, layers in a list, and cosines and sines of every position as `rope`; not copied."""
         cos, sin = self._rotations.between(0, self.max_length)
         layers = [tree_of(layer) for layer in self._layers]
         own = {"embedding": self._embedding, "layers": layers, "norm": self._norm, "head": tree_of(self._head)}
-        return {**own, "cos": cos[: self.max_length], "sin": sin[: self.max_length]}
+        return {**own, "rope": {"cos": cos[: self.max_length], "sin": sin[: self.max_length]}}
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Array, KVCache]:
         """Logits [V] after the last id, and the cache to continue from."""

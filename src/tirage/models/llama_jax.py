@@ -69,7 +69,7 @@ class LlamaTransformer:
             raise ParamsError("images must be None with a Llama, which reads text only, got images")
         w, eps = variables["params"], self.llama.rms_norm_eps
         x = w["embedding"][tokens]
-        angles = w["cos"][positions][:, :, None], w["sin"][positions][:, :, None]
+        angles = w["rope"]["cos"][positions][:, :, None], w["rope"]["sin"][positions][:, :, None]
         grown = {}
         for name, weights in zip(cache, w["layers"], strict=True):
             mixed, grown[name] = self._attend(
@@ -88,11 +88,14 @@ class LlamaTransformer:
         turned = rotate(heads[:, :, : -c.num_key_value_heads], *angles).astype(x.dtype)
         start = (0, layer["end_index"][0], 0, 0)
         new = {"k": turned[:, :, c.num_attention_heads :], "v": heads[:, :, -c.num_key_value_heads :]}
-        grown = {name: jax.lax.dynamic_update_slice(layer[name], part, start) for name, part in new.items()}
+        grown = {
+            name: jax.lax.dynamic_update_slice(layer[name], part.astype(layer[name].dtype), start)
+            for name, part in new.items()
+        }
         queries = turned[:, :, : c.num_attention_heads].reshape(rows, length, c.num_key_value_heads, -1, c.head_dim)
         scores = jnp.einsum("blkgd,bskd->bkgls", queries, grown["k"]).astype(jnp.float32) * c.head_dim**-0.5
         scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
-        mixed = jnp.einsum("bkgls,bskd->blkgd", jax.nn.softmax(scores, axis=-1).astype(x.dtype), grown["v"])
+        mixed = jnp.einsum("bkgls,bskd->blkgd", jax.nn.softmax(scores, axis=-1), grown["v"]).astype(x.dtype)
         return mixed.reshape(rows, length, -1), {**grown, "end_index": layer["end_index"] + length}
 
 

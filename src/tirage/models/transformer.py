@@ -54,9 +54,7 @@ class Forward:
         self._model, self._params, self._sharding = model, params, sharding
         self._buckets, self.length = sorted(buckets), length
         self.vocab_size = int(model.config.num_embed)
-        leaf = first_leaf(params)
-        self._dtype = leaf.dtype
-        self.uses_jax = type(leaf).__module__.partition(".")[0] in {"jax", "jaxlib"}
+        self._dtype, self.uses_jax = first_leaf(params).dtype, is_jax(params)
         self._fill, self._step = functions_of(model) if self.uses_jax else plain_functions(model)
 
     def start(self) -> Any:
@@ -214,6 +212,11 @@ def first_leaf(tree: Any) -> Any:
         except ModelError:
             continue
     raise ModelError("params must be a nested mapping with at least one array, got none")
+
+
+def is_jax(params: Any) -> bool:
+    """Whether parameters are JAX arrays."""
+    return type(first_leaf(params)).__module__.partition(".")[0] in {"jax", "jaxlib"}
 
 
 def has_end_index(cache: Any) -> bool:

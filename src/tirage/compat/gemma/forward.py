@@ -6,6 +6,7 @@ length. Two kinds of models are read: Gemma's TransformerLike, and `tirage.model
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from tirage.compat.gemma.images import Images, Vision, vision_of
 from tirage.errors import ModelError, ParamsError
 from tirage.models import Model
-from tirage.models.transformer import Forward
+from tirage.models.transformer import Forward, is_jax
 
 
 class Reader(Protocol):
@@ -118,6 +119,7 @@ def reader_of(
     if hasattr(model, "apply") and hasattr(model, "init_cache"):
         if params is None:
             raise ModelError("params must be given with a TransformerLike model, got None")
+        check_sharding(sharding, params)
         return TransformerReader(model, Forward(model, params, length=cache_length, buckets=buckets, sharding=sharding))
     if hasattr(model, "prefill") and hasattr(model, "decode"):
         if sharding is not None or params is not None:
@@ -125,3 +127,22 @@ def reader_of(
             raise ParamsError(f"{name} must be None with a tirage model, which holds its own, got a value")
         return ModelReader(model, cache_length)
     raise ModelError(f"model must be a TransformerLike or a tirage.models.Model, got {type(model).__name__}")
+
+
+def check_sharding(sharding: Any, params: Any) -> None:
+    """Raises ParamsError for a sharding that the cache of one prompt cannot have."""
+    if sharding is None:
+        return
+    if not is_jax(params):
+        raise ParamsError(f"sharding must be None where params are no JAX arrays, got {type(sharding).__name__}")
+    import jax
+
+    for leaf in jax.tree.leaves(sharding):
+        first = leaf.spec[0] if isinstance(leaf, jax.sharding.NamedSharding) and len(leaf.spec) else None
+        axes = () if first is None else first if isinstance(first, tuple) else (first,)
+        parts = math.prod(leaf.mesh.shape[axis] for axis in axes)
+        if parts > 1:
+            raise ParamsError(
+                f"sharding must not split the first axis, for every prompt has a cache of its own, got {leaf.spec} "
+                f"with {parts} parts; split the heads, axis 2, or nothing"
+            )
