@@ -65,18 +65,21 @@ class Sampler:
         buckets = (buckets,) if not isinstance(buckets, Sequence) else buckets
         tokenizer = tokenizer_of(self.model) if self.tokenizer is None else self.tokenizer
         check_pair(self.model, tokenizer)
-        words, forbidden = Words(tokenizer), ()
-        vocab_size = self._reader().vocab_size
+        words = Words(tokenizer)
+        reader = self._reader()
+        vocab_size = reader.vocab_size
         forbidden = words.named(self.forbidden_tokens, "forbidden_tokens")
         stops = words.named(self.stop_tokens, "stop_tokens")
         for name, ids in (("forbidden_tokens", forbidden), ("stop_tokens", stops)):
             if ids and max(ids) >= vocab_size:
                 raise ParamsError(f"{name} must lie in [0, {vocab_size}), got {max(ids)}")
+        # An image token that the model wrote itself would stand for no image.
+        never = (*words.forbidden, *([] if reader.vision is None else [reader.vision.token]))
         computed = {
             "tokenizer": tokenizer,
             "_words": words,
             "_buckets": tuple(whole_number(bucket, "pad_length", low=1) for bucket in buckets),
-            "_forbidden": (*forbidden, *(token for token in words.forbidden if token < vocab_size)),
+            "_forbidden": (*forbidden, *(token for token in never if token < vocab_size)),
             "_ends": words.ends.union(stops),
         }
         for name, value in computed.items():
