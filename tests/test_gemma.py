@@ -87,6 +87,16 @@ def test_the_state_describes_the_conversation() -> None:
     assert turn.predicted_tokens.tolist() == [[*row[-2:], *[0] * 14] for row in rows]
 
 
+def test_a_turn_draws_from_the_rng_of_its_own_call() -> None:
+    sampler = small(sampling=RandomSampling(temperature=20.0))
+    states = [sampler.sample("hello", return_state=True, max_new_tokens=3, rng=seed).state for seed in (1, 1, 2)]
+    one, same, other = [reply(sampler, " x", last_state=state, rng=5) for state in states]
+    assert one == same
+    assert reply(sampler, " x", last_state=states[0], rng=6) != one != other
+    row = sampler.sample(" x", last_state=states[2], return_state=True, rng=5).state.rows[0]
+    assert other == reply(sampler, list(row.token_ids[: -len(row.output_ids)]), rng=5)
+
+
 def test_the_end_token_is_part_of_the_text_and_of_the_tokens() -> None:
     sampler = small(model=SmallTransformer(bonus=(int(Special.END_OF_TURN), 500.0)))
     output = sampler.sample("hello", return_state=True)
@@ -418,6 +428,22 @@ def test_a_chat_that_fails_leaves_the_conversation_alone() -> None:
     assert (chat.turns, chat.last_state) == before
 
 
+def test_a_reply_that_was_cut_is_a_turn_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = chatter(multi_turn=True, max_out_length=2)
+    chat.chat("hi")
+    chat.chat("you")
+    assert [len(row) for row in chat.turns] == [2, 2]
+    parts = SimpleNamespace(
+        User=lambda text: ("user", text), Model=lambda text: ("model", text), Conversation=lambda *turns: turns
+    )
+    monkeypatch.setitem(sys.modules, "dialog", parts)
+    (_, first), (_, second) = chat.turns
+    assert chat.conversation == (("user", "hi"), ("model", first), ("user", "you"), ("model", second))
+    monkeypatch.setitem(sys.modules, "dialog", None)
+    with pytest.raises(ModelError, match="conversation needs the dialog package, see turns; pip install dialog"):
+        _ = chat.conversation
+
+
 def test_a_reply_is_printed_without_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     chat = chatter(print_stream=True)
     text = chat.chat("hi")
@@ -470,6 +496,31 @@ def test_the_real_transformer_sees_the_same_through_both_doors(peer_answers: dic
     seen = peer_answers["images"]
     assert seen["theirs"] == seen["ours"]
     assert seen["turns"] == seen["at once"]
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_the_packages_own_tokenizer_gives_the_same_words_through_both_doors(peer_answers: dict[str, Any]) -> None:
+    theirs, ours = peer_answers["their words"], peer_answers["our words"]
+    assert set(theirs) >= {"text", "conversation", "conversations", "array", "banned", "custom", "sharded"}
+    assert theirs == ours
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_a_stream_of_the_packages_own_tokenizer_joins_to_the_text(peer_answers: dict[str, Any]) -> None:
+    assert peer_answers["more"]["stream"] == peer_answers["our words"]["text"]
+    assert peer_answers["more"]["llm"] == peer_answers["more"]["sampler"]
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_a_chat_with_the_packages_own_parts_is_a_conversation(peer_answers: dict[str, Any]) -> None:
+    more = peer_answers["more"]
+    assert more["turns"] == 4
+    assert more["reply"] == more["their reply"].removesuffix("<end_of_turn>")
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_gemma_4s_real_text_model_says_what_it_says_when_read_anew(peer_answers: dict[str, Any]) -> None:
+    assert peer_answers["newest"]["ours"] == peer_answers["newest"]["anew"]
 
 
 @pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")

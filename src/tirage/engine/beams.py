@@ -320,6 +320,8 @@ class Scorer:
 
     def _log_softmax(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         scaled = logits.astype(np.float64) / self._request.params.temperature
+        if scaled.max() == -np.inf:
+            return logits  # No token is possible, which is not the same as NaN.
         with np.errstate(invalid="ignore"):
             shifted = scaled - scaled.max()
             return (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)
