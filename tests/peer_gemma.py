@@ -123,7 +123,7 @@ class Seeing(Tiny):
 
 
 def random_params(model: Any, *inputs: Any, **options: Any) -> Any:
-    shapes = model.init(jax.random.PRNGKey(0), *inputs, **options)["params"]
+    shapes = jax.eval_shape(functools.partial(model.init, **options), jax.random.PRNGKey(0), *inputs)["params"]
     rng = np.random.RandomState(0)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.35, leaf.shape), leaf.dtype), shapes)
 
@@ -188,19 +188,17 @@ def words(door: Any) -> dict[str, Any]:
     """What a door says with the package's own tokenizer, found by the model's version."""
     model = Gemma3(dtype=jnp.float32)
     params = random_params(model, jnp.zeros((5,), jnp.int32))
-    sampler = door.Sampler(model=model, params=params, cache_length=256, max_out_length=24, pad_length=None)
+    sampler = door.Sampler(model=model, params=params, cache_length=256, max_out_length=24, pad_length=64)
     talk = dialog.Conversation(dialog.User("a little dog"), dialog.Model("ran"), dialog.User("once"))
     banned = ["<unused7>", "o"]
     tokenizer = gm.text.Gemma3Tokenizer(custom_tokens={7: "<mine>"})
-    custom = door.Sampler(model=model, params=params, tokenizer=tokenizer, cache_length=64, max_out_length=4)
-    custom = dataclasses.replace(custom, pad_length=None)
     return {
         "text": sampler.sample("once upon a \u00e9 time"),
         "conversation": sampler.sample(talk),
         "conversations": sampler.sample([talk, "the sun", dialog.Conversation(dialog.User("\u65e5"))]),
-        "array": sampler.sample(np.array(["the sun", "a"])),
+        "array": sampler.sample(np.array(["the sun", "a", "dog"])),
         "banned": dataclasses.replace(sampler, forbidden_tokens=banned, stop_tokens=["\n", 300]).sample("a"),
-        "custom": custom.sample("<mine> dog"),
+        "custom": dataclasses.replace(sampler, tokenizer=tokenizer).sample("<mine> dog"),
         "sharded": [sampler.sample("the sun", sharding=s) for s in (kd.sharding.REPLICATED, kd.sharding.FIRST_DIM)],
     }
 
@@ -215,7 +213,7 @@ def our_words() -> dict[str, Any]:
     ids = sampler.tokenizer.encode("the sun", add_bos=True)
     chat = ours.ChatSampler(model=model, params=params, cache_length=256, max_out_length=8, multi_turn=True)
     replies = [chat.chat("a dog"), chat.chat(dialog.Conversation(dialog.User("the sun")))]
-    their_chat = gm.text.ChatSampler(model=model, params=params, cache_length=512, max_out_length=8)
+    their_chat = gm.text.ChatSampler(model=model, params=params, cache_length=256, max_out_length=8)
     return {
         "stream": "".join(sampler.sample("once upon a \u00e9 time", stream=True)),
         "llm": list(llm.generate([ids], greedy)[0].token_ids),
@@ -257,14 +255,9 @@ def newest() -> dict[str, Any]:
     state = sampler.sample(prompts, return_state=True, max_new_tokens=4).state
     state = sampler.sample([" x", "yy"], last_state=state, return_state=True, max_new_tokens=4).state
 
-    def anew(ids: list[int]) -> int:
-        return int(model.apply({"params": params}, jnp.array([ids])).logits[0, -1].argmax())
-
     rows = [list(row.token_ids) for row in state.rows]
-    return {
-        "ours": [row[-4:] for row in rows],
-        "anew": [[anew(row[:end]) for end in range(len(row) - 4, len(row))] for row in rows],
-    }
+    anew = [model.apply({"params": params}, jnp.array([row[:-1]])).logits[0, -4:].argmax(-1).tolist() for row in rows]
+    return {"ours": [row[-4:] for row in rows], "anew": anew}
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ class TransformerLike(Protocol):
         """An empty cache of `cache_length` slots."""
         ...
 
-    def apply(self, variables: Any, tokens: Any, **options: Any) -> Any:
+    def apply(self, variables: Any, tokens: Any, *, cache: Any, positions: Any, attention_mask: Any) -> Any:
         """An object with `logits` [B, L, V] and the `cache` with L more slots filled."""
         ...
 
