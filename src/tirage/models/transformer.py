@@ -25,7 +25,7 @@ CHUNK = 256
 
 
 class TransformerLike(Protocol):
-    """A model of the `gemma` package, or any other with these members; best hashable, to be compiled only once."""
+    """A model of the `gemma` package, or any other with these members; equal hashable ones are compiled once."""
 
     @property
     def config(self) -> Any:
@@ -188,16 +188,31 @@ def compiled_functions(model: Any) -> tuple[Fill, Step]:
     """The calls compiled by JAX; a model that is equal to an earlier one compiles nothing again."""
     import jax
 
-    fill, step = plain_functions(model)
+    fill, step = plain_functions(model.model if isinstance(model, Same) else model)
     return jax.jit(fill), jax.jit(step)
 
 
+class Same:
+    """Stands for a model that cannot be a key, and equals only itself."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.model is self.model
+
+
 def functions_of(model: Any) -> tuple[Fill, Step]:
-    """Compiled calls of a model; kept for later callers when the model can be a key."""
+    """Compiled calls of a model, kept for later callers with an equal one."""
     try:
         hash(model)
     except TypeError:
-        return compiled_functions.__wrapped__(model)
+        return compiled_functions(Same(model))
     return compiled_functions(model)
 
 
