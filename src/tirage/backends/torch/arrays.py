@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,7 +20,7 @@ def as_logits(logits: Any) -> Tensor:
 
     A contiguous float32 tensor is not copied. float16 and bfloat16 are widened exactly, float64 is rounded.
     """
-    if type(logits) not in _PLAIN_TYPES or logits.layout != torch.strided or logits.device.type == "meta":
+    if type(logits) not in _PLAIN_TYPES or logits.layout != torch.strided or logits.is_meta:
         raise ParamsError(f"logits must be a dense torch.Tensor with data, got {_kind(logits)}; pass the local tensor")
     if logits.dtype not in _LOGIT_TYPES:
         raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
@@ -64,7 +63,8 @@ def to_numpy(array: Any) -> NDArray:
 
 def from_numpy(array: NDArray, like: Any) -> Tensor:
     """A copy of host values as a tensor on the device of `like`."""
-    return torch.from_numpy(np.array(array)).to(like.device)
+    tensor = torch.from_numpy(array.copy())
+    return tensor if like.is_cpu else tensor.to(like.device)
 
 
 def _kind(value: Any) -> str:

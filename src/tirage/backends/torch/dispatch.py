@@ -28,8 +28,8 @@ def draw(logits: Tensor, frame: Frame, mask: Tensor | None) -> Drawn:
     """One token for each row of float32 logits [B, V], as tensors on their device."""
     check_device(mask, logits)
     rows = frame.rows(None if mask is None else to_numpy(mask))
-    if logits.device.type == "cpu":
-        return draw_rows(logits.numpy(), rows, frame.processes).moved(torch.from_numpy)
+    if logits.is_cpu:
+        return draw_rows(logits.numpy(), rows, frame.processes).moved(torch.from_numpy, viewed=frame.wants_logprobs)
     return draw_on_device(logits, rows, frame.processes, kernels=kernels_for(logits))
 
 
