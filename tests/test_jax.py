@@ -6,21 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import tirage
 from tirage import ParamsError, SamplingParams
+from tirage.backends.jax import rule, steps, sums, traced, wide
 from tirage.exact import ilog2, numbers, uniform64
 from tirage.exact import keys as host_keys
 from tirage.exact.logs import ln_fixed
 from tirage.exact.weights import exponents, weights
-
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install tirage[jax]")
-jnp = jax.numpy
-
-from tirage.backends.jax import rule, steps, sums, traced, wide  # noqa: E402
 
 SEEDS = (0, 7, -1, 2**40 + 7, 2**63 - 1, -(2**63))
 
@@ -359,6 +357,15 @@ def test_no_rows_give_an_empty_draw_inside_jit():
     assert drawn.token_ids.shape == (0,)
 
 
+def test_a_last_turn_of_fewer_rows_is_drawn_like_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(traced, "AT_ONCE", 900)
+    logits = np.random.default_rng(3).normal(0, 3, (7, 300)).astype(np.float32)
+    params = [SamplingParams(seed=r, min_p=0.1) for r in range(7)]
+    drawn = jax.jit(lambda x: tirage.sample(x, params))(jnp.asarray(logits))
+    assert drawn.token_ids.tolist() == tirage.sample(logits, params).token_ids.tolist()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [6, 7])
 def test_rows_worked_on_in_turns_are_drawn_as_all_at_once(rows: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traced, "AT_ONCE", 900)
