@@ -310,6 +310,11 @@ def test_law_of_traced_logits_is_refused_by_name():
         (lambda: jnp.zeros((2, 3, 4)), r"shape \[V\] or \[B, V\], got \(2, 3, 4\)"),
         (lambda: jnp.zeros((2, 0)), "must have 1 to 1048576 columns, got 0"),
         (lambda: jnp.zeros((2, 4), jnp.int32), "must be float16, bfloat16, float32 or float64, got int32"),
+        (lambda: jnp.zeros((2, 4), bool), "must be float16, bfloat16, float32 or float64, got bool"),
+        (lambda: jnp.zeros((2, 4), jnp.float8_e5m2), "must be float16, .* got float8_e5m2; cast them"),
+        (lambda: jax.random.split(jax.random.key(0)), "must be float16, .* got key<fry>; cast them"),
+        (lambda: jax.ShapeDtypeStruct((2, 4), jnp.float32), r"must be a JAX array, got jax\.ShapeDtypeStruct; convert"),
+        (lambda: jnp.zeros(()), r"shape \[V\] or \[B, V\], got \(\)"),
     ],
 )
 def test_unusable_logits_are_refused_before_anything_runs(logits: Callable[[], Any], message: str):
@@ -349,6 +354,12 @@ def test_ids_out_of_range_are_refused_in_jit_and_out_of_it(given: dict[str, Any]
     for run in (drawn, jax.jit(drawn)):
         with pytest.raises(ParamsError, match=message):
             run(jnp.zeros((1, 8)))
+
+
+def test_no_gradient_flows_through_a_draw():
+    # Through integers JAX would see only a part of it, and give that for the whole.
+    slope = jax.grad(lambda x: tirage.sample(x, SamplingParams(seed=1)).sampled_logprobs.sum())(jnp.ones((2, 8)))
+    assert not np.asarray(slope).any()
 
 
 def test_no_rows_give_an_empty_draw_inside_jit():
