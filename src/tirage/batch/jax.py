@@ -20,7 +20,7 @@ from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.dispatch import draw_rows
 from tirage.backends.jax.past import appended
 from tirage.backends.jax.slots import Request, Slots
-from tirage.batch import Batch, bounded
+from tirage.batch.host import Batch, bounded
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY, History
