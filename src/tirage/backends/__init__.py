@@ -227,7 +227,7 @@ class Drawn:
 
         Unless some row is `viewed`, logprobs, ranks and top entries hold sentinels only and stay where they are.
         """
-        views = self.logprobs, self.ranks, self.top_ids, self.top_logprobs, self.asked_logprobs
+        views: list[Any] = [self.logprobs, self.ranks, self.top_ids, self.top_logprobs, self.asked_logprobs]
         return Drawn(
             move(self.token_ids),
             move(self.sampled_logprobs),
