@@ -473,7 +473,7 @@ def test_beams_are_those_of_transformers(folder: Path, name: str, width: int) ->
         assert [score for _, score in expected] == pytest.approx([s.score for s in found.samples], abs=2e-5)
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="needs the trained stories260K folder")
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 @pytest.mark.parametrize("semantics", ["canonical", "hf"])
 def test_beams_of_a_trained_model_are_those_of_transformers(semantics: str) -> None:
     llm = LLM(STORIES)
