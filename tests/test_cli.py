@@ -74,6 +74,7 @@ def test_a_prompt_may_come_from_stdin(run: Run) -> None:
 
 # One value per option, as typed and as it must arrive.
 VALUES: dict[str, tuple[list[str], Any]] = {
+    "close_grammar": ([], True),
     "presence_penalty": (["0.5"], 0.5),
     "frequency_penalty": (["-0.5"], -0.5),
     "repetition_penalty": (["1.25"], 1.25),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -104,8 +105,9 @@ def test_masks_are_exact_on_a_million_pairs() -> None:
 
 
 def test_the_tokens_of_one_text_are_not_cut_for_it() -> None:
-    matcher = compiled(regex="hello|hell no").matcher()
-    assert {b"h", b"he", b"hel", b"hello"} <= {VOCABULARY.tokens[i] for i in allowed(matcher)}
+    # All of it is certain; a tokenizer would cut it into hello, world, hello.
+    matcher = compiled(regex="helloworldhello!").matcher()
+    assert {VOCABULARY.tokens[i] for i in allowed(matcher)} == {b"h", b"he", b"hel", b"hello"}
 
 
 def test_padding_and_special_tokens_are_never_allowed() -> None:
@@ -246,6 +248,30 @@ def test_a_grammar_is_compiled_once_however_many_ask() -> None:
         thread.join()
     assert len({id(grammar) for grammar in found}) == 1
     assert compiler.compile(GuidedDecodingParams(regex="a")) is not found[0]
+    stats = compiler.stats()
+    assert (stats["grammars"], stats["compiled"]) == (2, 2)
+    assert stats["bytes"] == compiler.nbytes > 0
+
+
+def test_those_who_wait_for_a_grammar_share_its_refusal() -> None:
+    compiler, asked = Compiler(BYTES), GuidedDecodingParams(json={"type": "integer", "multipleOf": 1_000_003})
+    refused: list[GrammarError] = []
+
+    def ask() -> None:
+        try:
+            compiler.compile(asked)
+        except GrammarError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 8
+    # Each trial takes a second; one of its own for every thread would give eight errors.
+    assert len({id(error) for error in refused}) <= 2
+    assert compiler.stats() == {"grammars": 0, "bytes": 0, "compiled": 0, "hits": 0}
 
 
 def test_the_grammars_kept_stay_within_their_budget() -> None:
@@ -256,6 +282,25 @@ def test_the_grammars_kept_stay_within_their_budget() -> None:
         assert compiler.nbytes <= 1 << 20
     assert compiler.compile(GuidedDecodingParams(regex="a11")) is last
     assert compiler.compile(GuidedDecodingParams(regex="a0")) is not first
+    assert first.matcher().accept(ord("a"))
+    stats = compiler.stats()
+    assert (stats["compiled"], stats["hits"]) == (13, 2)
+    assert stats["bytes"] == sum(grammar.nbytes for grammar in compiler._kept.values())
+
+
+def test_threads_share_one_grammar_and_each_follows_it_alone() -> None:
+    grammar = compiled(json=SCHEMAS[0])
+
+    def walk(seed: int) -> list[int]:
+        matcher, rng, tokens = grammar.matcher([EOS]), np.random.default_rng(seed), []
+        while not matcher.done and len(tokens) < 60:
+            tokens.append(int(rng.choice(allowed(matcher))))
+            assert matcher.accept(tokens[-1])
+        return tokens
+
+    expected = [walk(seed) for seed in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(walk, range(24))) == expected
 
 
 def test_what_cannot_be_compiled_is_not_kept() -> None:

@@ -306,7 +306,14 @@ def test_tags_that_cannot_be_enforced_are_refused_with_their_path(change: dict[s
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"type": "any_text"}, "must be one of the formats const_string"),
+        ({"type": "grammar"}, "must be one of the formats const_string"),
+        ({"type": "any_text"}, "#/format must be the content of a tag, whose end ends it"),
+        ({"type": "tag", "begin": "<", "content": {"type": "any_text"}, "end": ""}, "#/format/end must not be empty"),
+        ({"type": "tags_with_separator", "tags": [], "separator": ","}, "#/format/tags must not be empty"),
+        (
+            {"type": "triggered_tags", "tags": [], "triggers": [], "at_least_one": 1},
+            "at_least_one must be true or false",
+        ),
         ({"type": "tags"}, "did you mean 'tag'?"),
         ({"type": "const_string", "value": ""}, "#/format/value must not be empty"),
         ({"type": "or", "elements": [{"type": "regex"}]}, "#/format/elements/0 must have a field pattern"),

@@ -81,6 +81,49 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "unit cycle": {"grammar": 'root ::= x | "a"\nx ::= root'},
     "nowhere": {"grammar": "root ::= x\nx ::= [a] x"},
     "lark nowhere": {"grammar": 'start: "a" x\nx: "b" x'},
+    "integer of 5,000 digits": {"json": '{"const": ' + "9" * 5000 + "}"},
+    "integer of 4,000 digits": {"json": '{"const": ' + "9" * 4000 + "}"},
+    "bound beyond doubles": {"json": '{"minimum": 1e999}'},
+    "deep constant": {"json": '{"const": ' + "[" * 900 + "]" * 900 + "}"},
+    "long enum strings": {"json": {"enum": ["x" * 1000 + str(i) for i in range(240)]}},
+    "anyOf of 3,000": {"json": {"anyOf": [{"properties": {"a": {"const": i}}, "type": "object"} for i in range(3000)]}},
+    "3,000 optional properties": {"json": {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}},
+    "10,000 required names": {"json": {"type": "object", "required": [f"r{i}" for i in range(10_000)]}},
+    "800 patternProperties": {"json": {"patternProperties": {f"^k{i}_[a-z]+$": {} for i in range(800)}}},
+    "19 patterns at once": {"json": {"allOf": [{"type": "string", "pattern": f".*{c}.*"} for c in "abcdefghijklmnopqrs"]
+    }},
+    "chain of 4,000 references": {"json": {"$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(4000)}
+                                           | {"a4000": {"type": "null"}}, "$ref": "#/$defs/a0"}},
+    "5,000 anchors": {"json": {"$defs": {f"d{i}": {"$anchor": f"a{i}"} for i in range(5000)}, "$ref": "#a4999"}},
+    "pointer of 50,000 steps": {"json": {"$ref": "#/" + "a/" * 50_000}},
+    "reference that is no UTF-8": {"json": {"$ref": "#/%ff%fe"}},
+    "tuple of 10,000": {"json": {"prefixItems": [{"type": "integer"}] * 10_000}},
+    "lists of lists of lists": {"json": {"minItems": 1000, "items": {"minItems": 1000, "items": {"minItems": 1000}}}},
+    "200 multipleOf": {"json": {"properties": {f"p{i}": {"multipleOf": 997 + i} for i in range(200)}}},
+    "options of the compiler": {"json": {"x-guidance": {"lenient": True}, "type": "object"}},
+    "letters of either case": {"regex": "(?i)" + "abcdefgh" * 2000},
+    "1,500 classes": {"regex": "".join(f"[{chr(200 + i)}-{chr(4000 + i * 7)}]" for i in range(1500))},
+    "alternatives of dots": {"regex": "|".join(f".*{a}{b}.*" for a in map(chr, range(97, 123)) for b in "abcdefgh")},
+    "counts times counts": {"regex": "([a-z]{1,500}[0-9]{1,500}){1,500}"},
+    "surrogate": {"regex": "\ud800+"},
+    "optional recursion": {"grammar": "root ::= " + " ".join(f'("{i}" root?)?' for i in range(600))},
+    "chain that ends last": {"grammar": "root ::= r0\n" + rules(700, 'r{0} ::= r{1} "a"') + '\nr700 ::= "x"'},
+    "doubling with recursion": {"grammar": 'r0 ::= "x"\n' + rules(500, "r{1} ::= r{0} r{0} root?") + "\nroot ::= r500"},
+    "huge literal": {"grammar": 'root ::= "' + "a" * 16_000 + '" root?'},
+    "lark file": {"grammar": 'start: %json {"$ref": "file:///etc/passwd"}'},
+    "lark import": {"grammar": '%import "/etc/passwd"\nstart: "a"'},
+    "lark counts": {"grammar": "start: /((a{1,1000}){1,1000}){1,1000}/"},
+    "lark negations": {"grammar": "start: A\nA: " + " & ".join(f"~/.*{c}.{{20}}/" for c in "abcdefghijklmnop")},
+    "lark substrings": {"grammar": 'start: %regex {"substring_words": "' + "a b c d " * 1500 + '"}'},
+    "500 tags": {"structural_tag": json.dumps({"type": "structural_tag", "triggers": ["<f"], "structures": [
+        {"begin": f"<f{i}>", "schema": {"properties": {f"p{j}": {} for j in range(10)}}, "end": ">"}
+        for i in range(500)]})},
+    "500 triggers": {"structural_tag": json.dumps({"type": "structural_tag", "structures": [
+        {"begin": f"<f{i}>", "schema": {}, "end": ">"} for i in range(500)],
+        "triggers": [f"<f{i}>" for i in range(500)]})},
+    "3,000 nested formats": {"structural_tag": '{"type":"structural_tag","format":'
+                             + '{"type":"sequence","elements":[' * 3000 + "]}" * 3000 + "}"},
+    "whitespace without measure": {"json": {}, "whitespace_pattern": "(([ ]{0,999}){0,999}){0,999}"},
 }  # fmt: skip
 
 
@@ -122,6 +165,94 @@ def test_what_takes_too_long_is_refused_as_such(name: str, compiler: Compiler) -
         compiler.compile(GuidedDecodingParams(**HOSTILE[name]))
 
 
+@pytest.mark.parametrize("count", [127, 128, 129, 2**31 - 1, 2**31, 2**31 + 1, 2**63 - 1, 2**63, 2**63 + 1])
+def test_counts_at_the_edges_of_machine_numbers_cost_nothing(count: int, compiler: Compiler) -> None:
+    before, refused = resident_mb(), 0
+    for mode in (
+        {"json": {"type": "string", "maxLength": count}},
+        {"json": {"type": "string", "minLength": count}},
+        {"json": {"type": "array", "items": {"type": "null"}, "minItems": count}},
+        {"json": {"type": "array", "items": {"type": "null"}, "maxItems": count}},
+        {"json": {"type": "integer", "minimum": -count, "maximum": count}},
+        {"json": {"type": "object", "maxProperties": count}},
+        {"regex": f"a{{1,{count}}}"},
+        {"grammar": f'root ::= x{{1,{count}}}\nx ::= "a" root? "b"'},
+        {"grammar": f"start: /a/{{1,{count}}}"},
+    ):
+        try:
+            matcher = compiler.compile(GuidedDecodingParams(**mode)).matcher()  # type: ignore[arg-type]
+        except (GrammarError, ParamsError):
+            refused += 1
+        else:
+            assert matcher.error == ""
+    assert count >= 2**31 or refused <= 1
+    assert resident_mb() - before < 64
+
+
+@pytest.mark.parametrize("depth", [100, 1000, 5000, 100_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("mode", "opening", "closing"),
+    [
+        ("regex", "(", ")"),
+        ("regex", "(?:", ")"),
+        ("regex", "[", "]"),
+        ("grammar", 'root ::= "x" ' + "(", ")"),
+        ("grammar", 'start: "x" ' + "(", ")"),
+        ("json", '{"items":', "}"),
+        ("json", '{"not":', "}"),
+        ("json", "[", "]"),
+        ("structural_tag", '{"type":"or","elements":[', "]}"),
+    ],
+)
+def test_nesting_of_any_depth_is_compiled_or_refused(
+    mode: str, opening: str, closing: str, depth: int, compiler: Compiler
+) -> None:
+    start, sign = (opening[:-1], "(") if mode == "grammar" else ("", opening)
+    text = start + sign * depth + ("{}" if mode == "json" else '"a"' if mode == "grammar" else "a") + closing * depth
+    assert attempt(compiler, mode, text) in {"compiled", "GrammarError", "ParamsError", "LimitError"}
+    assert attempt(compiler, mode, start + sign * depth) in {"GrammarError", "ParamsError", "LimitError"}
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"json": {"anyOf": [{"type": "object", "properties": {"a": {"const": i}}} for i in range(3000)]}},
+        {"json": {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}},
+    ],
+    ids=["branches", "properties"],
+)
+def test_a_constraint_that_fails_at_its_first_choice_is_refused_at_once(
+    mode: dict[str, Any], compiler: Compiler
+) -> None:
+    with pytest.raises(GrammarError, match=r"schema at # cannot be enforced: .* max is 2000"):
+        compiler.compile(GuidedDecodingParams(**mode))
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ({"regex": ""}, "regex must be a non-empty string"),
+        ({"regex": "(?:)"}, "regex must match some text"),
+        ({"json": ""}, "json must"),
+        ({"grammar": ""}, "grammar must"),
+        ({"structural_tag": ""}, "structural_tag must|schema must be valid JSON"),
+        ({"choice": []}, "choice must be a list of 1 to 4096 non-empty strings"),
+        ({"choice": [""]}, "choice"),
+        ({"json_object": False}, "json_object must"),
+        ({"regex": "a\0"}, "regex must"),
+        ({"json": {}, "regex": "a"}, "exactly one"),
+        ({"json": {}, "structural_tag": "{}"}, "exactly one"),
+        ({}, "exactly one"),
+    ],
+    ids=str,
+)
+def test_constraints_that_say_nothing_are_refused_by_name(
+    mode: dict[str, Any], message: str, compiler: Compiler
+) -> None:
+    with pytest.raises((GrammarError, ParamsError), match=message):
+        compiler.compile(GuidedDecodingParams(**mode))
+
+
 def workers() -> set[str]:
     """Worker processes that this process has started and that still run."""
     found = set()
@@ -152,7 +283,7 @@ def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
     child = Child()
     child.load(LLGUIDANCE)
     with pytest.raises(LimitError):
-        # The alarm inside the child goes off after 0.15 s, long before the parent loses patience.
+        # The alarm inside the child goes off after 0.1 s of work, long before the parent loses patience.
         child.ask({"task": "llguidance", "grammar": slow(), "seconds": 0.1}, 30.0)
     assert not child.usable
     with pytest.raises(LimitError):

@@ -20,7 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "cli",
-        "server cluster",
+        "cli_guided server cluster",
         "compat dialects",
         "llm",
         "engine",

@@ -21,6 +21,8 @@ REQUIRED |= {f"G-{number:03}" for n, m in GEMMA for number in range(n, m + 1)} |
 
 REQUIRED |= {"S80", "S81", "S82", "S83", "S84", "F17", "F74"}
 """Guided decoding as SGLang and FastDeploy have it, as far as it is not a matter of their servers."""
+REQUIRED |= {"T11", *(f"T{number}" for number in range(13, 21))}
+"""Hostile constraints: what has brought other servers down."""
 
 
 def read(text: str) -> dict[str, list[str]]:

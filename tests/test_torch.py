@@ -174,7 +174,8 @@ def test_tensors_inside_a_transform_are_refused(transform: Callable[..., Any]) -
 @pytest.mark.parametrize(
     ("logits", "mask", "message"),
     [
-        (matrix(), np.full((3, 2), -1, np.int32), r"mask must be a torch.Tensor like the logits, got numpy\.ndarray"),
+        (matrix(), [[-1, -1]] * 3, r"mask must be a torch.Tensor or NumPy array, got (builtins\.)?list"),
+        (matrix(), np.full((3, 3), -1, np.int32), r"mask must have shape \[3, 2\] .* got \[3, 3\]"),
         (matrix().numpy(), torch.full((3, 2), -1, dtype=torch.int32), r"mask must be .* got torch\.Tensor"),
         (matrix(), torch.ones(3, V, dtype=torch.bool), r"mask must be an int32 tensor of bits, got torch\.bool"),
         (matrix(), torch.ones(3, 2, dtype=torch.int64), r"mask must be an int32 tensor of bits, got torch\.int64"),

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.errors import ParamsError, TirageError, nearest
+from tirage import cli_guided
+from tirage.errors import GrammarError, ParamsError, TirageError, nearest
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 
 if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
 
-# Fields that need more than a value on a command line, or that change what is printed.
+# Fields that need more than a value on a command line, or that change what is printed. A constraint has options of its
+# own, in `cli_guided`.
 NO_OPTION = {
     "n", "best_of", "logprobs", "prompt_logprobs", "logprob_token_ids", "logprobs_mode", "detokenize",
-    "output_kind", "guided_decoding", "close_grammar", "extra_args", "logits_processors",
+    "output_kind", "guided_decoding", "extra_args", "logits_processors",
 }  # fmt: skip
 _MAX_TOKENS = 128
 OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in NO_OPTION}
@@ -57,16 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=list(arguments) if arguments is not None else None)
     except TirageError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ParamsError) else 1)
+        sys.exit(2 if isinstance(error, (ParamsError, GrammarError)) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every parameter in `OPTIONS`, in place of its `**options`."""
+    """The command with an option for every parameter in `OPTIONS` and every kind of constraint, for `**options`."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items())]
+    parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items()), *cli_guided.options()]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -103,9 +105,10 @@ def metavar(spec: FieldSpec) -> str | None:
 
 def parse_options(options: dict[str, Any]) -> SamplingParams:
     """The parameters that the given options ask for; ParamsError, worded by the field, for a bad value."""
-    given = {name: parse(FIELDS[name], value) for name, value in options.items() if value is not None}
+    given = {name: parse(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
     given.setdefault("max_tokens", _MAX_TOKENS)
-    return SamplingParams(**given, output_kind=RequestOutputKind.DELTA)
+    guided = cli_guided.parse_guided({name: options.get(name) for name in cli_guided.OPTIONS})
+    return SamplingParams(**given, guided_decoding=guided, output_kind=RequestOutputKind.DELTA)
 
 
 def parse(spec: FieldSpec, value: Any) -> Any:
@@ -235,7 +238,7 @@ class Conversation:
         parts = Parts()
         try:
             completion = show(parts.follow(self._llm.chat_stream(asked, self._params)))
-        except ParamsError as error:
+        except (ParamsError, GrammarError) as error:
             note(f"error: {error}")
             return
         except KeyboardInterrupt:
@@ -351,10 +354,11 @@ def show(deltas: Iterator[Delta]) -> Completion:
 
 
 def summary(completion: Completion) -> str:
-    """One line on a finished text: what repeats it, how long it is and why it ended."""
+    """One line on a finished text: what repeats it, how long it is, why it ended, and if it breaks its constraint."""
     tokens, seconds = completion.usage.completion_tokens, completion.timings.total_s
     kind = completion.stop.kind if completion.stop else "unknown"
-    return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}"
+    broken = " | the text does not satisfy its constraint" if completion.grammar_complete is False else ""
+    return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}{broken}"
 
 
 def note(text: str) -> None:

@@ -22,7 +22,15 @@ class ParamsError(TirageError, ValueError):
 
 
 class GrammarError(TirageError, ValueError):
-    """A guided-decoding constraint that is invalid or cannot be enforced."""
+    """A guided-decoding constraint that is invalid or cannot be enforced.
+
+    `place` says where in it, as the message does: a JSON pointer such as `#/properties/a`, `line 2, column 5`, or
+    `character 7`; "" when the whole is to blame.
+    """
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class ModelError(TirageError):

@@ -249,6 +249,19 @@ class LLM:
             constrained=self._constrain(params),
         )
 
+    def constrain(self, params: SamplingParams) -> None:
+        """Compiles the constraint of the parameters, which requests that come later then find ready.
+
+        Nothing happens without one. Safe to call from any thread; takes at most about 2 s, the first time also as long
+        as it takes to read the vocabulary. Raises ParamsError and GrammarError as `generate` does.
+        """
+        self._constrain(self._resolve(params))
+
+    def grammar_stats(self) -> dict[str, int]:
+        """Counts since the start: `grammars` and `bytes` kept now, and how many were `compiled` and found (`hits`)."""
+        stats = [compiler.stats() for compiler in list(self._compilers.values())]
+        return {name: sum(each[name] for each in stats) for name in ("grammars", "bytes", "compiled", "hits")}
+
     def _constrain(self, params: SamplingParams) -> Constrained | None:
         """The compiled constraint of the parameters; GrammarError when there is none that can be enforced."""
         guided = params.guided_decoding

@@ -136,7 +136,8 @@ class Batch:
         if len(self._frame.states) == len(slots):
             return draw_frame(backend, matrix, self._frame, words)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
-        drawn = draw_frame(backend, matrix[used], self._frame, None if words is None else words[used])
+        at = np.asarray(used, np.intp)
+        drawn = draw_frame(backend, matrix[at], self._frame, None if words is None else words[at])
         return _spread(drawn, used, len(slots), backend, matrix)
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:

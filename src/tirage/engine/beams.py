@@ -249,6 +249,14 @@ class Scorer:
             # No good token lets its constraint be closed in time: the way to the end is all that is left.
             beam.mask = beam.sample.closing_mask(self._model.vocab_size)
         listed = self._listed(parents) if late else listed
+        stuck = [
+            beam
+            for beam, (found, status) in zip(parents, listed, strict=True)
+            if not found and status is Status.no_allowed_token and beam.sample.is_forced
+        ]
+        for beam in stuck:
+            beam.mask = beam.sample.other_mask(self._model.vocab_size, last=True)
+        listed = self._listed(parents) if stuck else listed
         found, failure = [], None
         for index, (beam, (pairs, status)) in enumerate(zip(parents, listed, strict=True)):
             found += [Candidate(-(beam.total + logprob), index, token) for token, logprob in pairs]

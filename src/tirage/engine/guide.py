@@ -27,7 +27,8 @@ class Guide:
     """The constraint of one sample as its text grows.
 
     `limit` is the number of tokens the sample may have. `drops_space`: the text loses a space at its start, so no
-    token may begin with one. `forced` turns True when a token was taken to close the text in time.
+    token may begin with one. `forcing`: the mask written last leaves nothing but the way to the end; `forced` turns
+    True when a token was taken that way. SPEC.md S-G3, S-G4, S-G6.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class Guide:
             self._closing = Closing(closing.matcher(), grammar.vocabulary, unusable(params, grammar.vocabulary.width))
         self._spaces = grammar.vocabulary.with_space if drops_space else None
         self._left, self._least, self._taken = limit, params.min_tokens, 0
-        self.forced = False
+        self.forcing = self.forced = False
+        # The way after the token looked at last, which mostly is the token that is taken.
+        self._ahead: tuple[int, Closing] | None = None
         self._was_complete = False
         self.refused = False
 
@@ -63,6 +66,7 @@ class Guide:
 
     def fill(self, mask: NDArray[np.int32]) -> None:
         """Writes the tokens that may be drawn now: those of the constraint, or the one that closes it in time."""
+        self.forcing = False
         if self._must_close():
             self.force(mask)
             return
@@ -87,7 +91,8 @@ class Guide:
             return True
         if not self._vocabulary.tokens[token_id] or not (way or self._eos_ids):
             return True
-        after = self._closing.after(token_id).tokens
+        self._ahead = token_id, self._closing.after(token_id)
+        after = self._ahead[1].tokens
         return after is not None and len(after) <= self._left - 1
 
     def force(self, mask: NDArray[np.int32]) -> None:
@@ -96,15 +101,37 @@ class Guide:
         mask[:] = 0
         for token_id in way[:1] if way else self._eos_ids:
             set_bit(mask, token_id, True)
-        self.forced = True
+        self.forcing = True
+
+    @property
+    def closes(self) -> bool:
+        """Whether a way to the end is looked after."""
+        return self._closing is not None
+
+    def turn(self, *, give_up: bool = False) -> None:
+        """Looks for another way to the end than the one just tried, which something else forbids.
+
+        Without one that fits, and with `give_up`, the text is no longer closed in time.
+        """
+        if self._closing is None:
+            return
+        self._closing.turn()
+        if give_up or not self._closing.tokens or len(self._closing.tokens) > self._left:
+            self._closing = None
 
     def accept(self, token_id: int) -> None:
         """Moves past the token that was drawn."""
         self._was_complete = self._matcher.complete
         self.refused = not self._matcher.accept(token_id)
+        self.forced |= self.forcing
         self._taken += 1
         self._left -= 1
-        if self._closing is not None and not self.refused and token_id not in self._eos_ids:
+        ahead, self._ahead = self._ahead, None
+        if self._closing is None or self.refused or token_id in self._eos_ids:
+            return
+        if ahead is not None and ahead[0] == token_id:
+            self._closing = ahead[1].fork()
+        else:
             self._closing.advance(token_id)
 
     def fork(self) -> Guide:

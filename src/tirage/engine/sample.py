@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.batch import Batch
-from tirage.draw import Draw
+from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
 from tirage.engine.guide import Constrained, Guide
 from tirage.params import SamplingParams
 from tirage.text import BadWords, Stop, StopChecker, Tokenizer, open_detokenizer
 
+DETOURS = 4
+"""Ways to the end of a constraint that one draw tries when other parameters forbid them."""
 _LIMITS = ("max_tokens", "context", "cache")
 _ABORTS = ("abort",)
 _STOPS = ("eos", "token", "string", "regex", "grammar")
@@ -96,6 +98,23 @@ class GrowingSample:
         if self.guide is not None:
             self.guide.force(mask)
         return mask if self._bad_words is None else mask & self._bad_words.mask(vocab_size)
+
+    def is_stuck(self, drawn: Draw, row: int) -> bool:
+        """Whether no token could be drawn because other parameters forbid the way to the end of a constraint."""
+        return self.is_forced and int(drawn.status[row]) == Status.no_allowed_token
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the mask made last leaves nothing but the way to the end of a constraint."""
+        return self.guide is not None and self.guide.forcing
+
+    def other_mask(self, vocab_size: int, *, last: bool) -> NDArray[np.int32]:
+        """The mask of another way to the end than the one just tried; with `last`, or without one, of no way."""
+        assert self.guide is not None
+        self.guide.turn(give_up=last)
+        mask = self.closing_mask(vocab_size) if self.guide.closes else self.mask(vocab_size)
+        assert mask is not None
+        return mask
 
     def accept(self, token_id: int, logprob: float) -> None:
         """Takes the next token, drawn with that log-probability; may end the sample."""
@@ -216,7 +235,8 @@ def draw(batch: Batch, logits: Any, samples: Sequence[GrowingSample]) -> Draw:
     """One token per row of the batch, within what the text of each sample lets come.
 
     A token after which a constraint could no longer be closed in time is not taken: its row is drawn again with the
-    first token of its way to the end alone. The others draw the same again.
+    first token of its way to the end alone. Where other parameters forbid that token, another way is looked for, and
+    without one the row is drawn under its constraint alone. The other rows draw the same again.
     """
     masks = masks_of(samples, batch.vocab_size)
     drawn = batch.sample(logits, mask=masks)
@@ -225,7 +245,15 @@ def draw(batch: Batch, logits: Any, samples: Sequence[GrowingSample]) -> Draw:
     late = [row for row, sample in enumerate(samples) if not sample.keeps(int(drawn.token_ids[row]))]
     for row in late:
         masks[row] = samples[row].closing_mask(batch.vocab_size)
-    return batch.sample(logits, mask=masks) if late else drawn
+    drawn = batch.sample(logits, mask=masks) if late else drawn
+    for attempt in range(1, DETOURS + 1):
+        stuck = [row for row, sample in enumerate(samples) if sample.is_stuck(drawn, row)]
+        if not stuck:
+            break
+        for row in stuck:
+            masks[row] = samples[row].other_mask(batch.vocab_size, last=attempt == DETOURS)
+        drawn = batch.sample(logits, mask=masks)
+    return drawn
 
 
 def open_stops(params: SamplingParams) -> StopChecker:

@@ -7,7 +7,8 @@ follows it with a `Matcher` of its own.
 from tirage.guided.closing import BYTES, Closing
 from tirage.guided.compiler import Compiler, Grammar
 from tirage.guided.matcher import Matcher
+from tirage.guided.probe import LimitError
 from tirage.guided.supported import supported
 from tirage.guided.vocabulary import Vocabulary
 
-__all__ = ["BYTES", "Closing", "Compiler", "Grammar", "Matcher", "Vocabulary", "supported"]
+__all__ = ["BYTES", "Closing", "Compiler", "Grammar", "LimitError", "Matcher", "Vocabulary", "supported"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,21 +42,29 @@ class Grammar:
 class Compiler:
     """Grammars for one vocabulary, each compiled once while it is in use.
 
-    Keeps the most recently used grammars up to `budget` bytes. What cannot be compiled is not kept. Safe to call
-    from several threads: those that want the same grammar wait for one compilation.
+    Keeps the most recently used grammars up to `budget` bytes; a single one may be larger. What cannot be compiled is
+    not kept. Safe to call from several threads: those that want the same grammar wait for one compilation and share
+    its outcome. SPEC.md S-G5, S-G8.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, budget: int = CACHE_BYTES) -> None:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
         self._kept: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
-        self._under_way: dict[GuidedDecodingParams, threading.Lock] = {}
+        self._under_way: dict[GuidedDecodingParams, Future[Grammar]] = {}
         self._lock = threading.Lock()
+        self._held = self._compiled = self._hits = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes that the kept grammars hold."""
-        return sum(grammar.nbytes for grammar in list(self._kept.values()))
+        return self._held
+
+    def stats(self) -> dict[str, int]:
+        """`grammars` and `bytes` kept now; how many were `compiled` since the start, and how many found (`hits`)."""
+        with self._lock:
+            counts = len(self._kept), self._held, self._compiled, self._hits
+        return dict(zip(("grammars", "bytes", "compiled", "hits"), counts, strict=True))
 
     def compile(self, guided: GuidedDecodingParams) -> Grammar:
         """The grammar of a constraint.
@@ -67,30 +76,39 @@ class Compiler:
         with self._lock:
             if (grammar := self._find(guided)) is not None:
                 return grammar
-            turn = self._under_way.setdefault(guided, threading.Lock())
-        with turn:
-            with self._lock:
-                if (grammar := self._find(guided)) is not None:
-                    return grammar
-            try:
-                grammar = self._compile(guided)
-            finally:
-                with self._lock:
-                    self._under_way.pop(guided, None)
-            with self._lock:
+            other = self._under_way.get(guided)
+            mine = self._under_way.setdefault(guided, Future())
+        if other is not None:
+            return other.result()
+        try:
+            grammar = self._compile(guided)
+        except BaseException as error:
+            self._finish(guided, None)
+            mine.set_exception(error)
+            raise
+        self._finish(guided, grammar)
+        mine.set_result(grammar)
+        return grammar
+
+    def _finish(self, guided: GuidedDecodingParams, grammar: Grammar | None) -> None:
+        with self._lock:
+            del self._under_way[guided]
+            if grammar is not None:
                 self._keep(guided, grammar)
-            return grammar
 
     def _find(self, guided: GuidedDecodingParams) -> Grammar | None:
         grammar = self._kept.get(guided)
         if grammar is not None:
             self._kept.move_to_end(guided)
+            self._hits += 1
         return grammar
 
     def _keep(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:
         self._kept[guided] = grammar
-        while len(self._kept) > 1 and self.nbytes > self._budget:
-            self._kept.popitem(last=False)
+        self._held += grammar.nbytes
+        self._compiled += 1
+        while len(self._kept) > 1 and self._held > self._budget:
+            self._held -= self._kept.popitem(last=False)[1].nbytes
 
     def _compile(self, guided: GuidedDecodingParams) -> Grammar:
         constraint = read_constraint(guided)

@@ -223,4 +223,5 @@ class Parser:
     def _fail(self, rule: str, at: int | None = None) -> NoReturn:
         at = self._at if at is None else at
         line, column = self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
-        raise GrammarError(f"grammar must be valid GBNF: {rule} (line {line}, column {column})")
+        place = f"line {line}, column {column}"
+        raise GrammarError(f"grammar must be valid GBNF: {rule} ({place})", place=place)

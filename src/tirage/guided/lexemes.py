@@ -59,6 +59,8 @@ class Cutter:
         self._cut: set[Expression] = set()
         self._empty = empty_rules(rules)
         self._automata: dict[Expression, Automaton] = {}
+        # By identity, since equality looks at whole trees; the node is kept, so that its identity stays its own.
+        self._fitting: dict[int, tuple[Expression, bool]] = {}
 
     def lark(self) -> str:
         """The rules in Lark's notation."""
@@ -106,9 +108,11 @@ class Cutter:
         return self._automata[lexeme]
 
     def _is_lexeme(self, node: Expression) -> bool:
-        if node in self._cut or isinstance(node, Rule):
+        if isinstance(node, Rule):
             return False
-        return positions(node) <= LARGEST and not nullable(node, set())
+        if id(node) not in self._fitting:
+            self._fitting[id(node)] = node, positions(node) <= LARGEST and not nullable(node, set())
+        return self._fitting[id(node)][1] and node not in self._cut
 
     def _lexemes(self, node: Expression) -> list[Expression]:
         if self._is_lexeme(node):

@@ -19,6 +19,7 @@ from tirage.guided.lexemes import regex_lark, to_lark
 from tirage.guided.matcher import Cursor, Mask
 from tirage.guided.probe import PROBE
 from tirage.guided.schema import pointer, walk
+from tirage.guided.small import is_small
 from tirage.guided.vocabulary import Vocabulary
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
@@ -70,29 +71,32 @@ class LlguidanceBackend:
         satisfies.
         """
         grammar = lark_of(constraint)
-        answer = PROBE.try_out({"task": "llguidance", "grammar": grammar}, _LOAD)
-        if answer["error"]:
-            place = f" at {place_of(constraint)}" if constraint.kind == "json" else ""
-            raise GrammarError(f"{_NAMES[constraint.kind]}{place} {explain(answer['error'])}")
+        held = 0
+        if not is_small(constraint):
+            answer = PROBE.try_out({"task": "llguidance", "grammar": grammar}, _LOAD)
+            held = int(answer["bytes"])
+            if answer["error"]:
+                raise refusal(constraint, answer["error"])
         matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise GrammarError(f"{_NAMES[constraint.kind]} {explain(matcher.get_error())}")
+            raise refusal(constraint, matcher.get_error())
         cursor = LlguidanceCursor(matcher, self._vocabulary.width)
         check_start(cursor, self._vocabulary, _NAMES[constraint.kind])
-        return cursor, max(_LEAST_BYTES, 60 * len(grammar), int(answer["bytes"]))
+        return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
 
 
 _NAMES = {"json": "schema", "regex": "regex", "gbnf": "grammar", "lark": "grammar", "tags": "structural_tag"}
 
 
 def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
-    """GrammarError when the vocabulary has no token with which a text could begin; with all bytes it always has."""
-    if vocabulary.has_bytes:
-        return
+    """GrammarError when no text can begin: none satisfies the constraint, or the vocabulary cannot write it."""
     mask = np.zeros(vocabulary.words, np.int32)
     cursor.fill(mask)
-    if not mask.any() and not cursor.complete():
-        raise GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
+    if mask.any() or cursor.complete():
+        return
+    if vocabulary.has_bytes:
+        raise GrammarError(f"{name} cannot be enforced: {cursor.error() or 'no text satisfies it'}")
+    raise GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
 
 
 class LlguidanceCursor:
@@ -138,6 +142,16 @@ class LlguidanceCursor:
     def fork(self) -> LlguidanceCursor:
         """See Cursor."""
         return LlguidanceCursor(self._matcher.deep_copy(), self._width)
+
+
+def refusal(constraint: Constraint, error: str) -> GrammarError:
+    """The error for a constraint that the library refuses, with the place as far as it can be told."""
+    name, reason = _NAMES[constraint.kind], explain(error)
+    if constraint.kind == "json":
+        place = place_of(constraint)
+        return GrammarError(f"{name} at {place} {reason}", place=place)
+    found = re.search(r"line \d+, column \d+", reason)
+    return GrammarError(f"{name} {reason}", place=found[0] if found else "")
 
 
 def explain(error: str) -> str:

@@ -50,7 +50,7 @@ class Matcher:
 
     `eos_ids` are the tokens that end the text: allowed exactly when the text is complete, even where they could be
     text. Without them (`ignore_eos`) a text ends when the grammar lets nothing follow. Bits beyond the vocabulary
-    and those of padding are always 0.
+    and those of padding are always 0. SPEC.md S-G2, S-G3.
     """
 
     __slots__ = ("_closed", "_cursor", "_eos_ids", "_length", "vocabulary")

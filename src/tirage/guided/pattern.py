@@ -61,8 +61,10 @@ def read_pattern(pattern: str) -> Expression:
             warnings.simplefilter("ignore")
             parsed = _parser.parse(pattern, re.ASCII)
     except re.error as error:
-        where = "" if error.pos is None else f" at character {error.pos}"
-        raise GrammarError(f"regex must be a valid pattern, got {pattern[:60]!r}: {error.msg}{where}") from None
+        place = "" if error.pos is None else f"character {error.pos}"
+        where = place and f" at {place}"
+        message = f"regex must be a valid pattern, got {pattern[:60]!r}: {error.msg}{where}"
+        raise GrammarError(message, place=place) from None
     except (OverflowError, ValueError, RecursionError) as error:
         raise GrammarError(f"regex must be a valid pattern, got {pattern[:60]!r}: {error}") from None
     return Reader(parsed.state.flags).top(list(parsed))
@@ -75,7 +77,8 @@ def check_depth(pattern: str) -> None:
         letter = pattern[position]
         depth += (letter == "(") - (letter == ")")
         if depth > DEPTH:
-            raise GrammarError(f"regex must be nested at most {DEPTH} levels deep, got more at character {position}")
+            place = f"character {position}"
+            raise GrammarError(f"regex must be nested at most {DEPTH} levels deep, got more at {place}", place=place)
         position += 2 if letter == "\\" else 1
 
 

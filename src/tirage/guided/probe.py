@@ -10,6 +10,7 @@ import atexit
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from typing import Any
 from tirage.errors import GrammarError
 
 SECONDS = 1.0
-"""Time of a trial. What passes takes about as long again in the serving process, so both end within 2 s."""
+"""Processor time of a trial. What passes takes about as long again in the serving process: both end within 2 s."""
+_PATIENCE = 3.0
 MEGABYTES = 256
 _STARTUP_S = 60.0
 _WORKERS = 4
@@ -42,14 +44,15 @@ class Probe:
     def try_out(self, task: dict[str, Any], load: dict[str, Any], *, seconds: float = SECONDS) -> dict[str, Any]:
         """What a child answers to a task, after it was told to `load` what the task needs.
 
-        Raises GrammarError when the child runs over its time or memory; it is dead by then.
+        `seconds` is processor time; on a busy machine the answer may take a few times as long. Raises LimitError when
+        the child runs over its time or memory; it is dead by then.
         """
         with self._places:
             kind = load["compiler"]
             child = self._take(kind)
             try:
                 child.load(load)
-                answer = child.ask(task | {"seconds": seconds}, seconds)
+                answer = child.ask(task | {"seconds": seconds}, seconds * _PATIENCE)
             except BaseException:
                 child.kill()
                 raise
@@ -115,10 +118,10 @@ class Child:
             raise _too_large() from None
         line = self._line(time.monotonic() + seconds)
         if line is None:
-            raise LimitError(f"grammar must compile within {SECONDS + 1:g} s, got one that does not; make it smaller")
+            raise _too_slow()
         if not line.endswith(b"\n"):
             self.kill()
-            raise _too_large()
+            raise _too_slow() if -self._process.returncode in _ALARMS else _too_large()
         return json.loads(line)
 
     def kill(self) -> None:
@@ -149,6 +152,13 @@ class Child:
                     return line
                 line += part
         return line
+
+
+_ALARMS = (signal.SIGPROF, signal.SIGALRM)
+
+
+def _too_slow() -> LimitError:
+    return LimitError(f"grammar must compile within {SECONDS + 1:g} s, got one that does not; make it smaller")
 
 
 def _too_large() -> LimitError:

@@ -42,9 +42,14 @@ def parse_json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise GrammarError(f"schema must be valid JSON: {error.msg} ({where})") from None
+        raise GrammarError(f"schema must be valid JSON: {error.msg} ({where})", place=where) from None
     except RecursionError:
         raise GrammarError(f"schema must be nested at most {DEPTH} levels deep") from None
+    except GrammarError:
+        raise
+    except ValueError:
+        # Python reads no integer of more than 4300 digits.
+        raise GrammarError("schema must hold no integer of thousands of digits; use a shorter one") from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise GrammarError(f"schema must not name a property twice in one object, got {twice!r}")
+        raise GrammarError(f"schema must not name a property twice in one object, got {twice[:60]!r}")
     return found
 
 
@@ -274,7 +279,8 @@ def target(reference: str, anchors: Mapping[str, Path], places: Mapping[Path, An
     found = next((place for place in (path, _numbered(path)) if place in places), None)
     if found is None or goal[:1] not in {"", "/"}:
         known = map(pointer, itertools.islice(places, 2000))
-        fail(at, f"must point to a schema, got {reference!r}{nearest(reference, known)}")
+        hint = nearest(reference, known) if len(reference) < 200 else ""
+        fail(at, f"must point to a schema, got {reference[:60]!r}{hint}")
     return found
 
 
@@ -303,12 +309,19 @@ def walk(schema: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 def fail(path: Path, rule: str) -> NoReturn:
     """GrammarError that names the place in the schema."""
-    raise GrammarError(f"schema at {pointer(path)} {rule}")
+    place = shown(path)
+    raise GrammarError(f"schema at {place} {rule}", place=place)
 
 
 def pointer(path: Path) -> str:
     """A path as a JSON pointer."""
     return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def shown(path: Path) -> str:
+    """A path as it may stand in a message: a JSON pointer, of which too long a one keeps its beginning."""
+    text = pointer(path)
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def show(value: Any) -> str:

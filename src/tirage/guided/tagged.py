@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Any
 
-from tirage.guided.expression import Text, to_regex
+from tirage.guided.expression import Expression, Text, choice, sequence, to_regex
 from tirage.guided.lexemes import regex_lark
 from tirage.guided.pattern import read_pattern
 
@@ -36,40 +37,93 @@ class Writer:
         """The name of a rule for a format."""
         from tirage.guided.llg import json_rule
 
+        whole = regular(given)
+        if whole is not None:
+            return self._pattern(whole)
         match given["type"]:
-            case "const_string":
-                return self._add(quote(given["value"]))
             case "json_schema":
                 return self._add(json_rule(json.dumps(given["json_schema"]), self._whitespace))
-            case "regex":
-                return self._pattern(given["pattern"])
             case "sequence":
-                return self._add(" ".join(map(self._rule, given["elements"])))
+                return self._add(" ".join(map(self._rule, joined(given["elements"]))))
             case "or":
                 return self._add(" | ".join(map(self._rule, given["elements"])))
             case "tag":
                 return self._add(self._tag(given, given["begin"]))
+            case "tags_with_separator":
+                return self._separated(given)
         return self._triggered(given)
 
-    def _pattern(self, pattern: str) -> str:
-        start, lexeme = regex_lark(read_pattern(pattern)).splitlines()
+    def _pattern(self, node: Expression) -> str:
+        start, lexeme = regex_lark(node).splitlines()
         name = f"P{len(self._lines)}"
         self._lines.append(lexeme.replace("LEXEME", name, 1))
         return self._add(start.removeprefix("start: ").replace("LEXEME", name, 1))
 
     def _tag(self, given: dict[str, Any], begin: str) -> str:
+        whole = regular(given | {"begin": begin})
+        if whole is not None:
+            return self._pattern(whole)
+        if given["content"]["type"] == "any_text":
+            return f"{quote(begin)} {self._until(given['end'])}"
         return " ".join(part for part in (quote(begin), self._rule(given["content"]), quote(given["end"])) if part)
+
+    def _until(self, end: str) -> str:
+        """Free text up to the first time that it ends so, and that end."""
+        return self._add(f"/(.|\\n)*{to_regex(Text(end))}/", "[lazy]")
+
+    def _separated(self, given: dict[str, Any]) -> str:
+        tag = self._add(" | ".join(f"({self._tag(one, one['begin'])})" for one in given["tags"]))
+        more = "" if given["stop_after_first"] else f" ({quote(given['separator'])} {tag})*"
+        return self._add(f"{tag}{more}" if given["at_least_one"] else f"({tag}{more})?")
 
     def _triggered(self, given: dict[str, Any]) -> str:
         """Free text in which a trigger, as soon as it is written, binds what follows to its tags."""
         bodies = []
         for trigger in given["triggers"]:
-            # A lazy lexeme ends with the first trigger, so free text cannot run past one.
-            free = self._add(f"/(.|\\n)*{to_regex(Text(trigger))}/", "[lazy]")
+            # Free text ends with the first trigger, so it cannot run past one.
             tags = [tag for tag in given["tags"] if tag["begin"].startswith(trigger)]
             inner = [f"({self._tag(tag, tag['begin'].removeprefix(trigger))})" for tag in tags]
-            bodies.append(f"{free} ({' | '.join(inner)})")
-        return self._add(f"({' | '.join(bodies)})* FREE?")
+            bodies.append(f"{self._until(trigger)} ({' | '.join(inner)})")
+        tagged = f"({' | '.join(bodies)})"
+        if given["at_least_one"]:
+            first = self._add(" | ".join(f"({self._tag(tag, tag['begin'])})" for tag in given["tags"]))
+            return self._add(first if given["stop_after_first"] else f"{first} {tagged}* FREE?")
+        return self._add(f"{tagged} | FREE?" if given["stop_after_first"] else f"{tagged}* FREE?")
+
+
+def regular(given: dict[str, Any]) -> Expression | None:
+    """The format as one expression; None when a schema or free text is part of it.
+
+    One expression is one lexeme, in which it does not matter where a part could end: lexemes side by side take the
+    longest match each.
+    """
+    match given["type"]:
+        case "const_string":
+            return Text(given["value"])
+        case "regex":
+            return read_pattern(given["pattern"])
+        case "sequence" | "or":
+            parts = [regular(one) for one in given["elements"]]
+            known = [part for part in parts if part is not None]
+            if len(known) < len(parts):
+                return None
+            return sequence(known) if given["type"] == "sequence" else choice(known)
+        case "tag":
+            inner = regular(given["content"])
+            return None if inner is None else sequence([*text(given["begin"]), inner, *text(given["end"])])
+    return None
+
+
+def joined(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The elements of a sequence, with neighbours put together that are one expression."""
+    runs = [(whole, list(run)) for whole, run in groupby(elements, lambda one: regular(one) is not None)]
+    parts = [[{"type": "sequence", "elements": run}] if whole else run for whole, run in runs]
+    return [one for part in parts for one in part]
+
+
+def text(spelled: str) -> list[Expression]:
+    """A text as parts of a sequence; none for the empty one."""
+    return [Text(spelled)] if spelled else []
 
 
 def quote(text: str) -> str:

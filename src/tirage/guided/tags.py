@@ -2,7 +2,7 @@
 
 Two descriptions are understood, both JSON. The older one names tags and triggers,
 `{"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}`. The newer one,
-`{"type": "structural_tag", "format": {...}}`, is a tree of formats; those in FORMATS are enforced.
+`{"type": "structural_tag", "format": {...}}`, is a tree of formats; those in FORMATS are enforced. SPEC.md S-G7.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import Any, NoReturn
 
 from tirage.errors import GrammarError, nearest
-from tirage.guided.schema import DEPTH, Path, parse_json, read_schema, show
+from tirage.guided.schema import DEPTH, Path, parse_json, read_schema, show, shown
 
 FORMATS: dict[str, dict[str, type]] = {
     "const_string": {"value": str},
@@ -21,8 +21,13 @@ FORMATS: dict[str, dict[str, type]] = {
     "or": {"elements": list},
     "tag": {"begin": str, "content": dict, "end": str},
     "triggered_tags": {"triggers": list, "tags": list},
+    "tags_with_separator": {"tags": list, "separator": str},
+    "any_text": {},
 }
 """Format -> its fields with their types; each has a `type` besides."""
+SWITCHES = {"triggered_tags": ("at_least_one", "stop_after_first"),
+            "tags_with_separator": ("at_least_one", "stop_after_first")}  # fmt: skip
+"""Format -> the fields that may be true; they are false where they are missing."""
 
 
 def read_tags(text: str, *, closed: bool = False) -> str:
@@ -32,7 +37,7 @@ def read_tags(text: str, *, closed: bool = False) -> str:
     """
     given = parse_json(text)
     if not isinstance(given, dict) or given.get("type") != "structural_tag":
-        raise GrammarError('structural_tag must be an object with "type": "structural_tag"')
+        raise GrammarError('structural_tag must be an object with "type": "structural_tag"', place="#")
     if "structures" in given or "triggers" in given:
         check_fields(given, {"structures": list, "triggers": list}, ())
         given = {"type": "structural_tag", "format": newer(given)}
@@ -59,8 +64,9 @@ def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
     if kind not in FORMATS:
         hint = nearest(kind, FORMATS) if kind else ""
         fail(path, f"must be one of the formats {', '.join(FORMATS)}, got {show(named)}{hint}")
-    check_fields(given, FORMATS[kind], path)
-    out = dict(given)
+    out = dict.fromkeys(SWITCHES.get(kind, ()), False) | given
+    check_fields(out, FORMATS[kind] | dict.fromkeys(SWITCHES.get(kind, ()), bool), path)
+    check_place(kind, path, given)
     if kind == "json_schema":
         out["json_schema"] = json.loads(read_schema_at(given["json_schema"], (*path, "json_schema"), closed))
     for key in ("elements", "tags"):
@@ -70,9 +76,18 @@ def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
         out["content"] = read_format(given["content"], (*path, "content"), closed)
     if kind == "triggered_tags":
         check_triggers(out, path)
-    if kind == "const_string" and not given["value"]:
-        fail((*path, "value"), "must not be empty")
     return out
+
+
+def check_place(kind: str, path: Path, given: dict[str, Any]) -> None:
+    """GrammarError for free text that nothing ends, and for formats that would be empty."""
+    if kind == "any_text" and path[-1] != "content":
+        fail(path, "must be the content of a tag, whose end ends it; use triggered_tags for free text between tags")
+    if kind == "tag" and given["content"].get("type") == "any_text" and not given["end"]:
+        fail((*path, "end"), "must not be empty after any_text, which nothing else ends")
+    for key in ("value", "separator"):
+        if given.get(key) == "":
+            fail((*path, key), "must not be empty")
 
 
 def read_list(given: dict[str, Any], key: str, path: Path, closed: bool) -> list[dict[str, Any]]:
@@ -90,7 +105,8 @@ def read_schema_at(schema: Any, path: Path, closed: bool) -> str:
     try:
         return read_schema(schema, closed=closed)
     except GrammarError as error:
-        fail(path, f"must hold a schema that can be enforced: {error}")
+        inner = (*path, *(part for part in error.place.split("/")[1:] if error.place.startswith("#")))
+        fail(inner, f"must hold a schema that can be enforced: {error}")
 
 
 def check_triggers(given: dict[str, Any], path: Path) -> None:
@@ -120,9 +136,10 @@ def check_fields(given: Any, fields: dict[str, type], path: Path, *, typed: bool
             fail((*path, key), f"must be {_NAMES[kind]}, got {show(given[key])}")
 
 
-_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 
 
 def fail(path: Path, rule: str) -> NoReturn:
     """GrammarError that names the place in the description."""
-    raise GrammarError(f"structural_tag at #{''.join(f'/{part}' for part in path)} {rule}")
+    place = shown(path)
+    raise GrammarError(f"structural_tag at {place} {rule}", place=place)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,8 +93,12 @@ class Vocabulary:
         return all(bytes([byte]) in self._ids for byte in range(256))
 
     @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._ids), default=0)
+    def _longest(self) -> dict[int, int]:
+        """For each byte the size of the longest token that begins with it."""
+        longest: dict[int, int] = {}
+        for token in self._ids:
+            longest[token[0]] = max(len(token), longest.get(token[0], 0))
+        return longest
 
     @cached_property
     def with_space(self) -> NDArray[np.int32]:
@@ -103,16 +108,28 @@ class Vocabulary:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def cover(self, text: bytes, unusable: frozenset[int] = frozenset()) -> list[int] | None:
-        """Few tokens that spell the bytes, each the longest that fits; None when no tokens do."""
+        """The fewest tokens that spell the bytes; None when no tokens do."""
+        # From the end: best[at] = (tokens from there on, the first of them, where it ends).
+        best: dict[int, tuple[int, int, int]] = {len(text): (0, -1, len(text))}
+        for at in reversed(range(len(text))):
+            ends = range(min(at + self._longest.get(text[at], 0), len(text)), at, -1)
+            ways = [(best[end][0] + 1, self._usable(text[at:end], unusable), end) for end in ends if end in best]
+            known = [way for way in ways if way[1] >= 0]
+            if known:
+                # Of equally few tokens the one that begins with the longest, which comes first.
+                best[at] = min(known, key=itemgetter(0))
+        if 0 not in best:
+            return None
         found, at = [], 0
         while at < len(text):
-            sizes = range(min(self._longest, len(text) - at), 0, -1)
-            size = next((n for n in sizes if self._ids.get(text[at : at + n], -1) not in unusable | {-1}), 0)
-            if not size:
-                return None
-            found.append(self._ids[text[at : at + size]])
-            at += size
+            _, token_id, at = best[at]
+            found.append(token_id)
         return found
+
+    def _usable(self, spelled: bytes, unusable: frozenset[int]) -> int:
+        """The id of a token, -1 when there is none that may be used."""
+        token_id = self._ids.get(spelled, -1)
+        return -1 if token_id in unusable else token_id
 
 
 def spell(tokenizer: Speller, token_id: int) -> bytes:

@@ -15,6 +15,8 @@ from typing import Any
 
 Answer = dict[str, Any]
 _ADDRESS_SPACE = 256 << 20
+# Bytes that a trial follows while each is the only one possible: where many alternatives begin, a grammar may fail.
+_CERTAIN = 256
 
 
 class Bytes:
@@ -40,10 +42,14 @@ class Worker:
         """The answer to one task: `ready`, `error`, or what the compiler gave."""
         if task["task"] == "load":
             return self._load(task)
-        signal.setitimer(signal.ITIMER_REAL, task["seconds"] * 1.5)
+        # Processor time, so that a busy machine refuses nothing that a quiet one takes. The other alarm is for a child
+        # that nobody waits for any more.
+        signal.setitimer(signal.ITIMER_PROF, task["seconds"])
+        signal.setitimer(signal.ITIMER_REAL, task["seconds"] * 4)
         try:
             return self._xgrammar(task) if task["task"] == "xgrammar" else self._llguidance(task["grammar"])
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _load(self, task: Answer) -> Answer:
@@ -65,11 +71,8 @@ class Worker:
 
         before = resident()
         matcher = llguidance.LLMatcher(self._bytes, grammar, log_level=0)
-        error = matcher.get_error()
-        if not error and not any(matcher.compute_bitmask()) and not matcher.is_accepting():
-            error = "no text satisfies it"
-        used = resident() - before
-        return {"error": error or matcher.get_error(), "bytes": max(0, used)}
+        error = matcher.get_error() or follow(matcher)
+        return {"error": error, "bytes": max(0, resident() - before)}
 
     def _xgrammar(self, task: Answer) -> Answer:
         compiler = self._compilers[task["vocabulary"]]
@@ -78,6 +81,20 @@ class Worker:
         except Exception as error:  # the library raises errors of many kinds
             return {"error": str(error) or type(error).__name__}
         return {"error": "", "compiled": compiled.serialize_json(), "bytes": compiled.memory_size_bytes}
+
+
+def follow(matcher: Any) -> str:
+    """Goes where every text must go; why there is no text, or why the compiler cannot go on from there."""
+    for _ in range(_CERTAIN):
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        if matcher.is_error() or matcher.is_accepting():
+            break
+        if not mask:
+            return "no text satisfies it"
+        if mask & (mask - 1):
+            break
+        matcher.consume_token(mask.bit_length() - 1)
+    return matcher.get_error()
 
 
 def resident() -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import MAX_VOCAB, type_name
+from tirage.backends.numpy.arrays import as_mask as numpy_mask
 from tirage.errors import ParamsError
 
 _LOGIT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -33,12 +34,13 @@ def as_logits(logits: Any) -> Tensor:
     return matrix[None] if matrix.ndim == 1 else matrix
 
 
-def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None stays None."""
-    if mask is None:
-        return None
+def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | NDArray[np.int32] | None:
+    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None and NumPy masks stay such."""
+    if mask is None or isinstance(mask, np.ndarray):
+        # Grammars write their masks in NumPy, and the host reads them: they need not go over to torch and back.
+        return numpy_mask(mask, shape)
     if not isinstance(mask, Tensor):
-        raise ParamsError(f"mask must be a torch.Tensor like the logits, got {type_name(mask)}; use torch.from_numpy")
+        raise ParamsError(f"mask must be a torch.Tensor or NumPy array, got {type_name(mask)}; use torch.from_numpy")
     if not _is_dense(mask):
         raise ParamsError(f"mask must be a dense torch.Tensor, got {_kind(mask)}; use mask.to_dense()")
     if mask.dtype not in {torch.int32, torch.uint32}:
@@ -50,9 +52,9 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | None:
     return words.contiguous().view(torch.int32)
 
 
-def check_device(mask: Tensor | None, logits: Tensor) -> None:
-    """Raise ParamsError when the mask is on another device than the logits."""
-    if mask is not None and mask.device != logits.device:
+def check_device(mask: Tensor | NDArray[np.int32] | None, logits: Tensor) -> None:
+    """Raise ParamsError when the mask is a tensor on another device than the logits."""
+    if isinstance(mask, Tensor) and mask.device != logits.device:
         raise ParamsError(
             f"mask must be on the device of the logits, {logits.device}, got {mask.device}; move it with mask.to"
         )

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, Frame, Process, Rows
@@ -24,10 +25,10 @@ from tirage.backends.torch.groups import Ids, asked_of, taken
 from tirage.backends.torch.rule import host
 
 
-def draw(logits: Tensor, frame: Frame, mask: Tensor | None) -> Drawn:
+def draw(logits: Tensor, frame: Frame, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
     """One token for each row of float32 logits [B, V], as tensors on their device."""
     check_device(mask, logits)
-    rows = frame.rows(None if mask is None else to_numpy(mask))
+    rows = frame.rows(to_numpy(mask) if isinstance(mask, Tensor) else mask)
     if logits.is_cpu:
         return draw_rows(borrowed(logits), rows, frame.processes).moved(torch.from_numpy, viewed=frame.wants_logprobs)
     return draw_on_device(logits, rows, frame.processes, kernels=kernels_for(logits))

@@ -1,0 +1,75 @@
+"""Options of the command line for guided decoding: one for every field of GuidedDecodingParams."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tirage.errors import ParamsError
+from tirage.params import GuidedDecodingParams
+from tirage.params.record import FieldSpec, specs
+from tirage.params.rules import Bool, OneOf, Texts
+
+FILES = {"json": "{", "grammar": ":", "structural_tag": "{"}
+"""Fields whose value may be in a file, each with a sign without which a text is none of its kind."""
+NAMES = {"json": "json_schema", "backend": "guided_backend"}
+"""Fields that are called otherwise here: `--json` asks for JSON output, and `--backend` could be any."""
+OPTIONS: Mapping[str, FieldSpec] = {
+    NAMES.get(name, name): spec for name, spec in specs(GuidedDecodingParams).items() if name != "backend_was_auto"
+}
+_HEADING = "Guided decoding"
+
+
+def options() -> list[inspect.Parameter]:
+    """The options as parameters of a command; their values are for `parse_guided`."""
+    return [option(name, spec) for name, spec in OPTIONS.items()]
+
+
+def option(name: str, spec: FieldSpec) -> inspect.Parameter:
+    """The option of one field."""
+    kind: Any = str
+    metavar, shown = "TEXT", ""
+    if isinstance(spec.rule, Bool) or name == "json_object":
+        kind, metavar = bool, None
+    elif isinstance(spec.rule, Texts):
+        kind, shown = list[str], "; may be repeated"
+    elif spec.name in FILES:
+        metavar = "FILE|TEXT"
+    elif isinstance(spec.rule, OneOf):
+        shown = f"; one of {', '.join(filter(None, spec.rule.values))}"
+    info = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=spec.meaning + shown,
+        show_default=False,
+        metavar=metavar,
+        rich_help_panel=_HEADING,
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
+    )
+
+
+def parse_guided(given: Mapping[str, Any]) -> GuidedDecodingParams | None:
+    """The constraint that the given options describe; None when there are none. ParamsError for a bad one."""
+    found = {OPTIONS[name].name: value for name, value in given.items() if value not in (None, [], False)}
+    if not found:
+        return None
+    for name in FILES.keys() & found.keys():
+        found[name] = content(name, found[name])
+    return GuidedDecodingParams(**found)
+
+
+def content(name: str, value: str) -> str:
+    """The text itself, or what the file of that name holds."""
+    option = NAMES.get(name, name)
+    try:
+        if FILES[name] in value and not Path(value).is_file():
+            return value
+        return Path(value).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ParamsError(f"{option} must be text or the name of a file, got {value[:60]!r}: {reason}") from None

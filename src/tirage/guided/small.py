@@ -1,0 +1,68 @@
+"""Constraints that are small enough to be compiled at once, without a trial in a child process.
+
+A bound is on what is read, not on what it means: nothing here is large, and nothing of the kind that multiplies. Such a
+constraint compiles in a few milliseconds (tests/test_guided_small.py has the worst that fit). SPEC.md S-G5.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tirage.guided.constraint import Constraint
+from tirage.guided.expression import Choice, Expression, Repeat, Rule, Sequence, Text
+from tirage.guided.gbnf import read_gbnf
+from tirage.guided.schema import walk
+
+BYTES, SCHEMAS, WEIGHT = 4096, 128, 1024
+"""Bytes of a schema, schemas inside it, and places of characters and rules in a pattern, choice or GBNF grammar."""
+COUNT, NAMES = 1000, 256
+"""The largest count that a schema may name, and the most alternatives and names that it may list in all."""
+
+_PLAIN = frozenset({"type", "enum", "const", "properties", "required", "items", "prefixItems", "format", "$defs",
+                    "definitions", "additionalProperties", "minimum", "maximum"})  # fmt: skip
+_COUNTS = frozenset({"minItems", "maxItems", "minLength", "maxLength"})
+_ALONE = frozenset({"anyOf", "$ref"})
+
+
+def is_small(constraint: Constraint) -> bool:
+    """Whether the constraint needs no trial."""
+    match constraint.kind:
+        case "json":
+            return is_small_schema(constraint.text) and len(constraint.whitespace) < 64
+        case "regex":
+            return weight(constraint.expression) <= WEIGHT
+        case "gbnf":
+            return sum(map(weight, read_gbnf(constraint.text).values())) <= WEIGHT
+    return False
+
+
+def is_small_schema(text: str) -> bool:
+    """Whether a schema in the form of `read_schema` is short and only describes values part by part."""
+    if len(text) > BYTES:
+        return False
+    inner = [schema for _, schema in walk(json.loads(text), ()) if isinstance(schema, dict)]
+    names = sum(len(value) for schema in inner for value in schema.values() if isinstance(value, (list, dict)))
+    return len(inner) <= SCHEMAS and names <= NAMES and all(map(is_plain, inner))
+
+
+def is_plain(schema: dict[str, Any]) -> bool:
+    """Whether one schema has no keyword that makes work of others."""
+    keys = set(schema) - {"$defs", "definitions"}
+    if keys & _ALONE:
+        return len(keys) == 1
+    return keys <= _PLAIN | _COUNTS and all(schema[key] <= COUNT for key in keys & _COUNTS)
+
+
+def weight(node: Expression) -> int:
+    """Places of characters and rules in an expression, repeated parts as often as they may come."""
+    match node:
+        case Text(text):
+            return len(text)
+        case Sequence(parts) | Choice(parts):
+            return sum(map(weight, parts))
+        case Repeat(part, low, high):
+            return weight(part) * max(1, low + 1 if high is None else high)
+        case Rule():
+            return 4
+    return 1
