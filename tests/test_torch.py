@@ -179,7 +179,7 @@ def test_tensors_inside_a_transform_are_refused(transform: Callable[..., Any]) -
         (matrix().numpy(), torch.full((3, 2), -1, dtype=torch.int32), r"mask must be .* got torch\.Tensor"),
         (matrix(), torch.ones(3, V, dtype=torch.bool), r"mask must be an int32 tensor of bits, got torch\.bool"),
         (matrix(), torch.ones(3, 2, dtype=torch.int64), r"mask must be an int32 tensor of bits, got torch\.int64"),
-        (matrix(), [[-1, -1]] * 3, r"mask must be a torch.Tensor like the logits, got list; use torch.from_numpy"),
+        (matrix(), [[-1, -1]] * 3, r"mask must be a torch.Tensor or NumPy array, got list; use torch.from_numpy"),
         (
             matrix(),
             torch.ones(3, 2, dtype=torch.int32).to_sparse(),
