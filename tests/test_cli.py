@@ -277,3 +277,34 @@ def test_models_lists_what_comes_with_the_package(run: Run) -> None:
     code, out, _ = run("models")
     assert code == 0
     assert [line.split("\t")[0] for line in out.splitlines()] == ["tiny"]
+
+
+def test_a_page_that_cannot_be_written_is_an_error_line(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("explain", PROMPT, "--html", str(tmp_path / "none" / "page.html"))
+    assert (code, out) == (1, "")
+    assert err == f"error: {tmp_path / 'none' / 'page.html'}: No such file or directory\n"
+
+
+def test_a_backend_that_cannot_do_what_is_asked_is_named(run: Run) -> None:
+    code, _, err = run("generate", PROMPT, "--backend", "numpy", "--dtype", "int8")
+    assert (code, err.splitlines()[-1][:54]) == (2, "error: dtype must not be given on the NumPy backend; u")
+    code, _, err = run("generate", PROMPT, "--backend", "tpu")
+    assert (code, "backend must be" in err) == (2, True)
+
+
+def test_int8_is_one_switch(run: Run) -> None:
+    code, out, err = run("generate", PROMPT, "--dtype", "int8", "--temperature", "0", "--max-tokens", "6")
+    assert (code, bool(out.strip())) == (0, True)
+    assert "6 tokens" in err
+
+
+def test_what_went_wrong_is_told_after_the_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirage.engine.plain import PlainModel
+
+    def full(*_: Any) -> None:
+        raise MemoryError("full")
+
+    monkeypatch.setattr(PlainModel, "decode", full)
+    code, _, err = run("generate", PROMPT, "--seed", "1")
+    assert code == 1
+    assert err.splitlines()[-1].endswith("| error: model_failed: MemoryError: full")

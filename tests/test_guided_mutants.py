@@ -128,7 +128,7 @@ def every_token_is_said_to_leave_room(patch: Patch) -> None:
 
 
 def no_other_way_is_looked_for(patch: Patch) -> None:
-    patch.setattr("tirage.engine.sample.DETOURS", 0)
+    patch.setattr("tirage.engine.turns.DETOURS", 0)
 
 
 CAUGHT: list[tuple[Callable[[Patch], None], Callable[[], object]]] = [

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from small_tokenizers import byte_level_tokenizer
 from small_torch import Numbers, alone, build
+from transformers.cache_utils import DynamicLayer
 
-from tirage import LLM, Prompt, SamplingParams
+from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.models.huggingface import wrap_module
+from tirage.models.huggingface.model import crop_layer
 from tirage.models.huggingface.prefix import BLOCK, Entry, PrefixStore, common
+from tirage.models.huggingface.room import RoomyLayer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 KEY = (None, b"", "")
@@ -58,6 +63,36 @@ def test_adapter_media_and_salt_keep_entries_apart() -> None:
         store.add(one)
     assert [store.find(key, ids, 49) for key in keys] == [(entries[key], 49) for key in keys]
     assert store.find(("b", b"", ""), ids, 49) is None
+
+
+def test_two_salts_never_share_and_one_does() -> None:
+    module = build()
+    llm, prompt = llm_of(module), ids_of(40)
+    expected = alone(module, prompt, 12)
+    cached = []
+    for salt in ("alice", "bob", "", "alice", "bob", ""):
+        done = llm.generate(Prompt(token_ids=prompt, salt=salt), GREEDY)[0]
+        assert list(done.token_ids) == expected
+        cached.append(done.usage.cached_tokens)
+    assert cached == [0, 0, 0, 39, 39, 39]
+    llm.engine.flush()
+    assert llm.generate(Prompt(token_ids=prompt, salt="alice"), GREEDY)[0].usage.cached_tokens == 0
+
+
+def test_the_salts_of_chats_keep_their_prefixes_apart() -> None:
+    module = build(vocab_size=280)
+    llm = LLM(wrap_module(module), tokenizer=byte_level_tokenizer())
+    messages = [{"role": "user", "content": "a long enough question, is it not?"}]
+    found = [
+        llm.engine.submit(llm.chat_request(messages, GREEDY, salt=salt)).wait(60) for salt in ("alice", "bob", "alice")
+    ]
+    assert [done.usage.cached_tokens > 0 for done in found] == [False, False, True]
+    assert len({done.token_ids for done in found}) == 1
+
+
+def test_a_salt_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ParamsError, match="prompt salt must be a text, got int"):
+        llm_of(build()).generate(Prompt(token_ids=[5, 6], salt=3), GREEDY)  # type: ignore[arg-type]
 
 
 def test_an_entry_that_goes_on_replaces_the_one_that_it_continues() -> None:
@@ -150,8 +185,8 @@ def test_the_budget_bounds_what_is_kept() -> None:
     store = llm.model.prefixes  # type: ignore[attr-defined]
     assert 0 < store.used <= 100_000
     assert store.used == sum(entry.size for entry in store._entries.values())
-    # Keys and values of 2 layers, 2 heads of 16 floats, for 71 tokens.
-    assert next(iter(store._entries.values())).size == 2 * 2 * 2 * 16 * 4 * 71
+    # Keys and values of 2 layers, 2 heads of 16 floats, for 71 tokens and the room behind them.
+    assert next(iter(store._entries.values())).size == 2 * 2 * 2 * 16 * 4 * (71 + 64)
 
 
 def test_prompt_logprobs_hidden_states_and_embeddings_read_the_whole_prompt() -> None:
@@ -177,3 +212,45 @@ def test_an_aborted_or_failed_request_leaves_nothing_behind() -> None:
     llm.engine.call(lambda: None)
     assert llm.generate(ids_of(60), GREEDY)[0].usage.cached_tokens in (0, 59)
     assert list(llm.generate(ids_of(60), GREEDY)[0].token_ids) == alone(module, ids_of(60), 12)
+
+
+# Room behind a row.
+
+
+def states(count: int, seed: int) -> Any:
+    return torch.randn((1, 2, count, 4), generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_layer_with_room_holds_what_transformers_own_holds() -> None:
+    roomy, plain = RoomyLayer(), DynamicLayer()
+    for seed, count in enumerate((5, 1, 1, 70, 1, 200, 3)):
+        given = states(count, seed), states(count, seed + 50)
+        for ours, theirs in zip(roomy.update(*given), plain.update(*given), strict=True):
+            assert torch.equal(ours, theirs)
+    assert roomy.get_seq_length() == plain.get_seq_length() == 281
+
+
+def test_layers_that_share_room_never_see_what_another_wrote() -> None:
+    base = RoomyLayer()
+    base.update(states(10, 0), states(10, 1))
+    first, second = crop_layer(base, 10), crop_layer(base, 10)
+    shorter = crop_layer(base, 6)
+    whole = base.keys.clone()
+    first.update(states(2, 2), states(2, 3))
+    assert first.keys.data_ptr() == base.keys.data_ptr()
+    for other, start in ((second, 10), (shorter, 6), (base, 10)):
+        other.update(states(2, start + 7), states(2, 4))
+        assert other.keys.data_ptr() != first.keys.data_ptr()
+        assert torch.equal(other.keys, torch.cat([whole[:, :, :start], states(2, start + 7)], -2))
+    assert torch.equal(first.keys, torch.cat([whole, states(2, 2)], -2))
+
+
+def test_a_turn_that_goes_on_moves_nothing() -> None:
+    llm, history = llm_of(build()), ids_of(60)
+    llm.generate([history], GREEDY.replace(max_tokens=1))
+    (entry,) = llm.engine.model.prefixes._entries.values()  # type: ignore[attr-defined]
+    before = entry.cache.layers[0].keys.data_ptr()
+    done = llm.generate([[*history, 7, 8, 9]], GREEDY.replace(max_tokens=1))[0]
+    assert done.usage.cached_tokens == 60
+    (entry,) = llm.engine.model.prefixes._entries.values()  # type: ignore[attr-defined]
+    assert (len(entry.token_ids), entry.cache.layers[0].keys.data_ptr()) == (63, before)

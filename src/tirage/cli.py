@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from tirage import cli_guided
 from tirage.errors import GrammarError, ParamsError, TirageError, nearest
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
+from tirage.server.options import FLAGS, Flag, Options, from_environment
 
 if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
@@ -46,6 +48,11 @@ app = typer.Typer(
     help="From logits to drawn tokens to text: exact, reproducible, explained sampling.",
 )
 ModelOption = Annotated[str, typer.Option("--model", help="a bundled model or a local Hugging Face folder")]
+BackendOption = Annotated[str, typer.Option("--backend", help="auto, torch or numpy")]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="on PyTorch: auto, float32, bfloat16, float16, or int8 on a CPU")
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="on PyTorch: cpu, cuda, cuda:1, ...")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")]
 
 
@@ -60,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TirageError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, (ParamsError, GrammarError)) else 1)
+    except OSError as error:
+        print(f"error: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -140,12 +150,15 @@ def number(text: str, kind: type[int] | type[float]) -> Any:
 def generate(
     prompt: Annotated[str, typer.Argument(help="text to continue; - reads it from stdin")],
     model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
     """Continue a text. The new text alone goes to stdout, as it is drawn."""
     params = parse_options(options)
-    llm = open_model(model)
+    llm = open_model(model, backend=backend, dtype=dtype, device=device)
     text = sys.stdin.read() if prompt == "-" else prompt
     completion = show(llm.stream(text, params))
     if not quiet:
@@ -158,6 +171,9 @@ def generate(
 @sampling_options
 def chat(
     model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     system: Annotated[str | None, typer.Option(help="a system message to begin with")] = None,
     chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's template")] = None,
     quiet: QuietOption = False,
@@ -165,7 +181,8 @@ def chat(
 ) -> None:
     """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat."""
     params = parse_options(options)
-    conversation = Conversation(open_model(model, chat_template=chat_template), params, system=system, quiet=quiet)
+    llm = open_model(model, chat_template=chat_template, backend=backend, dtype=dtype, device=device)
+    conversation = Conversation(llm, params, system=system, quiet=quiet)
     while conversation.turn():
         pass
 
@@ -175,6 +192,9 @@ def chat(
 def explain(
     prompt: Annotated[str, typer.Argument(help="text whose next token is drawn; - reads it from stdin")],
     model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     position: Annotated[int, typer.Option(help="token of the prompt after which the draw is explained")] = -1,
     html: Annotated[Path | None, typer.Option(help="write a page to this file instead")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -183,7 +203,9 @@ def explain(
     """Show every stage of one draw: what each parameter removed, and what was left to draw from."""
     params = parse_options(options)
     text = sys.stdin.read() if prompt == "-" else prompt
-    explanation = open_model(model).explain(text, params, position=position)
+    explanation = open_model(model, backend=backend, dtype=dtype, device=device).explain(
+        text, params, position=position
+    )
     if html is not None:
         html.write_text(explanation.to_html(), encoding="utf-8")
         note(f"wrote {html}")
@@ -200,6 +222,35 @@ def models() -> None:
 
     for name, description in bundled().items():
         print(f"{name}\t{description}")
+
+
+def serve_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every setting of a server, in place of its `**options`."""
+    parameters = [setting(flag) for flag in FLAGS.values()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def setting(flag: Flag) -> inspect.Parameter:
+    """The command-line option of a server's setting."""
+    kind: Any = list[str] if flag.many else flag.kind
+    shown = "" if flag.default in (None, (), False) else f" (default {flag.default})"
+    words = f"; one of {', '.join(flag.choices)}" if flag.choices else ""
+    info = typer.Option(*flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar)
+    return inspect.Parameter(
+        flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
+    )
+
+
+@app.command()
+@serve_options
+def serve(**options: Any) -> None:
+    """Serve SGLang's, OpenAI's and FastDeploy's routes over HTTP. Progress and notes go to stderr."""
+    from tirage.server import run
+
+    given = {name: value for name, value in options.items() if value is not None}
+    raise typer.Exit(run(Options.of(**from_environment(os.environ) | given)))
 
 
 class Conversation:
@@ -356,7 +407,10 @@ def show(deltas: Iterator[Delta]) -> Completion:
 def summary(completion: Completion) -> str:
     """One line on a finished text: what repeats it, how long it is, why it ended, and if it breaks its constraint."""
     tokens, seconds = completion.usage.completion_tokens, completion.timings.total_s
-    kind = completion.stop.kind if completion.stop else "unknown"
+    stop = completion.stop
+    kind = "unknown" if stop is None else stop.kind
+    if completion.finish_reason == "error" and stop is not None and stop.matched_text:
+        kind = f"{kind}: {stop.matched_text}"
     broken = " | the text does not satisfy its constraint" if completion.grammar_complete is False else ""
     return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}{broken}"
 

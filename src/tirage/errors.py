@@ -4,7 +4,8 @@ TirageError
 ├── ParamsError (ValueError)    a request that breaks a rule: name, rule, value, remedy
 ├── GrammarError (ValueError)   a constraint that cannot be compiled or enforced
 ├── ModelError                  a model folder that cannot be loaded or run
-└── RowError                    one row of a running batch that cannot go on
+├── RowError                    one row of a running batch that cannot go on
+└── UnavailableError            an engine that takes no requests now
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class ModelError(TirageError):
 
 class RowError(TirageError):
     """One request of a running batch that ended because its logits left no legal token."""
+
+
+class UnavailableError(TirageError):
+    """An engine that takes no more requests now: its queue is full, or it is `closing` for good."""
+
+    def __init__(self, message: str, *, closing: bool = False) -> None:
+        super().__init__(message)
+        self.closing = closing
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

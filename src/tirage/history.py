@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
 from tirage.exact.numbers import f32, repeated_power
+from tirage.processors import Past
 
 MAX_HISTORY = 1 << 20
 """Longest prompt + output, in tokens, that a row may carry."""
@@ -85,6 +86,10 @@ class History:
     def output(self) -> NDArray[np.int32]:
         """Output ids alone, int32 [n]; a view."""
         return self.buffer[self.prompt_length : self.length]
+
+    def past(self) -> Past:
+        """Prompt and output ids as the lists that custom processors are given."""
+        return Past(self.buffer[: self.prompt_length].tolist(), self.output().tolist())
 
     def check_room(self) -> None:
         """Raise ParamsError when one token more would be too many."""

@@ -22,11 +22,12 @@ from tirage.engine import (
     astream,
     check_embeds,
     check_ids,
+    checked_salt,
     finish,
     is_one_prompt,
     masks_of,
     sampling_of,
-    search,
+    split_parts,
     stream,
 )
 from tirage.errors import ModelError, ParamsError
@@ -62,13 +63,17 @@ class LLM:
     with `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it is installed, but
     NumPy for the bundled model), "torch", "numpy" or "jax"; the last two know Llamas. `chat_template` names a Jinja
     file that replaces the model's own. `generation_config` gives EOS ids and sampling defaults where no folder does.
-    At most `max_running` samples run at once.
+    At most `max_running` samples and beams run at once; more wait their turn, or with `max_waiting` no more requests
+    than that, and the next is refused with an UnavailableError.
+
+    No request may fill more than `cache_length` positions, prompt and output together; None is the model's context.
 
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU);
     `device`; `adapters`, LoRA folders by the name that prompts give; `prefix_bytes`, the memory in which earlier
     requests serve later ones that begin alike (256 MiB; 0 is off).
 
-    Calls may come from any thread and any event loop; one thread of the engine owns the model.
+    Calls may come from any thread and any event loop; one thread of the engine owns the model. Leaving a `with`
+    block closes it.
     """
 
     def __init__(
@@ -80,13 +85,16 @@ class LLM:
         chat_template: str | Path | None = None,
         generation_config: Mapping[str, Any] | None = None,
         max_running: int = 32,
+        max_waiting: int | None = None,
         dtype: str | None = None,
         device: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         prefix_bytes: int | None = None,
+        cache_length: int | None = None,
     ) -> None:
-        if isinstance(max_running, bool) or not isinstance(max_running, int) or max_running < 1:
-            raise ParamsError(f"max_running must be a positive integer, got {max_running!r}")
+        check_places(max_running, max_waiting)
+        check_cache_length(cache_length)
+        self.cache_length = cache_length
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
         self.generation_config: dict[str, Any] = {}
@@ -98,7 +106,7 @@ class LLM:
         self.generation_config |= generation_config or {}
         source = None if chat_template is None else read_template(Path(chat_template))
         self.chat_template = ChatTemplate(self.tokenizer, source)
-        self.engine = Engine(self.model, self.tokenizer, max_running=max_running)
+        self.engine = Engine(self.model, self.tokenizer, max_running=max_running, max_waiting=max_waiting)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
         self.model = open_model(folder, backend=backend, **options)
@@ -142,11 +150,10 @@ class LLM:
         """
         listed = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
         requests = [
-            self._request(prompt, each, hidden_states=return_hidden_states)
+            self.request(prompt, each, hidden_states=return_hidden_states)
             for prompt, each in zip(listed, spread(params, len(listed)), strict=True)
         ]
-        finish(self.engine, requests, progress=progress)
-        return [request.completion() for request in requests]
+        return finish(self.engine, requests, progress=progress)
 
     def stream(self, prompt: AnyPrompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Deltas of one prompt's samples as text appears.
@@ -165,16 +172,19 @@ class LLM:
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The assistant's next message in a conversation of {"role", "content"} messages.
 
+        A content is a text or a list of parts in OpenAI's form: {"type": "text", "text": ...}, {"type": "image",
+        "image": ...}, {"type": "audio", "audio": ...}, where an image is a PIL image, uint8 [H, W, 3], or the bytes or
+        data URL of a PNG, JPEG, WebP or GIF, and a sound is floats [samples] at the model's rate or a WAV; "image_url",
+        "audio_url" and "input_audio" are taken too. No file and no URL is opened.
+
         The text stands alone, without the space that would join it to a prompt. Without `params` the model's
         sampling defaults apply and the reply may fill the context.
         """
-        request = self._chat_request(messages, params)
-        finish(self.engine, [request], progress=False)
-        return request.completion()
+        return finish(self.engine, [self.chat_request(messages, params)], progress=False)[0]
 
     def chat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Iterator[Delta]:
         """The deltas of `chat`."""
-        return stream(self.engine, checked_stream(self._chat_request(messages, params)))
+        return stream(self.engine, checked_stream(self.chat_request(messages, params)))
 
     def beam_search(
         self,
@@ -187,14 +197,12 @@ class LLM:
 
         `sampling` adds stops, penalties, masks, processors and logprobs; a parameter of it that says how to draw is
         refused by name. Under its `semantics="hf"` penalties change log-probabilities, as in transformers' beams;
-        otherwise they change logits. Nothing is random. Raises ParamsError before anything runs.
+        otherwise they change logits. Nothing is random. A search takes the places of `beam_width` samples; one that
+        is wider than `max_running` runs alone. Raises ParamsError before anything runs.
         """
-        if not isinstance(params, BeamSearchParams):
-            raise ParamsError(f"params must be a BeamSearchParams, got {type(params).__name__}")
         listed = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
-        each = sampling_of(params, sampling)
-        requests = [self._request(prompt, each) for prompt in listed]
-        return [search(self.engine, self.tokenizer, request, params) for request in requests]
+        requests = [self.beam_request(prompt, params, sampling=sampling) for prompt in listed]
+        return finish(self.engine, requests, progress=False)
 
     def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, *, position: int = -1) -> Explanation:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
@@ -214,6 +222,74 @@ class LLM:
         mask = masks_of(request.samples[:1], self.model.vocab_size)
         return explain(logits, request.params, tokenizer=self.tokenizer, history=[(ids, [])], mask=mask)
 
+    def request(
+        self, prompt: AnyPrompt, params: SamplingParams | None = None, *, hidden_states: bool = False
+    ) -> Request:
+        """A checked request for `engine.submit`, which gives finer control than `generate` and `stream`.
+
+        Parameters and errors are those of `generate`. A request is submitted once.
+        """
+        return self._checked(self._open(prompt, self._resolve(params), hidden_states=hidden_states))
+
+    def beam_request(
+        self, prompt: AnyPrompt, params: BeamSearchParams, *, sampling: SamplingParams | None = None
+    ) -> Request:
+        """A checked request for a beam search; parameters and errors are those of `beam_search`."""
+        if not isinstance(params, BeamSearchParams):
+            raise ParamsError(f"params must be a BeamSearchParams, got {type(params).__name__}")
+        resolved = self._resolve(sampling_of(params, sampling))
+        return self._checked(self._open(prompt, resolved, beams=params))
+
+    def chat_request(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        salt: str = "",
+        adapter: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """A checked request for the assistant's next message; parameters and errors are those of `chat`.
+
+        `salt` and `adapter` are those of `Prompt`. `tools` are function definitions in OpenAI's form, `arguments`
+        further variables of the chat template.
+        """
+        resolved = self._resolve(params, max_tokens=None)
+        if self.chat_template.is_plain:
+            _log.info("the model has no chat template; using plain `role: content` lines")
+        given = {"tools": tools, "arguments": arguments}
+        parts = split_parts(messages, sampling_rate=self.engine.model.sampling_rate)
+        read = Inputs(token_ids=())
+        if parts.images or parts.audio:
+            model = self.engine.model
+            text = self.chat_template.text_with_media(parts.messages, marks=model.media_marks, **given)
+            media = {"images": parts.images, "audio": parts.audio}
+            read = model.read_media(text, media, special=self.chat_template.is_plain)
+        ids = read.token_ids or self.chat_template.encode(parts.messages, **given)
+        return self._checked(
+            Request(
+                resolved,
+                self.tokenizer,
+                ids,
+                max_length=self.model.max_length,
+                context_ids=(),
+                inputs=replace(read, salt=checked_salt(salt), adapter=adapter),
+                constrained=self._constrain(resolved),
+                cache_length=self.cache_length,
+            )
+        )
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Ends the engine: requests have `drain_s` seconds to finish, then they are aborted; no more are taken."""
+        self.engine.close(drain_s=drain_s)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _resolve(self, params: SamplingParams | None, **defaults: Any) -> SamplingParams:
         """The parameters with what the model adds: EOS ids always, sampling defaults when there are none."""
         if params is not None and not isinstance(params, SamplingParams):
@@ -228,15 +304,19 @@ class LLM:
         self.engine.model.close(row, reuse=False)
         return logits
 
-    def _request(self, prompt: AnyPrompt, params: SamplingParams | None, *, hidden_states: bool = False) -> Request:
-        return self._checked(self._open(prompt, self._resolve(params), hidden_states=hidden_states))
-
     def _stream_request(self, prompt: AnyPrompt, params: SamplingParams | None) -> Request:
         if not is_one_prompt(prompt):
             raise ParamsError(f"prompt must be one text, list of ids or Prompt, got {prompt!r:.60}; use generate")
-        return checked_stream(self._request(prompt, params))
+        return checked_stream(self.request(prompt, params))
 
-    def _open(self, prompt: AnyPrompt, params: SamplingParams, *, hidden_states: bool = False) -> Request:
+    def _open(
+        self,
+        prompt: AnyPrompt,
+        params: SamplingParams,
+        *,
+        hidden_states: bool = False,
+        beams: BeamSearchParams | None = None,
+    ) -> Request:
         given = as_prompt(prompt)
         ids, inputs = self._read_prompt(given)
         return Request(
@@ -245,8 +325,10 @@ class LLM:
             ids,
             max_length=self.model.max_length,
             prompt=given.text,
-            inputs=replace(inputs, adapter=given.adapter, hidden_states=hidden_states),
+            inputs=replace(inputs, adapter=given.adapter, salt=given.salt, hidden_states=hidden_states),
             constrained=self._constrain(params),
+            cache_length=self.cache_length,
+            beams=beams,
         )
 
     def constrain(self, params: SamplingParams) -> None:
@@ -277,16 +359,6 @@ class LLM:
             self._compilers.setdefault(kind, Compiler(vocabulary))
         return self._compilers[kind]
 
-    def _chat_request(self, messages: Sequence[Message], params: SamplingParams | None) -> Request:
-        resolved = self._resolve(params, max_tokens=None)
-        if self.chat_template.is_plain:
-            _log.info("the model has no chat template; using plain `role: content` lines")
-        ids = self.chat_template.encode(messages)
-        limit, constrained = self.model.max_length, self._constrain(resolved)
-        return self._checked(
-            Request(resolved, self.tokenizer, ids, max_length=limit, context_ids=(), constrained=constrained)
-        )
-
     def _checked(self, request: Request) -> Request:
         # The batch knows which ids and parameters fit the vocabulary; asking it now keeps a bad request from
         # failing when others have already run.
@@ -306,6 +378,23 @@ class LLM:
         if given.token_ids is not None:
             return check_ids(given.token_ids, self.model.vocab_size), Inputs(token_ids=())
         return self.tokenizer.encode(given.text or ""), Inputs(token_ids=())
+
+
+def check_places(max_running: Any, max_waiting: Any) -> None:
+    """ParamsError for numbers of requests that are none."""
+    if isinstance(max_running, bool) or not isinstance(max_running, int) or max_running < 1:
+        raise ParamsError(f"max_running must be a positive integer, got {max_running!r}")
+    bad = isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 0
+    if max_waiting is not None and bad:
+        raise ParamsError(f"max_waiting must be an integer of at least 0 or None, got {max_waiting!r}")
+
+
+def check_cache_length(cache_length: Any) -> None:
+    """ParamsError for a number of positions that is none."""
+    if cache_length is None:
+        return
+    if isinstance(cache_length, bool) or not isinstance(cache_length, int) or cache_length < 1:
+        raise ParamsError(f"cache_length must be a positive integer or None, got {cache_length!r}")
 
 
 def checked_stream(request: Request) -> Request:

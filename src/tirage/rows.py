@@ -82,7 +82,7 @@ class Frame:
     @classmethod
     def of(cls, states: Sequence[RowState], vocab_size: int) -> Frame:
         """A Frame of checked requests over one vocabulary."""
-        processes = tuple(processors_of(state.params) for state in states)
+        processes = tuple(processors_of(state) for state in states)
         base = _base(states, vocab_size)
         frame = cls(
             states=states,
@@ -248,16 +248,17 @@ def _bitmask(ids: tuple[int, ...], words: int) -> NDArray[np.int32]:
     return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def processors_of(params: SamplingParams) -> Process | None:
-    """The custom processors that `params` name, as one function of a row's logits; None when it names none."""
-    return partial(_run_processors, params) if params.logits_processors else None
+def processors_of(state: RowState) -> Process | None:
+    """The custom processors that a row names, as one function of its logits; None when it names none."""
+    return partial(_run_processors, state) if state.params.logits_processors else None
 
 
-def _run_processors(params: SamplingParams, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    for name, args in params.logits_processors:
+def _run_processors(state: RowState, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    extra = state.params.extra_args
+    for name, args in state.params.logits_processors:
         processor = find_processor(name)
         try:
-            result = np.asarray(processor.fn(x[None].copy(), [processor.merge(args, params.extra_args)]))
+            result = np.asarray(processor.run(x, args, extra, state.history.past))
         except Exception as error:
             raise RowError(f"logits processor {name!r} failed: {type(error).__name__}: {error}") from error
         if result.shape != (1, x.size) or result.dtype.kind not in "fiu":

@@ -1,13 +1,16 @@
 """The engine: requests in, completions out, any number at a time."""
 
-from tirage.engine.beams import sampling_of, search
+from tirage.engine.beams import sampling_of
 from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, Usage
 from tirage.engine.engine import Engine
 from tirage.engine.guide import Constrained
-from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, is_one_prompt
+from tirage.engine.handle import Handle
+from tirage.engine.job import Job
+from tirage.engine.parts import split_parts
+from tirage.engine.progress import Progress
+from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, checked_salt, is_one_prompt
 from tirage.engine.request import Request
 from tirage.engine.sample import masks_of
-from tirage.engine.scheduler import Job
 from tirage.engine.waiting import astream, finish, stream
 
 __all__ = [
@@ -16,8 +19,10 @@ __all__ = [
     "Constrained",
     "Delta",
     "Engine",
+    "Handle",
     "Job",
     "LogprobEntry",
+    "Progress",
     "Prompt",
     "Request",
     "Sample",
@@ -27,10 +32,11 @@ __all__ = [
     "astream",
     "check_embeds",
     "check_ids",
+    "checked_salt",
     "finish",
     "is_one_prompt",
     "masks_of",
     "sampling_of",
-    "search",
+    "split_parts",
     "stream",
 ]

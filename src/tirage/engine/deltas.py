@@ -13,12 +13,12 @@ from tirage.params import RequestOutputKind
 class Deltas:
     """Turns each move of a request's samples into a Delta, in the kind it asked for, and passes it on.
 
-    After the last delta `put` is called with None.
+    After the last delta `put` is called with None. With `whole` there is one delta, whatever the kind.
     """
 
-    def __init__(self, request: Request, put: Callable[[Delta | None], object]) -> None:
+    def __init__(self, request: Request, put: Callable[[Delta | None], object], *, whole: bool = False) -> None:
         self._request, self._put = request, put
-        self._kind = request.params.output_kind
+        self._kind = RequestOutputKind.FINAL_ONLY if whole else request.params.output_kind
         self._shown = {sample.index: (0, 0) for sample in request.samples}
         self._open = len(self._shown)
 

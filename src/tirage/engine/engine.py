@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tirage.engine.deltas import Deltas
+from tirage.engine.handle import Handle, Wakeups
+from tirage.engine.job import Job
 from tirage.engine.plain import as_step_model
+from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import Request
-from tirage.engine.scheduler import Job, Notify, Scheduler
+from tirage.engine.scheduler import Scheduler
+from tirage.errors import ParamsError, UnavailableError
 from tirage.models import Model
 from tirage.text import Tokenizer
 
 T = TypeVar("T")
 # The thread waits this long for more to do before it ends; the next request starts another.
 _LINGER_S = 2.0
+# How long `close` waits for the turn that the thread is in, which nothing can interrupt.
+_GRACE_S = 30.0
+_log = logging.getLogger("tirage")
 
 
 class Engine:
-    """Runs requests over a model, any number at once, from any thread.
+    """Runs requests over a model, any number at once, from any thread and any event loop.
 
-    At most `max_running` samples run at once; the others join, in order, as places become free. What a request
-    gives does not depend on that number, on the other requests or on when they come and go.
+    At most `max_running` samples and beams run at once; the others join, in order, as places become free. What a
+    request gives does not depend on that number, on the other requests or on when they come and go. With
+    `max_waiting`, no more requests than that may wait for a place.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, *, max_running: int) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, *, max_running: int, max_waiting: int | None = None) -> None:
         self.model = as_step_model(model)
-        self._scheduler = Scheduler(self.model, tokenizer, max_running=max_running)
+        self.max_running, self.max_waiting = max_running, max_waiting
+        self._meter, self._wakeups = Meter(), Wakeups()
+        self._scheduler = Scheduler(
+            self.model, tokenizer, max_running=max_running, meter=self._meter, spoken=self._wakeups.flush
+        )
         self._posted: deque[Callable[[], None]] = deque()
+        self._arrived: deque[Job] = deque()
+        self._open: set[Handle] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._closing = self._closed = False
 
-    def submit(self, request: Request, notify: Notify) -> Job:
-        """Starts a request; `notify` is called in the engine's thread with each sample that moved or ended."""
-        job = Job(request, notify)
-        self._post(lambda: self._scheduler.add(job))
-        return job
+    def submit(self, request: Request, *, buffer: int = 64, patience_s: float | None = None) -> Handle:
+        """The handle of a request, which starts as soon as there is a place; never waits.
 
-    def abort(self, job: Job) -> None:
-        """Ends a request's unfinished samples with finish reason "abort"; nothing happens to one that is over."""
-        if not job.request.finished:
-            self._post(lambda: self._scheduler.abort(job))
+        `buffer` and `patience_s` are those of `Handle`. Raises UnavailableError when the queue is full or the engine
+        is closing.
+        """
+        return self.submit_all([request], buffer=buffer, patience_s=patience_s)[0]
+
+    def submit_all(
+        self, requests: Sequence[Request], *, buffer: int = 64, patience_s: float | None = None
+    ) -> list[Handle]:
+        """The handles of requests that are all taken or, with an error, none of them."""
+        check_reader(buffer, patience_s)
+        jobs = [self._job(request, buffer, patience_s) for request in requests]
+        with self._changed:
+            self._check_room(len(jobs))
+            self._open.update(handle for handle, _ in jobs)
+            self._arrived.extend(job for _, job in jobs)
+            self._wake()
+        return [handle for handle, _ in jobs]
 
     def call(self, function: Callable[[], T]) -> T:
         """What the function returns, run between two steps in the thread that owns the model."""
@@ -52,38 +80,133 @@ class Engine:
         self._post(lambda: run_into(future, function))
         return future.result()
 
+    def flush(self) -> None:
+        """Drops what earlier requests left for reuse, between two steps."""
+        self.call(self.model.forget)
+
+    def progress(self) -> Progress:
+        """What the loop has done and is doing; never waits for it."""
+        scheduler = self._scheduler
+        return Progress(
+            **dataclasses.asdict(self._meter),
+            busy=bool(self._open),
+            closing=self._closing,
+            waiting=len(self._arrived) + scheduler.waiting,
+            reading=scheduler.reading,
+            running=scheduler.running,
+        )
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Takes no more requests, gives those there are `drain_s` seconds, aborts the rest and ends the thread.
+
+        Returns when all that is done. Closing twice does no harm.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.wait_for(lambda: not self._open, drain_s)
+            left = list(self._open)
+        for handle in left:
+            handle.abort()
+        with self._changed:
+            ended = self._changed.wait_for(lambda: not self._open, _GRACE_S)
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and ended:
+            thread.join(_GRACE_S)
+        if not ended or (thread is not None and thread.is_alive()):
+            _log.error("the engine's thread did not end within %g seconds; it is left behind", _GRACE_S)
+
+    def _job(self, request: Request, buffer: int, patience_s: float | None) -> tuple[Handle, Job]:
+        handle = Handle(request, buffer=buffer, patience_s=patience_s, stop=lambda: self._abort(job))
+
+        def put(delta: Any) -> None:
+            if delta is None:
+                self._over(handle)
+            handle.put(delta, self._wakeups)
+
+        job = Job(request, Deltas(request, put, whole=buffer == 0 or request.beams is not None))
+        return handle, job
+
+    def _check_room(self, count: int) -> None:
+        if self._closing:
+            raise UnavailableError("the engine is closing and takes no more requests", closing=True)
+        if self.max_waiting is None:
+            return
+        scheduler = self._scheduler
+        waiting = len(self._arrived) + scheduler.waiting + count
+        spare = max(0, self.max_running - scheduler.running - scheduler.reading)
+        if waiting > self.max_waiting + spare:
+            raise UnavailableError(
+                f"the engine's queue must hold at most {self.max_waiting} requests (max_waiting), got {count} more; "
+                "try again later"
+            )
+
+    def _over(self, handle: Handle) -> None:
+        self._meter.ended(handle.request)
+        with self._changed:
+            self._open.discard(handle)
+            self._changed.notify_all()
+
+    def _abort(self, job: Job) -> None:
+        if not self._closed:
+            self._post(lambda: self._scheduler.abort(job))
+
     def _post(self, action: Callable[[], None]) -> None:
         with self._changed:
+            if self._closed:
+                raise UnavailableError("the engine is closed", closing=True)
             self._posted.append(action)
-            self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tirage-engine", daemon=True)
-                self._thread.start()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Lets the thread see what came; starts one where none runs."""
+        self._changed.notify_all()
+        if self._thread is None:
+            self._meter.tick()
+            self._thread = threading.Thread(target=self._run, name="tirage-engine", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while self._perform_posted():
             if self._scheduler.busy:
                 self._guarded(self._scheduler.step)
+            self._wakeups.flush()
 
     def _perform_posted(self) -> bool:
         """Performs what was posted, waiting for something if there is nothing to do; False when nothing came."""
         with self._changed:
-            if not self._posted and not self._scheduler.busy:
+            if not self._has_work and not self._closed:
                 self._changed.wait(_LINGER_S)
-            if not self._posted and not self._scheduler.busy:
+            if not self._has_work:
                 self._thread = None
                 return False
+            while self._arrived:
+                self._scheduler.add(self._arrived.popleft())
             actions, self._posted = self._posted, deque()
         for action in actions:
             self._guarded(action)
         return True
 
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._posted or self._arrived or self._scheduler.busy)
+
     def _guarded(self, action: Callable[[], None]) -> None:
         """Performs an action; one that fails ends every request with an error, never the thread in silence."""
         try:
             action()
-        except Exception as error:
+        except BaseException as error:  # a panic in an extension module is no Exception
             self._scheduler.fail_all(error)
+
+
+def check_reader(buffer: Any, patience_s: Any) -> None:
+    """ParamsError for a buffer or a patience that is none."""
+    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 0:
+        raise ParamsError(f"buffer must be an integer of at least 0, got {buffer!r}")
+    number = isinstance(patience_s, (int, float)) and not isinstance(patience_s, bool) and patience_s > 0
+    if patience_s is not None and not number:
+        raise ParamsError(f"patience_s must be a positive number of seconds or None, got {patience_s!r}")
 
 
 def run_into(future: Future[Any], function: Callable[[], Any]) -> None:

@@ -66,11 +66,12 @@ def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tupl
 class PromptScores:
     """The entries of a prompt's tokens under the model's own law, as its pieces are read.
 
-    The first entry is None, because nothing precedes its token. A prompt of embeddings has no entries.
+    The first entry is None, because nothing precedes its token. `logprob_token_ids` are looked up at every token. A
+    prompt of embeddings has no entries.
     """
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self._ids, self._tokenizer = request.prompt_ids, tokenizer
+        self._request, self._ids, self._tokenizer = request, request.prompt_ids, tokenizer
         self._count = request.params.prompt_logprobs or 0
         self._found: list[LogprobEntry | None] = [None] if self._ids else []
 
@@ -85,10 +86,21 @@ class PromptScores:
         if not following:
             return
         scores = scores[: len(following)]
-        asked = [SamplingParams(temperature=0, logprobs=self._count, logprob_token_ids=(i,)) for i in following]
+        wanted = self._request.params.logprob_token_ids
+        asked = [SamplingParams(temperature=0, logprobs=self._count, logprob_token_ids=(i, *wanted)) for i in following]
         drawn = sample(scores, asked)
         for row, token_id in enumerate(following):
-            logprob = float(drawn.given_logprobs[row][0]) if drawn.given_logprobs is not None else float("nan")
+            # Ids are listed once: the token itself, then those asked for that differ from it.
+            values = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
+            given = dict(zip(asked[row].logprob_token_ids, map(float, values), strict=False))
             rank = 1 + int(np.count_nonzero(scores[row] > scores[row, token_id]))
-            top = top_entries(drawn, row, self._count, self._tokenizer)
-            self._found.append(entry(self._tokenizer, token_id, logprob, rank, top=top))
+            self._found.append(
+                entry(
+                    self._tokenizer,
+                    token_id,
+                    given.get(token_id, float("nan")),
+                    rank,
+                    top=top_entries(drawn, row, self._count, self._tokenizer),
+                    given=tuple((i, given[i]) for i in wanted if i in given),
+                )
+            )

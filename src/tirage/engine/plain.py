@@ -16,12 +16,13 @@ CHUNK = 256
 
 
 class PlainRow:
-    """One request: its prompt, and the model's own cache once something was read."""
+    """One request: its tokens, and the model's own cache once something was read."""
 
-    __slots__ = ("cache", "cached", "hidden", "inputs", "left")
+    __slots__ = ("cache", "cached", "hidden", "inputs", "left", "token_ids")
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs, self.left, self.cached = inputs, inputs.length, 0
+        self.token_ids = list(inputs.token_ids)
         self.cache: Any = None
         self.hidden: NDArray[np.float32] | None = None
 
@@ -37,6 +38,7 @@ class PlainModel:
         self.model = model
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self._extend = getattr(model, "extend", None)
+        self.media_marks, self.sampling_rate = dict[str, str](), None
 
     def check(self, inputs: Inputs) -> None:
         """Raises ParamsError for anything besides token ids."""
@@ -50,7 +52,7 @@ class PlainModel:
             if present:
                 raise ParamsError(f"{name} must not be given, this model takes text and token ids only")
 
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
         """ParamsError, always."""
         name = next(name for name, items in given.items() if len(items))
         raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
@@ -73,17 +75,31 @@ class PlainModel:
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[PlainRow]) -> NDArray[np.float32]:
         """Logits [B, V] after one more id per row."""
-        return self.model.decode(token_ids, [row.cache for row in caches])
+        own = [self._cache_of(row) for row in caches]
+        try:
+            logits = self.model.decode(token_ids, own)
+        except BaseException:
+            # The model may have moved some caches on: whoever tries again starts from tokens.
+            for row in caches:
+                row.cache = None
+            raise
+        for token_id, row in zip(token_ids, caches, strict=True):
+            row.token_ids.append(token_id)
+        return logits
 
     def fork(self, cache: PlainRow) -> PlainRow:
         """A second row with the same past."""
         twin = PlainRow(cache.inputs)
-        twin.left, twin.cache = 0, self.model.fork(cache.cache)
+        twin.left, twin.token_ids = 0, [*cache.token_ids]
+        twin.cache = self.model.fork(self._cache_of(cache))
         return twin
 
     def close(self, row: PlainRow, *, reuse: bool = False) -> None:
         """Frees a row; nothing is kept."""
         row.cache = None
+
+    def forget(self) -> None:
+        """Nothing was kept."""
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[NDArray[np.float32], Any]:
         """Logits [V] after the last id, and the row that continues from there."""
@@ -91,6 +107,12 @@ class PlainModel:
         logits, row.cache = self.model.prefill(token_ids)
         row.left = 0
         return logits, row
+
+    def _cache_of(self, row: PlainRow) -> Any:
+        """The row's cache, read again where a step that failed has spoilt it."""
+        if row.cache is None:
+            row.cache = self.model.prefill(row.token_ids)[1]
+        return row.cache
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """The model's own."""

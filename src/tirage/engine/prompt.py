@@ -18,7 +18,8 @@ class Prompt:
 
     `embeds` [T, hidden] stand in the place of input embeddings. `images` are PIL images or uint8 arrays [H, W, 3],
     one for each of the text's image marks; `audio` are float arrays [samples] at the model's own rate. `adapter`
-    names one that the LLM was opened with. A model that takes none of these refuses them by name.
+    names one that the LLM was opened with. A model that takes none of these refuses them by name. Prompts with
+    another `salt`, such as the credential of a tenant, share no cached prefixes with this one.
     """
 
     text: str | None = None
@@ -27,6 +28,7 @@ class Prompt:
     images: Sequence[Any] = ()
     audio: Sequence[Any] = ()
     adapter: str | None = None
+    salt: str = ""
 
 
 AnyPrompt = str | Sequence[int] | NDArray[np.integer[Any]] | Prompt
@@ -59,9 +61,17 @@ def as_prompt(prompt: Any) -> Prompt:
             raise ParamsError(f"prompt {name} must be a list, got {type(getattr(prompt, name)).__name__}")
     if prompt.adapter is not None and not isinstance(prompt.adapter, str):
         raise ParamsError(f"prompt adapter must be a name, got {type(prompt.adapter).__name__}")
+    checked_salt(prompt.salt)
     if prompt.embeds is not None and (prompt.images or prompt.audio):
         raise ParamsError("prompt embeds must come without images and audio; they are embedded already")
     return prompt
+
+
+def checked_salt(salt: Any) -> str:
+    """The salt; ParamsError for anything but text."""
+    if not isinstance(salt, str):
+        raise ParamsError(f"prompt salt must be a text, got {type(salt).__name__}")
+    return salt
 
 
 def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[int]:

@@ -6,13 +6,15 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from tirage.engine.completion import Completion, LogprobEntry, Sample, Timings, Usage
+from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
 from tirage.engine.guide import Constrained
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
 from tirage.models import Inputs
-from tirage.params import SamplingParams
+from tirage.params import BeamSearchParams, SamplingParams
 from tirage.text import Stop, Tokenizer
 
 
@@ -22,7 +24,9 @@ class Request:
     `params` come with EOS ids and tokenised words filled in; an unseeded request gets its seed here, one for
     all its samples. `context_ids` are what the text continues: the prompt, or nothing when the text stands
     alone, as a chat reply does. `inputs` hold what the model reads besides ids; with embeddings there are none.
-    `constrained` is what `params.guided_decoding` was compiled to.
+    `constrained` is what `params.guided_decoding` was compiled to. `cache_length`, when it is less than the model's
+    `max_length`, bounds prompt and output in its place. With `beams` the samples are the hypotheses of a search, one
+    that has no token yet until it ends.
     """
 
     def __init__(
@@ -36,17 +40,21 @@ class Request:
         context_ids: Sequence[int] | None = None,
         inputs: Inputs | None = None,
         constrained: Constrained | None = None,
+        cache_length: int | None = None,
+        beams: BeamSearchParams | None = None,
     ) -> None:
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
         self.params = params if params.seed is not None else params.replace(seed=self.seed)
         given = Inputs(token_ids=()) if inputs is None else inputs
-        self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, max_length, given)
+        room = Room.of(max_length, cache_length)
+        self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, room, given)
         wants_scores = params.prompt_logprobs is not None
         self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=wants_scores)
         self.cached_tokens = 0
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
-        self.limit, limit_stop = length_limit(params, max_length - self.inputs.length)
+        self.limit, limit_stop = room.limit(params, self.inputs.length)
+        self.beams = beams
         self.samples = [
             GrowingSample(
                 self.params,
@@ -59,6 +67,8 @@ class Request:
             )
             for index in range(params.best_of or params.n)
         ]
+        if beams is not None:
+            self.samples[0].beam_score = 0.0
 
     @property
     def finished(self) -> bool:
@@ -71,20 +81,24 @@ class Request:
         self._first_token = now if self._first_token is None else self._first_token
         self._ended = now
 
-    def completion(self, hypotheses: Sequence[Sample] | None = None) -> Completion:
-        """The request's answer so far, complete once `finished`; a beam search brings its own samples."""
+    def settle(self, hypotheses: Sequence[tuple[float, GrowingSample]]) -> None:
+        """Takes the hypotheses of a beam search, best first, each with its score."""
+        for index, (score, sample) in enumerate(hypotheses):
+            sample.index, sample.beam_score = index, score
+        self.samples = [sample for _, sample in hypotheses]
+
+    def completion(self) -> Completion:
+        """The request's answer so far, complete once `finished`."""
         now = time.perf_counter() if self._ended is None or not self.finished else self._ended
-        samples = [sample.freeze(index=rank) for rank, sample in enumerate(self._chosen())]
-        drawn: Sequence[Sample | GrowingSample] = self.samples if hypotheses is None else hypotheses
         first = None if self._first_token is None else self._first_token - self._started
         return Completion(
             prompt=self.prompt,
             prompt_token_ids=tuple(self.prompt_ids),
-            samples=tuple(samples if hypotheses is None else hypotheses),
+            samples=tuple(sample.freeze(index=rank) for rank, sample in enumerate(self._chosen())),
             seed=self.seed,
             usage=Usage(
                 prompt_tokens=self.inputs.length,
-                completion_tokens=sum(len(sample.token_ids) for sample in drawn),
+                completion_tokens=sum(len(sample.token_ids) for sample in self.samples),
                 cached_tokens=self.cached_tokens,
             ),
             timings=Timings(first_token_s=first, total_s=now - self._started),
@@ -99,7 +113,27 @@ class Request:
         return ranked[: self.params.n]
 
 
-def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], max_length: int, inputs: Inputs) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The largest number of positions that a request may fill, and what sets it."""
+
+    length: int
+    kind: Literal["context", "cache"] = "context"
+
+    @classmethod
+    def of(cls, max_length: int, cache_length: int | None) -> Room:
+        """The smaller of the model's context and what is kept of each request."""
+        return cls(max_length) if cache_length is None or cache_length >= max_length else cls(cache_length, "cache")
+
+    def limit(self, params: SamplingParams, prompt_length: int) -> tuple[int, Stop]:
+        """The number of tokens a sample may have, and the stop that names the limit."""
+        left = self.length - prompt_length
+        if params.max_tokens is None or params.max_tokens > left:
+            return left, Stop(kind=self.kind)
+        return params.max_tokens, Stop(kind="max_tokens")
+
+
+def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], room: Room, inputs: Inputs) -> list[int]:
     """The prompt's ids, cut to the last `truncate_prompt_tokens`; ParamsError when empty or too long."""
     keep = params.truncate_prompt_tokens
     if keep is not None and (inputs.media or inputs.embeds is not None):
@@ -108,16 +142,10 @@ def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], max_length: in
     length = len(ids) if inputs.embeds is None else len(inputs.embeds)
     if not length:
         raise ParamsError("prompt must hold at least one token, got none; begin it with a BOS token or some text")
-    if length > max_length:
+    if length > room.length:
+        name = "the model's context" if room.kind == "context" else "the cache_length"
         raise ParamsError(
-            f"prompt must hold at most {max_length} tokens, the model's context, got {length}; "
+            f"prompt must hold at most {room.length} tokens, {name}, got {length}; "
             f"shorten it or set truncate_prompt_tokens"
         )
     return ids
-
-
-def length_limit(params: SamplingParams, room: int) -> tuple[int, Stop]:
-    """The number of tokens a sample may have, and the stop that names the limit."""
-    if params.max_tokens is None or params.max_tokens > room:
-        return room, Stop(kind="context")
-    return params.max_tokens, Stop(kind="max_tokens")

@@ -6,20 +6,16 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.batch import Batch
 from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
 from tirage.engine.guide import Constrained, Guide
 from tirage.params import SamplingParams
 from tirage.text import BadWords, Stop, StopChecker, Tokenizer, open_detokenizer
 
-DETOURS = 4
-"""Ways to the end of a constraint that one draw tries when other parameters forbid them."""
 _LIMITS = ("max_tokens", "context", "cache")
 _ABORTS = ("abort",)
 _STOPS = ("eos", "token", "string", "regex", "grammar")
@@ -59,9 +55,10 @@ class GrowingSample:
         self.stop: Stop | None = limit_stop if limit <= 0 else None
         self.cumulative_logprob = 0.0
         self.hidden_states: NDArray[np.float32] | None = None
+        self.beam_score: float | None = None
         # Characters decoded so far, those held back included: where the next token starts.
         self.offset = 0
-        self._params, self._tokenizer = params, tokenizer
+        self.params, self._tokenizer = params, tokenizer
         self._limit, self._limit_stop = limit, limit_stop
         self._checker = open_stops(params)
         self._bad_words = open_bad_words(params, tokenizer)
@@ -130,7 +127,7 @@ class GrowingSample:
             self._end(Stop(kind="grammar", matched="close_grammar"), token_id)
         elif stop is not None:
             self._end(dataclasses.replace(stop, matched_text=self._spell(token_id)), token_id)
-        elif self._feed(self._detokenizer.push(token_id) if self._params.detokenize else "") is None:
+        elif self._feed(self._detokenizer.push(token_id) if self.params.detokenize else "") is None:
             ended = None if self.guide is None else self.guide.end()
             self._check_limit() if ended is None else self._end(ended, None)
 
@@ -144,8 +141,11 @@ class GrowingSample:
         return other
 
     def fail(self, stop: Stop) -> None:
-        """Ends the sample without a token, with the text it has."""
-        self._end(self.blame(stop), None)
+        """Ends the sample without a token, with the text it has; never raises."""
+        try:
+            self._end(self.blame(stop), None)
+        except BaseException:  # a tokenizer that fails has given the text that it could
+            self.stop = stop
 
     def blame(self, stop: Stop) -> Stop:
         """Why no token could be drawn: a constraint that can no longer be followed, or what was found."""
@@ -158,9 +158,9 @@ class GrowingSample:
         failed = self.finish_reason == "error" or math.isnan(self.cumulative_logprob)
         return -math.inf if failed else self.cumulative_logprob
 
-    def freeze(self, *, index: int | None = None, score: float | None = None) -> Sample:
-        """The sample as it stands; `score` is for the hypotheses of a beam search."""
-        wants = self._params.logprobs is not None or bool(self._params.logprob_token_ids)
+    def freeze(self, *, index: int | None = None) -> Sample:
+        """The sample as it stands."""
+        wants = self.params.logprobs is not None or bool(self.params.logprob_token_ids)
         return Sample(
             index=self.index if index is None else index,
             text=self.text,
@@ -170,7 +170,7 @@ class GrowingSample:
             logprobs=tuple(self.entries) if wants else None,
             cumulative_logprob=self.cumulative_logprob,
             hidden_states=self.hidden_states,
-            score=score,
+            score=self.beam_score,
             grammar_complete=self._grammar_complete(),
         )
 
@@ -178,7 +178,7 @@ class GrowingSample:
         """Whether the text satisfies its constraint; a text that a stop has cut short does only if nothing was cut."""
         if self.guide is None:
             return None
-        included = self._params.include_stop_str_in_output
+        included = self.params.include_stop_str_in_output
         if self.stop is not None and self.stop.kind == "token" and not included:
             return self.guide.was_complete
         cut = self.stop is not None and self.stop.kind in {"string", "regex"} and len(self.text) < self.offset
@@ -197,13 +197,13 @@ class GrowingSample:
 
     def _end(self, stop: Stop, stop_token: int | None) -> None:
         # An unfinished character and the text held back come out now, unless they complete a stop themselves.
-        if not self._params.detokenize:
+        if not self.params.detokenize:
             self.stop = stop
             return
         if self._feed(self._detokenizer.finish()) is not None:
             return
         self.text += self._checker.finish()
-        if stop_token is not None and self._params.include_stop_str_in_output:
+        if stop_token is not None and self.params.include_stop_str_in_output:
             self.text += self._detokenizer.push(stop_token) + self._detokenizer.finish()
         self.stop = stop
 
@@ -229,31 +229,6 @@ def stack_masks(masks: Sequence[NDArray[np.int32] | None], vocab_size: int) -> N
         return None
     everything = np.full(-(-vocab_size // 32), -1, np.int32)
     return np.stack([everything if mask is None else mask for mask in masks])
-
-
-def draw(batch: Batch, logits: Any, samples: Sequence[GrowingSample]) -> Draw:
-    """One token per row of the batch, within what the text of each sample lets come.
-
-    A token after which a constraint could no longer be closed in time is not taken: its row is drawn again with the
-    first token of its way to the end alone. Where other parameters forbid that token, another way is looked for, and
-    without one the row is drawn under its constraint alone. The other rows draw the same again.
-    """
-    masks = masks_of(samples, batch.vocab_size)
-    drawn = batch.sample(logits, mask=masks)
-    if masks is None:
-        return drawn
-    late = [row for row, sample in enumerate(samples) if not sample.keeps(int(drawn.token_ids[row]))]
-    for row in late:
-        masks[row] = samples[row].closing_mask(batch.vocab_size)
-    drawn = batch.sample(logits, mask=masks) if late else drawn
-    for attempt in range(1, DETOURS + 1):
-        stuck = [row for row, sample in enumerate(samples) if sample.is_stuck(drawn, row)]
-        if not stuck:
-            break
-        for row in stuck:
-            masks[row] = samples[row].other_mask(batch.vocab_size, last=attempt == DETOURS)
-        drawn = batch.sample(logits, mask=masks)
-    return drawn
 
 
 def open_stops(params: SamplingParams) -> StopChecker:

@@ -1,90 +1,109 @@
 """The loop: requests join and leave between steps, and every step draws one token for each row that runs.
 
-A request is waiting, then its prompt is being read, then its samples run, then it is over. Long prompts are
-read piece by piece, turn and turn about, so that neither the rows that run nor shorter prompts wait for them.
+A request is waiting, then its prompt is being read, then its samples run or its beams are searched, then it is
+over. Long prompts are read piece by piece, turn and turn about, so that neither the rows that run nor shorter
+prompts wait for them. Whatever fails ends the request or the sample that it belongs to, and no other.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.batch import Batch
-from tirage.draw import Draw, Status
+from tirage.draw import Status
+from tirage.engine.beams import Search
+from tirage.engine.job import Job, Running
 from tirage.engine.logprobs import PromptScores, output_entry
-from tirage.engine.request import Request
-from tirage.engine.sample import GrowingSample, draw
+from tirage.engine.progress import Meter
+from tirage.engine.sample import GrowingSample
+from tirage.engine.scorer import Beam
+from tirage.engine.turns import Row, decode, draw, named
 from tirage.models import StepModel
 from tirage.text import Stop, Tokenizer
 
-Notify = Callable[[GrowingSample], None]
 # Prompt tokens read between two steps of the rows that run; one piece of a prompt is read in any case.
 READ_BUDGET = 256
 _log = logging.getLogger("tirage")
 
 
-class Job:
-    """A request in the engine: what is still to start, its row while its prompt is read, and who wants to know."""
-
-    def __init__(self, request: Request, notify: Notify) -> None:
-        self.request, self.notify = request, notify
-        self.pending = deque(sample for sample in request.samples if sample.stop is None)
-        self.row: Any = None
-        self.logits: NDArray[np.float32] | None = None
-        self.scores: PromptScores | None = None
-        self.states: list[NDArray[np.float32]] = []
-
-    @property
-    def to_read(self) -> bool:
-        """Whether there is any use in reading the prompt."""
-        return bool(self.pending) or self.request.inputs.score
-
-
-class Running:
-    """A sample in the batch: its row, and the logits its next token is drawn from."""
-
-    __slots__ = ("job", "logits", "row", "sample", "states")
-
-    def __init__(self, job: Job, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
-        self.job, self.sample, self.row, self.logits = job, sample, row, logits
-        self.states = list(job.states)
-
-
 class Scheduler:
-    """Jobs over one model, one `step` at a time; for one thread."""
+    """Jobs over one model, one `step` at a time; for one thread.
 
-    def __init__(self, model: StepModel, tokenizer: Tokenizer, *, max_running: int) -> None:
+    `spoken` is called when every listener of a step has been told of its token, before the model goes on.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        tokenizer: Tokenizer,
+        *,
+        max_running: int,
+        meter: Meter | None = None,
+        spoken: Callable[[], None] = lambda: None,
+    ) -> None:
         self._model, self._tokenizer, self._places = model, tokenizer, max_running
+        self._meter, self._spoken = Meter() if meter is None else meter, spoken
         self._batch = Batch(model.vocab_size, max_running)
         self._waiting: deque[Job] = deque()
         self._reading: deque[Job] = deque()
         self._ready: deque[Job] = deque()
         self._running: dict[int, Running] = {}
+        self._searching: list[Job] = []
         # The logits of the last decode step and whose they are: drawn from as they lie while nobody comes or goes.
         self._last: tuple[list[Running], NDArray[np.float32]] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._reading or self._ready or self._running)
+        return bool(self._waiting or self._reading or self._ready or self._running or self._searching)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests in the queue; this and the next three may be asked for in any thread."""
+        return len(self._waiting)
+
+    @property
+    def reading(self) -> int:
+        """Number of requests whose prompts are being read or were just read."""
+        return len(self._reading) + len(self._ready)
+
+    @property
+    def running(self) -> int:
+        """Number of samples and beams that are being written."""
+        return len(self._running) + sum(len(job.search.running) for job in [*self._searching] if job.search is not None)
+
+    @property
+    def free(self) -> int:
+        """Number of places that nobody has taken or is about to take."""
+        return self._places - len(self._running) - self._reserved([*self._reading, *self._ready, *self._searching])
 
     def add(self, job: Job) -> None:
         """Puts a job at the end of the queue."""
         self._waiting.append(job)
 
     def step(self) -> None:
-        """Reads a piece of a prompt or a few, then moves every running sample by one token."""
+        """Reads a piece of a prompt or a few, then moves every sample and beam by one token."""
+        self._meter.tick()
+        began = self._meter.last_tick
         self._admit()
         self._read()
         self._start()
+        self._meter.lap("read")
         if self._running:
             self._draw()
-            self._decode()
+        self._search()
+        self._spoken()
+        self._meter.lap("text")
+        self._decode()
+        self._meter.lap("decode")
+        self._meter.steps += 1
+        self._meter.last_step_s = self._meter.last_tick - began
 
     def abort(self, job: Job) -> None:
         """Ends a job's unfinished samples with finish reason "abort"."""
@@ -92,42 +111,51 @@ class Scheduler:
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every job with an error: for a failure that is nobody's own."""
-        jobs = [*self._waiting, *self._reading, *self._ready, *(one.job for one in self._running.values())]
+        running = [one.job for one in self._running.values()]
+        jobs = [*self._waiting, *self._reading, *self._ready, *running, *self._searching]
         for job in dict.fromkeys(jobs):
             self._fail(job, error)
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
+    def _reserved(self, jobs: Sequence[Job]) -> int:
+        return sum(job.places(self._places) for job in jobs)
+
     def _admit(self) -> None:
-        free = self._places - len(self._running) - len(self._reading) - len(self._ready)
-        while self._waiting and free > 0:
+        """Lets waiting jobs in, in order, while there are places for the next."""
+        free = self.free
+        while self._waiting and free >= self._waiting[0].places(self._places):
             job = self._waiting.popleft()
             if not job.to_read:
                 self._finish_empty(job)
                 continue
             try:
                 job.row = self._model.open(job.request.inputs)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(job, error)
                 continue
             job.request.cached_tokens = job.row.cached
+            self._meter.started += 1
+            self._meter.cached_tokens += job.row.cached
             if job.request.inputs.score:
                 job.scores = PromptScores(job.request, self._tokenizer)
             self._reading.append(job)
-            free -= 1
+            free -= job.places(self._places)
 
     def _read(self) -> None:
         """Reads prompts in turn until the budget is spent; one that is through may start its samples."""
         budget = READ_BUDGET
         while self._reading and budget > 0:
-            job = self._reading.popleft()
+            job = self._reading[0]
             before = job.row.left
             try:
                 self._read_piece(job)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(job, error)
                 continue
+            self._reading.popleft()
             budget -= before - job.row.left
+            self._meter.prompt_tokens += before - job.row.left
             (self._reading if job.row.left else self._ready).append(job)
 
     def _read_piece(self, job: Job) -> None:
@@ -141,21 +169,43 @@ class Scheduler:
             job.request.prompt_logprobs = job.scores.entries if job.scores is not None else None
 
     def _start(self) -> None:
-        while self._ready and len(self._running) < self._places:
-            job = self._ready[0]
-            if not job.pending:
-                self._ready.popleft()
-                self._close(job)
-                self._finish_empty(job)
-                continue
-            sample = job.pending.popleft()
-            row = self._model.fork(job.row) if job.pending else job.row
-            if not job.pending:
-                job.row = None
-                self._ready.popleft()
-            assert job.logits is not None
-            slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
-            self._running[slot] = Running(job, sample, row, job.logits)
+        """Starts what was read: all of a search, of other requests as many samples as there are places."""
+        for job in [*self._ready]:
+            try:
+                while self._may_start(job):
+                    self._start_next(job)
+            except BaseException as error:
+                self._fail(job, error)
+
+    def _may_start(self, job: Job) -> bool:
+        if job not in self._ready:
+            return False
+        beams = [each for each in (*self._reading, *self._ready, *self._searching) if each.request.beams is not None]
+        free = self._places - len(self._running) - self._reserved(beams)
+        return not job.pending or job.request.beams is not None or free > 0
+
+    def _start_next(self, job: Job) -> None:
+        if not job.pending:
+            self._ready.remove(job)
+            self._close(job)
+            self._finish_empty(job)
+            return
+        assert job.logits is not None
+        if job.request.beams is not None:
+            self._ready.remove(job)
+            job.search = Search(self._model, self._tokenizer, job.request, row=job.row, logits=job.logits)
+            job.row = None
+            self._searching.append(job)
+            return
+        last = len(job.pending) == 1
+        row = job.row if last else self._model.fork(job.row)
+        sample = job.pending[0]
+        slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
+        self._running[slot] = Running(job, sample, row, job.logits)
+        job.pending.popleft()
+        if last:
+            job.row = None
+            self._ready.remove(job)
 
     def _finish_empty(self, job: Job) -> None:
         for sample in job.request.samples:
@@ -168,9 +218,11 @@ class Scheduler:
         slots = self._batch.slots
         moved = [self._running[slot] for slot in slots]
         drawn = draw(self._batch, self._matrix(moved), [one.sample for one in moved])
-        self._batch.advance(drawn)
-        for index, (slot, one) in enumerate(zip(slots, moved, strict=True)):
-            take(one, drawn, index, self._tokenizer)
+        self._meter.lap("sample")
+        self._meter.output_tokens += len(moved)
+        for slot, one, row in zip(slots, moved, drawn, strict=True):
+            one.job.request.mark_token()
+            take(one.sample, row, self._tokenizer)
             if one.sample.stop is not None:
                 self._leave(slot, reuse=True)
         for one in moved:
@@ -181,25 +233,36 @@ class Scheduler:
             return self._last[1]
         return np.stack([one.logits for one in moved])
 
+    def _search(self) -> None:
+        """One token for every beam; a search that is over makes its hypotheses known."""
+        for job in [*self._searching]:
+            assert job.search is not None
+            try:
+                job.search.step()
+                self._meter.output_tokens += len(job.search.running)
+                if job.search.over:
+                    self._end_search(job, None)
+            except BaseException as error:
+                self._fail(job, error)
+
     def _decode(self) -> None:
-        """The logits after the tokens just drawn, for those that go on."""
+        """The logits after the tokens just drawn, for those that go on, samples and beams in one pass."""
         self._last = None
-        going = [self._running[slot] for slot in self._batch.slots]
+        samples = [(self._running[slot].job, self._running[slot]) for slot in self._batch.slots]
+        beams = [(job, beam) for job in self._searching if job.search is not None for beam in job.search.running]
+        going: list[tuple[Job, Running | Beam]] = [*samples, *beams]
         if not going:
             return
-        tokens, rows = [one.sample.token_ids[-1] for one in going], [one.row for one in going]
-        try:
-            logits = self._model.decode(tokens, rows)
-        except Exception as error:
-            # The rows' caches may have moved on in part, so none of them can be trusted with another step.
-            for job in dict.fromkeys(one.job for one in going):
-                self._fail(job, error)
-            return
-        self._last = going, logits
-        for one, row in zip(going, logits, strict=True):
+        tokens, rows = [one.sample.token_ids[-1] for _, one in going], [one.row for _, one in going]
+        logits, errors = decode(self._model, tokens, rows)
+        for (_, one), row in zip(going, logits, strict=True):
             one.logits = row
+        for _, one in samples:
             if one.row.hidden is not None:
                 one.states.append(one.row.hidden)
+        self._last = [one for _, one in samples], logits[: len(samples)]
+        for job, error in {going[index][0]: error for index, error in errors.items()}.items():
+            self._fail(job, error)
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +271,15 @@ class Scheduler:
         self._batch.remove(slot)
         if one.states:
             one.sample.hidden_states = np.concatenate(one.states)
-        self._release(one.row, reuse=reuse)
+        self._release(one.row, reuse=reuse and one.sample.finish_reason != "error")
+
+    def _end_search(self, job: Job, stop: Stop | None) -> None:
+        assert job.search is not None
+        self._searching.remove(job)
+        job.search.settle(stop)
+        for beam in job.search.running:
+            self._release(beam.row, reuse=False)
+        self._tell(job, job.request.samples[0])
 
     def _close(self, job: Job) -> None:
         row, job.row = job.row, None
@@ -218,21 +289,24 @@ class Scheduler:
     def _release(self, row: Any, *, reuse: bool) -> None:
         try:
             self._model.close(row, reuse=reuse)
-        except Exception as error:
-            _log.error("a row could not be closed: %s: %s", type(error).__name__, error, exc_info=error)
+        except BaseException as error:
+            _log.error("a row could not be closed: %s", named(error), exc_info=error)
 
     def _fail(self, job: Job, error: BaseException) -> None:
-        _log.error("a request ended with an error: %s: %s", type(error).__name__, error, exc_info=error)
-        self._end(job, Stop(kind="model_failed", matched_text=f"{type(error).__name__}: {error}"))
+        _log.error("a request ended with an error: %s", named(error), exc_info=error)
+        self._end(job, Stop(kind="model_failed", matched_text=named(error)))
 
     def _end(self, job: Job, stop: Stop) -> None:
         for queue in (self._waiting, self._reading, self._ready):
             if job in queue:
                 queue.remove(job)
         for slot in [slot for slot, one in self._running.items() if one.job is job]:
-            self._leave(slot, reuse=False)
+            self._leave(slot, reuse=stop.kind == "abort")
         job.pending.clear()
         self._close(job)
+        if job in self._searching:
+            self._end_search(job, stop)
+            return
         for sample in job.request.samples:
             if sample.stop is None:
                 sample.fail(stop)
@@ -241,20 +315,28 @@ class Scheduler:
     def _tell(self, job: Job, sample: GrowingSample) -> None:
         try:
             job.notify(sample)
-        except Exception as error:
+        except BaseException as error:
             _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
             job.notify = lambda _: None
             self._end(job, Stop(kind="abort"))
 
 
-def take(one: Running, drawn: Draw, row: int, tokenizer: Tokenizer) -> None:
-    """Gives a sample its row of a draw; a row without a token ends it with an error, and only it."""
-    one.job.request.mark_token()
-    status = Status(int(drawn.status[row]))
-    if status is not Status.ok:
-        one.sample.fail(Stop(kind=status.name))  # type: ignore[arg-type]  # statuses are kinds of stops
+def take(sample: GrowingSample, row: Row | BaseException, tokenizer: Tokenizer) -> None:
+    """Gives a sample its row of a draw; one that has no token, or whose text fails, ends with an error."""
+    if isinstance(row, BaseException):
+        _log.error("a draw failed: %s", named(row), exc_info=row)
+        sample.fail(Stop(kind="model_failed", matched_text=named(row)))
         return
-    entry = output_entry(drawn, row, one.job.request.params, tokenizer, offset=one.sample.offset)
-    if entry is not None:
-        one.sample.entries.append(entry)
-    one.sample.accept(int(drawn.token_ids[row]), float(drawn.sampled_logprobs[row]))
+    drawn, index = row
+    status = Status(int(drawn.status[index]))
+    if status is not Status.ok:
+        sample.fail(Stop(kind=status.name))  # type: ignore[arg-type]  # statuses are kinds of stops
+        return
+    try:
+        entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
+        if entry is not None:
+            sample.entries.append(entry)
+        sample.accept(int(drawn.token_ids[index]), float(drawn.sampled_logprobs[index]))
+    except BaseException as error:
+        _log.error("a text failed: %s", named(error), exc_info=error)
+        sample.fail(Stop(kind="text_failed", matched_text=named(error)))

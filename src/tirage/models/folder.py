@@ -113,8 +113,9 @@ def read_generation_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """The folder's tokenizer_config.json; a chat_template.jinja beside it replaces the template inside."""
+    """The folder's tokenizer_config.json; chat_template.jinja or .json beside it replaces the template inside."""
     settings = read_optional_json_object(folder / "tokenizer_config.json")
+    settings |= read_optional_json_object(folder / "chat_template.json")
     path = folder / "chat_template.jinja"
     if path.exists():
         settings["chat_template"] = read_template(path)

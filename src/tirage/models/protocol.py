@@ -87,15 +87,29 @@ class Row(Protocol):
 class StepModel(Model, Protocol):
     """A model that reads prompts piece by piece and keeps the rows in flight together.
 
-    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread.
+    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread. When `decode`
+    raises, no row has moved: any of them may be tried again, alone or in other company.
     """
 
     def check(self, inputs: Inputs) -> None:
         """Raises ParamsError for inputs that this model cannot read; computes nothing."""
         ...
 
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
-        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        ...
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds that the model takes; None when it takes none."""
+        ...
+
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
+        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit.
+
+        Without `special` the text has its BOS and the like already.
+        """
         ...
 
     def open(self, inputs: Inputs) -> Any:
@@ -111,4 +125,8 @@ class StepModel(Model, Protocol):
 
     def close(self, row: Any, *, reuse: bool) -> None:
         """Frees a row; with `reuse` what it read may serve later requests that begin alike."""
+        ...
+
+    def forget(self) -> None:
+        """Drops everything that was kept for reuse."""
         ...

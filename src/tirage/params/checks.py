@@ -98,6 +98,11 @@ def _check_processors(params: SamplingParams) -> None:
     named = [(find_processor(name), args) for name, args in params.logits_processors]
     extra = params.extra_args or {}
     for processor, args in named:
+        if processor.disabled:
+            raise ParamsError(
+                f"processor must be one that works, got {processor.name!r}, which is disabled after "
+                f"{len(processor.failures)} failures; the operator has to mend it"
+            )
         for key in args:
             if not processor.takes(key):
                 raise ParamsError(
@@ -109,6 +114,8 @@ def _check_processors(params: SamplingParams) -> None:
                     f"extra_args must not repeat an argument of processor {processor.name!r}, got {key!r}; "
                     "give it in one place"
                 )
+        if processor.check is not None:
+            processor.check(processor.merge(args, extra))
     for key in extra:
         if not any(processor.takes(key) for processor, _ in named):
             raise ParamsError(

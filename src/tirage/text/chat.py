@@ -1,20 +1,27 @@
 """Chats as prompts: a model's own template, or plain `role: content` lines.
 
-Templates come with models, and messages from anyone. A template therefore runs in a sandbox, and a message
-that spells a special token is encoded apart, as ordinary letters, so that it cannot end its own turn.
+Templates come with models, and messages from anyone. A template therefore runs in a sandbox with limits, and what a
+client writes cannot become a control token: see `tirage.text.control`.
 """
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from tirage.errors import ModelError, ParamsError
-from tirage.text.tokenizer import Tokenizer, check_unicode
+from tirage.errors import ParamsError
+from tirage.text.control import ControlTokens, Guarded
+from tirage.text.messages import Message, check_messages, check_tools
+from tirage.text.template import Template
+from tirage.text.tokenizer import Tokenizer
+from tirage.text.toolprompt import describe_tools
 
-Message = Mapping[str, Any]
+RESERVED = frozenset({
+    *("messages", "conversation", "tools", "documents", "bos_token", "eos_token", "chat_template", "template"),
+    *("add_generation_prompt", "continue_final_message", "tokenize", "return_dict", "return_tensors"),
+    *("raise_exception", "strftime_now"),
+})
+"""Names of a template's variables that come from the server or the model, never from a request's arguments."""
 
 
 class ChatTemplate:
@@ -28,69 +35,122 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         found = source if source is not None else template_text(tokenizer.settings.get("chat_template"))
         self.is_plain = found is None
-        self._template = compile_template(found) if found is not None else None
+        self.source = found or ""
+        self._template = None if found is None else Template(found)
+        self._control = ControlTokens(tokenizer)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template shows tools by itself; others get them described in the system message."""
+        return self._template is not None and "tools" in self._template.variables
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The prompt text of a conversation, ending where the assistant is to speak.
 
-        Raises ParamsError for malformed messages and for those the template refuses.
+        `tools` are function definitions in OpenAI's form; `arguments` are further variables of the template. Raises
+        ParamsError for malformed messages and tools, arguments that the template does not know, and conversations
+        that it refuses or cannot render within a second and 8 million characters.
         """
-        return self._render(check_messages(messages), add_generation_prompt)
+        given = self._read(messages, tools, arguments)
+        return self._render(given, add_generation_prompt)
 
-    def encode(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
-        """The prompt ids of a conversation."""
-        checked = check_messages(messages)
-        for message in checked:
-            if self._tokenizer.spells_special_token(message["role"]):
+    def encode(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """The prompt ids of a conversation; control tokens are the template's alone.
+
+        Takes and raises what `render` does; a role that spells a control token is refused too.
+        """
+        guarded = self._guard(self._read(messages, tools, arguments))
+        text = self._render(guarded.content, add_generation_prompt)
+        return guarded.encode(text, add_special_tokens=self.is_plain)
+
+    def text_with_media(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        marks: Mapping[str, str],
+    ) -> str:
+        """The prompt text of a conversation with parts of images or audio, for the model's processor to encode.
+
+        `marks` spell the places of "image" and "audio" where there is no template to do it. Takes and raises what
+        `encode` does; a text that spells a control token is refused, for the processor would read it as one.
+        """
+        guarded = self._guard(self._read(messages, tools, arguments))
+        content = guarded.content if self._template is not None else with_marks(guarded.content, marks)
+        return guarded.text(self._render(content, add_generation_prompt=True))
+
+    def _guard(self, given: Mapping[str, Any]) -> Guarded:
+        for message in given["messages"]:
+            if self._control.spelled_in(message["role"]):
                 raise ParamsError(f"role must not hold special tokens, got {message['role']!r}")
-        if any(self._tokenizer.spells_special_token(message["content"]) for message in checked):
-            return self._encode_apart(checked, add_generation_prompt)
-        text = self._render(checked, add_generation_prompt)
-        return self._tokenizer.encode(text, add_special_tokens=self.is_plain)
+        return self._control.guard(given)
 
-    def _encode_apart(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
-        """Ids with every content encoded by itself; the rendered template only ever sees stand-ins."""
-        stand_ins = {secrets.token_hex(16): message["content"] for message in messages}
-        hidden = [{**message, "content": name} for message, name in zip(messages, stand_ins, strict=True)]
-        rest = self._render(hidden, add_generation_prompt)
-        ids = self._tokenizer.encode("") if self.is_plain else []
-        for name, content in stand_ins.items():
-            before, _, rest = rest.partition(name)
-            ids += self._tokenizer.encode(before, add_special_tokens=False)
-            ids += self._tokenizer.encode_plain(content)
-        return ids + self._tokenizer.encode(rest, add_special_tokens=False)
+    def _read(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        arguments: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Everything a client has a say in, checked, in the form that templates take."""
+        checked = [self._known_role(message) for message in check_messages(messages)]
+        known = check_tools(tools)
+        if not self.takes_tools:
+            checked, known = describe_tools(checked, known), None
+        return {**self._check_arguments(arguments or {}), "messages": checked, "tools": known}
 
-    def _render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+    def _known_role(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with the name that templates know for OpenAI's newer word for the system."""
+        renamed = message["role"] == "developer" and "developer" not in self.source
+        return {**message, "role": "system"} if renamed else message
+
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        variables = frozenset[str]() if self._template is None else self._template.variables
+        for name, value in arguments.items():
+            if name in RESERVED:
+                raise ParamsError(f"chat_template_kwargs must not set {name!r}; only the server may")
+            # A template without thinking keeps it off, as asked.
+            if name not in variables and not (name in {"enable_thinking", "thinking"} and value is False):
+                raise ParamsError(
+                    f"chat_template_kwargs must name variables of the model's chat template, got {str(name)[:64]!r}"
+                )
+        return {name: value for name, value in arguments.items() if name in variables}
+
+    def _render(self, given: Mapping[str, Any], add_generation_prompt: bool) -> str:
         if self._template is None:
-            lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+            lines = [f"{message['role']}: {message['content'] or ''}\n" for message in given["messages"]]
             return "".join(lines) + ("assistant:" if add_generation_prompt else "")
-        try:
-            return self._template.render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                bos_token=self._tokenizer.bos_token,
-                eos_token=self._tokenizer.eos_token,
-            )
-        except ParamsError:
-            raise
-        except Exception as error:  # a template may fail in any way that Python can
-            raise ModelError(f"the chat template failed: {type(error).__name__}: {error}") from error
-
-
-def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages, each known to have a role and a text content."""
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence) or not messages:
-        raise ParamsError(
-            "messages must be a non-empty list of {'role': ..., 'content': ...}, "
-            f"got {type(messages).__name__} {messages!r:.60}"
+        return self._template.render(
+            **given,
+            add_generation_prompt=add_generation_prompt,
+            bos_token=self._tokenizer.bos_token,
+            eos_token=self._tokenizer.eos_token,
         )
-    for index, message in enumerate(messages):
-        for key in ("role", "content"):
-            value = message.get(key) if isinstance(message, Mapping) else None
-            if not isinstance(value, str):
-                raise ParamsError(f"messages[{index}] must have a text {key!r}, got {message!r:.80}")
-            check_unicode(value)
-    return [dict(message) for message in messages]
+
+
+def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+    """The conversation with every list of parts as one text, in which marks stand for images and audio."""
+
+    def text_of(content: Any) -> Any:
+        parts = content if isinstance(content, list) else None
+        return content if parts is None else "".join(part.get("text") or marks.get(part["type"], "") for part in parts)
+
+    messages = [{**message, "content": text_of(message["content"])} for message in given["messages"]]
+    return {**given, "messages": messages}
 
 
 def template_text(setting: Any) -> str | None:
@@ -99,29 +159,3 @@ def template_text(setting: Any) -> str | None:
         named = {entry.get("name"): entry.get("template") for entry in setting if isinstance(entry, Mapping)}
         setting = named.get("default")
     return setting if isinstance(setting, str) else None
-
-
-def compile_template(source: str) -> Any:
-    """The template, ready to render in a sandbox without access to Python; ModelError if malformed."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = refuse
-    environment.filters["tojson"] = to_json
-    try:
-        return environment.from_string(source)
-    except (TemplateError, RecursionError) as error:
-        raise ModelError(f"the chat template is not valid: {error}") from error
-
-
-def refuse(message: str) -> NoReturn:
-    """Called by templates for conversations they cannot express."""
-    raise ParamsError(f"messages were refused by the chat template: {message}")
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON without the HTML escapes of Jinja's own filter, which models were never trained on."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)

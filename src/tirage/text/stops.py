@@ -24,10 +24,12 @@ StopKind = Literal[
     "grammar",
     "max_tokens",
     "context",
+    "cache",
     "non_finite_logits",
     "no_allowed_token",
     "processor_failed",
     "model_failed",
+    "text_failed",
     "abort",
     "grammar_failed",
 ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text.pieces import Spelling, byte_level_bytes, fallback_byte, spelling_of
+
+MARK = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+"""What added tokens look like that structure a text though they are not declared special."""
 
 
 class RawTokenizer(Protocol):
@@ -38,6 +42,7 @@ class Tokenizer:
         # What others derive from the vocabulary, kept here because it lives as long.
         self.memo: dict[str, Any] = {}
         self.special_ids = self._find_special_ids()
+        self.special_spellings, self.mark_spellings = self._find_spellings()
         self.spelling = self._find_spelling()
 
     def _find_special_ids(self) -> frozenset[int]:
@@ -45,6 +50,15 @@ class Tokenizer:
             # Hugging Face tokenizers written in Python have the list, and a `decode` that knows it.
             return frozenset(getattr(self.raw, "all_special_ids", ()))
         return frozenset(i for i, token in self.raw.get_added_tokens_decoder().items() if token.special)
+
+    def _find_spellings(self) -> tuple[frozenset[str], frozenset[str]]:
+        """How special tokens are spelled, and ordinary added ones that look like marks, such as `<tool_call>`."""
+        if not self._rich:
+            found = {self.decode([i], skip_special_tokens=False) for i in self.special_ids}
+            return frozenset(found - {""}), frozenset()
+        added = self.raw.get_added_tokens_decoder().values()
+        special = frozenset(token.content for token in added if token.special and token.content)
+        return special, frozenset(t.content for t in added if not t.special and MARK.fullmatch(t.content))
 
     def _find_spelling(self) -> Spelling | None:
         decoder = self.raw.decoder if self._rich else None
@@ -112,24 +126,16 @@ class Tokenizer:
         Raises ParamsError when the vocabulary cannot keep them apart.
         """
         check_unicode(text)
-        if not self._rich:
-            return self.encode(text, add_special_tokens=False)
-        if self._plain is None:
-            # A copy, because the setting would change the tokenizer for everyone who shares it.
-            plain = type(self.raw).from_str(self.raw.to_str())
-            plain.encode_special_tokens = True
-            self._plain = plain
-        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        if self._rich and self._plain is None:
+            self._plain = without_marks(self.raw)
+        if self._rich:
+            ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        else:
+            ids = self.encode(text, add_special_tokens=False)
         forged = self.special_ids.intersection(ids)
         if forged:
             raise ParamsError(f"message content must not hold special tokens, got {sorted(forged)} in {text[:60]!r}")
         return ids
-
-    def spells_special_token(self, text: str) -> bool:
-        """True when some special token's spelling occurs in the text."""
-        if not self._rich:
-            return any(self.decode([i], skip_special_tokens=False) in text for i in self.special_ids)
-        return any((token := self.raw.id_to_token(i)) and token in text for i in self.special_ids)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of the ids by the tokenizer's own decoder."""
@@ -157,6 +163,16 @@ class Tokenizer:
             mark = self.spelling.space_mark
             piece = (piece.replace(mark, " ") if mark else piece).encode("utf-8", "surrogatepass")
         return piece or b""
+
+
+def without_marks(raw: Any) -> Any:
+    """A copy of a `tokenizers` object to which spellings of special tokens and of marks are ordinary letters."""
+    form = json.loads(raw.to_str())
+    form["added_tokens"] = [t for t in form["added_tokens"] if t["special"] or not MARK.fullmatch(t["content"])]
+    # A copy, because the setting would change the tokenizer for everyone who shares it.
+    plain = type(raw).from_str(json.dumps(form))
+    plain.encode_special_tokens = True
+    return plain
 
 
 def encode_own(raw: Any, text: str, add_special_tokens: bool) -> Any:

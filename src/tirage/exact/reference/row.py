@@ -29,7 +29,7 @@ from tirage.exact.reference.arithmetic import (
     weight,
 )
 from tirage.params import SamplingParams
-from tirage.processors import find_processor
+from tirage.processors import Past, find_processor
 from tirage.semantics import EDITS, FILTERS, Semantics
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
@@ -181,9 +181,8 @@ def _scale(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
 
 def _processors(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
     for name, args in row.params.logits_processors:
-        processor = find_processor(name)
-        logits = np.array([row.x], np.float32)
-        result = processor.fn(logits, [processor.merge(args, row.params.extra_args)])
+        logits = np.array(row.x, np.float32)
+        result = find_processor(name).run(logits, args, row.params.extra_args, lambda: Past(prompt, output))
         row.x = [float(v) for v in np.asarray(result, np.float32)[0]]
 
 

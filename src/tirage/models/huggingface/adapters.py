@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,23 @@ class Adapters:
             raise ModelError(f"adapter {name!r} in {folder} does not fit the model: {error}") from error
         self._peft.eval()
 
-    @contextmanager
-    def chosen(self, names: Sequence[str | None]) -> Iterator[Callable[..., Any]]:
-        """The call that gives each row of a batch its adapter."""
+    def run(self, names: Sequence[str | None], inputs: Mapping[str, Any]) -> Any:
+        """The model's forward pass with an adapter, or none, for each row of the batch."""
         if self._peft is None:
-            yield self._module
-        elif any(name is not None for name in names):
-            chosen = [_BASE if name is None else name for name in names]
-            with self._peft._enable_peft_forward_hooks(adapter_names=chosen):
-                yield self._module
-        else:
-            with self._peft.disable_adapter():
-                yield self._module
+            return self._module(**inputs)
+        failure = None
+        with self._chosen(names):
+            try:
+                return self._module(**inputs)
+            except BaseException as error:
+                # peft takes its hooks off only when no exception passes.
+                failure = error
+        raise failure
+
+    def _chosen(self, names: Sequence[str | None]) -> AbstractContextManager[Any]:
+        if all(name is None for name in names):
+            return self._peft.disable_adapter()
+        return self._peft._enable_peft_forward_hooks(adapter_names=[_BASE if n is None else n for n in names])
 
 
 def check_adapter(name: str, folder: Path) -> None:

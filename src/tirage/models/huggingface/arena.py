@@ -25,7 +25,9 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, DynamicSlidingWindowLayer, DummyLayer})
+from tirage.models.huggingface.room import RoomyLayer
+
+PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, RoomyLayer, DynamicSlidingWindowLayer, DummyLayer})
 KNOWN_LAYERS = PLAIN_LAYERS | {
     DynamicIndexedLayer,
     LinearAttentionLayer,
@@ -89,16 +91,17 @@ class SharedKeys(DynamicLayer):
         """A slot's row as a layer of its own."""
         assert self.keys is not None
         assert self.values is not None
-        held = length
-        layer = DynamicLayer()
-        if self.sliding_window is not None:
-            held = min(length, self.sliding_window - 1)
-            layer = DynamicSlidingWindowLayer(self.sliding_window)
-            layer.cumulative_length = length
-        keys = self.keys[slot : slot + 1, :, self.end - held : self.end].clone()
+        held = length if self.sliding_window is None else min(length, self.sliding_window - 1)
+        columns = slice(self.end - held, self.end)
+        keys, values = self.keys[slot : slot + 1, :, columns], self.values[slot : slot + 1, :, columns]
+        if self.sliding_window is None:
+            layer = RoomyLayer()
+            layer.update(keys, values)
+            return layer
+        layer = DynamicSlidingWindowLayer(self.sliding_window)
+        layer.cumulative_length = length
         layer.lazy_initialization(keys, keys)
-        layer.keys = keys
-        layer.values = self.values[slot : slot + 1, :, self.end - held : self.end].clone()
+        layer.keys, layer.values = keys.clone(), values.clone()
         return layer
 
 
@@ -108,7 +111,7 @@ class Arena:
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self.cache: Any = DynamicCache()
-        self._places = self._columns = 0
+        self._places = self._columns = self._before = 0
 
     def hold(self, rows: Sequence[Any]) -> list[Any]:
         """Makes these the rows of the arena; returns them in the arena's order."""
@@ -135,6 +138,12 @@ class Arena:
         """Notes that every row has one more column."""
         for row in self.rows:
             row.length += 1
+
+    def undo(self) -> bool:
+        """Takes back what a step that failed has written; True, since here that can be done."""
+        for layer in self._shared:
+            layer.end = self._before
+        return True
 
     def release(self, row: Any) -> None:
         """Lets a row go; unless it is closed, it takes its cache along."""
@@ -182,7 +191,7 @@ class Arena:
         self.rows.pop()
 
     def _align(self) -> None:
-        longest = max(row.length for row in self.rows)
+        longest, self._before = max(row.length for row in self.rows), self._end
         for layer in self._shared:
             layer.count, layer.start = len(self.rows), layer.end - longest
 
@@ -250,6 +259,10 @@ class Joined:
         self._width += 1
         for row in self.rows:
             row.length += 1
+
+    def undo(self) -> bool:
+        """False: layers of these classes may keep no trace of what they held before a step that failed."""
+        return False
 
     def release(self, row: Any) -> None:
         """Lets a row go; unless it is closed, it takes its cache along."""

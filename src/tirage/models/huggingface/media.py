@@ -24,18 +24,34 @@ class Media:
     def __init__(self, processor: Any, config: Any) -> None:
         self.processor, self._config = processor, config
 
-    def read(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds it takes; None when it takes none."""
+        return getattr(getattr(self.processor, "feature_extractor", None), "sampling_rate", None)
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        found = {kind: getattr(self.processor, f"{kind}_token", None) for kind in _KINDS.values()}
+        return {kind: mark for kind, mark in found.items() if isinstance(mark, str)}
+
+    def read(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
         """The ids and tensors of a text whose marks stand for the `images` and `audio` given, in order.
+
+        Without `special` the text has its BOS and the like already.
 
         Raises ParamsError when their number is not that of the marks, and for what the processor refuses.
         """
         for name, items in given.items():
+            if len(items) and _KINDS[name] not in self.marks:
+                raise ParamsError(f"prompt {name} must not be given, this model takes none")
+        for name, items in given.items():
             self._check_count(text, name, items)
         present: dict[str, Any] = {name: list(items) for name, items in given.items() if len(items)}
-        if "audio" in present and hasattr(self.processor, "feature_extractor"):
-            present["sampling_rate"] = self.processor.feature_extractor.sampling_rate
+        if "audio" in present and self.sampling_rate is not None:
+            present["sampling_rate"] = self.sampling_rate
         try:
-            made = dict(self.processor(text=[text], return_tensors="pt", **present))
+            made = dict(self.processor(text=[text], return_tensors="pt", add_special_tokens=special, **present))
         except Exception as error:  # processors refuse in many ways
             raise ParamsError(f"prompt {' and '.join(given)} were refused by the model's processor: {error}") from error
         ids = tuple(made.pop("input_ids")[0].tolist())
@@ -44,10 +60,8 @@ class Media:
         return Inputs(token_ids=ids, media=tensors, media_key=digest(tensors), media_end=self._end(ids))
 
     def _check_count(self, text: str, name: str, items: Sequence[Any]) -> None:
-        mark = getattr(self.processor, f"{_KINDS[name]}_token", None)
-        if not isinstance(mark, str):
-            if len(items):
-                raise ParamsError(f"prompt {name} must not be given, this model takes none")
+        mark = self.marks.get(_KINDS[name])
+        if mark is None:
             return
         for index, item in enumerate(items):
             check_item(name, index, item)

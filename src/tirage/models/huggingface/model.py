@@ -19,6 +19,7 @@ from tirage.models.huggingface.adapters import Adapters
 from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined
 from tirage.models.huggingface.media import Media
 from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
+from tirage.models.huggingface.room import RoomyLayer
 from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
@@ -108,12 +109,22 @@ class HuggingFaceModel:
             if np.ndim(inputs.embeds) != 2 or np.shape(inputs.embeds)[1] != width:
                 raise ParamsError(f"prompt embeds must have shape [T, {width}], got {list(np.shape(inputs.embeds))}")
 
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]]) -> Inputs:
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
         """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit."""
         if self.media is None:
             name = next(name for name, items in given.items() if len(items))
             raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
-        return self.media.read(text, given)
+        return self.media.read(text, given, special=special)
+
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        return {} if self.media is None else self.media.marks
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds that the model takes; None when it takes none."""
+        return None if self.media is None else self.media.sampling_rate
 
     @torch.inference_mode()
     def open(self, inputs: Inputs) -> HuggingFaceRow:
@@ -146,34 +157,43 @@ class HuggingFaceModel:
     @torch.inference_mode()
     def decode(self, token_ids: Sequence[int], caches: Sequence[HuggingFaceRow]) -> Logits:
         """Logits [B, V] after one more id per row."""
+        for row in caches:
+            if self._is_lost(row):
+                self._read_again(row)
+        before = [row.length for row in caches]
+        try:
+            logits = self._step(token_ids, caches)
+        except BaseException:
+            lose([row for row, length in zip(caches, before, strict=True) if row.length != length])
+            raise
         for token_id, row in zip(token_ids, caches, strict=True):
             row.token_ids.append(token_id)
-        if self.path == "recomputed":
-            return np.concatenate([self._recompute(row) for row in caches])
-        if self.path == "alone":
-            return np.concatenate([
-                self._step_alone(row, token_id) for row, token_id in zip(caches, token_ids, strict=True)
-            ])
-        return self._step_together(token_ids, caches)
+        return logits
 
     @torch.inference_mode()
     def fork(self, cache: HuggingFaceRow) -> HuggingFaceRow:
         """A second row with the same past."""
         twin = copy.copy(cache)
         twin.token_ids, twin.group = list(cache.token_ids), None
+        if self._is_lost(cache):
+            self._read_again(cache)
         twin.cache = copy.deepcopy(cache.cache) if cache.group is None else cache.group.lone(cache)
         return twin
 
     @torch.inference_mode()
     def close(self, row: HuggingFaceRow, *, reuse: bool = False) -> None:
         """Frees a row; its cache is kept for reuse when asked."""
-        if reuse and row.inputs.embeds is None and self.path != "recomputed" and self.prefixes.budget:
+        if reuse and row.inputs.embeds is None and self.path != "recomputed" and not self._is_lost(row):
             self._keep(row)
         row.closed, row.cache = True, None
         if row.group is not None:
             row.group.release(row)
         # A group without rows gives its memory back.
         self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
+
+    def forget(self) -> None:
+        """Drops what finished rows left."""
+        self.prefixes.clear()
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, HuggingFaceRow]:
         """Logits [V] after the last id, and the row that continues from there."""
@@ -196,7 +216,10 @@ class HuggingFaceModel:
 
     def new_cache(self) -> Any:
         """An empty cache of the classes that the model's layers want."""
-        return DynamicCache(config=self.config)
+        cache = DynamicCache(config=self.config)
+        if all(type(layer) in PLAIN_LAYERS for layer in cache.layers):
+            cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        return cache
 
     def _read_piece(self, row: HuggingFaceRow, start: int, end: int, keep: int) -> Any:
         ids, extra = self._ids(row.token_ids[start:end]), {} if start else self._media(row.inputs.media)
@@ -207,17 +230,28 @@ class HuggingFaceModel:
         first = start == 0 or row.inputs.embeds is not None
         return self._forward([row], ids, mask, positions, row.cache, keep=keep, first=first, **extra)
 
+    def _step(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
+        if self.path == "joined":
+            return self._step_together(token_ids, rows)
+        step = self._recompute if self.path == "recomputed" else self._step_alone
+        return np.concatenate([step(row, token_id) for row, token_id in zip(rows, token_ids, strict=True)])
+
     def _step_alone(self, row: HuggingFaceRow, token_id: int) -> Logits:
         mask = torch.ones((1, row.length + 1), dtype=torch.long, device=self.device)
-        out = self._forward([row], self._ids([token_id]), mask, row.turn, row.cache, keep=1)
+        try:
+            out = self._forward([row], self._ids([token_id]), mask, row.turn, row.cache, keep=1)
+        except BaseException:
+            lose([row])
+            raise
         row.length += 1
         self._stepped([row], out)
         return floats(out.logits[:, -1])
 
-    def _recompute(self, row: HuggingFaceRow) -> Logits:
-        mask = torch.ones((1, len(row.token_ids)), dtype=torch.long, device=self.device)
-        out = self._forward([row], self._ids(row.token_ids), mask, None, None, keep=1, first=True)
-        row.length = len(row.token_ids)
+    def _recompute(self, row: HuggingFaceRow, token_id: int) -> Logits:
+        ids = [*row.token_ids, token_id]
+        mask = torch.ones((1, len(ids)), dtype=torch.long, device=self.device)
+        out = self._forward([row], self._ids(ids), mask, None, None, keep=1, first=True)
+        row.length = len(ids)
         self._stepped([row], out)
         return floats(out.logits[:, -1])
 
@@ -237,19 +271,53 @@ class HuggingFaceModel:
         if bucket not in self._groups:
             self._groups[bucket] = Arena() if is_plain(rows[0]) else Joined()
         group = self._groups[bucket]
-        order = group.hold(rows)
+        try:
+            order = group.hold(rows)
+        except BaseException:
+            self._give_up(bucket, rows)
+            raise
         place = {id(row): index for index, row in enumerate(rows)}
         ids = self._ids([token_ids[place[id(row)]] for row in order]).reshape(-1, 1)
         mask = right_aligned_mask([row.length for row in order], self.device)
         turns = [row.turn for row in order if row.turn is not None]
         positions = torch.cat(turns, dim=-2) if turns else None
-        out = self._forward(order, ids, mask, positions, group.cache, keep=1)
+        try:
+            out = self._forward(order, ids, mask, positions, group.cache, keep=1)
+        except BaseException:
+            if not group.undo():
+                self._give_up(bucket, rows)
+            raise
         group.stepped()
         self._stepped(order, out)
         logits = floats(out.logits[:, -1])
         slots = {id(row): slot for slot, row in enumerate(order)}
         wanted = [slots[id(row)] for row in rows]
         return logits if wanted == list(range(len(rows))) else logits[wanted]
+
+    def _give_up(self, bucket: int, rows: Sequence[HuggingFaceRow]) -> None:
+        """Drops a group that can no longer be trusted; its rows are read again when they are next needed."""
+        lose([row for row in (*self._groups.pop(bucket).rows, *rows) if row is not None])
+
+    def _is_lost(self, row: HuggingFaceRow) -> bool:
+        return row.cache is None and row.group is None and self.path != "recomputed"
+
+    def _read_again(self, row: HuggingFaceRow) -> None:
+        """Gives a row that was lost in a step that failed what it had read."""
+        row.cache, row.length, row.left = self.new_cache(), 0, row.inputs.length
+        while row.left:
+            self.read(row)
+        written = row.token_ids[len(row.inputs.token_ids) :]
+        size = self.chunk or 1
+        for start in range(0, len(written), size):
+            self._read_written(row, written[start : start + size])
+
+    def _read_written(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> None:
+        count = len(token_ids)
+        mask = torch.ones((1, row.length + count), dtype=torch.long, device=self.device)
+        turns = None if row.turn is None else row.turn + torch.arange(count, device=self.device)
+        self._forward([row], self._ids(token_ids), mask, turns, row.cache, keep=1)
+        row.length += count
+        row.turn = None if row.turn is None else row.turn + count
 
     def _stepped(self, rows: Sequence[HuggingFaceRow], out: Any) -> None:
         for row in rows:
@@ -281,8 +349,8 @@ class HuggingFaceModel:
         if self._keeps_logits:
             given["logits_to_keep"] = keep
         states = any(row.inputs.hidden_states for row in rows)
-        with self.adapters.chosen([row.inputs.adapter for row in rows]) as call:
-            return call(**{**given, "return_dict": True, "output_hidden_states": states})
+        given |= {"return_dict": True, "output_hidden_states": states}
+        return self.adapters.run([row.inputs.adapter for row in rows], given)
 
     # --- pieces of input -----------------------------------------------------------------------------------------
 
@@ -325,10 +393,20 @@ class HuggingFaceModel:
         row.left = inputs.length - count
 
     def _keep(self, row: HuggingFaceRow) -> None:
+        if not self.prefixes.budget:
+            return
         cache = row.cache if row.group is None else row.group.lone(row)
         ids = tuple(row.token_ids[: row.length])
         size = size_of(cache)
         self.prefixes.add(Entry(key_of(row.inputs), ids, cache, is_croppable(cache, len(ids)), size))
+
+
+def lose(rows: Sequence[HuggingFaceRow]) -> None:
+    """Lets go of caches that a step has spoilt."""
+    for row in rows:
+        if row.group is not None:
+            row.group.rows = [None if held is row else held for held in row.group.rows]
+        row.cache = row.group = None
 
 
 def width_of(module: Any) -> int:
@@ -390,7 +468,8 @@ def size_of(cache: Any) -> int:
         held = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
         for name in ("conv_states", "recurrent_states"):
             held += getattr(layer, name, {}).values()
-        total += sum(t.numel() * t.element_size() for t in held if isinstance(t, Tensor))
+        # Views keep all of their storage alive.
+        total += sum(t.untyped_storage().nbytes() for t in held if isinstance(t, Tensor))
     return total
 
 

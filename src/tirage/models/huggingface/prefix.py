@@ -72,6 +72,12 @@ class PrefixStore:
             while self.used > self.budget:
                 self._drop(next(iter(self._entries)))
 
+    def clear(self) -> None:
+        """Drops every entry."""
+        with self._lock:
+            for number in list(self._entries):
+                self._drop(number)
+
     def _find_blocks(self, key: Key, token_ids: Sequence[int], limit: int) -> tuple[int, int] | None:
         links = reversed(chain(key, token_ids[:limit]))
         number = next((self._blocks[link] for link in links if link in self._blocks), None)

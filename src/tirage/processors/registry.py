@@ -7,8 +7,8 @@ runs the process. Nothing that arrives in a request is ever executed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,22 +18,60 @@ from tirage.errors import ParamsError, nearest
 ProcessorFunction = Callable[[np.ndarray, list[dict[str, Any]]], np.ndarray]
 
 
+PAST = "__req__"
+"""The argument under which a processor that wants it finds the request's tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The tokens of a request so far, under the names by which SGLang's processors know them."""
+
+    origin_input_ids: Sequence[int]
+    output_ids: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """A registered function with the names of the arguments it takes; None takes any name."""
+    """A registered function with the names of the arguments it takes; None takes any name.
+
+    `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`. `check` says what is wrong
+    with a request's arguments. After `disable_after` failures it is refused to new requests.
+    """
 
     name: str
     fn: ProcessorFunction
     arg_names: tuple[str, ...] | None = None
+    wants_past: bool = False
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    disable_after: int | None = None
+    failures: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def disabled(self) -> bool:
+        """Whether it has failed too often."""
+        return self.disable_after is not None and len(self.failures) >= self.disable_after
 
     def takes(self, key: str) -> bool:
         """Whether an argument called `key` reaches this processor."""
-        return self.arg_names is None or key in self.arg_names
+        return key != PAST and (self.arg_names is None or key in self.arg_names)
 
     def merge(self, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one row: the processor's own, and the `extra_args` that it declares."""
         shared = {key: value for key, value in (extra_args or {}).items() if self.takes(key)}
         return {**shared, **args}
+
+    def run(
+        self, row: np.ndarray, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None, past: Callable[[], Past]
+    ) -> Any:
+        """What the function makes of a copy of one row [V], as [1, V]; its failures are counted and raised again."""
+        given = self.merge(args, extra_args)
+        if self.wants_past:
+            given[PAST] = past()
+        try:
+            return self.fn(row[None].copy(), [given])
+        except Exception as error:
+            self.failures.append(type(error).__name__)
+            raise
 
 
 _registry: dict[str, Processor] = {}
@@ -46,15 +84,26 @@ def register_processor(
     *,
     arg_names: Iterable[str] | None = None,
     replace: bool = False,
+    check: Callable[[Mapping[str, Any]], None] | None = None,
+    disable_after: int | None = None,
 ) -> None:
     """Makes `fn` available to requests as `logits_processors=((name, args),)`.
 
     `fn(logits, args)` gets float32 logits `[rows, V]` of the rows that named it and one dict of arguments per
-    row; it returns logits of the same shape and must not keep or change its input. `arg_names` declares the
-    arguments it takes: any other key in a request is refused. A name that is taken raises ParamsError
-    unless `replace=True`. Safe to call from several threads.
+    row; it returns logits of the same shape. The logits are a copy that it may change. `arg_names` declares the
+    arguments it takes: any other key in a request is refused. `check(arguments)` raises ParamsError for arguments that
+    make no sense, before anything runs. A function with the attribute `wants_past` finds the request's tokens under
+    `__req__`. With `disable_after` the processor is refused to new requests once it has failed that often. A name that
+    is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
     """
-    processor = Processor(name=_name(name), fn=_function(name, fn), arg_names=_arg_names(name, arg_names))
+    processor = Processor(
+        name=_name(name),
+        fn=_function(name, fn),
+        arg_names=_arg_names(name, arg_names),
+        wants_past=bool(getattr(fn, "wants_past", False)),
+        check=check,
+        disable_after=disable_after,
+    )
     with _lock:
         if name in _registry and not replace:
             raise ParamsError(f"processor name must be free, got {name!r}; use replace=True to replace it")

@@ -1,0 +1,31 @@
+"""Other engines' request fields: `from_x(dict)` reads them into SamplingParams, `to_x(params)` writes them."""
+
+from tirage.dialects.fastdeploy import from_fastdeploy, to_fastdeploy
+from tirage.dialects.hf import from_hf, to_hf
+from tirage.dialects.llamacpp import from_llamacpp, to_llamacpp
+from tirage.dialects.openai import from_openai, to_openai
+from tirage.dialects.sglang import beams_from_sglang, from_sglang, to_sglang
+from tirage.dialects.table import Dialect, DialectError, Entry, Reading, join, same
+from tirage.dialects.vllm import from_vllm, to_vllm
+
+__all__ = [
+    "Dialect",
+    "DialectError",
+    "Entry",
+    "Reading",
+    "beams_from_sglang",
+    "from_fastdeploy",
+    "from_hf",
+    "from_llamacpp",
+    "from_openai",
+    "from_sglang",
+    "from_vllm",
+    "join",
+    "same",
+    "to_fastdeploy",
+    "to_hf",
+    "to_llamacpp",
+    "to_openai",
+    "to_sglang",
+    "to_vllm",
+]

@@ -1,0 +1,150 @@
+"""Hugging Face transformers: the sampling fields of `GenerationConfig` and of `generate`, as version 5 reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tirage.dialects.table import Dialect, DialectError, Entry, Fields, Inexpressible, listed, same
+from tirage.params import SamplingParams
+from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
+
+WARPERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
+"""Fields that transformers reads only when it samples."""
+
+DEFAULT_TOP_K = 50
+DEFAULT_NEW_TOKENS = 20
+
+
+def _sampling(params: SamplingParams, name: str) -> Any:
+    if params.temperature == 0.0:
+        raise Inexpressible
+    return getattr(params, name)
+
+
+def _warper(name: str, default: Any, rule: Any = None) -> Entry:
+    entry = same(name, default=default, rule=rule)
+    return Entry(
+        name=name,
+        rule=entry.rule,
+        default=default,
+        into=entry.into,
+        out_of=lambda params: _sampling(params, name),
+        ours=entry.ours,
+        meaning=entry.meaning,
+    )
+
+
+def _adjust(given: Mapping[str, Any], ours: Fields) -> Fields:
+    found = {**ours, "include_stop_str_in_output": bool(ours["stop"])}
+    if given.get("do_sample"):
+        return found
+    for name in WARPERS:
+        if name in given:
+            raise DialectError(
+                f"{name} must go with do_sample=True, got {shown(given[name])} without; transformers would ignore it",
+                name,
+            )
+    return {**found, "temperature": 0.0, "top_k": 0}
+
+
+def _eos(value: Any) -> Any:
+    return Ids().check([value] if isinstance(value, int) and not isinstance(value, bool) else value)
+
+
+def _one_beam(value: Any) -> Any:
+    if Int(low=1).check(value) != 1:
+        raise BrokenRuleError("1 here; a beam search takes BeamSearchParams and LLM.beam_search", value)
+    return 1
+
+
+def _sequence_bias(value: Any) -> Any:
+    rule = "a mapping from a tuple of one token id to a number, or a list of [[id], number]"
+    pairs = list(value.items()) if isinstance(value, Mapping) else items(value, rule)
+    found = {}
+    for index, pair in enumerate(pairs):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or len(items(pair[0], rule)) != 1:
+            raise BrokenRuleError(f"{rule}; longer sequences cannot be biased", pair, f"[{index}]")
+        found[pair[0][0]] = pair[1]
+    return Bias().check(found)
+
+
+def _write_bias(bias: Any) -> list[Any] | None:
+    return None if bias is None else [[[token], value] for token, value in bias.items()]
+
+
+HF = Dialect.of(
+    "transformers",
+    "hf",
+    [
+        same("max_new_tokens", "max_tokens", default=DEFAULT_NEW_TOKENS, rule=Int(low=0)),
+        same("min_new_tokens", "min_tokens"),
+        Entry(
+            name="do_sample",
+            rule=Bool(),
+            default=False,
+            into=lambda value: {},
+            out_of=lambda params: params.temperature > 0,
+            ours=("temperature",),
+            meaning="draw the next token; otherwise the likeliest is taken",
+        ),
+        _warper("temperature", 1.0, Float(low=1e-20, high=1e20)),
+        _warper("top_k", DEFAULT_TOP_K, Int(low=0)),
+        _warper("top_p", 1.0),
+        _warper("min_p", 0.0),
+        _warper("typical_p", 1.0),
+        _warper("epsilon_cutoff", 0.0),
+        _warper("eta_cutoff", 0.0),
+        _warper("top_h", 0.0),
+        same("repetition_penalty"),
+        same("no_repeat_ngram_size"),
+        listed("bad_words_ids", "bad_words_token_ids"),
+        same(
+            "sequence_bias",
+            "logit_bias",
+            rule=Custom("a list of [[id], number]", _sequence_bias, lambda value: value, lambda plain: plain),
+            write=_write_bias,
+        ),
+        same("num_return_sequences", "n"),
+        listed("stop_strings", "stop", rule=Texts()),
+        listed("eos_token_id", "eos_token_ids", rule=Custom("a token id or a list", _eos, list, lambda plain: plain)),
+        Entry(
+            name="num_beams",
+            rule=Custom("1", _one_beam, lambda value: value, lambda plain: plain),
+            default=1,
+            into=lambda value: {},
+            out_of=lambda params: 1,
+            meaning="1: no beam search",
+        ),
+    ],
+    adjust=_adjust,
+    refused={
+        "max_length": "it counts the prompt too; use max_new_tokens",
+        "min_length": "it counts the prompt too; use min_new_tokens",
+    },
+)
+
+
+def from_hf(data: Mapping[str, Any] | Any) -> SamplingParams:
+    """The parameters that arguments of transformers' `generate`, or a `GenerationConfig`, ask for.
+
+    Absent fields take the defaults of transformers: no sampling, 20 new tokens, and `top_k` 50 once `do_sample` is
+    True. Null is as absent, for fields that have no part here too. Fields that transformers reads only when it samples
+    are refused without `do_sample`. Raises DialectError (a ParamsError) with the field's name.
+    """
+    plain = data.to_dict() if hasattr(data, "to_dict") else data
+    if not isinstance(plain, Mapping):
+        return HF.read(plain).params
+    return HF.read({name: value for name, value in plain.items() if value is not None and name not in _NOTES}).params
+
+
+_NOTES = ("transformers_version", "_from_model_config", "bos_token_id", "pad_token_id")
+"""What a saved GenerationConfig holds besides parameters of generation."""
+
+
+def to_hf(params: SamplingParams, *, lossy: bool = False) -> Any:
+    """Arguments for transformers' `generate`; those at its defaults are left out.
+
+    A field that transformers cannot express raises ParamsError, or with `lossy` the result is `(dict, names lost)`.
+    """
+    return HF.write(params, lossy=lossy)

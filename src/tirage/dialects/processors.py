@@ -1,0 +1,108 @@
+"""What a request may say about custom processors: a reference to a name that the operator registered.
+
+Nothing is unpacked or run here. A reference is plain text, or SGLang's serialised form read as a list of opcodes.
+"""
+
+from __future__ import annotations
+
+import json
+import pickletools
+from typing import Any
+
+from tirage.dialects.table import DialectError
+from tirage.errors import nearest
+from tirage.params.rules import shown
+from tirage.processors import find_processor, processor_names
+
+FIELD = "custom_logit_processor"
+_MOST_CHARS = 4096
+_MODULE = "sglang.srt.sampling.custom_logit_processor"
+
+
+def _budget(start: int, end: int, newline: int) -> tuple[str, dict[str, Any]]:
+    return "thinking_budget", {"think_start_id": start, "think_end_id": end, "newline_id": newline}
+
+
+KNOWN_CLASSES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
+    (_MODULE, "DisallowedTokensLogitsProcessor"): ("disallowed_tokens", {}),
+    (_MODULE, "Qwen3ThinkingBudgetLogitProcessor"): _budget(151667, 151668, 198),
+    (_MODULE, "DeepSeekR1ThinkingBudgetLogitProcessor"): _budget(128798, 128799, 201),
+    (_MODULE, "Glm4MoeThinkingBudgetLogitProcessor"): _budget(151350, 151351, 198),
+}
+"""SGLang's own classes, and the built-in processor with the arguments that does what each does."""
+
+
+def read_reference(text: Any) -> tuple[str, dict[str, Any]]:
+    """The registered name that the field refers to, and arguments that belong to the reference.
+
+    Raises DialectError for anything but a plain reference to a known name.
+
+    Accepted: a registered name, `{"processor": name}` as `to_str()` writes it, and SGLang's `{"callable": hex}` when
+    the bytes are exactly the reference to an importable class of `KNOWN_CLASSES`. They are read, never unpacked.
+    """
+    if not isinstance(text, str) or not 0 < len(text) <= _MOST_CHARS:
+        raise _refusal("a string of 1 to 4096 characters", text)
+    if not text.lstrip().startswith("{"):
+        return _registered(text), {}
+    found = _object(text)
+    if set(found) == {"processor"}:
+        return _registered(found["processor"]), {}
+    if set(found) == {"callable"}:
+        return _class_name(found["callable"])
+    raise _refusal('a name, {"processor": name} or {"callable": reference}', text)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _refusal("a registered name or a JSON object", text) from None
+    if not isinstance(found, dict):
+        raise _refusal("a registered name or a JSON object", text)
+    return found
+
+
+def _registered(name: Any) -> str:
+    if not isinstance(name, str):
+        raise _refusal("a registered name", name)
+    if name not in processor_names():
+        raise DialectError(
+            f"{FIELD} must name a processor that the operator registered, got {shown(name)}"
+            f"{nearest(name, processor_names())}; start the server with --logits-processor NAME=MODULE:OBJECT",
+            FIELD,
+        )
+    return find_processor(name).name
+
+
+def _class_name(payload: Any) -> tuple[str, dict[str, Any]]:
+    reference = _opcodes(payload)
+    known = KNOWN_CLASSES.get(reference) if reference is not None else None
+    if known is not None:
+        return known
+    if reference is not None and reference[1] in processor_names():
+        return reference[1], {}
+    raise DialectError(
+        f"{FIELD} must be a plain reference to a known class, got serialised code, which is never run; "
+        "register the processor with --logits-processor NAME=MODULE:OBJECT and send its name",
+        FIELD,
+    )
+
+
+_REFERENCE = ["SHORT_BINUNICODE", "SHORT_BINUNICODE", "STACK_GLOBAL", "STOP"]
+
+
+def _opcodes(payload: Any) -> tuple[str, str] | None:
+    """(module, class) of bytes that are a reference to a class and nothing more; they are listed, never run."""
+    try:
+        data = bytes.fromhex(payload)
+        found = list(pickletools.genops(data))
+    except Exception:  # whatever a hostile text does to the parser, it is no reference
+        return None
+    steps = [(op.name, arg) for op, arg, _ in found if op.name not in {"PROTO", "FRAME", "MEMOIZE"}]
+    if [name for name, _ in steps] != _REFERENCE or found[-1][2] != len(data) - 1:
+        return None
+    return str(steps[0][1]), str(steps[1][1])
+
+
+def _refusal(rule: str, value: Any) -> DialectError:
+    return DialectError(f"{FIELD} must be {rule}, got {shown(value)}; send the name of a registered processor", FIELD)

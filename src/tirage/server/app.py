@@ -1,0 +1,165 @@
+"""The application: its parts, and its life from loading to draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Scope
+
+from tirage.errors import TirageError
+from tirage.llm import LLM
+from tirage.params import SamplingParams
+from tirage.server.auth import Auth
+from tirage.server.desk import Desk
+from tirage.server.errors import add_handlers
+from tirage.server.guard import Guard
+from tirage.server.health import Health
+from tirage.server.logs import escape
+from tirage.server.media import MediaLoader, sampling_rate_of
+from tirage.server.metrics import Metrics
+from tirage.server.options import Options
+from tirage.server.plugins import load_processors, read_adapters
+from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
+
+T = TypeVar("T")
+# How long the end waits for a thread of the engine that hangs.
+_CLOSE_S = 5.0
+_log = logging.getLogger("tirage.server")
+
+
+def create_app(
+    options: Options, *, llm: LLM | None = None, failed: Callable[[TirageError], None] | None = None
+) -> FastAPI:
+    """The application; without `llm` it loads the model once it serves, and calls `failed` when that cannot be.
+
+    Routes that need the admin key are there only when the operator has set one.
+    """
+    app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
+    state = app.state
+    state.options, state.desk, state.media, state.metrics = options, None, None, Metrics()
+    state.health = Health(patience_s=options.limits.health_timeout)
+    state.llm, state.failed, state.own = llm, failed, llm is None
+    add_handlers(app)
+    for router in (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ())):
+        app.include_router(router)
+    state.metrics.know_routes(frozenset(getattr(route, "path", "") for route in app.routes))
+    add_middleware(app)
+    return app
+
+
+def add_middleware(app: FastAPI) -> None:
+    """Puts the guard outermost, then what answers browsers' questions, then the keys."""
+    options, metrics = app.state.options, app.state.metrics
+
+    def seen(scope: Scope, status: int, seconds: float) -> None:
+        metrics.answered(scope["path"], status, seconds)
+        write_line(scope, status, seconds)
+
+    app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key)
+    if options.cors_origin:
+        names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
+        app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
+    app.add_middleware(Guard, options=options, seen=seen)
+
+
+def write_line(scope: Scope, status: int, seconds: float) -> None:
+    """One line of the log for a request: nothing of what it asked, and nothing of its key."""
+    method, path, ms = scope["method"], escape(scope["path"])[:200], seconds * 1000
+    fields = {"id": scope["tirage.id"], "method": method, "path": path, "status": status, "ms": round(ms, 1)}
+    level = logging.DEBUG if path in {"/health", "/metrics"} else logging.INFO
+    _log.log(level, "%s %s %d %.1f ms %s", method, path, status, ms, scope["tirage.id"], extra={"fields": fields})
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Loads the model beside the server, which answers meanwhile; closes its engine at the end."""
+    loading = asyncio.create_task(load(app))
+    yield
+    app.state.health.enter("draining")
+    loading.cancel()
+    await asyncio.gather(loading, return_exceptions=True)
+    if app.state.media is not None:
+        app.state.media.close()
+    if app.state.llm is not None and app.state.own:
+        try:
+            await asyncio.wait_for(apart(app.state.llm.close), _CLOSE_S)
+        except TimeoutError:
+            _log.error("the engine did not end within %g seconds", _CLOSE_S)
+
+
+async def load(app: FastAPI) -> None:
+    """Makes the desk, and has the model answer once before anyone is let in."""
+    state = app.state
+    try:
+        if state.llm is None:
+            _log.info("loading %s", state.options.model_name)
+            state.llm = await apart(open_llm, state.options)
+        state.health.enter("probing")
+        _log.info("probing %s", state.options.model_name)
+        await apart(probe, state.llm)
+    except Exception as error:
+        state.health.enter("failed")
+        known = error if isinstance(error, TirageError) else TirageError(f"the model cannot be loaded: {error!r}")
+        if state.failed is None:
+            raise
+        state.failed(known)
+        return
+    progress = state.llm.engine.progress
+    state.metrics.watch(progress)
+    state.health.watch(progress)
+    state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
+    state.desk = Desk(state.llm, state.options, metrics=state.metrics)
+    state.health.enter("ready")
+    _log.info("ready: %s", state.options.model_name)
+
+
+async def apart(function: Callable[..., T], *arguments: Any) -> T:
+    """What a function returns, run in a thread of its own that does not keep the process from ending."""
+    loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def tell(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
+    def work() -> None:
+        try:
+            outcome = future.set_result, function(*arguments)
+        except BaseException as error:
+            outcome = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop may be closed by now, and nobody waits
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+def open_llm(options: Options) -> LLM:
+    """The model that the options name, with the operator's processors and adapters."""
+    load_processors(options)
+    limits = options.limits
+    return LLM(
+        options.model,
+        backend=options.backend,
+        chat_template=options.chat_template,
+        max_running=limits.max_running,
+        max_waiting=limits.max_queue,
+        dtype=options.dtype,
+        device=options.device,
+        adapters=read_adapters(options) or None,
+        prefix_bytes=options.prefix_bytes,
+    )
+
+
+def probe(llm: LLM) -> None:
+    """Draws one token, so that the first client waits for nothing that can be done now."""
+    completion = llm.generate([[0]], SamplingParams(max_tokens=1, temperature=0.0, detokenize=False))[0]
+    if completion.finish_reason == "error":
+        stop = completion.stop
+        raise TirageError(f"the model does not answer: {stop.matched_text or stop.kind if stop else 'no stop'}")

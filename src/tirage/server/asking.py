@@ -1,0 +1,68 @@
+"""What a route asks of the HTTP request that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import Request
+
+from tirage.errors import nearest
+from tirage.server.desk import Desk
+from tirage.server.errors import Refusal
+from tirage.server.media import MediaLoader
+from tirage.server.options import Options
+from tirage.server.strict_json import parse_object
+
+# A body that parses within a millisecond is not worth a thread.
+_SMALL = 64 * 1024
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk; Refusal 503 while the model is loading or the server is closing."""
+    health = request.app.state.health
+    if request.app.state.desk is None or not health.taking:
+        headers = {"retry-after": "1", "connection": "close"}
+        raise Refusal(503, f"the server takes no requests now, it is {health.phase}", headers=headers)
+    return request.app.state.desk
+
+
+def options_of(request: Request) -> Options:
+    """The operator's settings."""
+    return request.app.state.options
+
+
+def tenant_of(request: Request) -> str:
+    """Who asks: the same text for the same key, and "" where there are no keys."""
+    return request.scope.get("tirage.tenant", "")
+
+
+def admin_of(request: Request) -> bool:
+    """Whether the request came with the admin key."""
+    return request.scope.get("tirage.admin", False)
+
+
+def id_of(request: Request) -> str:
+    """The request's id, which its answer carries in `x-request-id`."""
+    return request.scope.get("tirage.id", "")
+
+
+def media_of(request: Request) -> MediaLoader:
+    """What loads the images and sounds of requests; there is one as soon as there is a desk."""
+    return request.app.state.media
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body, a JSON object; ParamsError for anything else."""
+    body, depth = await request.body(), options_of(request).limits.max_json_depth
+    if len(body) > _SMALL:
+        return await asyncio.to_thread(parse_object, body, depth=depth)
+    return parse_object(body, depth=depth)
+
+
+def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
+    """Refusal 400 for a field that is none of the known ones."""
+    for name in body:
+        if name not in known:
+            raise Refusal(400, f"field must be a known name, got {name!r:.64}{nearest(name, known)}", param=name[:64])

@@ -1,0 +1,62 @@
+"""Who asks: keys, compared in constant time, on every route but /health."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tirage.server.errors import Refusal, respond
+
+OPEN_PATHS = frozenset({"/health"})
+_BEARER = b"bearer "
+
+
+class Auth:
+    """ASGI middleware that lets in those who send a key, where the operator has set any.
+
+    It leaves two marks in the scope: `tirage.tenant`, the same text for the same key and "" without one, and
+    `tirage.admin`. A key sent to a server that asks for none names its tenant all the same.
+    """
+
+    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str], admin_key: str | None) -> None:
+        self._app, self._secret = app, secrets.token_bytes(32)
+        self._keys = [self._digest(key.encode()) for key in api_keys]
+        self._admin = None if admin_key is None else self._digest(admin_key.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = bearer(scope["headers"])
+        digest = self._digest(given or b"")
+        admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
+        # Every key is compared, so that the time does not tell which one it was.
+        known = sum(hmac.compare_digest(digest, key) for key in self._keys) > 0
+        if self._keys and scope["path"] not in OPEN_PATHS and not (known or admin):
+            await refused(given)(scope, receive, send)
+            return
+        scope["tirage.admin"] = admin
+        scope["tirage.tenant"] = digest.hex() if given else ""
+        await self._app(scope, receive, send)
+
+    def _digest(self, key: bytes) -> bytes:
+        return hmac.new(self._secret, key, hashlib.sha256).digest()
+
+
+def bearer(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """The key of `Authorization: Bearer KEY`; None without one, or with several."""
+    values = [value for name, value in headers if name == b"authorization"]
+    if len(values) != 1 or not values[0].lower().startswith(_BEARER):
+        return None
+    return values[0][len(_BEARER) :].strip() or None
+
+
+def refused(given: bytes | None) -> ASGIApp:
+    """The answer to a missing or a wrong key."""
+    message = "the key is not known here" if given else "a key must be sent as `Authorization: Bearer KEY`"
+    headers = {"www-authenticate": "Bearer", "connection": "close"}
+    return respond(Refusal(401, message, code="invalid_api_key", headers=headers))

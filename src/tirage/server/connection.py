@@ -1,0 +1,159 @@
+"""One connection: what uvicorn's protocol leaves open about slow, silent and oversized clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from tirage.server.errors import Refusal, envelope
+from tirage.server.options import Limits
+
+# No client of ours sends more in the head of a request.
+HEAD_BYTES = 64 * 1024
+HEADERS = 100
+
+
+class HeadError(Exception):
+    """The head of a request is too large."""
+
+
+class Connection(HttpToolsProtocol):
+    """An HTTP/1.1 connection with limits on its head and on the patience that the server has with it."""
+
+    limits = Limits()
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+    _unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections:
+            refusal = Refusal(503, "the server has too many connections; try again later", headers={"retry-after": "1"})
+            self._refuse(refusal)
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            super().data_received(data)
+        except HeadError:
+            self._refuse(head_too_large())
+            return
+        if self._in_head and self._head_bytes > HEAD_BYTES:
+            self._refuse(head_too_large())
+        elif self._in_head and self._head_timer is None:
+            self._await_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what is no HTTP, or to a head that is too large; the parser tells no more than that."""
+        too_large = self._head_bytes > HEAD_BYTES or len(self.headers or ()) > HEADERS
+        self._refuse(head_too_large() if too_large else Refusal(400, "the request is not valid HTTP/1.1"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {"tirage.connection": self}  # type: ignore[typeddict-item]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > HEADERS or sum(len(n) + len(v) for n, v in self.headers[-1:]) > HEAD_BYTES:
+            raise HeadError
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._disarm_head()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has left."""
+        return self.transport.is_closing()
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.limits.header_timeout, self._give_up_head)
+
+    def _give_up_head(self) -> None:
+        self._head_timer = None
+        if self._in_head and not self._answering and not self.transport.is_closing():
+            self._refuse(Refusal(408, "the head of the request took too long"))
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _watch_stall(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self.limits.stall_timeout, self._check_stall)
+
+    def _check_stall(self) -> None:
+        """Cuts off a client that has read nothing since the last look."""
+        if self.transport.get_write_buffer_size() >= self._unsent:
+            self.transport.abort()
+        else:
+            self._watch_stall()
+
+    def _disarm_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _disarm(self) -> None:
+        self._disarm_head()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Writes an answer past the application, which has not seen the request, and closes."""
+        if not self._answering:
+            self.transport.write(plain_response(refusal))
+        self._disarm()
+        self.transport.close()
+
+
+def head_too_large() -> Refusal:
+    """The answer to a head beyond its limits."""
+    return Refusal(431, f"the head of a request must be at most {HEADERS} headers and {HEAD_BYTES} bytes")
+
+
+def plain_response(refusal: Refusal) -> bytes:
+    """A refusal as the bytes of a whole response that ends its connection."""
+    body = json.dumps(envelope(refusal)).encode()
+    headers: dict[str, Any] = {
+        **refusal.headers,
+        "content-type": "application/json",
+        "content-length": len(body),
+        "connection": "close",
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return STATUS_LINE[refusal.status] + lines.encode() + b"\r\n" + body

@@ -1,0 +1,174 @@
+"""A process that decodes images and sounds of strangers.
+
+Reads a line of JSON and as many bytes as it says, answers with a line of JSON and as many bytes as that says. By then
+it can open no file and no socket, start no process and write no file, and its memory is bounded, so that a decoder
+with a hole in it gains nothing. Run as a script, it needs nothing but the decoders themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from typing import Any, BinaryIO
+
+Task = dict[str, Any]
+_ADDRESS_SPACE = 1 << 30
+_SMALLEST_SIDE = 4
+_LARGEST_RATIO = 200
+_LOW_DETAIL = (512, 512)
+_RATES = (4_000, 192_000)
+_CHANNELS = 8
+_BLOCK = 1 << 16
+
+
+class Refused(Exception):  # noqa: N818  (an answer, not only an error)
+    """What a medium is refused for, in words for the client: `rule, got value`."""
+
+
+def read_image(data: bytes, task: Task) -> tuple[Task, bytes]:
+    """The first frame of an image as RGB bytes, upright as its camera held it, on white where it is transparent."""
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(data), formats=[task["format"]]) as opened:
+        check_size(*opened.size, most=task["pixels"])
+        turned = ImageOps.exif_transpose(opened)
+        image = on_white(turned)
+    if task["detail"] == "low":
+        image.thumbnail(_LOW_DETAIL)
+    return {"width": image.width, "height": image.height}, image.tobytes()
+
+
+def check_size(width: int, height: int, *, most: int) -> None:
+    """Refuses a size that would take too much memory, or that a model's processor would take for another layout."""
+    if width * height > most:
+        raise Refused(f"at most {most} pixels, got {width} x {height}")
+    if min(width, height) < _SMALLEST_SIDE or max(width, height) > _LARGEST_RATIO * min(width, height):
+        raise Refused(
+            f"at least {_SMALLEST_SIDE} pixels on each side and at most {_LARGEST_RATIO} times as long as wide, "
+            f"got {width} x {height}"
+        )
+
+
+def on_white(image: Any) -> Any:
+    """An image of any mode as RGB."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):
+        # 16-bit greys would be clipped at 255 and not scaled.
+        image = image.point(lambda value: value / 256).convert("L")
+    if "transparency" in image.info or image.mode in {"RGBA", "LA", "PA", "La", "RGBa"}:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(ground, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def read_sound(data: bytes, task: Task) -> tuple[Task, bytes]:
+    """A sound as float32 bytes in one channel at the rate asked for."""
+    import numpy as np
+    import soundfile
+    import soxr
+
+    with soundfile.SoundFile(io.BytesIO(data)) as sound:
+        check_sound(sound, task)
+        stream = soxr.ResampleStream(sound.samplerate, task["rate"], 1, dtype="float32")
+        left = int(task["seconds"] * sound.samplerate)
+        parts = []
+        while (block := sound.read(_BLOCK, dtype="float32", always_2d=True)).size:
+            left -= len(block)
+            if left < 0:
+                raise Refused(f"at most {task['seconds']:g} seconds long, got more")
+            parts.append(stream.resample_chunk(np.nan_to_num(block.mean(axis=1))))
+        parts.append(stream.resample_chunk(np.empty(0, np.float32), last=True))
+    samples = np.concatenate(parts)
+    if not samples.size:
+        raise Refused("at least one sample long, got none")
+    return {}, samples.tobytes()
+
+
+def check_sound(sound: Any, task: Task) -> None:
+    """Refuses what the header says already; a header may lie, so samples are counted as well."""
+    if sound.format not in {"WAV", "WAVEX", "FLAC", "OGG"}:
+        raise Refused("WAV, FLAC or Ogg, got another format")
+    if not _RATES[0] <= sound.samplerate <= _RATES[1] or sound.channels > _CHANNELS:
+        raise Refused(
+            f"at {_RATES[0]} to {_RATES[1]} Hz in at most {_CHANNELS} channels, "
+            f"got {sound.samplerate} Hz in {sound.channels}"
+        )
+    if 0 < sound.frames < 1 << 62 and sound.frames > task["seconds"] * sound.samplerate:
+        raise Refused(f"at most {task['seconds']:g} seconds long, got {sound.frames / sound.samplerate:.0f}")
+
+
+READERS = {"image": read_image, "audio": read_sound}
+
+
+def prepare(kind: str) -> None:
+    """Loads the decoders, all of them, while files can still be opened."""
+    if kind == "image":
+        from PIL import Image, ImageOps
+
+        # The size is checked against the operator's limit.
+        Image.MAX_IMAGE_PIXELS = None
+        for name in ("PNG", "JPEG", "WEBP", "GIF"):
+            file = io.BytesIO()
+            Image.new("RGB", (8, 8)).save(file, name)
+            with Image.open(file, formats=[name]) as image:
+                ImageOps.exif_transpose(image).convert("RGBA").thumbnail((4, 4))
+    else:
+        import numpy as np
+        import soundfile
+        import soxr
+
+        for name in ("WAV", "FLAC", "OGG"):
+            file = io.BytesIO()
+            soundfile.write(file, np.zeros(800, np.float32), 8000, format=name)
+            file.seek(0)
+            samples, _ = soundfile.read(file, dtype="float32")
+            soxr.ResampleStream(8000, 16000, 1, dtype="float32").resample_chunk(samples, last=True)
+
+
+def give_up_rights() -> None:
+    """Bounds memory and forbids files, sockets and processes, where the system can hold the process to that."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as status:
+            size = int(status.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        return
+    limits = {"AS": size + _ADDRESS_SPACE, "FSIZE": 0, "CORE": 0, "NPROC": 0, "NOFILE": 0}
+    for name, most in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+
+
+def answer(task: Task, data: bytes) -> tuple[Task, bytes]:
+    """The answer to a task: what was decoded, or `error`."""
+    try:
+        return READERS[task["kind"]](data, task)
+    except Refused as refusal:
+        return {"error": str(refusal)}, b""
+    except MemoryError:
+        return {"error": "small enough to decode in 1 GB, got one that is not"}, b""
+    except Exception:  # decoders fail in many ways, and their words may name addresses
+        return {"error": f"whole and valid, got a damaged {task['format']} file"}, b""
+
+
+def main() -> None:
+    """Answers tasks until the input ends."""
+    source: BinaryIO = sys.stdin.buffer
+    out: BinaryIO = sys.stdout.buffer
+    prepare(sys.argv[1])
+    give_up_rights()
+    while line := source.readline():
+        task = json.loads(line)
+        head, data = answer(task, source.read(task["bytes"]))
+        out.write(json.dumps(head | {"bytes": len(data)}).encode() + b"\n")
+        out.write(data)
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

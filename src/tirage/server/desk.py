@@ -1,0 +1,237 @@
+"""The one door from routes to the engine: calls are checked and prepared as a whole, then all of them run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from tirage.engine import Prompt, Request
+from tirage.errors import UnavailableError
+from tirage.llm import LLM
+from tirage.params import BeamSearchParams, SamplingParams
+from tirage.server import client, errors
+from tirage.server.errors import Refusal
+from tirage.server.metrics import Metrics
+from tirage.server.options import Limits, Options, check_limit
+from tirage.server.visit import Ticket, Visit
+
+T = TypeVar("T")
+# Threads that tokenise prompts, render templates and compile grammars; more would only wait for the processor.
+_POOL = 6
+# Deltas that a stream may leave unread before they are put together.
+_BUFFER = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One prompt of a request, as the route understood it: either `prompt` or `messages`.
+
+    `messages` are for the chat template, with their images and sounds loaded already; `template_args` hold `tools`
+    and the names a template may look at, `adapter` a LoRA adapter's name. `params` are complete. `rid` is the
+    client's name for the call.
+    """
+
+    prompt: Prompt | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
+    template_args: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    adapter: str | None = None
+    params: SamplingParams
+    beams: BeamSearchParams | None = None
+    hidden_states: bool = False
+    rid: str | None = None
+    echo: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Arrival:
+    """A request whose calls are being prepared, which can be aborted by name as one that runs can."""
+
+    tenant: str
+    names: frozenset[str | None]
+    aborted: bool = False
+
+
+class Desk:
+    """Admits calls: checks their number, prepares them in a pool of threads, and hands them to the engine."""
+
+    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics) -> None:
+        self.llm, self.options, self.metrics = llm, options, metrics
+        self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="tirage-desk")
+        self._arrivals: set[Arrival] = set()
+        self._visits: set[Visit] = set()
+        self._preparing = 0
+        metrics.in_flight.set_function(self._in_flight)
+
+    async def admit(
+        self, calls: Sequence[Call], *, tenant: str, route: str, rid: str | None = None, stream: bool = False
+    ) -> Visit:
+        """The running calls. Raises Refusal, ParamsError or GrammarError before any of them runs.
+
+        `tenant` is that of `tenant_of(request)`: tenants share no cached prefix, and abort only their own. `rid` names
+        all calls together. `stream` says that deltas will be read; without it only the end can be waited for.
+        """
+        check_counts(calls, self.options.limits)
+        self._check_room(len(calls))
+        arrival = Arrival(tenant, frozenset({rid, *(call.rid for call in calls)}))
+        requests = await self._prepared(calls, arrival)
+        patience = self.options.limits.stall_timeout if stream else None
+        try:
+            handles = self.llm.engine.submit_all(requests, buffer=_BUFFER if stream else 0, patience_s=patience)
+        except UnavailableError:
+            self.metrics.refused()
+            raise
+        tickets = [Ticket.of(call, handle) for call, handle in zip(calls, handles, strict=True)]
+        visit = Visit(tickets, tenant=tenant, rid=rid, over=self._over)
+        self._visits.add(visit)
+        visit.expire_after(self.options.limits.request_timeout)
+        client.current().at_end(visit.abort)
+        return visit
+
+    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What a function returns, run in the pool; for work that would hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    def abort(self, rid: str, *, tenant: str) -> bool:
+        """Ends the tenant's calls with exactly this name; False when there are none."""
+        arrivals = [each for each in self._arrivals if each.tenant == tenant and rid in each.names]
+        for each in arrivals:
+            each.aborted = True
+        visits = [visit for visit in self._visits if visit.tenant == tenant]
+        return sum(visit.abort_named(rid) for visit in visits) > 0 or bool(arrivals)
+
+    def abort_all(self, *, reason: str = "request") -> list[str]:
+        """Ends everything; the names of what ran."""
+        for each in self._arrivals:
+            each.aborted = True
+        running = [ticket.rid or ticket.id for visit in self._visits for ticket in visit.tickets]
+        for visit in list(self._visits):
+            visit.abort(reason)
+        return running
+
+    async def drain(self, seconds: float) -> None:
+        """Waits for what runs, then ends the rest."""
+        deadline = time.monotonic() + seconds
+        while (self._visits or self._arrivals) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        self.abort_all(reason="drain")
+
+    @property
+    def full(self) -> bool:
+        """Whether another request would be refused for want of room."""
+        return self._preparing + self.llm.engine.progress().waiting >= max(self.options.limits.max_queue, 1)
+
+    def _in_flight(self) -> int:
+        return self._preparing + sum(len(visit.tickets) for visit in list(self._visits))
+
+    def _check_room(self, count: int) -> None:
+        # What is being prepared will wait in the engine's queue in a moment; without this, thousands could.
+        if self._preparing + count > self.options.limits.max_queue + self.options.limits.max_running:
+            self.metrics.refused()
+            raise UnavailableError("too many requests are being prepared")
+
+    async def _prepared(self, calls: Sequence[Call], arrival: Arrival) -> list[Request]:
+        """The engine's requests for all calls; the first error, in their order, when some cannot be had."""
+        caller = client.current()
+        self._arrivals.add(arrival)
+        self._preparing += len(calls)
+        try:
+            work = [self.apart(self._prepare, call, arrival, caller) for call in calls]
+            made = await asyncio.gather(*work, return_exceptions=True)
+        finally:
+            self._preparing -= len(calls)
+            self._arrivals.discard(arrival)
+        wrong = next((each for each in made if isinstance(each, BaseException)), None)
+        if wrong is None and (arrival.aborted or caller.gone):
+            wrong = aborted(caller)
+        if wrong is not None:
+            raise wrong
+        return [each for each in made if isinstance(each, Request)]
+
+    def _prepare(self, call: Call, arrival: Arrival, caller: client.Client) -> Request:
+        if arrival.aborted or caller.gone:
+            raise aborted(caller)
+        check_length(call, self.llm, self.options.limits)
+        began = time.perf_counter()
+        request = make_request(self.llm, with_backend(call, self.options), arrival.tenant)
+        self.metrics.prepared(time.perf_counter() - began, guided=call.params.guided_decoding is not None)
+        return request
+
+    def _over(self, visit: Visit) -> None:
+        """Notes that a visit has ended, once and with everything it has drawn."""
+        self._visits.discard(visit)
+        for ticket in visit.tickets:
+            completion = ticket.request.completion()
+            self.metrics.ended(completion)
+            if any(sample.finish_reason == "abort" for sample in completion.samples):
+                self.metrics.aborted(visit.reason or "stalled")
+
+
+def aborted(caller: client.Client) -> Refusal:
+    """The answer to a request that was stopped before it ran."""
+    if caller.gone:
+        return Refusal(499, "the client has left")
+    return Refusal(503, "the request was aborted", code="aborted")
+
+
+def make_request(llm: LLM, call: Call, tenant: str) -> Request:
+    """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
+    if call.messages is not None:
+        given = dict(call.template_args)
+        tools = given.pop("tools", None)
+        return llm.chat_request(
+            call.messages, call.params, salt=tenant, adapter=call.adapter, tools=tools, arguments=given
+        )
+    if call.prompt is None:
+        raise Refusal(400, "a prompt or messages must be given")
+    prompt = dataclasses.replace(call.prompt, salt=tenant)
+    return llm.request(prompt, call.params, hidden_states=call.hidden_states)
+
+
+def with_backend(call: Call, options: Options) -> Call:
+    """The call with the operator's compiler of constraints, unless it names its own."""
+    guided = call.params.guided_decoding
+    if guided is None or guided.backend is not None or options.grammar_backend == "auto":
+        return call
+    chosen = guided.replace(backend=options.grammar_backend)
+    return dataclasses.replace(call, params=call.params.replace(guided_decoding=chosen))
+
+
+def check_counts(calls: Sequence[Call], limits: Limits) -> None:
+    """ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
+    check_limit(limits, "max_prompts", len(calls), "prompts")
+    for call in calls:
+        check_limit(limits, "max_n", call.params.n, "n")
+        check_limit(limits, "max_best_of", call.params.best_of or 0, "best_of")
+        for name in ("logprobs", "prompt_logprobs"):
+            check_limit(limits, "max_top_logprobs", getattr(call.params, name) or 0, name)
+        check_limit(limits, "max_rid", len(call.rid or ""), "rid")
+    total = sum(samples_of(call) for call in calls)
+    check_limit(limits, "max_samples", total, "prompts times n")
+
+
+def samples_of(call: Call) -> int:
+    """The samples that a call keeps running at once."""
+    return call.beams.beam_width if call.beams is not None else call.params.best_of or call.params.n
+
+
+def check_length(call: Call, llm: LLM, limits: Limits) -> None:
+    """ParamsError for a text so long that tokenising it would be a waste."""
+    most = limits.max_chars_per_token * llm.model.max_length
+    if call.prompt is not None:
+        length = len(call.prompt.text or "")
+    else:
+        length = sum(len(content) for m in call.messages or () if isinstance(content := m.get("content"), str))
+    if length > most and call.params.truncate_prompt_tokens is None:
+        raise errors.Refusal(
+            400,
+            f"prompt must hold at most {most} characters, got {length}; the operator can raise it with "
+            "--max-chars-per-token",
+            param="prompt",
+            code="context_length_exceeded",
+        )

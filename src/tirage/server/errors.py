@@ -1,0 +1,133 @@
+"""One error for every route: a status, and the envelope {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from tirage.errors import GrammarError, ParamsError, UnavailableError
+from tirage.text import Stop
+
+_log = logging.getLogger("tirage.server")
+# A message repeats some of what the client sent, which may be long or hold what no log or terminal should see.
+_MESSAGE_CHARS = 1000
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+_UNKNOWN = "the server failed; its log says more"
+
+
+class Refusal(Exception):  # noqa: N818  (an answer, not only an error)
+    """An answer that is an error. `param` is the field at fault, in the client's spelling."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message = status, clean(message)
+        self.type = type or _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        self.param, self.code, self.headers = param, code, dict(headers or {})
+
+
+def envelope(refusal: Refusal) -> dict[str, Any]:
+    """The JSON body of a refusal."""
+    return {
+        "error": {
+            "message": refusal.message,
+            "type": refusal.type,
+            "param": refusal.param,
+            "code": refusal.code,
+        }
+    }
+
+
+def of(error: BaseException) -> Refusal:
+    """The refusal that stands for an exception; one that is not the client's doing says nothing of the inside."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, (ParamsError, GrammarError)):
+        code = "invalid_grammar" if isinstance(error, GrammarError) else None
+        return Refusal(400, str(error), param=getattr(error, "param", None) or subject(str(error)), code=code)
+    if isinstance(error, UnavailableError):
+        text = "the server is closing" if error.closing else "the queue is full; try again later"
+        return Refusal(503, text, code="overloaded", headers={"retry-after": "1"})
+    if isinstance(error, HTTPException):
+        return Refusal(error.status_code, http_message(error), headers=error.headers)
+    if isinstance(error, RequestValidationError):
+        return Refusal(400, "the request is malformed: " + "; ".join(str(e.get("msg", "")) for e in error.errors()))
+    _log.error("a request failed: %s: %s", type(error).__name__, error, exc_info=error)
+    return Refusal(500, _UNKNOWN)
+
+
+def of_stop(stop: Stop | None) -> Refusal:
+    """The refusal that stands for a sample that ended with an error."""
+    kind = stop.kind if stop is not None else "model_failed"
+    text = stop.matched_text if stop is not None else None
+    if kind in {"no_allowed_token", "grammar_failed"}:
+        return Refusal(400, text or "the constraints left no token that could be drawn", code=kind)
+    if kind == "non_finite_logits":
+        return Refusal(500, "the model's logits were not finite numbers", code=kind)
+    if kind == "abort":
+        return Refusal(503, "the request was aborted", code="aborted")
+    return Refusal(500, _UNKNOWN, code=kind)
+
+
+def http_message(error: HTTPException) -> str:
+    """What a refusal of the framework's says, with what would mend it."""
+    phrase = HTTPStatus(error.status_code).phrase.lower()
+    hints = {404: "; GET /openapi.json lists the routes", 405: "; GET /openapi.json lists the methods"}
+    return f"{phrase}{hints.get(error.status_code, '')}"
+
+
+def subject(message: str) -> str | None:
+    """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
+    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*) must ", message)
+    return found[1] if found else None
+
+
+def clean(message: str) -> str:
+    """A message fit for anyone: no control characters, no addresses, no absolute paths, not endless."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda m: repr(m[0])[1:-1], message)
+    text = re.sub(r"\b0x[0-9a-fA-F]{4,}\b", "0x...", text)
+    text = re.sub(r"[\ud800-\udfff]", "\ufffd", text)
+    return text if len(text) <= _MESSAGE_CHARS else text[: _MESSAGE_CHARS - 3] + "..."
+
+
+def respond(refusal: Refusal) -> Response:
+    """The response of a refusal."""
+    return JSONResponse(envelope(refusal), status_code=refusal.status, headers=refusal.headers)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Makes every exception of a route an envelope."""
+
+    async def handle(_: Request, error: Exception) -> Response:
+        return respond(of(error))
+
+    for kind in (Refusal, ParamsError, GrammarError, UnavailableError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, handle)

@@ -1,0 +1,218 @@
+"""What every request must be before anything reads it: from whom, for whom, of what type, and how large."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tirage.server import errors
+from tirage.server.client import CLIENT, Client
+from tirage.server.errors import Refusal, respond
+from tirage.server.options import Limits, Options
+
+ID_HEADER = b"x-request-id"
+_ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+# After a refusal the rest of a body is read for this long, so that the client gets to see the answer.
+_LINGER_S = 2.0
+
+Seen = Callable[[Scope, int, float], None]
+
+
+class Guard:
+    """ASGI middleware: ids, Host and Origin, types and sizes of bodies, and failures; tells `seen` of every answer."""
+
+    def __init__(self, app: ASGIApp, *, options: Options, seen: Seen) -> None:
+        self._app, self._limits, self._seen = app, options.limits, seen
+        self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
+        self._origins = set(options.cors_origin)
+        self._pending = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 499
+        scope["tirage.id"] = request_id(scope["headers"])
+        own = (ID_HEADER, scope["tirage.id"].encode())
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), own]}
+            await send(message)
+
+        try:
+            await self._serve(scope, receive, answer)
+        finally:
+            self._seen(scope, status, time.perf_counter() - began)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = scope.get("extensions", {}).get("tirage.connection")
+        client = Client(lambda: connection is not None and connection.gone)
+        CLIENT.set(client)
+        body = Body(receive, self._limits, self._room)
+        try:
+            check_head(scope, self._limits)
+            self._check_host(scope)
+            self._check_origin(scope)
+        except Refusal as refusal:
+            await refuse(refusal, scope, receive, send)
+            return
+        try:
+            await self._guarded(scope, body, send)
+        finally:
+            client.leave()
+            self._pending -= body.held
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, with an envelope for what goes wrong before it answers."""
+        begun = False
+
+        async def mark(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, mark)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            refusal = errors.of(error)
+            if begun:
+                raise
+            await respond(refusal)(scope, receive, send)
+
+    def _room(self, count: int) -> None:
+        """Refusal when so many more bytes of bodies would be too many; else they are counted."""
+        if self._pending + count > self._limits.max_pending_body:
+            raise Refusal(503, "the server holds too many requests; try again later", headers={"retry-after": "1"})
+        self._pending += count
+
+    def _check_host(self, scope: Scope) -> None:
+        values = header(scope, b"host")
+        if not values and scope["http_version"] == "1.0":
+            return
+        found = _HOST.fullmatch(values[0].decode("latin-1")) if len(values) == 1 else None
+        if found is None:
+            raise Refusal(400, "the Host header must be given once, as a name or an address")
+        name = found[1].rstrip(".").lower()
+        if name not in self._hosts and "*" not in self._hosts and not is_address(name):
+            raise Refusal(403, f"host {name!r} is not served here; the operator can allow it with --allowed-host")
+
+    def _check_origin(self, scope: Scope) -> None:
+        """Pages of other sites are kept out, also with requests that need no leave from CORS."""
+        values = header(scope, b"origin")
+        if not values:
+            return
+        origin, host = values[0].decode("latin-1"), b"".join(header(scope, b"host")).decode("latin-1")
+        same = origin.lower() in {f"http://{host}".lower(), f"https://{host}".lower()}
+        if len(values) > 1 or not (same or origin in self._origins or "*" in self._origins):
+            raise Refusal(403, "pages of this origin are not served; the operator can allow it with --cors-origin")
+
+
+class Body:
+    """The body of a request, with an end to its size and to the time it may take; `held` bytes have come."""
+
+    def __init__(self, receive: Receive, limits: Limits, room: Callable[[int], None]) -> None:
+        self._receive, self._limits, self._room = receive, limits, room
+        self._deadline = asyncio.get_running_loop().time() + limits.body_timeout
+        self._whole, self.held = False, 0
+
+    async def __call__(self) -> Message:
+        if self._whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(408, "the body of the request took too long", headers={"connection": "close"}) from None
+        if message["type"] == "http.request":
+            self._count(len(message.get("body", b"")))
+            self._whole = not message.get("more_body", False)
+        return message
+
+    def _count(self, count: int) -> None:
+        if self.held + count > self._limits.max_body:
+            raise too_large(self._limits)
+        self._room(count)
+        self.held += count
+
+
+def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """The client's own id for its request where it is a plain word, else a random one."""
+    given = [value for name, value in headers if name == ID_HEADER]
+    if len(given) == 1 and _ID.fullmatch(given[0]):
+        return given[0].decode("ascii")
+    return secrets.token_hex(16)
+
+
+def header(scope: Scope, name: bytes) -> list[bytes]:
+    """The values of a header."""
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def is_address(name: str) -> bool:
+    """Whether a host is an IP address: no DNS answer can be forged for those."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def check_head(scope: Scope, limits: Limits) -> None:
+    """Refusal for a body that is compressed, of another type than JSON, or announced as too large."""
+    if header(scope, b"content-encoding"):
+        raise Refusal(415, "the body must not be compressed; leave Content-Encoding out")
+    length = header(scope, b"content-length")
+    if length and int(length[0]) > limits.max_body:
+        raise too_large(limits)
+    has_body = bool(header(scope, b"transfer-encoding")) or (length != [] and length[0].strip(b"0") != b"")
+    if scope["method"] in _WITH_BODY and has_body and not is_json(header(scope, b"content-type")):
+        raise Refusal(415, "the body must be JSON; send Content-Type: application/json")
+
+
+def is_json(types: Sequence[bytes]) -> bool:
+    """Whether the content type is JSON in UTF-8."""
+    kind, _, rest = b"".join(types).lower().partition(b";")
+    charset = rest.strip().strip(b'"').replace(b'"', b"")
+    return kind.strip() == b"application/json" and charset in {b"", b"charset=utf-8", b"charset=utf8"}
+
+
+def too_large(limits: Limits) -> Refusal:
+    """The answer to a body beyond the limit."""
+    text = f"the body must be at most {limits.max_body} bytes; the operator can raise it with --max-body"
+    return Refusal(413, text, headers={"connection": "close"})
+
+
+async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers at once, then reads what still comes for a moment: a client that is cut off would not see it."""
+    refusal.headers.setdefault("connection", "close")
+    last: list[Message] = []
+
+    async def hold(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            last.append({**message, "body": b""})
+            message = {**message, "more_body": True}
+        await send(message)
+
+    await respond(refusal)(scope, receive, hold)
+    try:
+        async with asyncio.timeout(_LINGER_S):
+            while (await receive()).get("more_body", False):
+                pass
+    except TimeoutError:
+        pass
+    for message in last:
+        await send(message)

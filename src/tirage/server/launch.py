@@ -1,0 +1,133 @@
+"""`tirage serve`: an address, a loop, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from tirage.errors import ModelError, TirageError
+from tirage.models import find_folder
+from tirage.server.app import create_app
+from tirage.server.connection import Connection
+from tirage.server.logs import set_up
+from tirage.server.options import Options
+from tirage.server.plugins import read_adapters
+
+_log = logging.getLogger("tirage.server")
+# Aborted requests end within a step and their clients are told; then connections are cut.
+_FAREWELL_S = 3.0
+
+
+class Loop(uvicorn.Server):
+    """uvicorn's server, which drains on the first signal and ends at once on the second."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, options: Options) -> None:
+        super().__init__(config)
+        self._app, self._options = app, options
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by the signals; does not note them, so that they are not raised again at the end."""
+        del frame
+        if self.should_exit:
+            os._exit(128 + sig)
+        self._app.state.health.enter("draining")
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Lets requests end while new ones are refused, aborts the rest, then ends as uvicorn does."""
+        desk = self._app.state.desk
+        if desk is None:
+            await super().shutdown(sockets)
+            return
+        _log.info("draining")
+        drain = asyncio.create_task(desk.drain(self._options.limits.drain_timeout))
+        await super().shutdown(sockets)
+        drain.cancel()
+        await asyncio.gather(drain, return_exceptions=True)
+        _log.info("ended")
+
+
+def serve(options: Options) -> int:
+    """Serves until a signal; the exit status."""
+    set_up(options.log_format, options.log_level)
+    check_early(options)
+    listener = listen(options)
+    troubles: list[TirageError] = []
+
+    def failed(error: TirageError) -> None:
+        troubles.append(error)
+        loop.should_exit = True
+
+    app = create_app(options, failed=failed)
+    loop = Loop(config_of(app, options), app, options)
+    _log.info("listening on %s", url_of(listener))
+    loop.run(sockets=[listener])
+    if troubles:
+        raise troubles[0]
+    leave()
+    return 0
+
+
+def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
+    """uvicorn's settings."""
+    limits = options.limits
+    protocol = type("LimitedConnection", (Connection,), {"limits": limits})
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]  # seconds, whole or not
+        timeout_graceful_shutdown=limits.drain_timeout + _FAREWELL_S,  # type: ignore[arg-type]
+    )
+
+
+def check_early(options: Options) -> None:
+    """Errors that can be told before anyone listens."""
+    find_folder(options.model)
+    read_adapters(options)
+    if options.chat_template is not None and not options.chat_template.is_file():
+        raise ModelError(f"--chat-template must be a file, got {options.chat_template}")
+    if options.media_root is not None and not options.media_root.is_dir():
+        raise ModelError(f"--media-root must be a folder, got {options.media_root}")
+
+
+def leave() -> None:
+    """Ends the process now: threads that hang, or still load a model, shall not keep it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def listen(options: Options) -> socket.socket:
+    """A socket on the host and port; TirageError that says what to do when it cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((options.host, options.port))
+    except OSError as error:
+        listener.close()
+        address = f"{options.host}:{options.port}"
+        reason = error.strerror or str(error)
+        raise TirageError(f"{address} cannot be used: {reason}; choose another --port, or 0 for any") from error
+    listener.listen(1024)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where clients find a socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,332 @@
+"""Images and sounds of a request, from any of the ways to write them, for every route.
+
+Data URIs and base64 are always taken. File names need the operator's `--media-root`, URLs an `--allowed-media-domain`.
+What the bytes are is told by the bytes themselves, never by a name or a declared type, and they are decoded in another
+process (decoders.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
+
+import numpy as np
+
+from tirage.errors import ParamsError
+from tirage.server.decoders import DecodeError, Decoders, Kind
+from tirage.server.media_url import Fetcher, FetchError
+from tirage.server.options import Options, check_limit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from tirage.llm import LLM
+
+Detail = Literal["auto", "low", "high"]
+_THREADS = 4
+_ECHO = 60
+_LONGEST_NAME = 4096
+_SIGNATURES: dict[Kind, tuple[tuple[str, str], ...]] = {
+    "image": (("PNG", r"\x89PNG\r\n\x1a\n"), ("JPEG", r"\xff\xd8\xff"), ("GIF", "GIF8[79]a"), ("WEBP", "RIFF.{4}WEBP")),
+    "audio": (("WAV", "RIFF.{4}WAVE"), ("FLAC", "fLaC"), ("Ogg", "OggS")),
+}
+_FORMATS: dict[Kind, str] = {"image": "PNG, JPEG, WebP or GIF", "audio": "WAV, FLAC or Ogg"}
+_WORDS: dict[Kind, str] = {"image": "an image", "audio": "a sound"}
+_DATA = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.-]+=[\w.-]+)*;base64,", re.IGNORECASE | re.ASCII)
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.IGNORECASE | re.ASCII)
+
+
+class MediaError(ParamsError):
+    """An image or a sound that is refused; `param` is its place in the request."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(f"{name} must be {rule}")
+        self.param = name
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image or sound as a request gives it: `source` is a data URI, base64, a file name or a URL.
+
+    `name` is its place in the request, for messages. `detail` "low" makes an image 512 pixels long at most.
+    """
+
+    kind: Kind
+    name: str
+    source: str
+    detail: Detail = "auto"
+
+
+def read_item(kind: Kind, name: str, value: Any) -> Item:
+    """The item that a value stands for: a text, or an object with `url` and perhaps `detail`."""
+    given = value if isinstance(value, Mapping) else {"url": value}
+    for key in given:
+        if key not in {"url", "detail"}:
+            raise MediaError(name, f"a text or an object of url and detail, got the key {str(key)[:_ECHO]!r}")
+    source, detail = given.get("url"), given.get("detail") or "auto"
+    if not isinstance(source, str):
+        raise MediaError(name, f"a text: a data URI, base64, a file name or a URL, got {type(source).__name__}")
+    if detail not in ("auto", "low", "high"):
+        raise MediaError(name, f"given with the detail auto, low or high, got {str(detail)[:_ECHO]!r}")
+    return Item(kind, name, source, detail)
+
+
+def read_sglang(kind: Kind, name: str, value: Any, *, prompts: int, batch: bool) -> list[list[Item]]:
+    """One list of items per prompt, from `image_data` or `audio_data` as SGLang takes them.
+
+    One item goes to every prompt. A list belongs to the prompt, or in a batch holds one entry per prompt: an item, a
+    list of items, or None for none.
+    """
+    if value is None:
+        return [[] for _ in range(prompts)]
+    if not isinstance(value, list):
+        return [[read_item(kind, name, value)] for _ in range(prompts)]
+    if not batch and not any(isinstance(each, list) for each in value):
+        value = [value]
+    if len(value) != prompts:
+        raise MediaError(name, f"as many as the prompts ({prompts}), got {len(value)}; null stands for none")
+    return [read_entry(kind, f"{name}[{i}]" if batch else name, each) for i, each in enumerate(value)]
+
+
+def read_entry(kind: Kind, name: str, value: Any) -> list[Item]:
+    """The items of one prompt."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [read_item(kind, f"{name}[{i}]", each) for i, each in enumerate(value)]
+    return [read_item(kind, name, value)]
+
+
+def read_part(name: str, part: Mapping[str, Any]) -> Item | None:
+    """The image or sound of an OpenAI content part; None for a part of another type, such as text.
+
+    Takes `image_url`, `input_audio` (base64 with the `format` that it is in) and `audio_url`.
+    """
+    word = part.get("type")
+    if word not in ("image_url", "audio_url", "input_audio"):
+        return None
+    unknown = set(part) - {"type", word}
+    if unknown:
+        raise MediaError(name, f"a part of type and {word}, got the key {sorted(map(str, unknown))[0][:_ECHO]!r}")
+    where, value = f"{name}.{word}", part.get(word)
+    if word != "input_audio":
+        return read_item("image" if word == "image_url" else "audio", where, value)
+    if not isinstance(value, Mapping) or set(value) - {"data", "format"} or not isinstance(value.get("data"), str):
+        raise MediaError(where, "an object of data, a text of base64, and format")
+    if value.get("format", "wav") not in ("wav", "flac", "ogg"):
+        raise MediaError(where, f"in the format wav, flac or ogg, got {str(value['format'])[:_ECHO]!r}")
+    return Item("audio", where, value["data"])
+
+
+async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with their images and sounds loaded: parts of `{"type": "image", "image": ...}` and audio alike.
+
+    Messages and parts without them are passed on as they are.
+    """
+    found: dict[tuple[int, int], Item] = {}
+    for i, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            item = read_part(f"messages[{i}].content[{j}]", part) if isinstance(part, Mapping) else None
+            if item is not None:
+                found[i, j] = item
+    if not found:
+        return list(messages)
+    loaded = dict(zip(found, await loader.load(list(found.values())), strict=True))
+    parts = {place: {"type": found[place].kind, found[place].kind: media} for place, media in loaded.items()}
+    return [
+        {**message, "content": [parts.get((i, j), part) for j, part in enumerate(message["content"])]}
+        if any(place[0] == i for place in parts)
+        else message
+        for i, message in enumerate(messages)
+    ]
+
+
+class MediaLoader:
+    """Loads the items of requests under an operator's rules; one for the server.
+
+    `sampling_rate` is that of the model's ear, None for a model that hears nothing. `fetcher` reaches the network.
+    """
+
+    def __init__(self, options: Options, *, sampling_rate: int | None, fetcher: Fetcher | None = None) -> None:
+        self._limits, self._rate = options.limits, sampling_rate
+        self._root = None if options.media_root is None else Path(os.path.realpath(options.media_root))
+        self._fetcher = fetcher or Fetcher(options.allowed_media_domain)
+        self._decoders = Decoders()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tirage-media")
+
+    async def load(self, items: Sequence[Item]) -> list[Any]:
+        """PIL images (RGB) and float32 arrays [samples] at the model's rate, in the order of the items.
+
+        `items` are all of an HTTP request: their number and their pixels together are limited. Equal items are loaded
+        once. Raises MediaError, a ParamsError, for the first that is refused.
+        """
+        if not items:
+            return []
+        check_limit(self._limits, "max_media", len(items), "images and sounds of a request")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items)
+
+    def load_now(self, items: Sequence[Item]) -> list[Any]:
+        """The same, for a thread."""
+        loaded: list[Any] = []
+        found: dict[tuple[Kind, str, Detail], Any] = {}
+        pixels = self._limits.max_request_pixels
+        for item in items:
+            key = (item.kind, item.source, item.detail)
+            if key not in found:
+                found[key] = self._load_one(item, pixels)
+            loaded.append(found[key])
+            pixels -= found[key].width * found[key].height if item.kind == "image" else 0
+            if pixels < 0:
+                most = self._limits.max_request_pixels
+                raise MediaError(item.name, f"at most {most} pixels together with those before it, got more")
+        return loaded
+
+    def close(self) -> None:
+        """Ends the threads and the children."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._decoders.close()
+
+    def _load_one(self, item: Item, pixels: int) -> Image | NDArray[np.float32]:
+        if item.kind == "audio" and self._rate is None:
+            raise MediaError(item.name, "left out, this model takes no sounds")
+        try:
+            data = self._read(item)
+            name = format_of(item.kind, data)
+            if item.kind == "image":
+                return self._decode_image(data, name, item.detail, min(pixels, self._limits.max_media_pixels))
+            return self._decode_sound(data, name)
+        except (DecodeError, FetchError) as error:
+            raise MediaError(item.name, str(error)) from None
+
+    def _decode_image(self, data: bytes, name: str, detail: Detail, pixels: int) -> Image:
+        from PIL import Image
+
+        head, made = self._decoders.decode("image", data, format=name, detail=detail, pixels=pixels)
+        return Image.frombytes("RGB", (head["width"], head["height"]), made)
+
+    def _decode_sound(self, data: bytes, name: str) -> NDArray[np.float32]:
+        seconds = self._limits.max_audio_seconds
+        _, made = self._decoders.decode("audio", data, format=name, rate=self._rate, seconds=seconds)
+        return np.frombuffer(made, np.float32)
+
+    def _read(self, item: Item) -> bytes:
+        """The bytes that a source stands for."""
+        source, most = item.source, self._limits.max_media_bytes
+        if found := _DATA.match(source):
+            return from_base64(source[found.end() :], most)
+        scheme = _SCHEME.match(source)
+        if scheme is None and "." not in source:
+            return from_base64(source, most)
+        if scheme is None or scheme[1].lower() == "file":
+            return self._read_file(source)
+        if scheme[1].lower() not in ("http", "https"):
+            raise DecodeError(f"a data URI of base64, base64, a file name or a URL, got {source[:_ECHO]!r}")
+        if not self._fetcher.domains:
+            raise DecodeError(
+                "a data URI or base64, got a URL; the operator can allow its domain with --allowed-media-domain"
+            )
+        return self._fetcher.fetch(source, most=most)
+
+    def _read_file(self, source: str) -> bytes:
+        if self._root is None:
+            raise DecodeError("a data URI or base64, got a file name; the operator can allow files with --media-root")
+        data = read_below(self._root, file_name(source), self._limits.max_media_bytes)
+        if data is None:
+            # The same words for what is absent, elsewhere, no file, too large or not to be read.
+            most = self._limits.max_media_bytes
+            raise DecodeError(f"the name of a file under --media-root of at most {most} bytes, got {source[:_ECHO]!r}")
+        return data
+
+
+def sampling_rate_of(llm: LLM) -> int | None:
+    """Samples per second of the sounds that a model takes; None for a model that takes none."""
+    return getattr(getattr(llm.engine.model, "media", None), "sampling_rate", None)
+
+
+def file_name(source: str) -> str:
+    """The file name that a text or a `file:` URI spells."""
+    if not source.lower().startswith("file:"):
+        return source
+    path = source[5:]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        path = slash + rest if host in ("", "localhost") else ""
+    return unquote(path, errors="surrogateescape")
+
+
+def read_below(root: Path, name: str, most: int) -> bytes | None:
+    """The bytes of a regular file below a folder; None when there is none such, or it has more than `most`.
+
+    A name that leads out of the folder is not looked up at all. Links are followed only while they stay inside; then
+    the way is walked again without following any, so that none can be put there in between.
+    """
+    if "\0" in name or not 0 < len(name) <= _LONGEST_NAME:
+        return None
+    wanted = os.path.normpath(root / name)
+    if not is_below(wanted, root):
+        return None
+    real = os.path.realpath(wanted)
+    if not is_below(real, root):
+        return None
+    try:
+        return read_regular(root, Path(real).relative_to(root).parts, most)
+    except OSError:
+        return None
+
+
+def is_below(path: str, root: Path) -> bool:
+    """Whether a path is inside a folder, by its words alone."""
+    return Path(path) != root and Path(path).is_relative_to(root)
+
+
+def read_regular(root: Path, parts: Sequence[str], most: int) -> bytes | None:
+    """The bytes of a regular file, found step by step from a folder without following a link."""
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        # Without O_NONBLOCK a pipe would wait here for its writer.
+        file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with os.fdopen(file, "rb") as opened:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+            return None
+        data = opened.read(most + 1)
+    return data if len(data) <= most else None
+
+
+def from_base64(text: str, most: int) -> bytes:
+    """The bytes of standard base64, in which line breaks may stand; DecodeError for more than `most` or bad ones."""
+    if len(text) > most // 3 * 4 + most // 16 + 16:
+        raise DecodeError(f"at most {most} bytes, got {len(text)} characters of base64")
+    try:
+        data = binascii.a2b_base64(text.replace("\r", "").replace("\n", ""), strict_mode=True)
+    except ValueError:
+        raise DecodeError(f"a data URI, base64, a file name or a URL, got {text[:_ECHO]!r}") from None
+    if len(data) > most:
+        raise DecodeError(f"at most {most} bytes, got {len(data)}")
+    return data
+
+
+def format_of(kind: Kind, data: bytes) -> str:
+    """The format that the first bytes show."""
+    for name, shape in _SIGNATURES[kind]:
+        if re.match(shape.encode(), data, re.DOTALL):
+            return name
+    got = "nothing" if not data else "another format"
+    raise DecodeError(f"{_WORDS[kind]} in {_FORMATS[kind]}, got {got}")

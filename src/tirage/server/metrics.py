@@ -1,0 +1,129 @@
+"""What /metrics shows. Label values come from closed sets, so that no client can make the page grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tirage.engine import Completion, Progress
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 503, 504})
+
+
+class Metrics:
+    """Counters of the HTTP side, with those of the engine added when the page is read."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._routes: frozenset[str] = frozenset()
+        self._requests = Counter(
+            "tirage_requests", "answered HTTP requests", ["route", "status"], registry=self.registry
+        )
+        self._seconds = self._histogram("tirage_request_seconds", "from a request's head to its answer's end", "route")
+        self.in_flight = Gauge("tirage_requests_in_flight", "admitted and not over", registry=self.registry)
+        self._refused = Counter("tirage_refused", "requests refused for want of room", registry=self.registry)
+        self._prepared = self._histogram("tirage_prepare_seconds", "tokenising, rendering and compiling of a prompt")
+        self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing of a prompt with a constraint")
+        self._first = self._histogram(
+            "tirage_time_to_first_token_seconds", "from a prompt's reading to its first token"
+        )
+        self._between = self._histogram(
+            "tirage_inter_token_seconds", "mean time between the tokens of a finished sample"
+        )
+        self._finished = Counter("tirage_samples", "samples that are over", ["reason"], registry=self.registry)
+        self._prompt = Counter("tirage_prompt_tokens", "prompt tokens of answered prompts", registry=self.registry)
+        self._output = Counter("tirage_completion_tokens", "tokens of answered prompts", registry=self.registry)
+        self._cached = Counter("tirage_cached_tokens", "prompt tokens that were not read again", registry=self.registry)
+        self._aborts = Counter("tirage_aborts", "prompts that were stopped", ["reason"], registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)
+
+    def know_routes(self, paths: frozenset[str]) -> None:
+        """Sets the paths that may be labels; all others count as `other`."""
+        self._routes = paths
+
+    def watch(self, progress: Callable[[], Progress]) -> None:
+        """Adds the engine's numbers to the page."""
+        self.registry.register(EngineNumbers(progress))
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Counts an HTTP answer; 499 is a client that left before one began."""
+        route = path if path in self._routes else "other"
+        self._requests.labels(route, str(status if status in _STATUSES else f"{status // 100}xx")).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def refused(self) -> None:
+        """Counts a request that found the queue full."""
+        self._refused.inc()
+
+    def prepared(self, seconds: float, *, guided: bool) -> None:
+        """Notes the time before a prompt could be handed to the engine."""
+        (self._compiled if guided else self._prepared).observe(seconds)
+
+    def aborted(self, reason: str) -> None:
+        """Counts a prompt that was stopped: by `disconnect`, `timeout`, `request`, `drain` or `stalled`."""
+        self._aborts.labels(reason).inc()
+
+    def ended(self, completion: Completion) -> None:
+        """Counts a prompt that is over, with its tokens and times."""
+        usage, timings = completion.usage, completion.timings
+        self._prompt.inc(usage.prompt_tokens)
+        self._output.inc(usage.completion_tokens)
+        self._cached.inc(usage.cached_tokens)
+        longest = max((len(sample.token_ids) for sample in completion.samples), default=0)
+        for sample in completion.samples:
+            self._finished.labels(sample.finish_reason or "abort").inc()
+        if timings.first_token_s is not None:
+            self._first.observe(timings.first_token_s)
+            if longest > 1:
+                self._between.observe((timings.total_s - timings.first_token_s) / (longest - 1))
+
+    def page(self) -> bytes:
+        """The page in Prometheus' text form."""
+        return generate_latest(self.registry)
+
+
+class EngineNumbers(Collector):
+    """The engine's progress as metrics, read when the page is."""
+
+    def __init__(self, progress: Callable[[], Progress]) -> None:
+        self._progress = progress
+
+    def describe(self) -> Iterator[Metric]:
+        """The names, without asking the engine."""
+        yield GaugeMetricFamily("tirage_engine", "what the engine is doing")
+
+    def collect(self) -> Iterator[Metric]:
+        """One look at the engine."""
+        now = self._progress()
+        for name, text in (
+            ("waiting", "requests in the queue"),
+            ("reading", "requests whose prompt is being read"),
+            ("running", "samples that are being written"),
+            ("sampling_share", "share of the draws in the time of decode steps"),
+            ("last_step_s", "seconds of the last step"),
+        ):
+            yield GaugeMetricFamily(f"tirage_engine_{name}", text, value=getattr(now, name))
+        yield GaugeMetricFamily(
+            "tirage_engine_stalled_seconds", "seconds without a sign of life", value=now.stalled_s()
+        )
+        for name, text in (
+            ("steps", "steps"),
+            ("started", "requests begun"),
+            ("completed", "requests that ended by themselves"),
+            ("aborted", "requests that were stopped"),
+            ("failed", "requests that ended with an error"),
+            ("prompt_tokens", "prompt tokens read"),
+            ("cached_tokens", "prompt tokens taken over from earlier prompts"),
+            ("output_tokens", "tokens drawn"),
+            ("read_s", "seconds spent on prompts"),
+            ("sample_s", "seconds spent on draws"),
+            ("text_s", "seconds spent on text"),
+            ("decode_s", "seconds spent on forward passes"),
+        ):
+            yield CounterMetricFamily(f"tirage_engine_{name}", text, value=getattr(now, name))

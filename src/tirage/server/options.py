@@ -1,0 +1,229 @@
+"""What an operator can set: one table, from which come flags, defaults, help and ranges."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from tirage.errors import ParamsError, nearest
+
+SAMPLING_METHODS = ("base", "base_non_truncated", "air", "rejection")
+"""FastDeploy's sampling classes; the environment variable FD_SAMPLING_CLASS names the server's default."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """How a setting is given and checked. `low` and `high` are inclusive; `choices` are the words it may be."""
+
+    name: str
+    help: str
+    flags: tuple[str, ...]
+    kind: type
+    many: bool = False
+    optional: bool = False
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    default: Any = None
+
+    @property
+    def flag(self) -> str:
+        """The spelling that messages use."""
+        return self.flags[0]
+
+    def check(self, value: Any) -> Any:
+        """The value, in its own type; ParamsError that names the flag."""
+        if value is None and self.optional:
+            return None
+        if self.many:
+            return tuple(self._check_one(each) for each in ([value] if isinstance(value, str) else value))
+        return self._check_one(value)
+
+    def _check_one(self, value: Any) -> Any:
+        if self.kind is Path and isinstance(value, str):
+            value = Path(value)
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, self.kind) or (isinstance(value, bool) and self.kind is not bool):
+            raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}")
+        if self.choices and value not in self.choices:
+            raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}{nearest(value, self.choices)}")
+        if self.kind in (int, float) and not self._in_range(value):
+            raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r}")
+        return value
+
+    def _in_range(self, value: float) -> bool:
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        return low <= value <= high and math.isfinite(value)
+
+    @property
+    def _rule(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        names = {int: "an integer", float: "a number", str: "a text", Path: "a path", bool: "true or false"}
+        low, high = self.low, self.high
+        if low is None and high is None:
+            return names[self.kind]
+        return f"{names[self.kind]} " + (f"of at least {low:g}" if high is None else f"in [{low:g}, {high:g}]")
+
+
+def option(default: Any, meaning: str, *flags: str, **rules: Any) -> Any:
+    """A field of the table; `flags` are further spellings of its flag."""
+    return field(default=default, metadata={"help": meaning, "flags": flags, **rules})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one request and the server as a whole may ask for. A refusal names the flag that raises the limit."""
+
+    max_body: int = option(32 * MIB, "largest request body, in bytes", low=1024, high=1 << 34)
+    max_pending_body: int = option(512 * MIB, "bytes of all bodies that are held at once", low=1024, high=1 << 40)
+    max_json_depth: int = option(64, "deepest nesting of a JSON body", low=4, high=512)
+    max_chars_per_token: int = option(
+        16, "characters of a text per token of the context; longer ones are refused unread", low=1, high=1 << 20
+    )
+    max_prompts: int = option(128, "prompts of a request", low=1, high=1 << 16)
+    max_n: int = option(128, "n of a request", low=1, high=1 << 16)
+    max_best_of: int = option(20, "best_of of a request", low=1, high=1 << 16)
+    max_samples: int = option(256, "samples of a request: prompts times n, best_of or beams", low=1, high=1 << 20)
+    max_top_logprobs: int = option(20, "logprobs of a request, per token", low=0, high=1 << 20)
+    max_stop: int = option(32, "stop strings and patterns of a request", low=0, high=1 << 16)
+    max_stop_chars: int = option(256, "characters of a stop string or pattern", low=1, high=1 << 16)
+    max_bad_words: int = option(128, "bad words of a request", low=0, high=1 << 16)
+    max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
+    max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
+    max_media: int = option(16, "images and sounds of a request", low=0, high=4096)
+    max_media_bytes: int = option(32 * MIB, "bytes of one image or sound", low=1024, high=1 << 34)
+    max_media_pixels: int = option(32_000_000, "pixels of one image", low=1, high=1 << 34)
+    max_request_pixels: int = option(64_000_000, "pixels of all images of a request", low=1, high=1 << 34)
+    max_audio_seconds: float = option(600.0, "seconds of one sound", low=0.1, high=1e6)
+    max_running: int = option(256, "samples that run at once", "--max-running-requests", low=1, high=1 << 16)
+    max_queue: int = option(1024, "requests that may wait; more get 503", "--max-queued-requests", low=0, high=1 << 20)
+    request_timeout: float = option(600.0, "seconds a request may take in all", low=0.1, high=1e7)
+    header_timeout: float = option(10.0, "seconds the head of a request may take", low=0.1, high=1e6)
+    body_timeout: float = option(30.0, "seconds the body of a request may take", low=0.1, high=1e6)
+    stall_timeout: float = option(30.0, "seconds a client may leave its stream unread", low=0.1, high=1e6)
+    keep_alive: float = option(5.0, "seconds an idle connection stays open", low=0.1, high=1e6)
+    health_timeout: float = option(5.0, "seconds without progress after which /health says 503", low=0.1, high=1e6)
+    drain_timeout: float = option(30.0, "seconds that requests may take to end after SIGTERM", low=0.0, high=1e6)
+    max_connections: int = option(4096, "open connections; more are closed at once", low=1, high=1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The settings of a server. Every field but `limits`, and every field of `limits`, is a flag of `tirage serve`."""
+
+    model: str = option("tiny", "a bundled model or a local Hugging Face folder", "--model-path")
+    host: str = option("127.0.0.1", "address to listen on; others than this machine's own need --api-key to be safe")
+    port: int = option(30000, "port to listen on; 0 takes a free one", low=0, high=65535)
+    served_model_name: str | None = option(None, "name of the model in answers; the folder's name if not given")
+    backend: str = option("auto", "what computes the model", choices=("auto", "torch", "numpy"))
+    dtype: str | None = option(
+        None, "number type of the weights", choices=("auto", "float32", "bfloat16", "float16", "int8")
+    )
+    device: str | None = option(None, "device of the model, as PyTorch names it")
+    prefix_bytes: int | None = option(None, "memory for prefixes that later requests share; 0 is off", low=0)
+    chat_template: Path | None = option(None, "Jinja file instead of the model's template")  # noqa: RUF009
+    lora: tuple[str, ...] = option(
+        (), "a LoRA adapter by the name that requests give", "--lora-paths", metavar="NAME=PATH"
+    )
+    grammar_backend: str = option("auto", "compiler of constraints", choices=("auto", "llguidance", "xgrammar"))
+    sampling_method: str | None = option(
+        None, "FastDeploy's sampling method as default of the OpenAI routes", choices=SAMPLING_METHODS
+    )
+    logits_processor: tuple[str, ...] = option(
+        (), "a logits processor by the name that requests give", metavar="NAME=MODULE:OBJECT"
+    )
+    enable_custom_logit_processor: bool = option(False, "let requests name logits processors (custom_logit_processor)")
+    media_root: Path | None = option(None, "folder of the files that requests may name as images and sounds")  # noqa: RUF009
+    allowed_media_domain: tuple[str, ...] = option((), "domain from which images and sounds may be fetched")
+    api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
+    admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
+    allowed_host: tuple[str, ...] = option((), "host name that clients may use, besides localhost and IP addresses")
+    cors_origin: tuple[str, ...] = option((), "web origin whose pages may call the server, such as https://example.org")
+    ignore_unknown_fields: bool = option(False, "ignore fields that no route knows; a header of the answer lists them")
+    log_format: str = option("plain", "form of the log on stderr", choices=("plain", "json"))
+    log_level: str = option("info", "least weight of what is logged", choices=("debug", "info", "warning", "error"))
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        check(self, OPTION_FLAGS)
+
+    @classmethod
+    def of(cls, **settings: Any) -> Options:
+        """Options from one flat mapping of names, those of `Limits` included; ParamsError for a bad one."""
+        for name in settings:
+            if name not in FLAGS:
+                raise ParamsError(f"option must be a known name, got {name!r}{nearest(name, FLAGS)}")
+        limits = {name: value for name, value in settings.items() if name in LIMIT_FLAGS}
+        rest = {name: value for name, value in settings.items() if name not in LIMIT_FLAGS}
+        made = Limits(**limits)
+        check(made, LIMIT_FLAGS)
+        return cls(**rest, limits=made)
+
+    @property
+    def model_name(self) -> str:
+        """What answers call the model."""
+        return self.served_model_name or Path(self.model).name
+
+
+def flags_of(kind: type) -> Iterator[Flag]:
+    """The flags of a class of settings, in its order."""
+    hints = get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        if not each.metadata:
+            continue
+        rules = dict(each.metadata)
+        spellings = (f"--{each.name.replace('_', '-')}", *rules.pop("flags"))
+        yield Flag(name=each.name, flags=spellings, default=each.default, **rules, **shape_of(hints[each.name]))
+
+
+def shape_of(hint: Any) -> dict[str, Any]:
+    """The kind of one value, and whether there may be many or none, from a field's type."""
+    if typing.get_origin(hint) is tuple:
+        return {"kind": typing.get_args(hint)[0], "many": True}
+    if isinstance(hint, types.UnionType):
+        kind = next(each for each in typing.get_args(hint) if each is not type(None))
+        return {"kind": kind, "optional": True}
+    return {"kind": hint}
+
+
+def check(settings: Any, flags: Mapping[str, Flag]) -> None:
+    """Checks every setting against its flag, in place."""
+    for name, flag in flags.items():
+        object.__setattr__(settings, name, flag.check(getattr(settings, name)))
+
+
+LIMIT_FLAGS = {flag.name: flag for flag in flags_of(Limits)}
+OPTION_FLAGS = {flag.name: flag for flag in flags_of(Options)}
+FLAGS = OPTION_FLAGS | LIMIT_FLAGS
+"""Every flag of `tirage serve`, by the name of its setting."""
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Settings that FastDeploy's users give by environment variables; ParamsError for an unknown sampling class."""
+    method = environ.get("FD_SAMPLING_CLASS", "").strip()
+    if not method:
+        return {}
+    if method not in SAMPLING_METHODS:
+        known = ", ".join(SAMPLING_METHODS)
+        raise ParamsError(
+            f"FD_SAMPLING_CLASS must be one of {known}, got {method!r}{nearest(method, SAMPLING_METHODS)}"
+        )
+    return {"sampling_method": method}
+
+
+def check_limit(limits: Limits, name: str, value: float, what: str) -> None:
+    """ParamsError, naming the flag, for a value above the limit `name`; `what` is the client's word for it."""
+    most = getattr(limits, name)
+    if value > most:
+        flag = LIMIT_FLAGS[name].flag
+        raise ParamsError(f"{what} must be at most {most}, got {value}; the operator can raise it with {flag}")

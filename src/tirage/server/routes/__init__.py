@@ -1,0 +1,21 @@
+"""The routes, one module per family; each has a `router`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tirage.server.routes import chat, completions, control, generate, models, status, text
+
+ROUTERS: tuple[APIRouter, ...] = (
+    generate.router,
+    status.router,
+    text.router,
+    completions.router,
+    chat.router,
+    models.router,
+    control.router,
+)
+"""Every router of the application, in the order of the documentation."""
+
+ADMIN_ROUTERS: tuple[APIRouter, ...] = (control.admin_router,)
+"""Those that are there only when the operator has set an admin key."""

@@ -1,0 +1,210 @@
+"""`POST /v1/chat/completions`: OpenAI's chats, with tools, and with the fields of vLLM's and FastDeploy's servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from tirage.dialects import DialectError
+from tirage.engine import Completion, Delta, Prompt, Sample
+from tirage.engine.completion import LogprobEntry
+from tirage.params import RequestOutputKind, SamplingParams
+from tirage.server import sse
+from tirage.server.asking import desk_of, read_json
+from tirage.server.desk import Call, Desk
+from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
+from tirage.server.routes.openai_request import CHAT, Asked, read_request
+from tirage.server.routes.openai_shapes import (
+    Head,
+    bare_start,
+    chat_logprobs,
+    prompt_logprobs,
+    raise_failed,
+    text_entries,
+    usage,
+)
+from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
+from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece
+from tirage.server.routes.tools import Tools, form_of, read_tools
+from tirage.server.visit import Ticket, Visit
+
+router = APIRouter(tags=["openai"])
+
+
+@router.post("/v1/chat/completions")
+async def chat(request: Request) -> Response:
+    """The assistant's next message, as JSON or as a stream."""
+    desk, body = desk_of(request), await read_json(request)
+    asked = read_request(CHAT, body, desk.options, desk.llm, lenient=is_lenient(request))
+    own = asked.own
+    tools = read_tools(
+        own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
+    )
+    call = call_of(asked, tools, desk)
+    visit = await admitted([call], asked, desk, request, prompt="messages")
+    head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
+    if own["stream"]:
+        return sse.Stream(visit, ChatSpeaker(head, asked, visit.tickets, tools), headers=headers)
+    return sse.Answer(visit, lambda results: answer(results[0], head, asked, visit, tools), headers=headers)
+
+
+def call_of(asked: Asked, tools: Tools, desk: Desk) -> Call:
+    """The call of a chat; DialectError for fields that contradict each other."""
+    own = asked.own
+    params, adapter = params_of(asked, tools, desk), adapter_of(asked, desk)
+    if own["prompt_token_ids"] is not None:
+        if own["messages"]:
+            raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
+        return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
+    if own["messages"] is None:
+        raise DialectError("messages must be given, got none", "messages")
+    arguments = template_args(asked, tools)
+    return Call(messages=own["messages"], template_args=arguments, params=params, adapter=adapter)
+
+
+def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:
+    """The sampling parameters with the constraint of the tools."""
+    stream = asked.own["stream"]
+    params = asked.params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
+    if stream and params.best_of is not None and params.best_of > params.n:
+        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
+    constraint = tools.constraint()
+    if constraint is not None:
+        if params.guided_decoding is not None:
+            raise DialectError(
+                "tool_choice must not force a call under another constraint, got both; leave one out", "tool_choice"
+            )
+        params = params.replace(guided_decoding=constraint)
+    if tools.mark in desk.llm.tokenizer.special_spellings:
+        # The mark of a call is a special token of this model; left out of the text, the call could not be told.
+        params = params.replace(skip_special_tokens=False)
+    return params
+
+
+def template_args(asked: Asked, tools: Tools) -> dict[str, Any]:
+    """The tools and the variables for the chat template."""
+    own = asked.own
+    named = {name: own[name] for name in ("enable_thinking", "reasoning_effort") if own[name] is not None}
+    given = {**(own["chat_template_kwargs"] or {}), **named}
+    return given if tools.shown is None else {**given, "tools": tools.shown}
+
+
+def answer(result: Completion, head: Head, asked: Asked, visit: Visit, tools: Tools) -> dict[str, Any]:
+    """The answer as one object."""
+    raise_failed([result])
+    choices = [
+        {"index": index, **choice_of(sample, result, asked, tools)} for index, sample in enumerate(result.samples)
+    ]
+    more = extras_of(asked, visit)
+    if asked.params.prompt_logprobs is not None:
+        more = {**more, "prompt_logprobs": prompt_logprobs(result.prompt_logprobs)}
+    if asked.own["return_token_ids"]:
+        more = {**more, "prompt_token_ids": list(result.prompt_token_ids)}
+    return head.of("chat.completion", choices, usage=usage([result]), **more)
+
+
+def choice_of(sample: Sample, result: Completion, asked: Asked, tools: Tools) -> dict[str, Any]:
+    """One choice: the message, with the calls that it makes."""
+    parser = tools.parser()
+    pieces = [*parser.feed(sample.text), *parser.finish()]
+    content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
+    calls = [tool_call(piece) for piece in pieces if isinstance(piece, Begun)]
+    message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None}
+    message |= {"refusal": None, **({"tool_calls": calls} if calls else {}), **fastdeploy_fields(sample, result, asked)}
+    entries = None
+    if sample.logprobs is not None:
+        shown = text_entries(sample, included=asked.params.include_stop_str_in_output)
+        entries = bare_start(shown, len(sample.text))
+    choice = {
+        "message": message,
+        "logprobs": chat_logprobs(entries, top=asked.params.logprobs or 0),
+        "finish_reason": finish_reason(sample.finish_reason, called=bool(calls)),
+    }
+    return {**choice, "token_ids": list(sample.token_ids)} if asked.own["return_token_ids"] else choice
+
+
+def fastdeploy_fields(sample: Sample, result: Completion, asked: Asked) -> dict[str, Any]:
+    """What FastDeploy's messages hold besides OpenAI's keys."""
+    if not asked.fastdeploy:
+        return {}
+    wanted = asked.own["return_token_ids"]
+    return {
+        "reasoning_content": None,
+        "prompt_token_ids": list(result.prompt_token_ids) if wanted else None,
+        "completion_token_ids": list(sample.token_ids) if wanted else None,
+    }
+
+
+def finish_reason(reason: str | None, *, called: bool) -> str | None:
+    """OpenAI's word for the end of a choice."""
+    return "tool_calls" if called and reason == "stop" else reason
+
+
+def tool_call(call: Begun) -> dict[str, Any]:
+    """A call as OpenAI writes it."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+class ChatSpeaker(ChunkSpeaker):
+    """Chunks of a chat. Every one has a text `content`, because clients print it unasked."""
+
+    kind = "chat.completion.chunk"
+
+    def __init__(self, head: Head, asked: Asked, tickets: Sequence[Ticket], tools: Tools) -> None:
+        super().__init__(head, asked, tickets)
+        self._parsers: dict[int, Parser] = {choice.index: tools.parser() for choice in self._choices.values()}
+        self._called: set[int] = set()
+        self._tools = tools
+        self._molds: dict[int, Mold] = {}
+        self._reasoning = {"reasoning_content": None} if asked.fastdeploy else {}
+
+    def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
+        return [self._choice({"role": "assistant", "content": ""})]
+
+    def plain(self, choice: Choice, text: str) -> sse.Event | None:
+        own = self._asked.own
+        if self._tools.mode != "none" or not text or own["return_token_ids"]:
+            return None
+        if self._asked.stream_options["continuous_usage_stats"]:
+            return None
+        if choice.index not in self._molds:
+            self._molds[choice.index] = Mold(self.chunk(choice, self._choice({"content": Mold.hole()})))
+        return self._molds[choice.index].fill(text)
+
+    def parts(
+        self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
+    ) -> Iterable[dict[str, Any]]:
+        pieces = self._parsers[choice.index].feed(text)
+        deltas = [self._delta(choice, piece) for piece in pieces]
+        wants_ids = self._asked.own["return_token_ids"]
+        if not deltas and (entries or (wants_ids and ids)):
+            deltas = [{"content": ""}]
+        found = [self._choice(delta) for delta in deltas]
+        if found and self._asked.params.logprobs is not None:
+            found[0]["logprobs"] = chat_logprobs(bare_start(entries, choice.length), top=self._asked.params.logprobs)
+        if found and wants_ids:
+            found[0]["token_ids"] = list(ids)
+        return found
+
+    def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        for piece in self._parsers[choice.index].finish():
+            yield self._choice(self._delta(choice, piece))
+        reason = finish_reason(delta.finish_reason, called=choice.index in self._called)
+        yield {**self._choice({"content": ""}), "finish_reason": reason}
+
+    def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"delta": {**delta, **self._reasoning}, "logprobs": None, "finish_reason": None}
+
+    def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+        """What changes in the message."""
+        match piece:
+            case Content(text):
+                return {"content": text}
+            case Begun():
+                self._called.add(choice.index)
+                return {"content": "", "tool_calls": [{"index": piece.index, **tool_call(piece)}]}
+            case Continued(index, arguments):
+                return {"content": "", "tool_calls": [{"index": index, "function": {"arguments": arguments}}]}

@@ -1,0 +1,206 @@
+"""`POST /v1/completions`: OpenAI's text completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from tirage.dialects import DialectError
+from tirage.engine import Completion, Delta, Prompt
+from tirage.engine.completion import LogprobEntry
+from tirage.params import RequestOutputKind
+from tirage.params.rules import shown
+from tirage.server import sse
+from tirage.server.asking import desk_of, read_json
+from tirage.server.desk import Call, Desk
+from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
+from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
+from tirage.server.routes.openai_shapes import (
+    Head,
+    TextLogprobs,
+    joined,
+    prompt_logprobs,
+    raise_failed,
+    text_entries,
+    usage,
+)
+from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
+from tirage.server.visit import Ticket
+from tirage.text import Tokenizer, open_detokenizer
+
+router = APIRouter(tags=["openai"])
+KIND = "text_completion"
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    """Completions of one or more prompts, as JSON or as a stream."""
+    desk, body = desk_of(request), await read_json(request)
+    asked = read_request(COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
+    calls = calls_of(asked, desk)
+    visit = await admitted(calls, asked, desk, request, prompt="prompt")
+    head, headers = new_head("cmpl", visit, desk), headers_of(asked)
+    texts = Texts(asked, desk.llm.tokenizer)
+    if asked.own["stream"]:
+        return sse.Stream(visit, CompletionSpeaker(head, asked, visit.tickets, texts), headers=headers)
+
+    def answer(results: Sequence[Completion]) -> dict[str, Any]:
+        raise_failed(results)
+        pairs = zip(results, visit.tickets, strict=True)
+        choices = [choice for result, ticket in pairs for choice in texts.choices(result, ticket)]
+        numbered = [{"index": index, **choice} for index, choice in enumerate(choices)]
+        return head.of(KIND, numbered, usage=usage(results), **extras_of(asked, visit))
+
+    return sse.Answer(visit, answer, headers=headers)
+
+
+def calls_of(asked: Asked, desk: Desk) -> list[Call]:
+    """A call for every prompt."""
+    params = asked.params
+    stream, echo = asked.own["stream"], asked.own["echo"]
+    if stream and params.best_of is not None and params.best_of > params.n:
+        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
+    if echo and params.logprobs is not None and params.prompt_logprobs is None:
+        params = params.replace(prompt_logprobs=params.logprobs)
+    params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
+    adapter = adapter_of(asked, desk)
+    return [
+        Call(prompt=Prompt(adapter=adapter, **prompt), params=params, echo=echo)
+        for prompt in read_prompts(asked.own["prompt"])
+    ]
+
+
+def read_prompts(prompt: Any) -> list[dict[str, Any]]:
+    """The prompts of the field: a text, ids, or a list of either, as arguments of Prompt."""
+    many = prompt if is_many(prompt) else [prompt]
+    found = [read_prompt(each) for each in many]
+    if None in found:
+        place = f"[{found.index(None)}]" if many is prompt else ""
+        raise DialectError(
+            f"prompt must be a text, a list of texts, a list of token ids or a list of such lists, got {shown(prompt)}",
+            f"prompt{place}",
+        )
+    return [each for each in found if each is not None]
+
+
+def is_many(prompt: Any) -> bool:
+    """True for a list of texts or of lists."""
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
+
+
+def read_prompt(prompt: Any) -> dict[str, Any] | None:
+    """One prompt as an argument of Prompt; None for what is no prompt."""
+    if isinstance(prompt, str):
+        return {"text": prompt}
+    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+        return {"token_ids": prompt}
+    return None
+
+
+class Texts:
+    """Choices of completions: their text, with the prompt where it is echoed, and their logprobs."""
+
+    def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
+        self._asked, self._tokenizer = asked, tokenizer
+        wanted = asked.params.logprobs
+        as_id = asked.own["return_tokens_as_token_ids"]
+        self._logprobs = None if wanted is None else TextLogprobs(wanted, as_id=as_id)
+
+    def choices(self, completion: Completion, ticket: Ticket) -> Iterable[dict[str, Any]]:
+        """The choices of one prompt, without their index."""
+        echo = self.echo(ticket)
+        included = self._asked.params.include_stop_str_in_output
+        for sample in completion.samples:
+            logprobs = None
+            if self._logprobs is not None:
+                before = self.echoed(completion.prompt_logprobs, ticket, echo)
+                entries = text_entries(sample, included=included)
+                logprobs = joined(before, self._logprobs.output(entries, start=len(echo)))
+            more = self.ids(sample.token_ids, completion.prompt_token_ids)
+            if self._asked.params.prompt_logprobs is not None:
+                more = {**more, "prompt_logprobs": prompt_logprobs(completion.prompt_logprobs)}
+            yield {"text": echo + sample.text, "logprobs": logprobs, "finish_reason": sample.finish_reason, **more}
+
+    def echo(self, ticket: Ticket) -> str:
+        """The text of the prompt, where it is to be echoed."""
+        if not self._asked.own["echo"]:
+            return ""
+        given = ticket.call.prompt
+        if given is not None and given.text is not None:
+            return given.text
+        return self._tokenizer.decode(ticket.request.prompt_ids)
+
+    def echoed(self, entries: Sequence[LogprobEntry | None] | None, ticket: Ticket, echo: str) -> dict[str, Any] | None:
+        """The logprobs of an echoed prompt."""
+        if self._logprobs is None or not self._asked.own["echo"]:
+            return None
+        ids = ticket.request.prompt_ids
+        return self._logprobs.prompt(ids, entries or [None] * len(ids), self._spelled(ids, len(echo)))
+
+    def output(self, entries: Sequence[LogprobEntry], start: int) -> dict[str, Any] | None:
+        """The logprobs of new text."""
+        return None if self._logprobs is None else self._logprobs.output(entries, start=start)
+
+    def ids(self, drawn: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
+        """The token ids, where they were asked for."""
+        if not self._asked.own["return_token_ids"]:
+            return {}
+        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt)}
+
+    def _spelled(self, ids: Sequence[int], length: int) -> list[tuple[str, int]]:
+        """Every token's own text, and where it starts in the prompt's."""
+        detokenizer = open_detokenizer(self._tokenizer)
+        spelled, place = [], 0
+        for token in ids:
+            own, new = self._tokenizer.token_bytes(token).decode("utf-8", "replace"), detokenizer.push(token)
+            # A text that begins with a word has dropped the space that its first token has.
+            own = new if place == 0 and own == f" {new}" else own
+            spelled.append((own, min(place, length)))
+            place += len(new)
+        return spelled
+
+
+class CompletionSpeaker(ChunkSpeaker):
+    """Chunks of text completions."""
+
+    kind = KIND
+
+    def __init__(self, head: Head, asked: Asked, tickets: Sequence[Ticket], texts: Texts) -> None:
+        super().__init__(head, asked, tickets)
+        self._texts = texts
+        self._starts: dict[int, int] = {}
+        self._molds: dict[int, Mold] = {}
+
+    def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
+        """The echoed prompt with its logprobs."""
+        echo = self._texts.echo(choice.ticket)
+        self._starts[choice.index] = len(echo)
+        logprobs = self._texts.echoed(choice.ticket.request.prompt_logprobs, choice.ticket, echo)
+        return [{**worded(echo), "logprobs": logprobs}] if echo else []
+
+    def plain(self, choice: Choice, text: str) -> sse.Event | None:
+        own = self._asked.own
+        if not text or self._asked.stream_options["continuous_usage_stats"] or own["return_token_ids"]:
+            return None
+        if choice.index not in self._molds:
+            self._molds[choice.index] = Mold(self.chunk(choice, worded(Mold.hole())))
+        return self._molds[choice.index].fill(text)
+
+    def parts(
+        self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
+    ) -> Iterable[dict[str, Any]]:
+        if not text and not entries and not self._asked.own["return_token_ids"]:
+            return []
+        logprobs = self._texts.output(entries, self._starts[choice.index])
+        return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, choice.ticket.request.prompt_ids)}]
+
+    def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        return [{**worded(""), "finish_reason": delta.finish_reason}]
+
+
+def worded(text: str) -> dict[str, Any]:
+    """A choice with a text alone."""
+    return {"text": text, "logprobs": None, "finish_reason": None}

@@ -1,0 +1,59 @@
+"""Stopping requests, and what only the operator may do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from tirage.server.asking import admin_of, check_names, desk_of, options_of, read_json, tenant_of
+from tirage.server.errors import Refusal
+from tirage.server.options import check_limit
+
+router = APIRouter(tags=["control"])
+admin_router = APIRouter(tags=["control"])
+
+
+@router.post("/abort_request")
+async def abort_request(request: Request) -> Response:
+    """Stops the requests with exactly this `rid` (or these) that came with the same key; says which there were.
+
+    `abort_all` stops everyone's, and needs the admin key.
+    """
+    desk, body = desk_of(request), await read_json(request)
+    check_names(body, ("rid", "abort_all"))
+    if not isinstance(body.get("abort_all", False), bool):
+        raise Refusal(400, "abort_all must be true or false", param="abort_all")
+    if body.get("abort_all"):
+        check_admin(request)
+        return JSONResponse({"aborted": desk.abort_all(), "not_found": []})
+    names, tenant = names_of(body.get("rid"), request), tenant_of(request)
+    aborted = [name for name in names if desk.abort(name, tenant=tenant)]
+    return JSONResponse({"aborted": aborted, "not_found": [name for name in names if name not in aborted]})
+
+
+@admin_router.post("/flush_cache")
+async def flush_cache(request: Request) -> Response:
+    """Drops the prefixes kept for later requests. Needs the admin key."""
+    check_admin(request)
+    await asyncio.to_thread(desk_of(request).llm.engine.flush)
+    return JSONResponse({"success": True})
+
+
+def names_of(rid: Any, request: Request) -> list[str]:
+    """The names in a body's `rid`."""
+    names = [rid] if isinstance(rid, str) else rid
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise Refusal(400, "rid must be a non-empty text, or a list of them", param="rid")
+    limits = options_of(request).limits
+    check_limit(limits, "max_prompts", len(names), "rid")
+    check_limit(limits, "max_rid", max(len(name) for name in names), "rid")
+    return names
+
+
+def check_admin(request: Request) -> None:
+    """Refusal 403 without the admin key."""
+    if not admin_of(request):
+        raise Refusal(403, "this needs the admin key; the operator sets it with --admin-key")

@@ -1,0 +1,224 @@
+"""`/generate`: SGLang's native route, as its clients know it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from tirage.dialects.table import DialectError
+from tirage.engine import Completion, Delta, LogprobEntry
+from tirage.errors import GrammarError, ParamsError
+from tirage.server.asking import desk_of, options_of, read_json, tenant_of
+from tirage.server.desk import Call, Desk, Ticket, Visit
+from tirage.server.errors import Refusal, envelope, of_stop
+from tirage.server.routes.sglang_request import GENERATE, Ask, Body, read_body
+from tirage.server.routes.sglang_shapes import Scores, closing, entry_of, finish, meta_of
+from tirage.server.sse import Answer, Stream
+from tirage.text import Tokenizer
+
+router = APIRouter(tags=["SGLang"])
+
+_THEIRS = {
+    "prompt token ids": "input_ids",
+    "prompt embeds": "input_embeds",
+    "prompt images": "image_data",
+    "prompt audio": "audio_data",
+    "prompt adapter": "lora_path",
+    "adapter": "lora_path",
+    "logprob_token_ids": "token_ids_logprob",
+    "logprobs": "top_logprobs_num",
+    "prompt_logprobs": "top_logprobs_num",
+    "prompt": "text",
+}
+"""What the engine calls a field, and what SGLang's clients call it."""
+
+
+@router.api_route("/generate", methods=["POST", "PUT"])
+async def generate(request: Request) -> Response:
+    """One entry per prompt and sample, or their growth as server-sent events."""
+    desk, plain = desk_of(request), await read_json(request)
+    body = read_body(plain, options_of(request), lenient=lenient(request))
+    await check_starts(desk, body)
+    calls = [call_of(ask) for ask in body.asks]
+    try:
+        visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
+    except GrammarError as error:
+        raise grammar_refusal(error) from None
+    except DialectError:
+        raise
+    except ParamsError as error:
+        raise translated(error, body) from None
+    check_room(visit, body)
+    headers = {"x-tirage-ignored-fields": ", ".join(body.ignored)} if body.ignored else None
+    spell = speller(desk.llm.tokenizer)
+    if body.stream:
+        return Stream(visit, Chunks(visit, body, spell), headers=headers)
+    return Answer(visit, lambda completions: answer(visit.tickets, body, completions, spell), headers=headers)
+
+
+def lenient(request: Request) -> bool:
+    """Whether unknown fields are ignored: by the operator's choice or the request's."""
+    return options_of(request).ignore_unknown_fields or request.headers.get("x-tirage-unknown-fields") == "ignore"
+
+
+def call_of(ask: Ask) -> Call:
+    return Call(prompt=ask.prompt, params=ask.params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
+
+
+def speller(tokenizer: Tokenizer) -> Any:
+    """A function from a token id to the token's own text."""
+    return lambda token: tokenizer.token_bytes(token).decode("utf-8", "replace")
+
+
+async def check_starts(desk: Desk, body: Body) -> None:
+    """DialectError for prompt log-probabilities that begin after the prompt, or that have no tokens to speak of."""
+    for ask in body.asks:
+        if ask.start is None:
+            continue
+        if ask.prompt.embeds is not None:
+            raise DialectError(
+                "logprob_start_len must be -1 for input_embeds, whose prompt has no tokens; leave it out",
+                "logprob_start_len",
+            )
+        if ask.start and not ask.prompt.images and not ask.prompt.audio:
+            ids = ask.prompt.token_ids
+            length = len(
+                ids if ids is not None else await asyncio.to_thread(desk.llm.tokenizer.encode, ask.prompt.text)
+            )
+            if ask.start > length:
+                raise DialectError(
+                    f"logprob_start_len must be at most the prompt's {length} tokens, got {ask.start}",
+                    "logprob_start_len",
+                )
+
+
+def check_room(visit: Visit, body: Body) -> None:
+    """DialectError when the context has no room for the tokens that a request itself asks for."""
+    for ticket, ask in zip(visit.tickets, body.asks, strict=True):
+        wanted = ticket.request.params.max_tokens
+        if ask.limited and wanted is not None and wanted > ticket.request.limit:
+            visit.abort()
+            place = f"{ask.where}max_new_tokens"
+            raise DialectError(
+                f"{place} must be at most {ticket.request.limit}, what the prompt of {ticket.request.inputs.length} "
+                f"tokens leaves of the model's context, got {wanted}; ask for fewer or shorten the prompt",
+                place,
+            )
+
+
+def translated(error: ParamsError, body: Body) -> DialectError:
+    """The engine's error in the words of this route."""
+    message = str(error)
+    for ours, theirs in _THEIRS.items():
+        if re.match(rf"{ours}\b(?!_)", message):
+            if theirs == "text" and body.asks[0].prompt.token_ids is not None:
+                theirs = "input_ids"
+            return DialectError(theirs + message[len(ours) :], theirs)
+    return GENERATE.translated(error, "sampling_params.")
+
+
+_CONSTRAINTS = {"json": "json_schema", "grammar": "ebnf"}
+
+
+def grammar_refusal(error: GrammarError) -> Refusal:
+    """The refusal of a constraint that cannot be enforced, with the name of its field."""
+    word, space, rest = str(error).partition(" ")
+    name = _CONSTRAINTS.get(word, word)
+    known = name in GENERATE.entries
+    param = f"sampling_params.{name}" if known else None
+    return Refusal(400, f"{name}{space}{rest}", param=param, code="invalid_grammar")
+
+
+def answer(tickets: Sequence[Ticket], body: Body, completions: Sequence[Completion], spell: Any) -> Any:
+    """The entries of all prompts in order, one after another for each sample; a single one stands alone.
+
+    When nothing came of the whole request, it is refused with the reason of the first.
+    """
+    asked = list(zip(tickets, body.asks, completions, strict=True))
+    samples = [sample for _, ask, completion in asked for sample in completion.samples[: ask.answers]]
+    if all(sample.finish_reason == "error" for sample in samples):
+        raise of_stop(samples[0].stop)
+    entries = [
+        entry_of(ticket, ask, body, completion, sample, spell)
+        for ticket, ask, completion in asked
+        for sample in completion.samples[: ask.answers]
+    ]
+    return entries if body.listed else entries[0]
+
+
+class Growth:
+    """One sample of a stream: what has come of it, and how much of that the client has seen."""
+
+    def __init__(self) -> None:
+        self.text, self.token_ids = "", list[int]()
+        self.entries: list[LogprobEntry] = []
+        self.seen = (0, 0)
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.entries += delta.logprobs or ()
+
+    def take(self, *, new: bool) -> tuple[str, list[int], list[LogprobEntry]]:
+        """Text, tokens and entries for the next chunk: all so far, or what is new."""
+        chars, tokens = self.seen if new else (0, 0)
+        self.seen = (len(self.text), len(self.token_ids))
+        return self.text[chars:], self.token_ids[tokens:], self.entries[tokens:]
+
+
+class Chunks:
+    """Words a stream as SGLang does: each event is an entry with all the text so far, or with what is new."""
+
+    def __init__(self, visit: Visit, body: Body, spell: Any) -> None:
+        self._tickets, self._body, self._spell = visit.tickets, body, spell
+        self._growth: dict[tuple[int, int], Growth] = {}
+        self._before = [sum(ask.answers for ask in body.asks[:number]) for number in range(len(body.asks))]
+
+    def begin(self) -> Iterable[Mapping[str, Any]]:
+        return ()
+
+    def end(self) -> Iterable[Mapping[str, Any]]:
+        return ()
+
+    def say(self, number: int, delta: Delta) -> Iterator[Mapping[str, Any]]:
+        ask = self._body.asks[number]
+        if ask.beams is not None:
+            if delta.completion is not None and delta.finish_reason is not None:
+                yield self._whole(number, delta.completion)
+            return
+        growth = self._growth.setdefault((number, delta.index), Growth())
+        growth.add(delta)
+        fresh = len(growth.token_ids) - growth.seen[1]
+        if delta.finish_reason is not None or fresh >= ask.interval:
+            yield self._chunk(number, ask, growth, delta)
+
+    def _chunk(self, number: int, ask: Ask, growth: Growth, delta: Delta) -> dict[str, Any]:
+        body, ticket = self._body, self._tickets[number]
+        text, ids, entries = growth.take(new=body.delta)
+        meta = meta_of(ticket, ask, delta.index, len(growth.token_ids))
+        meta["finish_reason"] = finish(delta.finish_reason, delta.stop, growth.token_ids)
+        if ask.logprobs:
+            prompt = ticket.request.prompt_logprobs or ()
+            first = ticket.request.prompt_ids[0] if ticket.request.prompt_ids else None
+            meta |= Scores(ask, body, self._spell).lists(prompt, first, entries)
+        chunk: dict[str, Any] = {"text": text, "output_ids": ids, "meta_info": meta}
+        if body.listed:
+            chunk["index"] = self._before[number] + delta.index
+        if body.prompt_ids:
+            chunk["prompt_token_ids"] = list(ticket.request.prompt_ids)
+        if delta.finish_reason is not None:
+            completion = ticket.request.completion()
+            meta |= closing(completion, completion.samples[delta.index], started=completion.timings.total_s)
+        if delta.finish_reason == "error":
+            chunk |= envelope(of_stop(delta.stop))
+        return chunk
+
+    def _whole(self, number: int, completion: Completion) -> dict[str, Any]:
+        ask, ticket = self._body.asks[number], self._tickets[number]
+        found = entry_of(ticket, ask, self._body, completion, completion.samples[0], self._spell)
+        return {**found, "index": self._before[number]} if self._body.listed else found

@@ -1,0 +1,43 @@
+"""The models that a server has: one, and its adapters, which requests choose by name as if they were models."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from tirage.server.asking import desk_of, options_of
+from tirage.server.desk import Desk
+from tirage.server.errors import Refusal
+
+router = APIRouter(tags=["openai"])
+_STARTED = int(time.time())
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    """The list of models."""
+    return JSONResponse({"object": "list", "data": list(listed(desk_of(request)).values())})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, request: Request) -> Response:
+    """One model; 404 for a name that the server does not have."""
+    found = listed(desk_of(request)).get(name)
+    if found is None:
+        known = options_of(request).model_name
+        raise Refusal(404, f"model must be one of this server's, got {name!r:.80}; use {known!r}", param="model")
+    return JSONResponse(found)
+
+
+def listed(desk: Desk) -> dict[str, dict[str, Any]]:
+    """The models by name."""
+    names = [desk.options.model_name, *adapters_of(desk)]
+    return {name: {"id": name, "object": "model", "created": _STARTED, "owned_by": "tirage"} for name in names}
+
+
+def adapters_of(desk: Desk) -> list[str]:
+    """The names of the adapters that the server was started with."""
+    return [each.partition("=")[0] for each in desk.options.lora]

@@ -1,0 +1,81 @@
+"""What the answers of OpenAI's two routes have in common: ids, adapters, extras that were asked for, headers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+
+from tirage.errors import GrammarError, ParamsError
+from tirage.server import errors
+from tirage.server.asking import options_of, tenant_of
+from tirage.server.desk import Call, Desk
+from tirage.server.errors import Refusal
+from tirage.server.routes.models import adapters_of
+from tirage.server.routes.openai_request import Asked
+from tirage.server.routes.openai_shapes import Head
+from tirage.server.visit import Visit
+
+
+def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
+    """The beginning of an answer; its id is random and the server's own."""
+    name = desk.options.model_name
+    digest = hashlib.sha256(f"{name} {desk.llm.model.vocab_size} {desk.llm.model.max_length}".encode()).hexdigest()
+    return Head(
+        id=f"{kind}-{visit.tickets[0].id}", created=int(time.time()), model=name, fingerprint=f"fp_{digest[:10]}"
+    )
+
+
+def adapter_of(asked: Asked, desk: Desk) -> str | None:
+    """The adapter whose name was given as the model's."""
+    name = asked.own["model"]
+    return name if name in adapters_of(desk) else None
+
+
+async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Request, *, prompt: str) -> Visit:
+    """The running calls; a refusal names the field that the client sent. `prompt` is that of the prompt."""
+    options = {"tenant": tenant_of(request), "route": request.scope["path"], "rid": asked.rid}
+    try:
+        return await desk.admit(calls, stream=asked.own["stream"], **options)
+    except (ParamsError, GrammarError) as error:
+        raise spelled(error, asked, prompt) from error
+
+
+def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Refusal:
+    """The refusal of an error that speaks of our parameters, with the client's name of the one at fault."""
+    refusal = errors.of(error)
+    place = refusal.param or ""
+    name = place.partition("[")[0]
+    if isinstance(error, GrammarError):
+        name, place = "guided_decoding", "tools" if asked.own.get("tools") else place
+    found = next((theirs for theirs, ours in asked.sources.items() if name in ours), None)
+    if found is not None:
+        place = found + (f"[{place.partition('[')[2]}" if "[" in place else "")
+    too_long = name == "prompt" and "must hold at most" in refusal.message
+    code = "context_length_exceeded" if too_long else refusal.code
+    param = prompt if name == "prompt" else place or None
+    return Refusal(refusal.status, refusal.message, param=param, code=code)
+
+
+def is_lenient(request: Request) -> bool:
+    """Whether unknown fields are to be ignored, by the operator's or the client's wish."""
+    asked = request.headers.get("x-tirage-unknown-fields", "").strip().lower() == "ignore"
+    return asked or options_of(request).ignore_unknown_fields
+
+
+def headers_of(asked: Asked) -> dict[str, str]:
+    """The header that names the fields which were ignored."""
+    if not asked.ignored:
+        return {}
+    names = ", ".join(str(name).encode("ascii", "replace").decode() for name in asked.ignored)
+    return {"x-tirage-ignored-fields": "".join(c if c.isprintable() else "?" for c in names)[:1000]}
+
+
+def extras_of(asked: Asked, visit: Visit) -> dict[str, Any]:
+    """What the answer holds besides OpenAI's keys because the request asked for it."""
+    if not asked.own["return_effective_params"]:
+        return {}
+    return {"effective_params": [ticket.request.params.to_dict() for ticket in visit.tickets]}

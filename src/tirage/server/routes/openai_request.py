@@ -1,0 +1,208 @@
+"""What OpenAI's two routes read: OpenAI's fields, and besides them vLLM's, FastDeploy's and our own.
+
+The sampling fields are those of the dialects. FastDeploy's defaults hold where one of its sampling methods was chosen,
+by the request or by the operator; otherwise OpenAI's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tirage.dialects import Dialect, DialectError, join, same
+from tirage.dialects.fastdeploy import EXTRAS, fastdeploy_defaults, preset_of
+from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT
+from tirage.dialects.own import OWN
+from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
+from tirage.dialects.vllm import VLLM
+from tirage.llm import LLM
+from tirage.params import SamplingParams
+from tirage.params.rules import Bool, Int, shown
+from tirage.params.updates import ADOPTED
+from tirage.server.options import Options
+from tirage.server.routes import fields
+from tirage.server.routes.fields import Field, only, table
+
+_STREAM_OPTIONS = table([
+    Field("include_usage", Bool(), False, "end with a chunk without choices that holds the usage"),
+    Field("continuous_usage_stats", Bool(), False, "every chunk holds the usage so far (vLLM)"),
+    Field("include_obfuscation", only(False, because="nothing is added to hide lengths"), False),
+])
+
+_COMMON = (
+    Field("model", fields.ANY_TEXT, None, "any name, or an adapter's; this server has one model"),
+    Field("stream", Bool(), False, "answer with server-sent events"),
+    Field("stream_options", fields.ANY_OBJECT, None, "options of a stream"),
+    Field("user", fields.SHORT_TEXT, None, "noted by nobody; accepted because clients send it"),
+    Field("return_token_ids", Bool(), False, "the answer holds the token ids (vLLM, FastDeploy)"),
+    Field("return_effective_params", Bool(), False, "the answer holds the parameters in force"),
+    Field("rid", fields.SHORT_TEXT, None, "the client's name for the request, for /abort_request"),
+    Field("request_id", fields.SHORT_TEXT, None, "the same (vLLM)"),
+    Field("priority", only(0, because="all requests wait in one queue"), 0),
+    Field("add_special_tokens", only(True, because="send token ids for a prompt without them"), True),
+    Field("return_tokens_as_token_ids", Bool(), False, "logprobs spell tokens as token_id:N (vLLM)"),
+    Field("service_tier", only("auto", "default", because="there is one tier"), None),
+    Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
+    Field("collect_metrics", only(False, because="GET /metrics has them"), False),
+)
+
+COMPLETION_FIELDS = table([
+    *_COMMON,
+    Field("prompt", fields.ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
+    Field("echo", Bool(), False, "the text begins with the prompt"),
+    Field("suffix", only("", because="the model does not fill in the middle"), None),
+])
+
+CHAT_FIELDS = table([
+    *_COMMON,
+    Field("messages", fields.ANY_LIST, None, "the conversation"),
+    Field("prompt_token_ids", fields.ANY_LIST, None, "token ids instead of messages (FastDeploy)"),
+    Field("tools", fields.ANYTHING, None, "functions that the model may call"),
+    Field("tool_choice", fields.ANYTHING, None, "none, auto, required, or one function"),
+    Field("parallel_tool_calls", fields.ANYTHING, None, "whether there may be several calls"),
+    Field("chat_template_kwargs", fields.ANY_OBJECT, None, "variables of the chat template"),
+    Field("enable_thinking", Bool(), None, "a variable of the chat template (FastDeploy)"),
+    Field("reasoning_effort", fields.SHORT_TEXT, None, "a variable of the chat template"),
+    Field("chat_template", only(because="templates come from the operator, by --chat-template"), None),
+    Field("disable_chat_template", only(False, because="/v1/completions takes a plain prompt"), False),
+    Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
+    Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
+    Field("modalities", only(["text"], because="the model answers in text"), None),
+    Field("metadata", fields.ANY_OBJECT, None, "noted by nobody; accepted because clients send it"),
+    Field("store", only(False, because="nothing is stored"), False),
+    Field("safety_identifier", fields.SHORT_TEXT, None, "noted by nobody"),
+    Field("prompt_cache_key", fields.SHORT_TEXT, None, "prefixes are shared within a key already"),
+    Field("functions", only(because="use tools"), None),
+    Field("function_call", only(because="use tool_choice"), None),
+    *(Field(name, only(because="the model has no such output or tool"), None) for name in ("audio", "prediction")),
+    *(Field(name, only(because="the model has no such option"), None) for name in ("web_search_options", "verbosity")),
+    Field("reasoning_max_tokens", only(because="use a logits processor of the operator's"), None),
+])
+
+_SGLANG_EXTRAS = Dialect.of("SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS])
+_MORE = (
+    Dialect.of("vLLM", "vllm", [same("prompt_logprobs", rule=Int(low=0, high=20, optional=True))]),
+    VLLM.without("max_tokens", "logprobs", "n", "seed", "top_k"),
+    EXTRAS,
+    _SGLANG_EXTRAS,
+    OWN,
+)
+_LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=Int(low=0, high=20, optional=True))])
+_RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A route's own fields and, for each of the two sets of defaults, the table of its sampling fields."""
+
+    name: str
+    fields: Mapping[str, Field]
+    openai: Dialect
+    fastdeploy: Dialect
+    adopts_defaults: bool
+
+
+CHAT = Route(
+    name="chat completions",
+    fields=CHAT_FIELDS,
+    openai=join("chat completions", OPENAI, *_MORE),
+    fastdeploy=join("chat completions", EXTRAS, OPENAI, *_MORE),
+    adopts_defaults=True,
+)
+_COMPLETIONS = (_LOGPROBS, OPENAI_COMPLETIONS, _RESPONSE_FORMAT)
+COMPLETIONS = Route(
+    name="completions",
+    fields=COMPLETION_FIELDS,
+    openai=join("completions", OPENAI_COMPLETIONS.without("logprobs"), *_COMPLETIONS, *_MORE),
+    fastdeploy=join("completions", EXTRAS, *_COMPLETIONS, *_MORE),
+    adopts_defaults=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request as it was understood: the route's own fields, the sampling parameters, and what was ignored."""
+
+    own: Mapping[str, Any]
+    stream_options: Mapping[str, Any]
+    params: SamplingParams
+    fastdeploy: bool
+    ignored: Sequence[str]
+    sources: Mapping[str, Sequence[str]]
+    """For each sampling field that was sent, which of our parameters it sets."""
+
+    @property
+    def rid(self) -> str | None:
+        """The client's name for the request."""
+        return self.own["rid"] or self.own["request_id"]
+
+
+def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: LLM, *, lenient: bool) -> Asked:
+    """The request that a body is; DialectError with the name of a field that breaks its rule."""
+    flat = with_extra_body(body)
+    own = fields.read_fields(route.fields, flat)
+    sampling = {name: value for name, value in flat.items() if name not in route.fields}
+    method = sampling.get("sampling_method")
+    fastdeploy = method is not None or options.sampling_method is not None
+    dialect = route.fastdeploy if fastdeploy else route.openai
+    reading = dialect.read(
+        sampling,
+        defaults=defaults_of(route, options, llm, fastdeploy=fastdeploy),
+        known=tuple(route.fields),
+        lenient=lenient,
+    )
+    return Asked(
+        own=own,
+        stream_options=read_stream_options(own),
+        params=clipped(reading.params, llm) if fastdeploy else reading.params,
+        fastdeploy=fastdeploy,
+        ignored=reading.ignored,
+        sources={name: dialect.entries[name].ours for name in reading.given},
+    )
+
+
+def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body with the fields of a literal `extra_body` beside its own, as clients of OpenAI's send them."""
+    extra = body.get("extra_body")
+    if extra is None:
+        return {name: value for name, value in body.items() if name != "extra_body"}
+    if not isinstance(extra, Mapping):
+        raise DialectError(f"extra_body must be an object, got {shown(extra)}; leave it out", "extra_body")
+    twice = next((name for name in extra if name in body), None)
+    if twice is not None:
+        raise DialectError(f"{twice} must be given once, got it in extra_body too; leave one out", str(twice))
+    return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
+
+
+def read_stream_options(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a stream; DialectError where there is none."""
+    given = own["stream_options"]
+    if given is not None and not own["stream"]:
+        raise DialectError("stream_options must go with stream=true; leave them out", "stream_options")
+    for name in given or {}:
+        if name not in _STREAM_OPTIONS:
+            raise DialectError(f"stream_options must hold known names, got {shown(name)}", "stream_options")
+    return fields.read_fields(_STREAM_OPTIONS, given or {})
+
+
+def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -> dict[str, Any]:
+    """Our parameters where the request is silent: the model's own for a chat, FastDeploy's where it is chosen."""
+    found = model_defaults(llm) if route.adopts_defaults else {}
+    if fastdeploy:
+        found |= fastdeploy_defaults(llm.generation_config)
+        found["semantics"] = preset_of(options.sampling_method or "base")
+    return found
+
+
+def model_defaults(llm: LLM) -> dict[str, Any]:
+    """The sampling parameters of the model's generation config."""
+    adopted = SamplingParams().update_with_generation_config(llm.generation_config, adopt_sampling=True)
+    neutral = SamplingParams()
+    values = {name: getattr(adopted, name) for name in ADOPTED}
+    return {name: value for name, value in values.items() if value != getattr(neutral, name)}
+
+
+def clipped(params: SamplingParams, llm: LLM) -> SamplingParams:
+    """The parameters with a `top_k` above the vocabulary cut to it, as FastDeploy does."""
+    return params.replace(top_k=min(params.top_k, llm.model.vocab_size))

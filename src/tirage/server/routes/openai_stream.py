@@ -1,0 +1,154 @@
+"""Streams of OpenAI's two routes: chunks of one choice each, the end of each choice, then maybe the usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tirage.engine import Completion, Delta
+from tirage.engine.completion import LogprobEntry
+from tirage.server import errors, sse
+from tirage.server.routes.openai_request import Asked
+from tirage.server.routes.openai_shapes import Head, shown_entries, usage
+from tirage.server.visit import Ticket
+from tirage.text import Stop
+
+
+class Choice:
+    """A choice as its deltas come: what was shown, and what waits to be shown together.
+
+    `index` is its place among the choices of the answer.
+    """
+
+    def __init__(self, index: int, ticket: Ticket) -> None:
+        self.index, self.ticket = index, ticket
+        self.text, self.ids, self.entries = "", list[int](), list[LogprobEntry]()
+        self.length, self.drawn, self.begun = 0, 0, False
+
+    def add(self, delta: Delta) -> None:
+        """Takes a delta."""
+        self.text += delta.text
+        self.ids += delta.token_ids
+        self.entries += delta.logprobs or ()
+        self.length += len(delta.text)
+        self.drawn += len(delta.token_ids)
+
+    def take(self, stop: Stop | None) -> tuple[str, list[int], Sequence[LogprobEntry]]:
+        """The text, ids and logprobs that wait; at the end without those of a stop that the text leaves out."""
+        included = self.ticket.call.params.include_stop_str_in_output
+        taken = self.text, self.ids, shown_entries(self.entries, stop, self.length, included=included)
+        self.text, self.ids, self.entries = "", [], []
+        return taken
+
+
+class ChunkSpeaker:
+    """Words a stream; a subclass says what the choice of a chunk looks like.
+
+    A sample that fails ends without a finish reason; when all others have ended, an error is the last event.
+    """
+
+    kind: str
+
+    def __init__(self, head: Head, asked: Asked, tickets: Sequence[Ticket]) -> None:
+        self._head, self._asked, self._tickets = head, asked, tickets
+        self._choices: dict[tuple[int, int], Choice] = {}
+        self._completions: dict[int, Completion] = {}
+        self._failed: errors.Refusal | None = None
+        for number, ticket in enumerate(tickets):
+            for index in range(ticket.call.params.n):
+                self._choices[number, index] = Choice(len(self._choices), ticket)
+
+    def begin(self) -> Iterable[sse.Event]:
+        """The first chunk of every choice."""
+        for choice in self._choices.values():
+            for first in self.first(choice):
+                yield self.chunk(choice, first)
+
+    def say(self, number: int, delta: Delta) -> Iterator[sse.Event]:
+        """The chunks of a delta."""
+        choice = self._choices[number, delta.index]
+        choice.add(delta)
+        if delta.completion is not None:
+            self._completions[number] = delta.completion
+        if not choice.begun:
+            choice.begun = True
+            for part in self.lead(choice):
+                yield self.chunk(choice, part)
+        if delta.finish_reason is None and len(choice.ids) < self._asked.own["max_streaming_response_tokens"]:
+            return
+        text, ids, entries = choice.take(delta.stop)
+        event = None if entries or delta.finish_reason else self.plain(choice, text)
+        if event is not None:
+            yield event
+        else:
+            for part in self.parts(choice, text, ids, entries):
+                yield self.chunk(choice, part)
+        if delta.finish_reason in {"error", "abort"}:
+            self._failed = errors.of_stop(delta.stop)
+        elif delta.finish_reason is not None:
+            for part in self.last(choice, delta):
+                yield self.chunk(choice, part)
+
+    def end(self) -> Iterator[sse.Event]:
+        """The error of a sample that failed, or the usage where it was asked for."""
+        if self._failed is not None:
+            yield errors.envelope(self._failed)
+        elif self._asked.stream_options["include_usage"]:
+            counted = usage([self._completions[number] for number in range(len(self._tickets))])
+            yield self._head.of(self.kind, [], usage=counted)
+
+    def chunk(self, choice: Choice, part: dict[str, Any]) -> dict[str, Any]:
+        """A chunk with that choice."""
+        ready = {"index": choice.index, **part}
+        if self._asked.stream_options["continuous_usage_stats"]:
+            return self._head.of(self.kind, [ready], usage=self._usage_so_far())
+        more = {"usage": None} if self._asked.stream_options["include_usage"] else {}
+        return self._head.of(self.kind, [ready], **more)
+
+    def _usage_so_far(self) -> dict[str, int]:
+        prompt = sum(ticket.request.inputs.length for ticket in self._tickets)
+        drawn = sum(choice.drawn for choice in self._choices.values())
+        return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
+
+    # What a route says of its choices.
+
+    def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
+        """Choices that are there before anything is read."""
+        return ()
+
+    def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
+        """Choices before the first new text, when the prompt has been read."""
+        return ()
+
+    def plain(self, choice: Choice, text: str) -> sse.Event | None:
+        """The chunk of a text alone as JSON made ahead; None when it must be made part by part."""
+        return None
+
+    def parts(
+        self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
+    ) -> Iterable[dict[str, Any]]:
+        """Choices that hold new text."""
+        raise NotImplementedError
+
+    def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        """Choices that end one."""
+        raise NotImplementedError
+
+
+class Mold:
+    """A chunk made ahead, into which only a text is put: most chunks of a stream differ in nothing else."""
+
+    _HOLE = "\ue000tirage\ue001"
+
+    def __init__(self, chunk: dict[str, Any]) -> None:
+        before, _, after = sse.dump(chunk).partition(sse.dump(self._HOLE))
+        self._before, self._after = before, after
+
+    @classmethod
+    def hole(cls) -> str:
+        """What stands for the text in the chunk."""
+        return cls._HOLE
+
+    def fill(self, text: str) -> bytes:
+        """The chunk with that text."""
+        return self._before + sse.dump(text) + self._after

@@ -1,0 +1,121 @@
+"""What a load balancer and an operator look at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+import tirage
+from tirage.engine import Prompt
+from tirage.params import SamplingParams
+from tirage.processors import processor_names
+from tirage.semantics import PRESETS
+from tirage.server.asking import desk_of, options_of, tenant_of
+from tirage.server.desk import Call
+from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
+
+SECRET = frozenset({"api_key", "admin_key"})
+"""Settings that no route shows."""
+_PROBE_S = 5.0
+
+router = APIRouter(tags=["status"])
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """200 when the model answers; 503 until then, and when its loop has work and makes no progress."""
+    state = request.app.state.health
+    return JSONResponse({"status": state.phase}, status_code=200 if state.alive else 503)
+
+
+@router.get("/health_generate")
+async def health_generate(request: Request) -> Response:
+    """200 when the model has drawn a token just now, or is busy and making progress."""
+    desk, state = desk_of(request), request.app.state.health
+    if not desk.llm.engine.progress().busy:
+        params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        call = Call(prompt=Prompt(token_ids=[0]), params=params)
+        try:
+            async with (
+                asyncio.timeout(_PROBE_S),
+                await desk.admit([call], tenant=tenant_of(request), route="/health_generate") as visit,
+            ):
+                await visit.completions()
+        except TimeoutError:
+            return JSONResponse({"status": "stalled"}, status_code=503)
+    return JSONResponse({"status": state.phase}, status_code=200 if state.alive else 503)
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 when a request would be taken now; 503 while loading, draining, or with a full queue."""
+    state, desk = request.app.state.health, request.app.state.desk
+    phase = "full" if state.phase == "ready" and desk is not None and desk.full else state.phase
+    return JSONResponse({"status": phase}, status_code=200 if phase == "ready" else 503)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Counters and histograms in Prometheus' text form."""
+    return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The version of tirage."""
+    return JSONResponse({"version": tirage.__version__})
+
+
+@router.get("/model_info")
+@router.get("/get_model_info")
+async def model_info(request: Request) -> Response:
+    """What the model is, with SGLang's names for what SGLang tells."""
+    desk, options = desk_of(request), options_of(request)
+    llm = desk.llm
+    return JSONResponse({
+        "model_path": options.model_name,
+        "tokenizer_path": options.model_name,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "vocab_size": llm.model.vocab_size,
+        "max_model_len": llm.model.max_length,
+        "eos_token_ids": eos_ids(llm.generation_config.get("eos_token_id")),
+        "has_chat_template": not llm.chat_template.is_plain,
+        "generation_config": {
+            k: v for k, v in llm.generation_config.items() if isinstance(v, (int, float, list, bool))
+        },
+        "adapters": [text.partition("=")[0] for text in options.lora],
+        "logits_processors": list(processor_names()),
+        "semantics": list(PRESETS),
+    })
+
+
+@router.get("/server_info")
+@router.get("/get_server_info")
+async def server_info(request: Request) -> Response:
+    """The version, the settings without their secrets, and what the engine is doing."""
+    desk, options = desk_of(request), options_of(request)
+    settings: dict[str, Any] = {name: plain(getattr(options, name)) for name in OPTION_FLAGS if name not in SECRET}
+    settings |= {name: getattr(options.limits, name) for name in LIMIT_FLAGS}
+    settings["model"] = options.model_name
+    settings["lora"] = [text.partition("=")[0] for text in options.lora]
+    for name in ("media_root", "chat_template"):
+        settings[name] = getattr(options, name) is not None
+    progress = desk.llm.engine.progress()
+    doing = {name: getattr(progress, name) for name in ("waiting", "reading", "running", "started", "completed")}
+    status = request.app.state.health.phase
+    return JSONResponse({"version": tirage.__version__, "status": status, **settings, "engine": doing})
+
+
+def eos_ids(value: Any) -> list[int]:
+    """One id, several or none, as a list."""
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,74 @@
+"""Text to tokens and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from tirage.engine import check_ids
+from tirage.server.asking import check_names, desk_of, read_json
+from tirage.server.desk import Desk
+from tirage.server.errors import Refusal
+from tirage.server.options import check_limit
+
+router = APIRouter(tags=["text"])
+
+
+@router.post("/tokenize")
+@router.post("/v1/tokenize")
+async def tokenize(request: Request) -> Response:
+    """The token ids of a text, `prompt` (or `text`, or `content`), or of each of a list of texts."""
+    desk, body = desk_of(request), await read_json(request)
+    check_names(body, ("model", "prompt", "text", "content", "add_special_tokens"))
+    texts = one_of(body, ("prompt", "text", "content"))
+    special = flag_of(body, "add_special_tokens", default=True)
+    if isinstance(texts, list):
+        check_limit(desk.options.limits, "max_prompts", len(texts), "prompt")
+    many = [checked_text(each, desk) for each in (texts if isinstance(texts, list) else [texts])]
+    ids = [await desk.apart(lambda t=text: desk.llm.tokenizer.encode(t, add_special_tokens=special)) for text in many]
+    counts = [len(each) for each in ids]
+    batch = isinstance(texts, list)
+    return JSONResponse({
+        "tokens": ids if batch else ids[0],
+        "count": counts if batch else counts[0],
+        "max_model_len": desk.llm.model.max_length,
+    })
+
+
+@router.post("/detokenize")
+@router.post("/v1/detokenize")
+async def detokenize(request: Request) -> Response:
+    """The text of token ids, under the names that the engines' clients know: `text`, `prompt` and `content`."""
+    desk, body = desk_of(request), await read_json(request)
+    check_names(body, ("model", "tokens", "skip_special_tokens"))
+    tokens, skip = body.get("tokens"), flag_of(body, "skip_special_tokens", default=True)
+    if not isinstance(tokens, list):
+        raise Refusal(400, "tokens must be a list of token ids", param="tokens")
+    ids = await desk.apart(check_ids, tokens, desk.llm.model.vocab_size)
+    text = await desk.apart(lambda: desk.llm.tokenizer.decode(ids, skip_special_tokens=skip))
+    return JSONResponse({"text": text, "prompt": text, "content": text})
+
+
+def one_of(body: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """The value of the one name that is given."""
+    given = [name for name in names if body.get(name) is not None]
+    if len(given) != 1:
+        raise Refusal(400, f"exactly one of {', '.join(names)} must be given, got {len(given)}", param=names[0])
+    return body[given[0]]
+
+
+def checked_text(text: Any, desk: Desk) -> str:
+    """A text that is worth tokenising."""
+    if not isinstance(text, str):
+        raise Refusal(400, f"prompt must be a text or a list of texts, got {type(text).__name__}", param="prompt")
+    return text
+
+
+def flag_of(body: dict[str, Any], name: str, *, default: bool) -> bool:
+    """A true-or-false field."""
+    value = body.get(name, default)
+    if not isinstance(value, bool):
+        raise Refusal(400, f"{name} must be true or false, got {value!r:.64}", param=name)
+    return value

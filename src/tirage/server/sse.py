@@ -1,0 +1,161 @@
+"""Answers that end early when their client leaves: event streams, and JSON that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fastapi.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from tirage.engine import Completion, Delta
+from tirage.server import errors
+from tirage.server.errors import Refusal
+from tirage.server.visit import Visit
+
+_log = logging.getLogger("tirage.server")
+# What a stream keeps for a client that reads slowly; beyond it the engine puts deltas together.
+_BUFFER_BYTES = 256 * 1024
+# Answers of more tokens than this are put into words in a thread.
+_LONG = 2000
+DONE = b"data: [DONE]\n\n"
+
+Event = Mapping[str, Any] | bytes
+"""An event of a stream: an object that is sent as JSON, or the JSON itself."""
+
+
+class Speaker(Protocol):
+    """How a route words a stream. An object of its own for every request."""
+
+    def begin(self) -> Iterable[Event]:
+        """Events before the first delta."""
+        ...
+
+    def say(self, number: int, delta: Delta) -> Iterable[Event]:
+        """Events for a delta of the ticket `number`."""
+        ...
+
+    def end(self) -> Iterable[Event]:
+        """Events after the last delta; `[DONE]` follows by itself."""
+        ...
+
+
+def dump(value: Any) -> bytes:
+    """Strict JSON; a number that JSON cannot write is a ValueError."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def frame(event: Event) -> bytes:
+    """An event as it goes over the wire."""
+    return b"data: " + (event if isinstance(event, bytes) else dump(event)) + b"\n\n"
+
+
+class Stream(Response):
+    """The events of a visit. What is ready together is written together; a client that leaves aborts the visit."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, visit: Visit, speaker: Speaker, *, headers: Mapping[str, str] | None = None) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
+        self._visit, self._speaker = visit, speaker
+        self._unsent, self._over = bytearray(), False
+        self._came, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._visit:
+            gone = asyncio.create_task(disconnected(receive))
+            pump = asyncio.create_task(self._pump())
+            writer = asyncio.create_task(self._write(send))
+            try:
+                await asyncio.wait({gone, writer}, return_when=asyncio.FIRST_COMPLETED)
+                if writer.done():
+                    writer.result()
+            finally:
+                for task in (gone, pump, writer):
+                    task.cancel()
+                await asyncio.gather(gone, pump, writer, return_exceptions=True)
+
+    async def _pump(self) -> None:
+        """Turns deltas into bytes, as long as the writer keeps up."""
+        try:
+            self._add(self._speaker.begin())
+            async for number, delta in self._visit.deltas():
+                self._add(self._speaker.say(number, delta))
+                if len(self._unsent) > _BUFFER_BYTES:
+                    self._room.clear()
+                    await self._room.wait()
+            self._add(self._speaker.end())
+        except Exception as error:
+            self._add([errors.envelope(errors.of(error))])
+        self._unsent += DONE
+        self._over = True
+        self._came.set()
+
+    def _add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._unsent += frame(event)
+            self._came.set()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        more = True
+        while more:
+            await self._came.wait()
+            self._came.clear()
+            body, self._unsent = bytes(self._unsent), bytearray()
+            more = not self._over
+            self._room.set()
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+class Answer(Response):
+    """A visit's completions as one JSON object, made by `make`; a client that leaves aborts the visit."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self,
+        visit: Visit,
+        make: Callable[[Sequence[Completion]], Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers(dict(headers or {}))
+        self._visit, self._make = visit, make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._visit:
+            gone = asyncio.create_task(disconnected(receive))
+            results = asyncio.create_task(self._visit.completions())
+            try:
+                await asyncio.wait({gone, results}, return_when=asyncio.FIRST_COMPLETED)
+                if results.done():
+                    await self._send(results.result(), scope, receive, send)
+            finally:
+                for task in (gone, results):
+                    task.cancel()
+                await asyncio.gather(gone, results, return_exceptions=True)
+
+    async def _send(self, completions: Sequence[Completion], scope: Scope, receive: Receive, send: Send) -> None:
+        if self._visit.reason == "timeout":
+            raise Refusal(504, "the request took too long; the operator can raise the limit with --request-timeout")
+        long = sum(one.usage.total_tokens for one in completions) > _LONG
+        body = await asyncio.to_thread(self._body, completions) if long else self._body(completions)
+        response = Response(body, headers=dict(self.headers), media_type=self.media_type)
+        await response(scope, receive, send)
+
+    def _body(self, completions: Sequence[Completion]) -> bytes:
+        return dump(self._make(completions))
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    message: Message = await receive()
+    while message["type"] != "http.disconnect":
+        message = await receive()

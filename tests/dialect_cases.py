@@ -1,0 +1,185 @@
+"""For every field of every dialect some values that differ from its default, and what must come with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tirage import dialects as d
+from tirage.dialects.fastdeploy import FASTDEPLOY
+from tirage.dialects.hf import HF, WARPERS
+from tirage.dialects.llamacpp import LLAMACPP
+from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS
+from tirage.dialects.sglang import SGLANG
+from tirage.dialects.table import Dialect
+from tirage.dialects.vllm import VLLM
+from tirage.params import SamplingParams
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TAG = '{"structures": [], "triggers": ["<a"]}'
+_COMMON: dict[str, list[Any]] = {
+    "n": [2, 7],
+    "presence_penalty": [0.5, -2],
+    "frequency_penalty": [2.0, -0.25],
+    "repetition_penalty": [1.2, 0.5],
+    "temperature": [0, 0.25, 2.0],
+    "top_p": [0.5, 0.125],
+    "top_k": [5, 1],
+    "min_p": [0.25, 1.0],
+    "seed": [7, 0, 2**31],
+    "stop": [["a", "b"], "end"],
+    "stop_token_ids": [[3], [0, 4]],
+    "stop_regex": ["[0-9]{3}", ["a+", "b|c"]],
+    "ignore_eos": [True],
+    "max_tokens": [5, 0],
+    "min_tokens": [2, 5],
+    "logprobs": [3, 0],
+    "prompt_logprobs": [0, 2],
+    "logprob_token_ids": [[1, 2]],
+    "detokenize": [False],
+    "skip_special_tokens": [False],
+    "spaces_between_special_tokens": [False],
+    "include_stop_str_in_output": [True],
+    "truncate_prompt_tokens": [9],
+    "bad_words": [["x", "yy"]],
+    "bad_words_token_ids": [[1, 2]],
+    "allowed_token_ids": [[1, 2, 3]],
+    "logit_bias": [{"3": 1.5, "4": -100}],
+    "json_schema": [SCHEMA],
+    "guided_json": [SCHEMA, '{"type": "integer"}'],
+    "guided_regex": ["a+b"],
+    "guided_choice": [["yes", "no"]],
+    "guided_grammar": ['root ::= "a"'],
+    "grammar": ['root ::= "a" | "b"'],
+    "regex": ["(France|England)"],
+    "ebnf": ['root ::= "Hello"'],
+    "structural_tag": [TAG],
+    "typical_p": [0.5],
+    "epsilon_cutoff": [0.125],
+    "eta_cutoff": [0.25],
+    "top_h": [0.5],
+    "no_repeat_ngram_size": [3],
+    "dry_multiplier": [0.8],
+    "dry_base": [2.0],
+    "dry_allowed_length": [4],
+    "dry_sequence_breakers": [["\n", ";"]],
+    "xtc_probability": [0.5],
+    "xtc_threshold": [0.25],
+    "dynatemp_range": [0.5],
+    "dynatemp_exponent": [2.0],
+    "response_format": [
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dialect with its two functions, values for its fields, and fields that others only go with."""
+
+    dialect: Dialect
+    read: Callable[[Any], SamplingParams]
+    write: Callable[..., Any]
+    own: dict[str, list[Any]]
+    needs: dict[str, dict[str, Any]]
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        return {name: self.own[name] if name in self.own else _COMMON[name] for name in self.dialect.entries}
+
+
+def _completions(data: Any) -> SamplingParams:
+    return d.from_openai(data, route="completions")
+
+
+def _to_completions(params: SamplingParams, **options: Any) -> Any:
+    return d.to_openai(params, route="completions", **options)
+
+
+_CHAT = {"logprobs": [True], "top_logprobs": [3], "max_completion_tokens": [5], "top_p": [0.5, 0]}
+_NEEDS_LOGPROBS = {"top_logprobs": {"logprobs": True}}
+
+CASES = {
+    "sglang": Case(
+        SGLANG,
+        d.from_sglang,
+        d.to_sglang,
+        {
+            "max_new_tokens": [5, 0, None],
+            "min_new_tokens": [3],
+            "sampling_seed": [7, -(2**63)],
+            "no_stop_trim": [True],
+            "json_schema": ['{"type": "integer"}', "$$ANY$$"],
+            "custom_params": [{"token_id": 5}],
+            "repetition_penalty": [2.0, 0.5],
+        },
+        {},
+    ),
+    "openai": Case(OPENAI, d.from_openai, d.to_openai, _CHAT, _NEEDS_LOGPROBS),
+    "completions": Case(OPENAI_COMPLETIONS, _completions, _to_completions, {"best_of": [2, 5], "top_p": [0.5, 0]}, {}),
+    "vllm": Case(
+        VLLM,
+        d.from_vllm,
+        d.to_vllm,
+        {
+            "max_tokens": [5, None],
+            "structured_outputs": [{"regex": "a+"}, {"json": SCHEMA, "disable_any_whitespace": True}],
+            "guided_json_object": [True],
+        },
+        {},
+    ),
+    "hf": Case(
+        HF,
+        d.from_hf,
+        d.to_hf,
+        {
+            "max_new_tokens": [5],
+            "min_new_tokens": [3],
+            "do_sample": [True],
+            "temperature": [0.5, 2.0],
+            "bad_words_ids": [[[1], [2, 3]]],
+            "sequence_bias": [[[[3], 1.5]], {(4,): -1.0}],
+            "num_return_sequences": [3],
+            "stop_strings": ["a", ["a", "b"]],
+            "eos_token_id": [3, [4, 5]],
+            "num_beams": [4],
+        },
+        {name: {"do_sample": True} for name in WARPERS},
+    ),
+    "fastdeploy": Case(
+        FASTDEPLOY,
+        d.from_fastdeploy,
+        d.to_fastdeploy,
+        {
+            **_CHAT,
+            "sampling_method": ["base_non_truncated", "air", "rejection"],
+            "top_p": [0.5, 1.0, 0],
+            "logits_processors_args": [{"logit_bias": {"5": 2.0}}],
+            "temp_scaled_logprobs": [True],
+            "top_p_normalized_logprobs": [True],
+        },
+        _NEEDS_LOGPROBS,
+    ),
+    "llamacpp": Case(
+        LLAMACPP,
+        d.from_llamacpp,
+        d.to_llamacpp,
+        {
+            "n_predict": [5, 0],
+            "temperature": [0, -1, 1.0],
+            "top_p": [0.5, 0],
+            "top_n_sigma": [1.5],
+            "repeat_penalty": [1.3],
+            "repeat_last_n": [-1, 5],
+            "dry_penalty_last_n": [20],
+            "seed": [7, 2**32 - 2],
+            "logit_bias": [[[3, 1.5], [4, False]], {"5": 1.0}],
+            "n_probs": [3],
+            "post_sampling_probs": [True],
+            "stop": [["a", "b"]],
+        },
+        {},
+    ),
+}

@@ -1,0 +1,118 @@
+"""Real `tirage serve` processes for tests: started once for each set of flags, stopped at the end of the run."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_S = 120.0
+SOURCES = Path(__file__).parents[1] / "src"
+
+
+class Server:
+    """`tirage serve` on a free port, ready when the `with` block begins.
+
+    `wait=False` returns as soon as it listens. `environ` adds to the environment; `folders` to the import path.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "tiny",
+        *flags: str,
+        wait: bool = True,
+        environ: Mapping[str, str] | None = None,
+        folders: tuple[Path, ...] = (),
+    ) -> None:
+        self._log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
+        path = os.pathsep.join(str(folder) for folder in (SOURCES, *folders))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags],
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environ or {})},
+        )
+        self.pid = self.process.pid
+        try:
+            self.url = self._address()
+            self.port = int(self.url.rpartition(":")[2])
+            if wait:
+                self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        """What it has written on stderr."""
+        return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
+
+    def wait_until_ready(self) -> None:
+        """Returns when the model answers."""
+        until(lambda: httpx.get(f"{self.url}/health", timeout=30).status_code == 200, self, "ready")
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        """A POST of JSON."""
+        return httpx.post(f"{self.url}{path}", json=body, timeout=60, **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        """A GET."""
+        return httpx.get(f"{self.url}{path}", timeout=60, **options)
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process."""
+        self.process.send_signal(number)
+
+    def stop(self, *, within: float = 45.0) -> int:
+        """Ends the process, gently at first; the exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def _address(self) -> str:
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = re.findall(r"listening on (http://[^\s\"]+)", self.log)
+            return bool(found)
+
+        until(look, self, "listening")
+        return found[0]
+
+
+def until(true: Any, server: Server, what: str) -> None:
+    """Waits for something about a server; AssertionError with its log when it ends or takes too long."""
+    deadline = time.monotonic() + START_S
+    while not true():
+        assert server.process.poll() is None, f"the server ended before it was {what}:\n{server.log}"
+        assert time.monotonic() < deadline, f"the server is not {what}:\n{server.log}"
+        time.sleep(0.05)
+
+
+@cache
+def shared(model: str | Path = "tiny", *flags: str) -> Server:
+    """A running server with these flags, one for the whole run; its users must leave it as they found it."""
+    server = Server(model, *flags)
+    atexit.register(server.stop)
+    return server

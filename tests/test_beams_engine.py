@@ -1,0 +1,151 @@
+"""Beam searches among other requests: their places, their ends, and texts that are empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from small_models import Script
+from small_tokenizers import Letters
+from small_torch import Numbers, build
+
+from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
+from tirage.models.huggingface import wrap_module
+
+EOS = ord("e")
+
+
+class Counted(Script):
+    """Notes how many rows each step has; any letter of a to d may follow."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("", **options)
+        self.steps: list[int] = []
+
+    def decode(self, token_ids: Sequence[int], caches: Sequence[list[int]]) -> NDArray[np.float32]:
+        self.steps.append(len(caches))
+        return super().decode(token_ids, caches)
+
+    def _logits(self, place: int) -> NDArray[np.float32]:
+        row = np.full(self.vocab_size, -np.inf, np.float32)
+        row[ord("a") : ord("e")] = np.random.default_rng(place).normal(size=4)
+        return row
+
+
+def counted(**options: Any) -> tuple[LLM, Counted]:
+    model = Counted()
+    return LLM(model, tokenizer=Letters(), **options), model
+
+
+def search(llm: LLM, width: int, tokens: int = 12, **sampling: Any) -> Completion:
+    return llm.beam_search("a", BeamSearchParams(beam_width=width, max_tokens=tokens), sampling=of(sampling))[0]
+
+
+def of(sampling: dict[str, Any]) -> SamplingParams | None:
+    return SamplingParams(**sampling) if sampling else None
+
+
+# Places.
+
+
+def test_searches_and_samples_share_the_places_and_none_is_exceeded() -> None:
+    llm, model = counted(max_running=5)
+    with llm:
+        beams = [llm.beam_request("a", BeamSearchParams(beam_width=w, max_tokens=9)) for w in (2, 3, 2, 4)]
+        texts = [llm.request("b", SamplingParams(temperature=0, max_tokens=7, n=n)) for n in (1, 3, 2)]
+        mixed = [beams[0], texts[0], beams[1], texts[1], beams[2], beams[3], texts[2]]
+        done = [handle.wait(60) for handle in llm.engine.submit_all(mixed, buffer=0)]
+        assert llm.engine.progress().running == 0
+    assert {one.finish_reason for one in done} == {"length"}
+    assert max(model.steps) == 5
+    alone, _ = counted()
+    with alone:
+        for request, one in zip(mixed, done, strict=True):
+            if request.beams is not None:
+                assert one.samples == search(alone, request.beams.beam_width, 9).samples
+
+
+def test_a_search_wider_than_all_places_runs_alone() -> None:
+    llm, model = counted(max_running=3)
+    with llm:
+        wide = llm.beam_request("a", BeamSearchParams(beam_width=8, max_tokens=6))
+        before, after = (llm.request("b", SamplingParams(temperature=0, max_tokens=4)) for _ in range(2))
+        done = [handle.wait(60) for handle in llm.engine.submit_all([before, wide, after], buffer=0)]
+    assert [len(one.samples) for one in done] == [1, 8, 1]
+    assert {count for count in model.steps if count > 3} <= {4, 8}
+    # The text before has ended when the search begins, and the one after begins when it has ended.
+    assert model.steps[:3] == [1, 1, 1]
+    assert model.steps[-3:] == [1, 1, 1]
+
+
+def test_an_aborted_search_gives_the_text_of_its_best_beam() -> None:
+    llm, _ = counted()
+    with llm:
+        handle = llm.engine.submit(llm.beam_request("a", BeamSearchParams(beam_width=2, max_tokens=900)))
+        while not handle.request.completion().timings.first_token_s:
+            llm.engine.call(lambda: None)
+        handle.abort()
+        done = handle.wait(60)
+        assert llm.engine.progress().aborted == 1
+    (sample,) = done.samples
+    assert (sample.finish_reason, 0 < len(sample.token_ids) < 900, sample.text != "") == ("abort", True, True)
+    assert sample.score == pytest.approx(sample.cumulative_logprob / len(sample.token_ids), abs=1e-5)
+
+
+def test_a_waiting_search_can_be_aborted() -> None:
+    llm, _ = counted(max_running=1)
+    with llm:
+        text = llm.engine.submit(llm.request("b", SamplingParams(temperature=0, max_tokens=900)))
+        waiting = llm.engine.submit(llm.beam_request("a", BeamSearchParams(beam_width=1, max_tokens=9)))
+        waiting.abort()
+        assert [(s.text, s.finish_reason) for s in waiting.wait(60).samples] == [("", "abort")]
+        text.abort()
+
+
+# Empty texts.
+
+
+class Ends(Counted):
+    """Likes to end at once."""
+
+    def _logits(self, place: int) -> NDArray[np.float32]:
+        row = super()._logits(place)
+        row[EOS] = 9.0
+        return row
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"logprobs": 2}, {"semantics": "hf"}], ids=repr)
+def test_a_best_text_that_is_empty_is_a_text(width: int, options: dict[str, Any]) -> None:
+    with LLM(Ends(), tokenizer=Letters(), generation_config={"eos_token_id": EOS}) as llm:
+        found = search(llm, width, **options)
+    first = found.samples[0]
+    assert (first.text, first.token_ids, first.finish_reason) == ("", (EOS,), "stop")
+    assert first.stop is not None
+    assert first.stop.kind == "eos"
+    assert len(found.samples) == width
+    assert found.text == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_text_of_a_real_model_is_the_best(stream: bool) -> None:
+    with LLM(wrap_module(build()), tokenizer=Numbers(), generation_config={"eos_token_id": 2}) as llm:
+        sampling = SamplingParams(logit_bias={2: 60.0})
+        request = llm.beam_request([5, 6, 7], BeamSearchParams(beam_width=3, max_tokens=8), sampling=sampling)
+        handle = llm.engine.submit(request)
+        completion = list(handle)[-1].completion if stream else handle.wait(60)
+    assert completion is not None
+    assert (completion.text, completion.token_ids, completion.finish_reason) == ("", (2,), "stop")
+
+
+def test_a_constraint_that_takes_the_empty_text_may_end_at_once() -> None:
+    with LLM("tiny") as llm:
+        sampling = SamplingParams(guided_decoding=GuidedDecodingParams(regex="(no)?"))
+        found = llm.beam_search("Once", BeamSearchParams(beam_width=4, max_tokens=5), sampling=sampling)[0]
+    texts = {sample.text for sample in found.samples}
+    assert texts <= {"", "no"}
+    assert {sample.grammar_complete for sample in found.samples} == {True}
+    assert {sample.finish_reason for sample in found.samples} == {"stop"}

@@ -1,0 +1,309 @@
+"""Other engines' request fields: each is read into something, refused by name, and written back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from dialect_cases import CASES, Case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tirage import GuidedDecodingParams, ParamsError, SamplingParams
+from tirage.dialects import DialectError, beams_from_sglang, from_fastdeploy, from_openai, from_sglang, to_sglang
+from tirage.dialects.fastdeploy import EXTRAS
+from tirage.dialects.openai import OPENAI
+from tirage.dialects.own import OWN
+from tirage.dialects.table import join, lost_fields
+from tirage.dialects.vllm import VLLM
+from tirage.params import FIELDS
+
+EVERY = [(name, field) for name, case in CASES.items() for field in case.dialect.entries]
+
+REFUSED_HERE = {("sglang", "custom_params"), ("hf", "num_beams")}
+"""Fields whose values can be said, but not by themselves."""
+
+
+@st.composite
+def requests(draw: st.DrawFn, case: Case) -> dict[str, Any]:
+    """A request of a dialect: some of its fields, with values that may not fit together."""
+    names = draw(st.lists(st.sampled_from(sorted(case.values)), unique=True, max_size=6))
+    found: dict[str, Any] = {}
+    for name in names:
+        found |= case.needs.get(name, {}) | {name: draw(st.sampled_from(case.values[name]))}
+    return found
+
+
+OURS: dict[str, list[Any]] = {
+    "temperature": [0, 0.5, 1.0],
+    "top_p": [0.5],
+    "top_k": [3],
+    "min_p": [0.25],
+    "typical_p": [0.5],
+    "repetition_penalty": [3.0, 1.25],
+    "frequency_penalty": [0.5],
+    "no_repeat_ngram_size": [2],
+    "stop": [["a"], ["a", "b", "c", "d", "e", "f"]],
+    "stop_pattern": ["a+"],
+    "max_tokens": [None, 5, 300],
+    "min_tokens": [3],
+    "logprobs": [0, 3, 30],
+    "logprobs_mode": ["sampled", "processed"],
+    "logit_bias": [{3: 1.0}, {3: -float("inf")}, {3: 1e6}],
+    "bad_words_token_ids": [[(1, 2)], [(3,)]],
+    "seed": [3, -1, -5],
+    "n": [3, 200],
+    "best_of": [300],
+    "dry_multiplier": [0.5],
+    "include_stop_str_in_output": [True],
+    "ignore_eos": [True],
+    "truncate_prompt_tokens": [4],
+    "close_grammar": [True],
+    "allowed_token_ids": [[1]],
+}
+
+
+@st.composite
+def parameters(draw: st.DrawFn) -> SamplingParams:
+    names = draw(st.lists(st.sampled_from(sorted(OURS)), unique=True, max_size=6))
+    return SamplingParams(**{name: draw(st.sampled_from(OURS[name])) for name in names})
+
+
+# --- fields ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "field"), EVERY)
+def test_every_field_changes_something_or_is_refused(name: str, field: str) -> None:
+    case = CASES[name]
+    beside = case.needs.get(field, {})
+    for value in case.values[field]:
+        if (name, field) in REFUSED_HERE:
+            with pytest.raises(DialectError, match=f"^{field} must"):
+                case.read({**beside, field: value})
+        else:
+            assert case.read({**beside, field: value}) != case.read(beside)
+
+
+@pytest.mark.parametrize(("name", "field"), EVERY)
+def test_a_value_of_the_wrong_kind_is_refused_with_their_name(name: str, field: str) -> None:
+    for wrong in (object(), [[[]]], {"": object()}):
+        with pytest.raises(DialectError) as caught:
+            CASES[name].read({**CASES[name].needs.get(field, {}), field: wrong})
+        assert str(caught.value).startswith(field)
+        assert str(caught.value.param).startswith(field)
+
+
+@pytest.mark.parametrize(("name", "field"), EVERY)
+def test_null_is_as_absent(name: str, field: str) -> None:
+    case = CASES[name]
+    entry = case.dialect.entries[field]
+    if entry.null is ...:
+        assert case.read({field: None}) == case.read({})
+    else:
+        assert case.read({field: None}).max_tokens is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_unknown_field_is_refused_with_the_nearest_name(name: str) -> None:
+    with pytest.raises(
+        DialectError, match=r"field must be a known name, got 'temprature'; did you mean 'temperature'\?"
+    ):
+        CASES[name].read({"temprature": 1})
+    with pytest.raises(DialectError, match="must be a mapping of fields, got 3"):
+        CASES[name].read(3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_field_the_engine_has_and_we_do_not_take_says_why(name: str) -> None:
+    for field, why in CASES[name].dialect.refused.items():
+        with pytest.raises(DialectError, match=f"^{field} must be left out") as caught:
+            CASES[name].read({field: 1})
+        assert why in str(caught.value)
+
+
+# --- both ways ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_what_was_read_is_written_and_read_again(name: str, data: st.DataObject) -> None:
+    case = CASES[name]
+    request = data.draw(requests(case))
+    try:
+        params = case.read(request)
+    except DialectError:
+        return
+    plain, lost = case.write(params, lossy=True)
+    again = case.read(json.loads(json.dumps(plain)))
+    assert lost == []
+    assert again.semantics == params.semantics
+    assert lost_fields(params, again) == []
+    assert case.write(again) == plain == case.write(params)
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=60)
+@given(params=parameters())
+def test_what_cannot_be_written_is_named_and_nothing_else_differs(name: str, params: SamplingParams) -> None:
+    case = CASES[name]
+    plain, lost = case.write(params, lossy=True)
+    assert lost_fields(params, case.read(plain)) == lost
+    if not lost:
+        assert case.write(params) == plain
+    else:
+        with pytest.raises(ParamsError, match=f"^{lost[0]} must be a value that .* can express"):
+            case.write(params)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_engines_own_defaults_are_written_as_nothing(name: str) -> None:
+    assert CASES[name].write(CASES[name].read({})) == {}
+
+
+def test_a_greedy_request_does_not_need_its_filters() -> None:
+    params = SamplingParams(temperature=0, top_p=0.5, typical_p=0.5, max_tokens=20)
+    assert CASES["hf"].write(params) == {}
+    assert CASES["openai"].write(params) == {"temperature": 0.0, "top_p": 0.5, "max_completion_tokens": 20}
+
+
+def test_a_schema_is_the_same_as_text_and_as_a_mapping() -> None:
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    params = SamplingParams(guided_decoding=GuidedDecodingParams(json=schema, backend="xgrammar"))
+    assert json.loads(to_sglang(params)["json_schema"]) == schema
+    text = SamplingParams(guided_decoding=GuidedDecodingParams(json=json.dumps(schema)))
+    assert CASES["openai"].write(text)["response_format"]["json_schema"]["schema"] == schema
+
+
+def test_only_parameters_are_written() -> None:
+    with pytest.raises(ParamsError, match="params must be a SamplingParams, got dict"):
+        to_sglang({"temperature": 0})  # pyright: ignore[reportArgumentType]
+
+
+# --- defaults and messages -----------------------------------------------------------------------------------------
+
+
+def test_each_engine_brings_its_defaults() -> None:
+    plain = {name: case.read({}) for name, case in CASES.items()}
+    assert {name: params.max_tokens for name, params in plain.items()} == {
+        "sglang": 128,
+        "openai": None,
+        "completions": 16,
+        "vllm": 16,
+        "hf": 20,
+        "fastdeploy": None,
+        "llamacpp": None,
+    }
+    assert (plain["fastdeploy"].top_p, plain["fastdeploy"].min_tokens) == (0.7, 1)
+    assert from_fastdeploy({}, generation_config={"top_p": 0.9}).top_p == 0.9
+    assert from_fastdeploy({"top_p": 1.0}, generation_config={"top_p": 0.9}).top_p == 1.0
+    assert (plain["llamacpp"].temperature, plain["llamacpp"].top_k) == (0.8, 40)
+    assert (plain["hf"].temperature, CASES["hf"].read({"do_sample": True}).top_k) == (0.0, 50)
+    assert plain["sglang"].semantics == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message", "param"),
+    [
+        ({"max_new_tokens": -1}, "max_new_tokens must be an integer >= 0 or None, got -1", "max_new_tokens"),
+        ({"min_new_tokens": 200}, "min_new_tokens must be <= max_new_tokens, which is 128, got 200", "min_new_tokens"),
+        ({"top_p": 0}, r"top_p must be in \(0, 1\], got 0", "top_p"),
+        ({"top_k": -2}, "top_k must be an integer >= 0 or -1 or None, got -2", "top_k"),
+        ({"repetition_penalty": 2.5}, r"repetition_penalty must be in \(0, 2\], got 2.5", "repetition_penalty"),
+        ({"frequency_penalty": 2.5}, r"frequency_penalty must be in \[-2, 2\], got 2.5", "frequency_penalty"),
+        ({"temperature": -1}, "temperature must be 0 or in", "temperature"),
+        ({"temperature": float("nan")}, "temperature must be 0 or in .* got nan", "temperature"),
+        ({"temperature": True}, "temperature must be .* got True", "temperature"),
+        ({"max_new_tokens": 2.0}, "max_new_tokens must be an integer .* got 2.0", "max_new_tokens"),
+        ({"n": 0}, "n must be an integer >= 1, got 0", "n"),
+        ({"stop": [""]}, r"stop\[0\] must be a non-empty string", "stop[0]"),
+        ({"stop": ["a"] * 3 + [str(i) for i in range(40)]}, "stop must be at most 32 strings", "stop"),
+        ({"stop": "a" * 257}, r"stop\[0\] must be at most 256 characters", "stop[0]"),
+        ({"stop_token_ids": [1, -1]}, r"stop_token_ids\[1\] must be a token id", "stop_token_ids[1]"),
+        ({"stop_regex": "("}, "stop_regex must be a regular expression that compiles", "stop_regex"),
+        ({"stop_regex": ["a", "(?=b)"]}, r"stop_regex\[1\] must be", "stop_regex[1]"),
+        ({"stop_regex": "a" * 257}, "stop_regex must be at most 256 bytes", "stop_regex"),
+        ({"sampling_seed": 2**63}, "sampling_seed must be", "sampling_seed"),
+        ({"regex": "a", "ebnf": "b"}, "ebnf must not be given together with regex", "ebnf"),
+        ({"json_schema": {"type": "object"}}, "json_schema must be a JSON schema as a string", "json_schema"),
+        ({"logit_bias": {"a": 1}}, "logit_bias key 'a' must be a token id", "logit_bias key 'a'"),
+        ({"custom_params": {"a": 1}}, "custom_params must go with custom_logit_processor", "custom_params"),
+    ],
+)
+def test_errors_speak_of_their_names(request_: dict[str, Any], message: str, param: str) -> None:
+    with pytest.raises(DialectError, match=message) as caught:
+        from_sglang(request_)
+    assert caught.value.param == param
+
+
+def test_several_stop_patterns_are_one() -> None:
+    assert from_sglang({"stop_regex": ["a+", "b|c"]}).stop_pattern == "(?:a+)|(?:b|c)"
+    assert from_sglang({"stop_regex": []}).stop_pattern is None
+
+
+def test_an_empty_constraint_is_none() -> None:
+    for field in ("json_schema", "regex", "ebnf", "structural_tag"):
+        assert from_sglang({field: ""}).guided_decoding is None
+    with pytest.raises(DialectError, match="must not be given together"):
+        from_sglang({"regex": "a", "json_schema": ""})
+
+
+def test_a_beam_search_is_read_apart() -> None:
+    beams, rest = beams_from_sglang({"beam_width": 3, "max_new_tokens": 7, "ignore_eos": True})
+    assert beams is not None
+    assert (beams.beam_width, beams.max_tokens, beams.ignore_eos) == (3, 7, True)
+    assert rest == {"max_new_tokens": 7, "ignore_eos": True}
+    assert beams_from_sglang({"temperature": 0}) == (None, {"temperature": 0})
+    with pytest.raises(DialectError, match="beam_width must be an integer >= 1 or None, got 0"):
+        beams_from_sglang({"beam_width": 0})
+    with pytest.raises(DialectError, match="max_new_tokens must be a number with beam_width"):
+        beams_from_sglang({"beam_width": 2, "max_new_tokens": None})
+
+
+def test_openai_logprobs_come_in_two_fields() -> None:
+    assert from_openai({"logprobs": False}).logprobs is None
+    assert from_openai({"logprobs": True, "top_logprobs": 4}).logprobs == 4
+    with pytest.raises(DialectError, match="top_logprobs must go with logprobs=true"):
+        from_openai({"top_logprobs": 4})
+    with pytest.raises(DialectError, match="route must be one of chat, completions"):
+        from_openai({}, route="chats")  # pyright: ignore[reportArgumentType]
+
+
+# --- one table of several ------------------------------------------------------------------------------------------
+
+
+def test_joined_dialects_are_one() -> None:
+    both = join("OpenAI", OPENAI.without("logprobs", "top_logprobs"), VLLM, EXTRAS, OWN)
+    body = {"model": "x", "top_k": 4, "sampling_method": "air", "typical_p": 1.0}
+    reading = both.read(body, defaults={"max_tokens": None, "top_p": 0.7}, lenient=True)
+    assert reading.ignored == ("model",)
+    assert reading.given == {"top_k": 4, "sampling_method": "air", "typical_p": 1.0}
+    expected = SamplingParams(top_k=4, top_p=0.7, max_tokens=None, semantics="fastdeploy-air")
+    assert reading.params == expected
+    assert both.read({"top_p": 0.5}, defaults={"top_p": 0.7}).params.top_p == 0.5
+    assert both.preset == "openai"
+    with pytest.raises(DialectError, match="semantics must not be given together with sampling_method"):
+        both.read({"sampling_method": "air", "semantics": "vllm"})
+    with pytest.raises(DialectError, match="did you mean 'messages'"):
+        both.read({"mesages": []}, known=("messages",))
+
+
+def test_a_place_is_put_before_the_name() -> None:
+    with pytest.raises(DialectError) as caught:
+        CASES["sglang"].dialect.read({"top_p": 2}, where="sampling_params[1].")
+    assert caught.value.param == "sampling_params[1].top_p"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_schema_names_every_field(name: str) -> None:
+    schema = CASES[name].dialect.schema()
+    assert set(schema["properties"]) == set(CASES[name].dialect.entries)
+    assert json.loads(json.dumps(schema, allow_nan=False)) == schema
+    assert all(one["description"] for one in schema["properties"].values())
+
+
+def test_our_own_fields_are_all_there_but_those_that_routes_spell_themselves() -> None:
+    public = {name for name, spec in FIELDS.items() if spec.public}
+    assert set(OWN.entries) < public
+    assert {"semantics", "typical_p", "close_grammar", "xtc_probability"} <= set(OWN.entries)

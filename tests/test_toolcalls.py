@@ -1,0 +1,204 @@
+"""Calls of functions in text: every way a text is cut gives the same pieces; constraints for forced choices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tirage.errors import ParamsError
+from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, read_calls
+from tirage.server.routes.tools import Form, Tools, form_of, list_schema, read_tools
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TIME = {"type": "function", "function": {"name": "time"}}
+PARIS = ("weather", '{"city": "Paris"}')
+CALL = '{"name": "weather", "arguments": {"city": "Paris"}}'
+
+
+def tools(choice: Any = "auto", *, parallel: bool | None = None, form: Form = "hermes") -> Tools:
+    return read_tools([WEATHER, TIME], choice, parallel, form=form)
+
+
+def read(parser: Parser, *texts: str) -> tuple[str, list[tuple[str, str]]]:
+    """The content and the calls of a text that comes in pieces."""
+    content, calls = "", []
+    pieces = [piece for text in texts for piece in parser.feed(text)] + parser.finish()
+    for piece in pieces:
+        match piece:
+            case Content(text):
+                content += text
+            case Begun(index, _, name, arguments):
+                assert len(calls) == index
+                calls.append((name, arguments))
+            case Continued(index, arguments):
+                calls[index] = (calls[index][0], calls[index][1] + arguments)
+    return content, calls
+
+
+TEXTS: list[tuple[Form, str, str, list[tuple[str, str]]]] = [
+    ("hermes", "Just text, 1 < 2 <tool", "Just text, 1 < 2 <tool", []),
+    ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", [PARIS]),
+    ("hermes", f"Let me see.\n<tool_call>{CALL}</tool_call>\n", "Let me see.", [PARIS]),
+    ("hermes", f'<tool_call>{CALL}</tool_call>\n<tool_call>{{"name":"time"}}</tool_call>', "", [PARIS, ("time", "{}")]),
+    ("hermes", f"<tool_call>\n{CALL}", "", [PARIS]),
+    ("hermes", "<tool_call>{broken</tool_call> so", "<tool_call>{broken</tool_call> so", []),
+    ("hermes", '<tool_call>{"name": "other"}</tool_call>', '<tool_call>{"name": "other"}</tool_call>', []),
+    ("hermes", "  \n", "  \n", []),
+    ("mistral", f"[TOOL_CALLS][{CALL}]", "", [PARIS]),
+    ("mistral", f"[TOOL_CALLS] [{CALL}, {CALL}]", "", [PARIS, PARIS]),
+    ("mistral", 'Well [TOOL_CALLS]weather[ARGS]{"city": "Paris"}', "Well", [PARIS]),
+    ("mistral", 'weather{"city": "Paris"}', 'weather{"city": "Paris"}', []),
+    ("mistral", "[TOOL_CALLS]nothing", "[TOOL_CALLS]nothing", []),
+    ("llama3", '{"name": "weather", "parameters": {"city": "Paris"}}', "", [PARIS]),
+    ("llama3", f"<|python_tag|>{CALL}; {CALL}", "", [PARIS, PARIS]),
+    ("llama3", '{"name": "Ann"}', '{"name": "Ann"}', []),
+    ("llama3", f"Look: {CALL}", f"Look: {CALL}", []),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), TEXTS)
+def test_calls_are_told_apart_from_what_is_said(
+    form: Form, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    assert (content, calls) == read(tools(form=form).parser(), text)
+    assert (content, calls) == read(tools(form=form).parser(), *text)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(TEXTS),
+    st.lists(st.integers(0, 80), max_size=6).map(sorted),
+)
+def test_the_pieces_do_not_depend_on_how_the_text_is_cut(
+    case: tuple[Form, str, str, list[tuple[str, str]]], cuts: list[int]
+) -> None:
+    form, text, content, calls = case
+    pieces = [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert (content, calls) == read(tools(form=form).parser(), *pieces)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", CALL, "<", " ", "\n", "a"]), max_size=8))
+def test_any_text_is_content_or_calls_however_it_is_cut(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert read(tools().parser(), text) == read(tools().parser(), *text) == read(tools().parser(), *pieces)
+
+
+def test_without_parallel_calls_only_the_first_is_reported() -> None:
+    text = f"<tool_call>{CALL}</tool_call>" * 3
+    assert read(tools(parallel=False).parser(), text) == ("", [PARIS])
+
+
+def test_a_named_choice_makes_the_whole_text_arguments() -> None:
+    named = tools({"type": "function", "function": {"name": "weather"}})
+    assert read(named.parser(), '{"city"', ': "Paris"}') == ("", [PARIS])
+    assert read(named.parser()) == ("", [("weather", "")])
+    constraint = named.constraint()
+    assert constraint is not None
+    assert constraint.to_dict()["json"] == CITY
+
+
+def test_a_required_choice_is_a_list_of_calls() -> None:
+    required = tools("required")
+    text = '[{"name": "weather", "parameters": {"city": "Paris"}},\n{"name": "time", "parameters": {}}]'
+    assert read(required.parser(), *text) == ("", [PARIS, ("time", "{}")])
+    assert read(required.parser(), text[:-5]) == ("", [PARIS])
+    constraint = required.constraint()
+    assert constraint is not None
+    schema = json.loads(str(constraint.to_dict()["json"])) if isinstance(constraint.json, str) else constraint.json
+    jsonschema.validate(json.loads(text), schema)
+    for wrong in ("[]", '[{"name": "other", "parameters": {}}]', '[{"name": "weather", "parameters": {}}]'):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(json.loads(wrong), schema)
+
+
+def test_references_in_parameters_hold_inside_the_list() -> None:
+    place = {"$defs": {"P": {"type": "integer"}}, "type": "object", "properties": {"at": {"$ref": "#/$defs/P"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": place}}
+    schema = list_schema([WEATHER, tool], parallel=False)
+    jsonschema.validate([{"name": "f", "parameters": {"at": 3}}], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([{"name": "f", "parameters": {"at": "x"}}], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([{"name": "f", "parameters": {}}] * 2, schema)
+
+
+def test_a_strict_tool_binds_the_calls_that_a_model_makes_by_itself() -> None:
+    strict = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
+    constraint = read_tools([strict, TIME], "auto", None, form="hermes").constraint()
+    assert constraint is not None
+    assert constraint.structural_tag is not None
+    given = json.loads(constraint.structural_tag)
+    assert [tag["schema"] for tag in given["structures"]] == [CITY, {"type": "object"}]
+    with pytest.raises(ParamsError, match="tools must not be strict with tool_choice 'auto'"):
+        read_tools([strict], "auto", None, form="llama3").constraint()
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "names"),
+    [
+        (None, "auto", ["weather", "time"]),
+        ("none", "none", ["weather", "time"]),
+        ("required", "required", ["weather", "time"]),
+        ({"type": "function", "function": {"name": "time"}}, "named", ["time"]),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "time"}}]},
+            },
+            "required",
+            ["time"],
+        ),
+    ],
+)
+def test_every_choice_of_tools_is_read(choice: Any, mode: str, names: list[str]) -> None:
+    read = tools(choice)
+    assert (mode, names) == (read.mode, read.names)
+    assert (read.shown is None) == (mode == "none")
+
+
+@pytest.mark.parametrize(
+    ("given", "choice", "parallel", "message"),
+    [
+        ([], "auto", None, "tool_choice must go with tools"),
+        (None, {"type": "function"}, None, "tool_choice must go with tools"),
+        ([WEATHER], "any", None, 'tool_choice must be "none"'),
+        ([WEATHER], {"type": "function", "function": {"name": "f"}}, None, "must name one of the tools, got 'f'"),
+        (
+            [WEATHER],
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [3]}},
+            None,
+            "must allow tools",
+        ),
+        ([WEATHER], None, "yes", "parallel_tool_calls must be a bool"),
+    ],
+)
+def test_a_malformed_choice_is_refused_by_name(given: Any, choice: Any, parallel: Any, message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        read_tools(given, choice, parallel, form="hermes")
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("{{ tools }}<tool_call>", "hermes"),
+        ("{{ tools }}[TOOL_CALLS]", "mistral"),
+        ("{{ tools }}<|start_header_id|>", "llama3"),
+        ("{{ tools }}", "hermes"),
+        ("[TOOL_CALLS]", "hermes"),
+        ("", "hermes"),
+    ],
+)
+def test_the_form_of_calls_is_that_of_the_chat_template(template: str, form: str) -> None:
+    assert form == form_of(template)
+
+
+def test_what_is_no_list_of_calls_has_none() -> None:
+    assert read_calls("") == read_calls("[1]") == read_calls(f"{CALL} x") == read_calls("[" * 3000) == []
+    assert read_calls('{"name": "f", "arguments": "{\\"a\\": 1}"}') == [("f", '{"a": 1}')]
