@@ -35,6 +35,7 @@ vectors: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m tirage.params.reference docs/parameters.md
 	$(BIN)/python -m tirage.guided.reference docs/guided.md
+	$(BIN)/python -m tirage.server.reference docs/serving.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

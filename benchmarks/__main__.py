@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 QUESTIONS = (
-    "one_pass", "threads", "operators", "peers", "torch_peers", "guided", "cold_start", "engine", "readme",
+    "one_pass", "threads", "operators", "peers", "torch_peers", "guided", "cold_start", "engine", "server", "readme",
 )  # fmt: skip
 
 

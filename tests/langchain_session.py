@@ -1,4 +1,7 @@
-"""A session with a server through langchain-openai and litellm; prints one JSON line. Run by test_openai_clients.py."""
+"""A session with a server through langchain-openai and litellm; prints one JSON line.
+
+Run by tests/test_openai_clients.py in the interpreter that TIRAGE_TEST_CLIENTS_PYTHON names, which has both.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,11 @@ def connect(port: int, *, receive_buffer: int | None = None) -> socket.socket:
     if receive_buffer is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     made.settimeout(30)
-    made.connect(("127.0.0.1", port))
+    try:
+        made.connect(("127.0.0.1", port))
+    except OSError:
+        made.close()
+        raise
     return made
 
 

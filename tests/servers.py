@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-START_S = 120.0
+START_S = 300.0  # the first server on a machine compiles the kernels
 SOURCES = Path(__file__).parents[1] / "src"
 
 
@@ -35,6 +35,8 @@ class Server:
         environ: Mapping[str, str] | None = None,
         folders: tuple[Path, ...] = (),
     ) -> None:
+        # A new connection for every request, so that none is used just when the server closes it.
+        self._client = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
         self._log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
         path = os.pathsep.join(str(folder) for folder in (SOURCES, *folders))
         self.process = subprocess.Popen(
@@ -59,22 +61,37 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def metrics(self) -> dict[str, float]:
+        """The numbers of /metrics by their names, labels included."""
+        lines = (line.rpartition(" ") for line in self.get("/metrics").text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in lines}
+
+    def metric(self, name: str) -> float:
+        """One of them; 0.0 when it is not there."""
+        return self.metrics().get(name, 0.0)
+
     @property
     def log(self) -> str:
         """What it has written on stderr."""
+        if self._log.closed:
+            return self._written
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
     def wait_until_ready(self) -> None:
         """Returns when the model answers."""
-        until(lambda: httpx.get(f"{self.url}/health", timeout=30).status_code == 200, self, "ready")
+        until(lambda: self.get("/health").status_code == 200, self, "ready")
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Any request."""
+        return self._client.request(method, f"{self.url}{path}", **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """A POST of JSON."""
-        return httpx.post(f"{self.url}{path}", json=body, timeout=60, **options)
+        return self._client.post(f"{self.url}{path}", json=body, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """A GET."""
-        return httpx.get(f"{self.url}{path}", timeout=60, **options)
+        return self._client.get(f"{self.url}{path}", **options)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the process."""
@@ -89,6 +106,14 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+        finally:
+            self._written = self.log
+            self._log.close()
+            self._client.close()
+
+    def ended(self, *, within: float = 60.0) -> int:
+        """The exit status of a process that ends by itself."""
+        return self.process.wait(within)
 
     def _address(self) -> str:
         found: list[str] = []
@@ -99,6 +124,19 @@ class Server:
 
         until(look, self, "listening")
         return found[0]
+
+
+def slow_server(
+    *flags: str, step_s: float = 0.02, hang: Path | None = None, load: Path | None = None, **options: Any
+) -> Server:
+    """A server of the bundled model with slow steps, which hang while one file exists and begin after another."""
+    environ = {
+        "TIRAGE_TEST_STEP_S": str(step_s),
+        "TIRAGE_TEST_HANG": str(hang or ""),
+        "TIRAGE_TEST_LOAD": str(load or ""),
+    }
+    plugin = ("--logits-processor", "plain=slow_model:plain")
+    return Server("tiny", *plugin, *flags, environ=environ, folders=(Path(__file__).parent,), **options)
 
 
 def until(true: Any, server: Server, what: str) -> None:

@@ -445,6 +445,8 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers() -> None:
         ({"logit_bias": {"1536": 1}}, "logit_bias"),
         ({"bad_words_token_ids": [1622, 25062]}, "bad_words_token_ids"),
         ({"stop_token_ids": [1536]}, "stop_token_ids"),
+        ({"messages": None, "prompt_token_ids": [-1]}, "prompt_token_ids"),
+        ({"semantics": {"a": 1}}, "semantics"),
         (
             {
                 "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
@@ -472,3 +474,28 @@ def test_offsets_are_those_of_the_detokenizer() -> None:
         places.append(place)
         place += len(detokenizer.push(token))
     assert choice["logprobs"]["text_offset"] == places
+
+
+# Ends that are errors.
+
+DEAD_END = {"guided_regex": "[0-9]+", "allowed_token_ids": [300]}
+
+
+def test_a_text_that_cannot_go_on_is_an_error_and_not_free_text() -> None:
+    found = error("/v1/chat/completions", {"messages": USER, **DEAD_END})
+    assert found["code"] == "no_allowed_token"
+
+
+def test_an_error_is_the_last_event_of_a_stream() -> None:
+    for chunks in (stream_chat(**DEAD_END, n=2), stream_texts(**DEAD_END)):
+        assert [set(chunk) for chunk in chunks if "choices" not in chunk] == [{"error"}]
+        assert chunks[-1]["error"]["code"] == "no_allowed_token"
+        assert not any(choice["finish_reason"] for chunk in chunks[:-1] for choice in chunk["choices"])
+
+
+def test_a_stream_may_end_with_its_effective_parameters() -> None:
+    last = stream_chat(return_effective_params=True)[-1]
+    assert last["choices"] == []
+    [streamed], [whole] = last["effective_params"], chat(return_effective_params=True)["effective_params"]
+    assert streamed["params"].pop("output_kind") != whole["params"].pop("output_kind")
+    assert streamed == whole

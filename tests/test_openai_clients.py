@@ -14,6 +14,7 @@ import pytest
 from servers import Server, shared
 
 HERE = Path(__file__).parent
+CLIENTS = os.environ.get("TIRAGE_TEST_CLIENTS_PYTHON", "")
 OPENAI_3 = os.environ.get("TIRAGE_TEST_OPENAI3_PYTHON", "")
 
 
@@ -54,8 +55,9 @@ def test_the_official_client_of_the_next_version_works() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not CLIENTS, reason="TIRAGE_TEST_CLIENTS_PYTHON names no interpreter with these clients")
 def test_langchain_and_litellm_work() -> None:
-    found = session(sys.executable, "langchain_session.py", shared().url)
+    found = session(CLIENTS, "langchain_session.py", shared().url)
     assert found["langchain"] == {"same": True, "schema": True, "tools": True}
     assert found["litellm"] == {"openai": True, "hosted_vllm": True}
 

@@ -24,6 +24,23 @@ REQUIRED |= {"S80", "S81", "S82", "S83", "S84", "F17", "F74"}
 REQUIRED |= {"T11", *(f"T{number}" for number in range(13, 21))}
 """Hostile constraints: what has brought other servers down."""
 
+REQUIRED |= {"S100", "S101", "S102", "S103", "S104", "X15", "X17", "T5", "T48"}
+"""OpenAI's routes as SGLang serves them, and what their requests may not do."""
+FASTDEPLOY = ((1, 20), (21, 23), (30, 40), (50, 58), (60, 67), (70, 75))
+REQUIRED |= {f"F{number:02}" for n, m in FASTDEPLOY for number in range(n, m + 1)}
+"""FastDeploy's parameters, sampling methods, bad words, stops and answers."""
+SGLANG = ((10, 57), (60, 66), (70, 72), (85, 87), (90, 90))
+REQUIRED |= {f"S{number}" for n, m in SGLANG for number in range(n, m + 1)} | {f"S4{letter}" for letter in "ABCDEF"}
+"""SGLang's `/generate`: fields, parameters, log-probabilities, stops, answers, custom processors, beams."""
+
+SERVER = ((1, 5), (73, 76))
+REQUIRED |= {f"S{number:02}" for n, m in SERVER for number in range(n, m + 1)} | {"X08", "X09", "X10", "X14"}
+"""What stands around the routes of SGLang: health, errors, aborts; and the rules that all routes share."""
+
+THREATS = (3, 4, 31, 32, 33, 34, 35, 38, 39, 40, 41, 42, 43, 47, 49, 50, 51)
+REQUIRED |= {f"T{number}" for number in THREATS}
+"""Hostile input, faults and load."""
+
 
 def read(text: str) -> dict[str, list[str]]:
     """Row -> test ids, from the text of a table; a row given twice is an error."""

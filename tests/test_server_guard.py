@@ -34,7 +34,7 @@ def routes(server: Server, key: str = "chief") -> list[tuple[str, str]]:
 
 def ask(server: Server, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
     json = {"rid": "x"} if method != "GET" else None
-    return httpx.request(method, server.url + path, json=json, headers=headers, timeout=60)
+    return server.ask(method, path, json=json, headers=headers)
 
 
 # --- keys --------------------------------------------------------------------------------------------------------
@@ -151,11 +151,11 @@ def test_an_allowed_origin_gets_the_headers_that_browsers_ask_for() -> None:
         "https://page.example",
     )
     asked = {"origin": page, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-    before = httpx.options(f"{server.url}/tokenize", headers=asked, timeout=60)
+    before = server.ask("OPTIONS", "/tokenize", headers=asked)
     assert (before.status_code, before.headers["access-control-allow-origin"]) == (200, page)
     answer = server.post("/tokenize", TEXT, headers={"origin": page})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page)
-    other = httpx.options(f"{server.url}/tokenize", headers={**asked, "origin": "https://evil.example"}, timeout=60)
+    other = server.ask("OPTIONS", "/tokenize", headers={**asked, "origin": "https://evil.example"})
     assert other.status_code == 403
 
 
@@ -163,9 +163,7 @@ def test_an_allowed_origin_gets_the_headers_that_browsers_ask_for() -> None:
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"]
 )
 def test_a_body_of_another_type_is_a_415(kind: str) -> None:
-    answer = httpx.post(
-        f"{shared().url}/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind}, timeout=60
-    )
+    answer = shared().ask("POST", "/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]["message"]
 
@@ -174,9 +172,7 @@ def test_a_body_of_another_type_is_a_415(kind: str) -> None:
     "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
 )
 def test_json_in_utf_8_is_taken_however_it_is_spelt(kind: str) -> None:
-    answer = httpx.post(
-        f"{shared().url}/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind}, timeout=60
-    )
+    answer = shared().ask("POST", "/tokenize", content=b'{"prompt": "a"}', headers={"content-type": kind})
     assert answer.status_code == 200
 
 
@@ -256,9 +252,7 @@ def test_a_large_body_is_refused_before_it_is_sent() -> None:
 def test_deep_json_is_a_400() -> None:
     for depth in (1_000, 100_000):
         body = b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}"
-        answer = httpx.post(
-            f"{shared().url}/tokenize", content=body, headers={"content-type": "application/json"}, timeout=60
-        )
+        answer = shared().ask("POST", "/tokenize", content=body, headers={"content-type": "application/json"})
         assert answer.status_code == 400
 
 

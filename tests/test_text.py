@@ -204,3 +204,11 @@ def test_a_template_may_refuse_a_conversation() -> None:
 def test_malformed_messages_are_refused_by_name(messages: Any) -> None:
     with pytest.raises(ParamsError, match="messages"):
         ChatTemplate(FALLBACK).render(messages)
+
+
+@pytest.mark.parametrize("tokenizer", [FALLBACK, BYTE_LEVEL], ids=["fallback", "byte-level"])
+def test_a_long_text_has_the_ids_of_the_library(tokenizer: Tokenizer) -> None:
+    for text in ("", "naïve 😀 " * 300, "naïve 😀 " * 3000, " " * 9000):
+        for special in (True, False):
+            expected = tokenizer.raw.encode(text, add_special_tokens=special).ids
+            assert tokenizer.encode(text, add_special_tokens=special) == expected

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirage.errors import ParamsError
+from tirage.guided import BYTES, Compiler
+from tirage.params import GuidedDecodingParams
 from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, read_calls
 from tirage.server.routes.tools import Form, Tools, form_of, list_schema, read_tools
 
@@ -138,6 +140,31 @@ def test_a_strict_tool_binds_the_calls_that_a_model_makes_by_itself() -> None:
     assert [tag["schema"] for tag in given["structures"]] == [CITY, {"type": "object"}]
     with pytest.raises(ParamsError, match="tools must not be strict with tool_choice 'auto'"):
         read_tools([strict], "auto", None, form="llama3").constraint()
+
+
+def accepts(constraint: GuidedDecodingParams, text: str) -> bool:
+    """Whether the whole text satisfies the constraint."""
+    matcher = Compiler(BYTES).compile(constraint).matcher()
+    return all(matcher.accept(byte) for byte in text.encode()) and matcher.complete
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ('{"name": "weather", "arguments": {"city": "Paris"}}', True),
+        ('{"name": "weather", "arguments": {"city":"Paris"}}', True),
+        ('{"name": "time", "arguments": {"any": 1}}', True),
+        ('{"name": "weather", "arguments": {}}', False),
+        ('{"name": "weather", "arguments": {"city": 3}}', False),
+        ('{"name": "other", "arguments": {}}', False),
+    ],
+)
+def test_free_text_may_hold_only_calls_that_keep_their_schemas(arguments: str, kept: bool) -> None:
+    strict = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
+    constraint = read_tools([strict, TIME], "auto", None, form="hermes").constraint()
+    assert constraint is not None
+    assert accepts(constraint, "Just text, 1 < 2.")
+    assert kept == accepts(constraint, f"So: <tool_call>\n{arguments}\n</tool_call>")
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ class LLM:
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
         self.generation_config: dict[str, Any] = {}
+        self.folder: Path | None
         options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
         if isinstance(model, (str, Path)):
             self._open_folder(find_folder(model), tokenizer, backend, options)
@@ -109,7 +110,7 @@ class LLM:
         self.engine = Engine(self.model, self.tokenizer, max_running=max_running, max_waiting=max_waiting)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
-        self.model = open_model(folder, backend=backend, **options)
+        self.model, self.folder = open_model(folder, backend=backend, **options), folder
         settings = read_tokenizer_settings(folder)
         if tokenizer is None:
             tokenizer = load_tokenizer(folder / "tokenizer.json", settings)
@@ -123,7 +124,7 @@ class LLM:
             raise ModelError(f"model must be a name, a folder or a tirage.models.Model, got {model!r:.60}")
         if tokenizer is None:
             raise ModelError("tokenizer must be given with a Model object, got None; pass tokenizer=...")
-        self.model, self.tokenizer = model, wrap_tokenizer(tokenizer)
+        self.model, self.tokenizer, self.folder = model, wrap_tokenizer(tokenizer), None
         self._add_tokenizer_eos()
 
     def _add_tokenizer_eos(self) -> None:
@@ -223,13 +224,20 @@ class LLM:
         return explain(logits, request.params, tokenizer=self.tokenizer, history=[(ids, [])], mask=mask)
 
     def request(
-        self, prompt: AnyPrompt, params: SamplingParams | None = None, *, hidden_states: bool = False
+        self,
+        prompt: AnyPrompt,
+        params: SamplingParams | None = None,
+        *,
+        hidden_states: bool = False,
+        standalone: bool = False,
     ) -> Request:
         """A checked request for `engine.submit`, which gives finer control than `generate` and `stream`.
 
-        Parameters and errors are those of `generate`. A request is submitted once.
+        Parameters and errors are those of `generate`. A request is submitted once. The text of a `standalone` one does
+        not join the prompt's, as a chat's reply does not.
         """
-        return self._checked(self._open(prompt, self._resolve(params), hidden_states=hidden_states))
+        opened = self._open(prompt, self._resolve(params), hidden_states=hidden_states, standalone=standalone)
+        return self._checked(opened)
 
     def beam_request(
         self, prompt: AnyPrompt, params: BeamSearchParams, *, sampling: SamplingParams | None = None
@@ -315,6 +323,7 @@ class LLM:
         params: SamplingParams,
         *,
         hidden_states: bool = False,
+        standalone: bool = False,
         beams: BeamSearchParams | None = None,
     ) -> Request:
         given = as_prompt(prompt)
@@ -325,6 +334,7 @@ class LLM:
             ids,
             max_length=self.model.max_length,
             prompt=given.text,
+            context_ids=() if standalone else None,
             inputs=replace(inputs, adapter=given.adapter, salt=given.salt, hidden_states=hidden_states),
             constrained=self._constrain(params),
             cache_length=self.cache_length,

@@ -26,11 +26,13 @@ from tirage.server.media import MediaLoader, sampling_rate_of
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
+from tirage.server.replay import mark_of
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
+from tirage.warm import warmup
 
 T = TypeVar("T")
 # How long the end waits for a thread of the engine that hangs.
-_CLOSE_S = 5.0
+_CLOSE_S = 2.0
 _log = logging.getLogger("tirage.server")
 
 
@@ -47,9 +49,10 @@ def create_app(
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
-    for router in (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ())):
+    routers = (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ()))
+    for router in routers:
         app.include_router(router)
-    state.metrics.know_routes(frozenset(getattr(route, "path", "") for route in app.routes))
+    state.metrics.know_routes(path_of(route) for router in routers for route in router.routes)
     add_middleware(app)
     return app
 
@@ -59,7 +62,7 @@ def add_middleware(app: FastAPI) -> None:
     options, metrics = app.state.options, app.state.metrics
 
     def seen(scope: Scope, status: int, seconds: float) -> None:
-        metrics.answered(scope["path"], status, seconds)
+        metrics.answered(path_of(scope.get("route")), status, seconds)
         write_line(scope, status, seconds)
 
     app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key)
@@ -67,6 +70,11 @@ def add_middleware(app: FastAPI) -> None:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
     app.add_middleware(Guard, options=options, seen=seen)
+
+
+def path_of(route: Any) -> str:
+    """The path of a route as it was declared, such as `/v1/models/{name}`; empty for none."""
+    return getattr(route, "path", "")
 
 
 def write_line(scope: Scope, status: int, seconds: float) -> None:
@@ -103,7 +111,10 @@ async def load(app: FastAPI) -> None:
             state.llm = await apart(open_llm, state.options)
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
+        # The kernels could come later by themselves, but beside a busy engine that takes very long.
+        await apart(warmup)
         await apart(probe, state.llm)
+        mark = await apart(mark_of, state.llm, state.options.model_name)
     except Exception as error:
         state.health.enter("failed")
         known = error if isinstance(error, TirageError) else TirageError(f"the model cannot be loaded: {error!r}")
@@ -115,7 +126,7 @@ async def load(app: FastAPI) -> None:
     state.metrics.watch(progress)
     state.health.watch(progress)
     state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
-    state.desk = Desk(state.llm, state.options, metrics=state.metrics)
+    state.desk = Desk(state.llm, state.options, metrics=state.metrics, mark=mark)
     state.health.enter("ready")
     _log.info("ready: %s", state.options.model_name)
 

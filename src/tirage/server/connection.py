@@ -17,7 +17,7 @@ HEADERS = 100
 
 
 class HeadError(Exception):
-    """The head of a request is too large."""
+    """The head of a request is too large; the parser makes a refusal of it."""
 
 
 class Connection(HttpToolsProtocol):
@@ -27,7 +27,8 @@ class Connection(HttpToolsProtocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
-    _head_bytes = 0
+    # Bytes that came while a head was being read, and bytes of its headers so far.
+    _head_bytes = _parsed = 0
     _in_head = True
     _unsent = 0
 
@@ -48,11 +49,7 @@ class Connection(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-        try:
-            super().data_received(data)
-        except HeadError:
-            self._refuse(head_too_large())
-            return
+        super().data_received(data)
         if self._in_head and self._head_bytes > HEAD_BYTES:
             self._refuse(head_too_large())
         elif self._in_head and self._head_timer is None:
@@ -60,16 +57,18 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The answer to what is no HTTP, or to a head that is too large; the parser tells no more than that."""
-        too_large = self._head_bytes > HEAD_BYTES or len(self.headers or ()) > HEADERS
+        too_large = max(self._head_bytes, self._parsed) > HEAD_BYTES or len(self.headers or ()) > HEADERS
         self._refuse(head_too_large() if too_large else Refusal(400, "the request is not valid HTTP/1.1"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._parsed = 0
         self.scope["extensions"] = {"tirage.connection": self}  # type: ignore[typeddict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        if len(self.headers) > HEADERS or sum(len(n) + len(v) for n, v in self.headers[-1:]) > HEAD_BYTES:
+        self._parsed += len(name) + len(value)
+        if len(self.headers) > HEADERS or self._parsed > HEAD_BYTES:
             raise HeadError
 
     def on_headers_complete(self) -> None:
@@ -80,9 +79,6 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head, self._head_bytes = True, 0
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -19,6 +19,7 @@ from tirage.server import client, errors
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Limits, Options, check_limit
+from tirage.server.replay import Mark
 from tirage.server.visit import Ticket, Visit
 
 T = TypeVar("T")
@@ -60,8 +61,8 @@ class Arrival:
 class Desk:
     """Admits calls: checks their number, prepares them in a pool of threads, and hands them to the engine."""
 
-    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics) -> None:
-        self.llm, self.options, self.metrics = llm, options, metrics
+    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: Mark) -> None:
+        self.llm, self.options, self.metrics, self.mark = llm, options, metrics, mark
         self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="tirage-desk")
         self._arrivals: set[Arrival] = set()
         self._visits: set[Visit] = set()
@@ -86,7 +87,7 @@ class Desk:
         except UnavailableError:
             self.metrics.refused()
             raise
-        tickets = [Ticket.of(call, handle) for call, handle in zip(calls, handles, strict=True)]
+        tickets = [Ticket.of(call, handle, self.mark) for call, handle in zip(calls, handles, strict=True)]
         visit = Visit(tickets, tenant=tenant, rid=rid, over=self._over)
         self._visits.add(visit)
         visit.expire_after(self.options.limits.request_timeout)
@@ -190,6 +191,8 @@ def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
     prompt = dataclasses.replace(call.prompt, salt=tenant)
+    if call.beams is not None:
+        return llm.beam_request(prompt, call.beams, sampling=call.params)
     return llm.request(prompt, call.params, hidden_states=call.hidden_states)
 
 
@@ -211,8 +214,18 @@ def check_counts(calls: Sequence[Call], limits: Limits) -> None:
         for name in ("logprobs", "prompt_logprobs"):
             check_limit(limits, "max_top_logprobs", getattr(call.params, name) or 0, name)
         check_limit(limits, "max_rid", len(call.rid or ""), "rid")
+        check_lists(call.params, limits)
     total = sum(samples_of(call) for call in calls)
     check_limit(limits, "max_samples", total, "prompts times n")
+
+
+def check_lists(params: SamplingParams, limits: Limits) -> None:
+    """ParamsError for more stops, bad words or biases than the limits allow."""
+    check_limit(limits, "max_stop", len(params.stop), "stop strings")
+    check_limit(limits, "max_stop_chars", max(map(len, params.stop), default=0), "stop characters")
+    for name in ("bad_words", "bad_words_token_ids"):
+        check_limit(limits, "max_bad_words", len(getattr(params, name)), f"number of {name}")
+    check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
 
 
 def samples_of(call: Call) -> int:
@@ -220,14 +233,21 @@ def samples_of(call: Call) -> int:
     return call.beams.beam_width if call.beams is not None else call.params.best_of or call.params.n
 
 
+def characters(value: Any) -> int:
+    """The characters of all texts in a value, whose depth is that of a JSON body."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(characters(each) for pair in value.items() for each in pair)
+    return sum(map(characters, value)) if isinstance(value, (list, tuple)) else 0
+
+
 def check_length(call: Call, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
     most = limits.max_chars_per_token * llm.model.max_length
-    if call.prompt is not None:
-        length = len(call.prompt.text or "")
-    else:
-        length = sum(len(content) for m in call.messages or () if isinstance(content := m.get("content"), str))
-    if length > most and call.params.truncate_prompt_tokens is None:
+    length = characters([call.messages, call.template_args] if call.prompt is None else call.prompt.text)
+    # A prompt that will be truncated is tokenised as a whole all the same.
+    if length > most:
         raise errors.Refusal(
             400,
             f"prompt must hold at most {most} characters, got {length}; the operator can raise it with "

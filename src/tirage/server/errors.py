@@ -92,6 +92,8 @@ def of_stop(stop: Stop | None) -> Refusal:
         return Refusal(400, text or "the constraints left no token that could be drawn", code=kind)
     if kind == "non_finite_logits":
         return Refusal(500, "the model's logits were not finite numbers", code=kind)
+    if kind == "processor_failed":
+        return Refusal(500, "a custom logits processor failed; the server's log says more", code=kind)
     if kind == "abort":
         return Refusal(503, "the request was aborted", code="aborted")
     return Refusal(500, _UNKNOWN, code=kind)
@@ -106,7 +108,7 @@ def http_message(error: HTTPException) -> str:
 
 def subject(message: str) -> str | None:
     """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
-    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*) must ", message)
+    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*)(?: option| token ids| images| audio)? must ", message)
     return found[1] if found else None
 
 

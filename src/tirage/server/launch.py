@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import signal
@@ -23,7 +24,7 @@ from tirage.server.plugins import read_adapters
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and their clients are told; then connections are cut.
-_FAREWELL_S = 3.0
+_FAREWELL_S = 2.0
 
 
 class Loop(uvicorn.Server):
@@ -57,9 +58,9 @@ class Loop(uvicorn.Server):
 
 def serve(options: Options) -> int:
     """Serves until a signal; the exit status."""
-    set_up(options.log_format, options.log_level)
     check_early(options)
     listener = listen(options)
+    set_up(options.log_format, options.log_level)
     troubles: list[TirageError] = []
 
     def failed(error: TirageError) -> None:
@@ -69,6 +70,8 @@ def serve(options: Options) -> int:
     app = create_app(options, failed=failed)
     loop = Loop(config_of(app, options), app, options)
     _log.info("listening on %s", url_of(listener))
+    if not options.api_key and not is_loopback(options.host):
+        _log.warning("anyone who reaches %s may use the model; --api-key asks for a key", options.host)
     loop.run(sockets=[listener])
     if troubles:
         raise troubles[0]
@@ -125,6 +128,14 @@ def listen(options: Options) -> socket.socket:
         raise TirageError(f"{address} cannot be used: {reason}; choose another --port, or 0 for any") from error
     listener.listen(1024)
     return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def url_of(listener: socket.socket) -> str:

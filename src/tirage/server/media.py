@@ -251,7 +251,7 @@ class MediaLoader:
 
 def sampling_rate_of(llm: LLM) -> int | None:
     """Samples per second of the sounds that a model takes; None for a model that takes none."""
-    return getattr(getattr(llm.engine.model, "media", None), "sampling_rate", None)
+    return llm.engine.model.sampling_rate
 
 
 def file_name(source: str) -> str:

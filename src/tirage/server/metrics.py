@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -43,9 +43,9 @@ class Metrics:
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)
 
-    def know_routes(self, paths: frozenset[str]) -> None:
+    def know_routes(self, paths: Iterable[str]) -> None:
         """Sets the paths that may be labels; all others count as `other`."""
-        self._routes = paths
+        self._routes = frozenset(paths)
 
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Adds the engine's numbers to the page."""

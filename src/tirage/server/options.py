@@ -43,9 +43,9 @@ class Flag:
         """The value, in its own type; ParamsError that names the flag."""
         if value is None and self.optional:
             return None
-        if self.many:
-            return tuple(self._check_one(each) for each in ([value] if isinstance(value, str) else value))
-        return self._check_one(value)
+        if self.many and isinstance(value, (list, tuple)):
+            return tuple(self._check_one(each) for each in value)
+        return (self._check_one(value),) if self.many else self._check_one(value)
 
     def _check_one(self, value: Any) -> Any:
         if self.kind is Path and isinstance(value, str):
@@ -55,7 +55,8 @@ class Flag:
         if not isinstance(value, self.kind) or (isinstance(value, bool) and self.kind is not bool):
             raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}")
         if self.choices and value not in self.choices:
-            raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}{nearest(value, self.choices)}")
+            hint = nearest(str(value), self.choices)
+            raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r:.80}{hint}")
         if self.kind in (int, float) and not self._in_range(value):
             raise ParamsError(f"{self.flag} must be {self._rule}, got {value!r}")
         return value

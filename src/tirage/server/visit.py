@@ -13,22 +13,28 @@ from tirage.engine import Completion, Delta, Handle, Request
 
 if TYPE_CHECKING:
     from tirage.server.desk import Call
+    from tirage.server.replay import Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A call that runs. `id` is random and ours, `rid` the client's; `request.params` are those in force."""
+    """A call that runs. `id` is random and ours, `rid` the client's; `request.params` are those in force.
+
+    `model` is the one that it runs on.
+    """
 
     id: str
     rid: str | None
     request: Request
     call: Call
     handle: Handle
+    model: Mark
 
     @classmethod
-    def of(cls, call: Call, handle: Handle) -> Ticket:
+    def of(cls, call: Call, handle: Handle, model: Mark) -> Ticket:
         """The ticket of a call that was handed to the engine."""
-        return cls(id=secrets.token_hex(16), rid=call.rid, request=handle.request, call=call, handle=handle)
+        name = secrets.token_hex(16)
+        return cls(id=name, rid=call.rid, request=handle.request, call=call, handle=handle, model=model)
 
 
 class Visit:

@@ -87,11 +87,11 @@ class ChatTemplate:
     ) -> str:
         """The prompt text of a conversation with parts of images or audio, for the model's processor to encode.
 
-        `marks` spell the places of "image" and "audio" where there is no template to do it. Takes and raises what
+        `marks` spell the places of "image" and "audio" where no template knows parts. Takes and raises what
         `encode` does; a text that spells a control token is refused, for the processor would read it as one.
         """
         guarded = self._guard(self._read(messages, tools, arguments))
-        content = guarded.content if self._template is not None else with_marks(guarded.content, marks)
+        content = guarded.content if "type" in self.source else with_marks(guarded.content, marks)
         return guarded.text(self._render(content, add_generation_prompt=True))
 
     def _guard(self, given: Mapping[str, Any]) -> Guarded:

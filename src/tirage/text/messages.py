@@ -71,10 +71,10 @@ def check_calls(calls: Any, path: str) -> list[dict[str, Any]]:
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not NAME.fullmatch(name):
             raise ParamsError(f"{path}[{index}] must have a function with a name, got {call!r:.80}")
-        arguments = function.get("arguments", "{}")
-        ready.append({**call, "function": {**function, "arguments": read_arguments(arguments)}})
+        arguments = read_arguments(function.get("arguments", "{}"))
+        ready.append({**call, "function": {**function, "arguments": arguments}})
     return ready
 
 
@@ -111,7 +111,7 @@ def check_tool(tool: Any, path: str) -> dict[str, Any]:
         raise ParamsError(f"{path}.type must be 'function', got {kind!r:.40}")
     function = tool.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not NAME.fullmatch(name):
         raise ParamsError(f"{path}.function.name must be 1 to 64 of a-z, A-Z, 0-9, '_', '-' and '.', got {name!r:.80}")
     for key, kinds, rule in (("description", str, "a text"), ("parameters", Mapping, "a JSON schema")):
         value = function.get(key)

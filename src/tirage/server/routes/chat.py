@@ -13,8 +13,10 @@ from tirage.engine import Completion, Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
-from tirage.server.asking import desk_of, read_json
+from tirage.server.asking import desk_of, media_of, read_json
 from tirage.server.desk import Call, Desk
+from tirage.server.media import load_messages
+from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
@@ -34,7 +36,7 @@ from tirage.server.visit import Ticket, Visit
 router = APIRouter(tags=["openai"])
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", openapi_extra=body_schema(CHAT.fields, CHAT.openai))
 async def chat(request: Request) -> Response:
     """The assistant's next message, as JSON or as a stream."""
     desk, body = desk_of(request), await read_json(request)
@@ -43,26 +45,28 @@ async def chat(request: Request) -> Response:
     tools = read_tools(
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
     )
-    call = call_of(asked, tools, desk)
-    visit = await admitted([call], asked, desk, request, prompt="messages")
+    messages = None if own["messages"] is None else await load_messages(media_of(request), own["messages"])
+    call = call_of(asked, messages, tools, desk)
+    prompt = "messages" if messages is not None else "prompt_token_ids"
+    visit = await admitted([call], asked, desk, request, prompt=prompt)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
         return sse.Stream(visit, ChatSpeaker(head, asked, visit.tickets, tools), headers=headers)
     return sse.Answer(visit, lambda results: answer(results[0], head, asked, visit, tools), headers=headers)
 
 
-def call_of(asked: Asked, tools: Tools, desk: Desk) -> Call:
+def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, desk: Desk) -> Call:
     """The call of a chat; DialectError for fields that contradict each other."""
     own = asked.own
     params, adapter = params_of(asked, tools, desk), adapter_of(asked, desk)
     if own["prompt_token_ids"] is not None:
-        if own["messages"]:
+        if messages:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
         return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
-    if own["messages"] is None:
+    if messages is None:
         raise DialectError("messages must be given, got none", "messages")
     arguments = template_args(asked, tools)
-    return Call(messages=own["messages"], template_args=arguments, params=params, adapter=adapter)
+    return Call(messages=messages, template_args=arguments, params=params, adapter=adapter)
 
 
 def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:
@@ -78,10 +82,25 @@ def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:
                 "tool_choice must not force a call under another constraint, got both; leave one out", "tool_choice"
             )
         params = params.replace(guided_decoding=constraint)
+    if asked.own["reasoning_max_tokens"] is not None:
+        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], desk)
     if tools.mark in desk.llm.tokenizer.special_spellings:
         # The mark of a call is a special token of this model; left out of the text, the call could not be told.
         params = params.replace(skip_special_tokens=False)
     return params
+
+
+def with_thinking_budget(params: SamplingParams, most: int, desk: Desk) -> SamplingParams:
+    """The parameters with a processor that ends the model's thoughts after so many tokens."""
+    raw = desk.llm.tokenizer.raw
+    ids = [raw.token_to_id(mark) if hasattr(raw, "token_to_id") else None for mark in ("<think>", "</think>")]
+    if None in ids:
+        raise DialectError(
+            "reasoning_max_tokens must be left out for a model that has no tokens <think> and </think>",
+            "reasoning_max_tokens",
+        )
+    given = {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}
+    return params.replace(logits_processors=(*params.logits_processors, ("thinking_budget", given)))
 
 
 def template_args(asked: Asked, tools: Tools) -> dict[str, Any]:
@@ -98,7 +117,7 @@ def answer(result: Completion, head: Head, asked: Asked, visit: Visit, tools: To
     choices = [
         {"index": index, **choice_of(sample, result, asked, tools)} for index, sample in enumerate(result.samples)
     ]
-    more = extras_of(asked, visit)
+    more = extras_of(asked, visit.tickets)
     if asked.params.prompt_logprobs is not None:
         more = {**more, "prompt_logprobs": prompt_logprobs(result.prompt_logprobs)}
     if asked.own["return_token_ids"]:

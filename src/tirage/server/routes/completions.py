@@ -16,6 +16,7 @@ from tirage.params.rules import shown
 from tirage.server import sse
 from tirage.server.asking import desk_of, read_json
 from tirage.server.desk import Call, Desk
+from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
 from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
 from tirage.server.routes.openai_shapes import (
@@ -35,7 +36,7 @@ router = APIRouter(tags=["openai"])
 KIND = "text_completion"
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", openapi_extra=body_schema(COMPLETIONS.fields, COMPLETIONS.openai, ["prompt"]))
 async def completions(request: Request) -> Response:
     """Completions of one or more prompts, as JSON or as a stream."""
     desk, body = desk_of(request), await read_json(request)
@@ -52,7 +53,7 @@ async def completions(request: Request) -> Response:
         pairs = zip(results, visit.tickets, strict=True)
         choices = [choice for result, ticket in pairs for choice in texts.choices(result, ticket)]
         numbered = [{"index": index, **choice} for index, choice in enumerate(choices)]
-        return head.of(KIND, numbered, usage=usage(results), **extras_of(asked, visit))
+        return head.of(KIND, numbered, usage=usage(results), **extras_of(asked, visit.tickets))
 
     return sse.Answer(visit, answer, headers=headers)
 

@@ -10,20 +10,27 @@ from fastapi.responses import JSONResponse, Response
 
 from tirage.server.asking import admin_of, check_names, desk_of, options_of, read_json, tenant_of
 from tirage.server.errors import Refusal
+from tirage.server.openapi import TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
 
 router = APIRouter(tags=["control"])
 admin_router = APIRouter(tags=["control"])
 
+_RID = {"type": "string", "minLength": 1}
+_ABORT = json_body({
+    "rid": {"anyOf": [_RID, {"type": "array", "items": _RID, "minItems": 1}]},
+    "abort_all": TRUE_OR_FALSE,
+})
 
-@router.post("/abort_request")
+
+@router.post("/abort_request", openapi_extra=_ABORT)
 async def abort_request(request: Request) -> Response:
     """Stops the requests with exactly this `rid` (or these) that came with the same key; says which there were.
 
     `abort_all` stops everyone's, and needs the admin key.
     """
     desk, body = desk_of(request), await read_json(request)
-    check_names(body, ("rid", "abort_all"))
+    check_names(body, fields_of(_ABORT))
     if not isinstance(body.get("abort_all", False), bool):
         raise Refusal(400, "abort_all must be true or false", param="abort_all")
     if body.get("abort_all"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tirage.dialects import DialectError
-from tirage.params.rules import BrokenRuleError, Custom, Rule, shown
+from tirage.dialects import Dialect, DialectError
+from tirage.dialects.schema import nullable, schema_of
+from tirage.params.rules import BrokenRuleError, Rule, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Field:
             message = f"{self.name}{broken.where} must be {broken.rule}, got {shown(broken.value)}"
             raise DialectError(f"{message}; leave it out", f"{self.name}{broken.where}") from None
 
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the values, null among them."""
+        found = self.rule.schema if isinstance(self.rule, Checked) else schema_of(self.rule)
+        return {**nullable(found), "description": self.meaning}
+
 
 def table(fields: Iterable[Field]) -> dict[str, Field]:
     """The fields by name."""
@@ -41,25 +47,50 @@ def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any]) -> dict[st
     return {name: each.read(body) for name, each in fields.items()}
 
 
-def checked(text: str, holds: Callable[[Any], bool]) -> Rule:
-    """A rule that a value is as the text says."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A rule that `holds` decides; `schema` is its JSON Schema."""
 
-    def check(value: Any) -> Any:
-        if not holds(value):
-            raise BrokenRuleError(text, value)
+    text: str
+    holds: Callable[[Any], bool]
+    schema: Mapping[str, Any]
+
+    def check(self, value: Any) -> Any:
+        if not self.holds(value):
+            raise BrokenRuleError(self.text, value)
         return value
 
-    return Custom(text, check, lambda value: value, lambda plain: plain)
+    def dump(self, value: Any) -> Any:
+        return value
+
+    def load(self, plain: Any) -> Any:
+        return plain
 
 
-def only(*values: Any, because: str) -> Rule:
+def only(*values: Any, because: str) -> Checked:
     """A rule for a field of which only some values can be kept; `because` says why the others cannot."""
     names = " or ".join(shown(value) for value in values) or "left out"
-    return checked(f"{names}: {because}", lambda value: any(value == v and type(value) is type(v) for v in values))
+
+    def holds(value: Any) -> bool:
+        return any(value == one and type(value) is type(one) for one in values)
+
+    return Checked(f"{names}: {because}", holds, {"enum": list(values)} if values else {"type": "null"})
 
 
-ANY_TEXT = checked("a text", lambda value: isinstance(value, str))
-ANY_LIST = checked("a list", lambda value: isinstance(value, list))
-ANY_OBJECT = checked("an object", lambda value: isinstance(value, dict))
-ANYTHING = checked("any value", lambda value: True)
-SHORT_TEXT = checked("a text of at most 512 characters", lambda value: isinstance(value, str) and len(value) <= 512)
+ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "string"})
+ANY_LIST = Checked("a list", lambda value: isinstance(value, list), {"type": "array"})
+ANY_OBJECT = Checked("an object", lambda value: isinstance(value, dict), {"type": "object"})
+ANYTHING = Checked("any value", lambda value: True, {})
+SHORT_TEXT = Checked(
+    "a text of at most 512 characters",
+    lambda value: isinstance(value, str) and len(value) <= 512,
+    {"type": "string", "maxLength": 512},
+)
+
+
+def body_schema(fields: Mapping[str, Field], dialect: Dialect, required: Sequence[str] = ()) -> dict[str, Any]:
+    """What a route adds to its entry of the OpenAPI document: the schema of its body."""
+    sampling = dialect.schema()
+    properties = {**sampling["properties"], **{name: each.schema() for name, each in fields.items()}}
+    schema = {**sampling, "properties": properties, **({"required": list(required)} if required else {})}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,10 +15,11 @@ from fastapi.responses import Response
 from tirage.dialects.table import DialectError
 from tirage.engine import Completion, Delta, LogprobEntry
 from tirage.errors import GrammarError, ParamsError
-from tirage.server.asking import desk_of, options_of, read_json, tenant_of
+from tirage.server.asking import desk_of, media_of, options_of, read_json, tenant_of
 from tirage.server.desk import Call, Desk, Ticket, Visit
 from tirage.server.errors import Refusal, envelope, of_stop
-from tirage.server.routes.sglang_request import GENERATE, Ask, Body, read_body
+from tirage.server.replay import effective
+from tirage.server.routes.sglang_request import GENERATE, Ask, Body, body_schema, read_body
 from tirage.server.routes.sglang_shapes import Scores, closing, entry_of, finish, meta_of
 from tirage.server.sse import Answer, Stream
 from tirage.text import Tokenizer
@@ -38,13 +41,17 @@ _THEIRS = {
 """What the engine calls a field, and what SGLang's clients call it."""
 
 
-@router.api_route("/generate", methods=["POST", "PUT"])
+_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": body_schema()}}}}
+
+
+@router.post("/generate", operation_id="generate", openapi_extra=_BODY)
+@router.put("/generate", operation_id="generate_by_put", openapi_extra=_BODY)
 async def generate(request: Request) -> Response:
     """One entry per prompt and sample, or their growth as server-sent events."""
-    desk, plain = desk_of(request), await read_json(request)
+    began, desk, plain = time.perf_counter(), desk_of(request), await read_json(request)
     body = read_body(plain, options_of(request), lenient=lenient(request))
     await check_starts(desk, body)
-    calls = [call_of(ask) for ask in body.asks]
+    calls = [call_of(ask, media) for ask, media in zip(body.asks, await loaded(request, body), strict=True)]
     try:
         visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
     except GrammarError as error:
@@ -57,8 +64,10 @@ async def generate(request: Request) -> Response:
     headers = {"x-tirage-ignored-fields": ", ".join(body.ignored)} if body.ignored else None
     spell = speller(desk.llm.tokenizer)
     if body.stream:
-        return Stream(visit, Chunks(visit, body, spell), headers=headers)
-    return Answer(visit, lambda completions: answer(visit.tickets, body, completions, spell), headers=headers)
+        return Stream(visit, Chunks(visit, body, spell, began=began), headers=headers)
+    return Answer(
+        visit, lambda completions: answer(visit.tickets, body, completions, spell, began=began), headers=headers
+    )
 
 
 def lenient(request: Request) -> bool:
@@ -66,8 +75,20 @@ def lenient(request: Request) -> bool:
     return options_of(request).ignore_unknown_fields or request.headers.get("x-tirage-unknown-fields") == "ignore"
 
 
-def call_of(ask: Ask) -> Call:
-    return Call(prompt=ask.prompt, params=ask.params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
+async def loaded(request: Request, body: Body) -> list[tuple[Any, ...]]:
+    """The images and sounds of each prompt, in the order of `Ask.media`."""
+    found = iter(await media_of(request).load([item for ask in body.asks for item in ask.media]))
+    return [tuple(next(found) for _ in ask.media) for ask in body.asks]
+
+
+def call_of(ask: Ask, media: Sequence[Any]) -> Call:
+    """The desk's call for one prompt."""
+    kinds = {
+        kind: [one for one, item in zip(media, ask.media, strict=True) if item.kind == kind]
+        for kind in ("image", "audio")
+    }
+    prompt = replace(ask.prompt, images=kinds["image"], audio=kinds["audio"])
+    return Call(prompt=prompt, params=ask.params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
 
 
 def speller(tokenizer: Tokenizer) -> Any:
@@ -85,7 +106,7 @@ async def check_starts(desk: Desk, body: Body) -> None:
                 "logprob_start_len must be -1 for input_embeds, whose prompt has no tokens; leave it out",
                 "logprob_start_len",
             )
-        if ask.start and not ask.prompt.images and not ask.prompt.audio:
+        if ask.start and not ask.media:
             ids = ask.prompt.token_ids
             length = len(
                 ids if ids is not None else await asyncio.to_thread(desk.llm.tokenizer.encode, ask.prompt.text)
@@ -134,7 +155,9 @@ def grammar_refusal(error: GrammarError) -> Refusal:
     return Refusal(400, f"{name}{space}{rest}", param=param, code="invalid_grammar")
 
 
-def answer(tickets: Sequence[Ticket], body: Body, completions: Sequence[Completion], spell: Any) -> Any:
+def answer(
+    tickets: Sequence[Ticket], body: Body, completions: Sequence[Completion], spell: Any, *, began: float
+) -> Any:
     """The entries of all prompts in order, one after another for each sample; a single one stands alone.
 
     When nothing came of the whole request, it is refused with the reason of the first.
@@ -143,11 +166,13 @@ def answer(tickets: Sequence[Ticket], body: Body, completions: Sequence[Completi
     samples = [sample for _, ask, completion in asked for sample in completion.samples[: ask.answers]]
     if all(sample.finish_reason == "error" for sample in samples):
         raise of_stop(samples[0].stop)
-    entries = [
-        entry_of(ticket, ask, body, completion, sample, spell)
-        for ticket, ask, completion in asked
-        for sample in completion.samples[: ask.answers]
-    ]
+    entries = []
+    for ticket, ask, completion in asked:
+        shown = completion.samples[: ask.answers]
+        mine = [entry_of(ticket, ask, body, completion, one, spell, began=began) for one in shown]
+        if body.effective:
+            mine[0]["effective_params"] = effective(ticket, completion)
+        entries += mine
     return entries if body.listed else entries[0]
 
 
@@ -174,8 +199,9 @@ class Growth:
 class Chunks:
     """Words a stream as SGLang does: each event is an entry with all the text so far, or with what is new."""
 
-    def __init__(self, visit: Visit, body: Body, spell: Any) -> None:
-        self._tickets, self._body, self._spell = visit.tickets, body, spell
+    def __init__(self, visit: Visit, body: Body, spell: Any, *, began: float) -> None:
+        self._tickets, self._body, self._spell, self._began = visit.tickets, body, spell, began
+        self._running = [ask.answers for ask in body.asks]
         self._growth: dict[tuple[int, int], Growth] = {}
         self._before = [sum(ask.answers for ask in body.asks[:number]) for number in range(len(body.asks))]
 
@@ -201,7 +227,7 @@ class Chunks:
         body, ticket = self._body, self._tickets[number]
         text, ids, entries = growth.take(new=body.delta)
         meta = meta_of(ticket, ask, delta.index, len(growth.token_ids))
-        meta["finish_reason"] = finish(delta.finish_reason, delta.stop, growth.token_ids)
+        meta["finish_reason"] = finish(delta.finish_reason, delta.stop, growth.token_ids, ask.patterns)
         if ask.logprobs:
             prompt = ticket.request.prompt_logprobs or ()
             first = ticket.request.prompt_ids[0] if ticket.request.prompt_ids else None
@@ -212,13 +238,19 @@ class Chunks:
         if body.prompt_ids:
             chunk["prompt_token_ids"] = list(ticket.request.prompt_ids)
         if delta.finish_reason is not None:
-            completion = ticket.request.completion()
-            meta |= closing(completion, completion.samples[delta.index], started=completion.timings.total_s)
+            # This sample has ended, so nothing changes it any more, whatever the others still do.
+            sample = ticket.request.samples[delta.index].freeze()
+            meta |= closing(sample, ticket.request.inputs.length, began=self._began)
+            self._running[number] -= 1
+            if self._body.effective and not self._running[number]:
+                chunk["effective_params"] = effective(ticket)
         if delta.finish_reason == "error":
             chunk |= envelope(of_stop(delta.stop))
         return chunk
 
     def _whole(self, number: int, completion: Completion) -> dict[str, Any]:
         ask, ticket = self._body.asks[number], self._tickets[number]
-        found = entry_of(ticket, ask, self._body, completion, completion.samples[0], self._spell)
+        found = entry_of(ticket, ask, self._body, completion, completion.samples[0], self._spell, began=self._began)
+        if self._body.effective:
+            found["effective_params"] = effective(ticket, completion)
         return {**found, "index": self._before[number]} if self._body.listed else found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,18 +13,19 @@ from tirage.server import errors
 from tirage.server.asking import options_of, tenant_of
 from tirage.server.desk import Call, Desk
 from tirage.server.errors import Refusal
+from tirage.server.replay import effective
 from tirage.server.routes.models import adapters_of
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head
-from tirage.server.visit import Visit
+from tirage.server.visit import Ticket, Visit
 
 
 def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
     """The beginning of an answer; its id is random and the server's own."""
-    name = desk.options.model_name
-    digest = hashlib.sha256(f"{name} {desk.llm.model.vocab_size} {desk.llm.model.max_length}".encode()).hexdigest()
+    first = visit.tickets[0]
+    fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
     return Head(
-        id=f"{kind}-{visit.tickets[0].id}", created=int(time.time()), model=name, fingerprint=f"fp_{digest[:10]}"
+        id=f"{kind}-{first.id}", created=int(time.time()), model=desk.options.model_name, fingerprint=fingerprint
     )
 
 
@@ -39,9 +39,32 @@ async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Req
     """The running calls; a refusal names the field that the client sent. `prompt` is that of the prompt."""
     options = {"tenant": tenant_of(request), "route": request.scope["path"], "rid": asked.rid}
     try:
-        return await desk.admit(calls, stream=asked.own["stream"], **options)
+        visit = await desk.admit(calls, stream=asked.own["stream"], **options)
     except (ParamsError, GrammarError) as error:
         raise spelled(error, asked, prompt) from error
+    check_room(visit, asked)
+    return visit
+
+
+def check_room(visit: Visit, asked: Asked) -> None:
+    """Refusal for more tokens than the context has room for, where the request itself asks for them.
+
+    FastDeploy takes such a number for what there is room for.
+    """
+    name = next((name for name in ("max_completion_tokens", "max_tokens") if name in asked.sources), None)
+    if asked.fastdeploy or name is None:
+        return
+    for ticket in visit.tickets:
+        wanted, room = ticket.request.params.max_tokens, ticket.request.limit
+        if wanted is not None and wanted > room:
+            visit.abort()
+            raise Refusal(
+                400,
+                f"{name} must be at most {room}, what a prompt of {ticket.request.inputs.length} tokens leaves of the "
+                f"context, got {wanted}; ask for fewer or shorten the prompt",
+                param=name,
+                code="context_length_exceeded",
+            )
 
 
 def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Refusal:
@@ -74,8 +97,8 @@ def headers_of(asked: Asked) -> dict[str, str]:
     return {"x-tirage-ignored-fields": "".join(c if c.isprintable() else "?" for c in names)[:1000]}
 
 
-def extras_of(asked: Asked, visit: Visit) -> dict[str, Any]:
+def extras_of(asked: Asked, tickets: Sequence[Ticket]) -> dict[str, Any]:
     """What the answer holds besides OpenAI's keys because the request asked for it."""
     if not asked.own["return_effective_params"]:
         return {}
-    return {"effective_params": [ticket.request.params.to_dict() for ticket in visit.tickets]}
+    return {"effective_params": [effective(ticket) for ticket in tickets]}

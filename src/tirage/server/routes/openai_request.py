@@ -77,7 +77,7 @@ CHAT_FIELDS = table([
     Field("function_call", only(because="use tool_choice"), None),
     *(Field(name, only(because="the model has no such output or tool"), None) for name in ("audio", "prediction")),
     *(Field(name, only(because="the model has no such option"), None) for name in ("web_search_options", "verbosity")),
-    Field("reasoning_max_tokens", only(because="use a logits processor of the operator's"), None),
+    Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
 ])
 
 _SGLANG_EXTRAS = Dialect.of("SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS])

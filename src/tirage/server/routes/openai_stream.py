@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tirage.engine import Completion, Delta
 from tirage.engine.completion import LogprobEntry
 from tirage.server import errors, sse
+from tirage.server.routes.openai_answer import extras_of
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head, shown_entries, usage
 from tirage.server.visit import Ticket
@@ -41,7 +43,7 @@ class Choice:
         return taken
 
 
-class ChunkSpeaker:
+class ChunkSpeaker(ABC):
     """Words a stream; a subclass says what the choice of a chunk looks like.
 
     A sample that fails ends without a finish reason; when all others have ended, an error is the last event.
@@ -90,12 +92,15 @@ class ChunkSpeaker:
                 yield self.chunk(choice, part)
 
     def end(self) -> Iterator[sse.Event]:
-        """The error of a sample that failed, or the usage where it was asked for."""
+        """The error of a sample that failed, or what was asked for besides: usage, effective parameters."""
         if self._failed is not None:
             yield errors.envelope(self._failed)
-        elif self._asked.stream_options["include_usage"]:
-            counted = usage([self._completions[number] for number in range(len(self._tickets))])
-            yield self._head.of(self.kind, [], usage=counted)
+            return
+        more = extras_of(self._asked, self._tickets)
+        if self._asked.stream_options["include_usage"]:
+            more["usage"] = usage([self._completions[number] for number in range(len(self._tickets))])
+        if more:
+            yield self._head.of(self.kind, [], **more)
 
     def chunk(self, choice: Choice, part: dict[str, Any]) -> dict[str, Any]:
         """A chunk with that choice."""
@@ -124,15 +129,15 @@ class ChunkSpeaker:
         """The chunk of a text alone as JSON made ahead; None when it must be made part by part."""
         return None
 
+    @abstractmethod
     def parts(
         self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
     ) -> Iterable[dict[str, Any]]:
         """Choices that hold new text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
         """Choices that end one."""
-        raise NotImplementedError
 
 
 class Mold:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tirage.dialects.own import OWN
+from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.sglang import BEAM_WIDTH, SGLANG, with_processor
 from tirage.dialects.table import Dialect, DialectError, join, listed
 from tirage.engine import Prompt
 from tirage.errors import nearest
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Text, Texts, shown
+from tirage.server.media import Item, read_sglang
 from tirage.server.options import Options, check_limit
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
@@ -48,22 +50,25 @@ INTERVAL = Int(low=1, optional=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What one prompt asks for.
+    """What one prompt asks for; `media` go into the prompt once they are loaded.
 
     `start` is where prompt log-probabilities begin, None without any. `limited`: the request itself names a number of
-    tokens. `best` is how many hypotheses of a beam search come back, None for all. `where` is the place of its fields.
+    tokens. `best` is how many hypotheses of a beam search come back, None for all. `patterns` are its `stop_regex`.
+    `where` is the place of its fields.
     """
 
     prompt: Prompt
     params: SamplingParams
     beams: BeamSearchParams | None = None
     rid: str | None = None
+    media: tuple[Item, ...] = ()
     logprobs: bool = False
     start: int | None = None
     hidden_states: bool = False
     interval: int = 1
     limited: bool = False
     best: int | None = None
+    patterns: tuple[str, ...] = ()
     where: str = ""
 
     @property
@@ -99,6 +104,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     """
     ignored = refuse_unknown(body, lenient=lenient)
     prompts, batch = read_prompts(body, options)
+    media = read_media(body, len(prompts), batch)
     each = {name: spread(body, name, len(prompts), batch) for name in EACH}
     whole = {name: one(name, body.get(name), *WHOLE[name][:2]) for name in WHOLE}
     rids = read_rids(body.get("rid"), each["rid"], len(prompts), options)
@@ -106,7 +112,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     for number, (plain, where) in enumerate(read_params(body, len(prompts), batch)):
         given = {name: values[number] for name, values in each.items()} | {"rid": rids[number]}
         ask, unknown = read_ask(prompts[number], plain, where, given, body.get("semantics"), options, lenient=lenient)
-        asks.append(ask)
+        asks.append(replace(ask, media=media[number]))
         more += unknown
     return Body(
         asks=tuple(asks),
@@ -153,6 +159,17 @@ def read_prompts(body: Mapping[str, Any], options: Options) -> tuple[list[Prompt
     values, batch = batched(name, body[name], SOURCES.index(name))
     check_limit(options.limits, "max_prompts", len(values), "prompts")
     return [prompt_of(name, value, f"{name}[{i}]" if batch else name) for i, value in enumerate(values)], batch
+
+
+def read_media(body: Mapping[str, Any], count: int, batch: bool) -> list[tuple[Item, ...]]:
+    """The images and sounds of each prompt, not yet loaded."""
+    images = read_sglang("image", "image_data", body.get("image_data"), prompts=count, batch=batch)
+    audio = read_sglang("audio", "audio_data", body.get("audio_data"), prompts=count, batch=batch)
+    found = [(*seen, *heard) for seen, heard in zip(images, audio, strict=True)]
+    if any(found) and body.get("text") is None:
+        name = "image_data" if any(images) else "audio_data"
+        raise DialectError(f"{name} must come with text, whose marks they stand for, got none; give text", name)
+    return found
 
 
 def batched(name: str, value: Any, depth: int) -> tuple[list[Any], bool]:
@@ -280,13 +297,13 @@ def read_ask(
     )
     reading = GENERATE.read(rest, where=where, known=(*special, *NAMES), defaults=defaults, lenient=lenient)
     check_stops(reading.params, where, options)
-    params = with_processor(reading.params, given["custom_logit_processor"], reading.given.get("custom_params"), where)
     if given["custom_logit_processor"] is not None and not options.enable_custom_logit_processor:
         raise DialectError(
             "custom_logit_processor must be left out, for this server was started without "
             "--enable-custom-logit-processor; ask the operator for it",
             "custom_logit_processor",
         )
+    params = with_processor(reading.params, given["custom_logit_processor"], reading.given.get("custom_params"), where)
     params, start = with_logprobs(params, given, mode=reading.given.get("logprobs_mode"))
     ask = Ask(
         prompt=replace(prompt, adapter=adapter_of(given["lora_path"])),
@@ -297,6 +314,7 @@ def read_ask(
         hidden_states=given["return_hidden_states"],
         interval=one(f"{where}stream_interval", special["stream_interval"], INTERVAL, None) or 1,
         limited=reading.given.get("max_new_tokens") is not None,
+        patterns=tuple(reading.given.get("stop_regex") or ()),
         where=where,
     )
     return with_beams(ask, special["beam_width"], "n" in reading.given), tuple(where + n for n in reading.ignored)
@@ -356,3 +374,41 @@ def with_beams(ask: Ask, width: Any, limited: bool) -> Ask:
         early_stopping="never",
     )
     return replace(ask, beams=beams, best=params.n if limited else None, params=params.replace(n=1))
+
+
+def body_schema() -> dict[str, Any]:
+    """JSON Schema of the request body, for the OpenAPI document."""
+    sampling = GENERATE.schema()
+    sampling["properties"] |= {
+        "beam_width": field_schema(BEAM_WIDTH, None, "beams of a beam search; null for none"),
+        "stream_interval": field_schema(INTERVAL, None, "tokens per event of a stream, at least"),
+    }
+    ids, vector = {"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "array", "items": _NUMBER}
+    vectors = {"type": "array", "items": vector}
+    properties: dict[str, Any] = {
+        "text": one_or_list({"type": "string"}),
+        "input_ids": one_or_list(ids),
+        "input_embeds": one_or_list(vectors),
+        "image_data": {"description": "images as data URIs or base64; names and URLs where the operator allows them"},
+        "audio_data": {"description": "sounds, given like images"},
+        "sampling_params": one_or_list(sampling),
+        "stream_options": nullable({"type": "object", "properties": {"mode": {"enum": list(MODE.values)}}}),
+        "semantics": nullable({"type": "string"}),
+    }
+    for name, (rule, default, meaning) in EACH.items():
+        properties[name] = one_or_list(schema_of(rule)) | {"description": meaning, "default": default}
+    for name, (rule, default, meaning) in WHOLE.items():
+        properties[name] = field_schema(rule, default, meaning)
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+_NUMBER = {"type": "number"}
+
+
+def field_schema(rule: Rule, default: Any, meaning: str) -> dict[str, Any]:
+    return {**nullable(schema_of(rule)), "description": meaning, "default": default}
+
+
+def one_or_list(schema: dict[str, Any]) -> dict[str, Any]:
+    """A value for all prompts, or a list with one for each."""
+    return {"anyOf": [schema, {"type": "array", "items": nullable(schema), "minItems": 1}, {"type": "null"}]}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tirage.engine import Completion, LogprobEntry, Sample
+from tirage.patterns import Matcher, compile_pattern
 from tirage.server.desk import Ticket
 from tirage.server.errors import of_stop
 from tirage.server.routes.sglang_request import Ask, Body
@@ -17,8 +18,10 @@ LEAST = -3.4028235e38
 """What SGLang writes for the log-probability of the impossible, since JSON has no infinity."""
 
 
-def finish(reason: str | None, stop: Stop | None, token_ids: Sequence[int]) -> dict[str, Any] | None:
-    """The finish object; None while the text grows."""
+def finish(
+    reason: str | None, stop: Stop | None, token_ids: Sequence[int], patterns: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """The finish object; None while the text grows. `patterns` are the request's, of which one may have matched."""
     if reason is None:
         return None
     if reason == "length":
@@ -29,14 +32,23 @@ def finish(reason: str | None, stop: Stop | None, token_ids: Sequence[int]) -> d
         refusal = of_stop(stop)
         kind = None if stop is None else stop.kind
         return {"type": "error", "message": refusal.message, "status_code": refusal.status, "err_type": kind}
-    return {"type": "stop", "matched": matched(stop, token_ids), **details(stop)}
+    return {"type": "stop", "matched": matched(stop, token_ids, patterns), **details(stop)}
 
 
-def matched(stop: Stop | None, token_ids: Sequence[int]) -> int | str | None:
+def matched(stop: Stop | None, token_ids: Sequence[int], patterns: Sequence[str]) -> int | str | None:
     """The token, string or pattern that ended the text; a constraint that is complete ends it at its last token."""
     if stop is None or stop.kind == "grammar":
         return token_ids[-1] if token_ids else None
+    if stop.kind == "regex":
+        return next((one for one in patterns if ends_with(one, stop.matched_text or "")), stop.matched)
     return stop.matched
+
+
+def ends_with(pattern: str, text: str) -> bool:
+    """Whether the text, as it stands, completes the pattern at its last character."""
+    matcher = Matcher(compile_pattern(pattern))
+    ends = [matcher.feed(letter) is not None for letter in text]
+    return bool(ends) and ends[-1]
 
 
 def details(stop: Stop | None) -> dict[str, Any]:
@@ -99,19 +111,19 @@ class Scores:
 
 
 def entry_of(
-    ticket: Ticket, ask: Ask, body: Body, completion: Completion, sample: Sample, spell: Any
+    ticket: Ticket, ask: Ask, body: Body, completion: Completion, sample: Sample, spell: Any, *, began: float
 ) -> dict[str, Any]:
     """One entry of the answer: the whole of a sample."""
     meta = meta_of(ticket, ask, sample.index, len(sample.token_ids))
-    meta["finish_reason"] = finish(sample.finish_reason, sample.stop, sample.token_ids)
+    meta["finish_reason"] = finish(sample.finish_reason, sample.stop, sample.token_ids, ask.patterns)
     if ask.logprobs:
         ids = completion.prompt_token_ids
         first = ids[0] if ids else None
         meta |= Scores(ask, body, spell).lists(completion.prompt_logprobs or (), first, sample.logprobs or ())
-    meta |= closing(completion, sample, started=completion.timings.total_s)
+    meta |= closing(sample, completion.usage.prompt_tokens, began=began)
     found: dict[str, Any] = {"text": sample.text, "output_ids": list(sample.token_ids), "meta_info": meta}
     if ask.beams is not None:
-        meta["beam_results"] = [beam_of(each) for each in completion.samples[: ask.best]]
+        meta["beam_results"] = [beam_of(each, ask.patterns) for each in completion.samples[: ask.best]]
         meta["completion_tokens"] = completion.usage.completion_tokens
     if body.prompt_ids:
         found["prompt_token_ids"] = list(completion.prompt_token_ids)
@@ -137,17 +149,17 @@ def meta_of(ticket: Ticket, ask: Ask, index: int, tokens: int) -> dict[str, Any]
     }
 
 
-def closing(completion: Completion, sample: Sample, *, started: float) -> dict[str, Any]:
-    """The part of `meta_info` that only the last chunk of a sample has."""
+def closing(sample: Sample, prompt_tokens: int, *, began: float) -> dict[str, Any]:
+    """The part of `meta_info` that only the last chunk of a sample has; `began` is when the request came."""
     found: dict[str, Any] = {
         "weight_versions": [{"version": "default", "start": 0, "end": len(sample.token_ids)}],
-        "e2e_latency": started,
+        "e2e_latency": time.perf_counter() - began,
         "response_sent_to_client_ts": time.time(),
     }
     if sample.grammar_complete is not None:
         found["grammar_complete"] = sample.grammar_complete
     if sample.hidden_states is not None:
-        found["hidden_states"] = ragged(sample.hidden_states, completion.usage.prompt_tokens)
+        found["hidden_states"] = ragged(sample.hidden_states, prompt_tokens)
     return found
 
 
@@ -156,13 +168,13 @@ def ragged(states: Any, prompt_tokens: int) -> list[Any]:
     return [states[:prompt_tokens].tolist(), *states[prompt_tokens:].tolist()]
 
 
-def beam_of(sample: Sample) -> dict[str, Any]:
+def beam_of(sample: Sample, patterns: Sequence[str]) -> dict[str, Any]:
     """One hypothesis of a beam search; `sequence_score` is what they are ranked by."""
     return {
         "output_ids": list(sample.token_ids),
         "text": sample.text,
         "meta_info": {
-            "finish_reason": finish(sample.finish_reason, sample.stop, sample.token_ids),
+            "finish_reason": finish(sample.finish_reason, sample.stop, sample.token_ids, patterns),
             "sequence_score": None if sample.score is None else logprob(sample.score),
         },
     }

@@ -26,6 +26,7 @@ router = APIRouter(tags=["status"])
 
 
 @router.get("/health")
+@router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
     """200 when the model answers; 503 until then, and when its loop has work and makes no progress."""
     state = request.app.state.health
@@ -51,6 +52,7 @@ async def health_generate(request: Request) -> Response:
 
 
 @router.get("/ready")
+@router.head("/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
     """200 when a request would be taken now; 503 while loading, draining, or with a full queue."""
     state, desk = request.app.state.health, request.app.state.desk

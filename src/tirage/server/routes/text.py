@@ -11,17 +11,24 @@ from tirage.engine import check_ids
 from tirage.server.asking import check_names, desk_of, read_json
 from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
+from tirage.server.openapi import IDS, TEXT, TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
 
 router = APIRouter(tags=["text"])
 
+_TEXTS = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+_TOKENIZE = json_body({
+    "model": TEXT, "prompt": _TEXTS, "text": _TEXTS, "content": _TEXTS, "add_special_tokens": TRUE_OR_FALSE,
+})  # fmt: skip
+_DETOKENIZE = json_body({"model": TEXT, "tokens": IDS, "skip_special_tokens": TRUE_OR_FALSE}, required=["tokens"])
 
-@router.post("/tokenize")
-@router.post("/v1/tokenize")
+
+@router.post("/tokenize", openapi_extra=_TOKENIZE)
+@router.post("/v1/tokenize", openapi_extra=_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """The token ids of a text, `prompt` (or `text`, or `content`), or of each of a list of texts."""
     desk, body = desk_of(request), await read_json(request)
-    check_names(body, ("model", "prompt", "text", "content", "add_special_tokens"))
+    check_names(body, fields_of(_TOKENIZE))
     texts = one_of(body, ("prompt", "text", "content"))
     special = flag_of(body, "add_special_tokens", default=True)
     if isinstance(texts, list):
@@ -37,12 +44,12 @@ async def tokenize(request: Request) -> Response:
     })
 
 
-@router.post("/detokenize")
-@router.post("/v1/detokenize")
+@router.post("/detokenize", openapi_extra=_DETOKENIZE)
+@router.post("/v1/detokenize", openapi_extra=_DETOKENIZE)
 async def detokenize(request: Request) -> Response:
     """The text of token ids, under the names that the engines' clients know: `text`, `prompt` and `content`."""
     desk, body = desk_of(request), await read_json(request)
-    check_names(body, ("model", "tokens", "skip_special_tokens"))
+    check_names(body, fields_of(_DETOKENIZE))
     tokens, skip = body.get("tokens"), flag_of(body, "skip_special_tokens", default=True)
     if not isinstance(tokens, list):
         raise Refusal(400, "tokens must be a list of token ids", param="tokens")

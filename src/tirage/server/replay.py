@@ -1,0 +1,211 @@
+"""What a request meant when it ran, as plain JSON, and the same tokens again from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tirage.errors import ParamsError
+from tirage.llm import LLM, Completion, Prompt
+from tirage.params import BeamSearchParams, SamplingParams
+from tirage.server import strict_json
+
+if TYPE_CHECKING:
+    from tirage.server.visit import Ticket
+
+VERSION = 1
+"""Version of the form. A reader refuses any other number."""
+_KEYS = frozenset({
+    "replay", "tirage", "model", "prompt_token_ids", "standalone", "adapter", "unrepeatable", "params", "beams",
+    "samples",
+})  # fmt: skip
+_ENDS = 64 << 10
+_FILES = ("*.json", "*.safetensors", "*.npz", "*.model")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What tells a model from others: the name that answers give, and a digest of its folder."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first token of a sample that came out differently; None where one of the two had ended."""
+
+    sample: int
+    position: int
+    was: int | None
+    now: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A request that ran again: its completion, and where it left the recorded tokens first, if it did."""
+
+    completion: Completion
+    difference: Difference | None
+    same_model: bool
+
+
+def mark_of(llm: LLM, name: str) -> Mark:
+    """The mark of a model. The digest covers names, sizes and both ends of the folder's files, not every weight."""
+    if llm.folder is None:
+        return Mark(name, f"{type(llm.model).__name__}:{llm.model.vocab_size}:{llm.model.max_length}")
+    found = hashlib.sha256()
+    for path in sorted(path for shape in _FILES for path in llm.folder.glob(shape)):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            found.update(f"{path.name}:{size}:".encode() + file.read(_ENDS))
+            file.seek(max(0, size - _ENDS))
+            found.update(file.read(_ENDS))
+    return Mark(name, f"sha256:{found.hexdigest()[:32]}")
+
+
+def effective(ticket: Ticket, completion: Completion | None = None) -> dict[str, Any]:
+    """What a finished call ran with, as strict JSON: enough for `replay` to draw its tokens again.
+
+    `params` are those in force: defaults, preset, seed, EOS ids and tokenised words filled in. `samples` have each its
+    seed, with which sample `index` was drawn, and the tokens that came out. A request with images, sounds or
+    embeddings says in `unrepeatable` what a replay would lack.
+    """
+    done = ticket.request.completion() if completion is None else completion
+    inputs, beams = ticket.request.inputs, ticket.call.beams
+    lacking = "media" if inputs.media else "embeds" if inputs.embeds is not None else None
+    return {
+        "replay": VERSION,
+        "tirage": own_version(),
+        "model": {"name": ticket.model.name, "fingerprint": ticket.model.fingerprint},
+        "prompt_token_ids": list(done.prompt_token_ids),
+        "standalone": ticket.call.messages is not None,
+        "adapter": inputs.adapter,
+        "unrepeatable": lacking,
+        "params": (ticket.request.params if beams is None else ticket.call.params).to_dict(),
+        "beams": None if beams is None else beams.to_dict(),
+        "samples": [
+            {
+                "index": sample.index,
+                "seed": done.seed,
+                "token_ids": list(sample.token_ids),
+                "finish_reason": sample.finish_reason,
+            }
+            for sample in done.samples
+        ],
+    }
+
+
+def own_version() -> str:
+    """The version of tirage."""
+    try:
+        return version("tirage")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def read_records(text: bytes) -> list[dict[str, Any]]:
+    """The records in a JSON text: one, a list of them, or answers that hold them as `effective_params`.
+
+    Raises ParamsError for a text without any, and for a record of another version or shape.
+    """
+    found = list(records_in(strict_json.parse(text)))
+    if not found:
+        raise ParamsError("replay must be given an answer with effective_params, got a text without")
+    for record in found:
+        check_record(record)
+    return found
+
+
+def records_in(value: Any) -> Iterator[dict[str, Any]]:
+    """The records anywhere in a value, in its order; the depth of JSON from a text is bounded."""
+    if isinstance(value, dict) and "replay" in value:
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from records_in(each)
+
+
+def check_record(record: Mapping[str, Any]) -> None:
+    """ParamsError for a record that `effective` did not write."""
+    if record["replay"] != VERSION:
+        raise ParamsError(f"replay must have the version {VERSION}, got {record['replay']!r:.60}")
+    shapes: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+        ("prompt_token_ids", is_ids),
+        ("params", lambda value: isinstance(value, dict)),
+        ("beams", lambda value: value is None or isinstance(value, dict)),
+        ("adapter", lambda value: value is None or isinstance(value, str)),
+        ("model", lambda value: isinstance(value, dict) and {"name", "fingerprint"} <= set(value)),
+        ("samples", lambda value: isinstance(value, list) and bool(value) and all(map(is_sample, value))),
+    )
+    if set(record) != _KEYS or not all(fits(record[name]) for name, fits in shapes):
+        raise ParamsError(f"replay must be effective_params as an answer gives them: {', '.join(sorted(_KEYS))}")
+
+
+def is_ids(value: Any) -> bool:
+    """Whether a value is a list of integers."""
+    return isinstance(value, list) and all(type(each) is int for each in value)
+
+
+def is_sample(value: Any) -> bool:
+    """Whether a value is a sample as `effective` writes it."""
+    return isinstance(value, dict) and is_ids(value.get("token_ids")) and "finish_reason" in value
+
+
+def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
+    """The request of a record again, on this model; its tokens are compared with the recorded ones.
+
+    The same model on the same backend gives the same tokens, beams and constraints included; processors must be
+    registered under the same names. A sample that was aborted is compared as far as it came. Raises ParamsError for
+    a record that cannot be replayed.
+    """
+    if record["unrepeatable"] is not None:
+        raise ParamsError(f"replay must be of text and token ids alone, got a request with {record['unrepeatable']}")
+    prompt = Prompt(token_ids=record["prompt_token_ids"], adapter=record["adapter"])
+    params = SamplingParams.from_dict(record["params"])
+    if record["beams"] is not None:
+        completion = llm.beam_search(prompt, BeamSearchParams.from_dict(record["beams"]), sampling=params)[0]
+    else:
+        completion = llm.engine.submit(llm.request(prompt, params, standalone=bool(record["standalone"]))).wait()
+    mark = mark_of(llm, record["model"]["name"])
+    return Replayed(
+        completion=completion,
+        difference=first_difference(record["samples"], completion),
+        same_model=mark.fingerprint == record["model"]["fingerprint"],
+    )
+
+
+def first_difference(samples: Sequence[Mapping[str, Any]], completion: Completion) -> Difference | None:
+    """The first token, by position and then by sample, that is not the recorded one."""
+    found = [
+        difference
+        for index, (sample, now) in enumerate(zip(samples, completion.samples, strict=True))
+        if (difference := differs(index, sample, now.token_ids)) is not None
+    ]
+    return min(found, key=lambda each: (each.position, each.sample), default=None)
+
+
+def differs(index: int, sample: Mapping[str, Any], now: Sequence[int]) -> Difference | None:
+    """The first token of one sample that is not the recorded one."""
+    was = sample["token_ids"]
+    if sample["finish_reason"] == "abort":
+        now = now[: len(was)]
+    for position in range(max(len(was), len(now))):
+        old = was[position] if position < len(was) else None
+        new = now[position] if position < len(now) else None
+        if old != new:
+            return Difference(sample=index, position=position, was=old, now=new)
+    return None
+
+
+def folder_named(name: str) -> str | Path:
+    """The bundled model of a record's name; ParamsError for another, which --model must say where to find."""
+    from tirage.models import bundled
+
+    if name not in bundled():
+        raise ParamsError(f"--model must be given, the answer came from {str(name)[:60]!r}, which is not bundled")
+    return name

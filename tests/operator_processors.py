@@ -1,0 +1,36 @@
+"""Processors as an operator would have them: SGLang's documented one, and some that misbehave."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sglang_examples import IMPORT, PROCESSOR
+
+from tirage.compat.sglang import CustomLogitProcessor
+
+_names: dict[str, Any] = {}
+exec(PROCESSOR.replace(IMPORT, "from tirage.compat.sglang import CustomLogitProcessor"), _names)
+DeterministicLogitProcessor = _names["DeterministicLogitProcessor"]
+"""The example of SGLang's documentation with its import line changed, and nothing else."""
+
+
+class CountingLogitProcessor(CustomLogitProcessor):
+    """Forces the token whose id is the number of tokens drawn so far."""
+
+    name: ClassVar[str | None] = "counting"
+    arg_names: ClassVar[tuple[str, ...] | None] = ()
+
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
+        for row, given in enumerate(custom_param_list):
+            logits[row, :] = -float("inf")
+            logits[row, len(given["__req__"].output_ids) + len(given["__req__"].origin_input_ids)] = 0.0
+        return logits
+
+
+class FailingLogitProcessor(CustomLogitProcessor):
+    """Fails for requests that want it to."""
+
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
+        if any(given.get("fail") for given in custom_param_list):
+            raise RuntimeError("told to fail")
+        return logits

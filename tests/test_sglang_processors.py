@@ -1,0 +1,300 @@
+"""Custom logits processors by name: SGLang's class and strings, the built-in ones, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from operator_processors import CountingLogitProcessor, DeterministicLogitProcessor
+from servers import Server
+
+import tirage
+from tirage import LLM, ParamsError, SamplingParams
+from tirage.compat.sglang import CustomLogitProcessor
+from tirage.dialects import DialectError, from_sglang
+from tirage.dialects.processors import KNOWN_CLASSES, read_reference
+from tirage.processors import BUILT_IN, PAST, Past, find_processor, register_processor, unregister_processor
+
+NAMES = ("DeterministicLogitProcessor", "CountingLogitProcessor", "FailingLogitProcessor")
+SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    flags = [f"--logits-processor={name}=operator_processors:{name}" for name in NAMES[::2]]
+    flags += ["--logits-processor=counting=operator_processors:CountingLogitProcessor"]
+    with Server("tiny", "--enable-custom-logit-processor", *flags, folders=(Path(__file__).parent,)) as running:
+        yield running
+
+
+def ask(server: Server, reference: Any, params: dict[str, Any] | None, **body: Any) -> Any:
+    sampling = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True, "custom_params": params}
+    asked = {"text": "One day", "custom_logit_processor": reference, "sampling_params": sampling, **body}
+    return server.post("/generate", asked)
+
+
+def reference_bytes(module: str, name: str, *, protocol: int = 4) -> bytes:
+    """What SGLang's `to_str` puts into its string for a class that can be imported."""
+    texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() + b"\x94" for text in (module, name))
+    return b"\x80" + bytes([protocol]) + texts + b"\x93\x94."
+
+
+def as_string(data: bytes) -> str:
+    return json.dumps({"callable": data.hex()})
+
+
+# --- the documented example --------------------------------------------------------------------------------------
+
+
+def test_a_processor_is_sent_as_its_name_alone() -> None:
+    assert json.loads(DeterministicLogitProcessor().to_str()) == {"processor": "DeterministicLogitProcessor"}
+    assert json.loads(CountingLogitProcessor.to_str()) == {"processor": "counting"}
+    with pytest.raises(TypeError, match="abstract"):
+        CustomLogitProcessor()  # type: ignore[abstract]
+
+
+def test_the_documented_processor_always_draws_its_token(server: Server) -> None:
+    answer = ask(server, DeterministicLogitProcessor().to_str(), {"token_id": 5}, return_logprob=True).json()
+    assert answer["output_ids"] == [5] * 6
+    assert answer["meta_info"]["output_token_logprobs"] == [[0.0, 5, None]] * 6
+
+
+def test_neighbours_do_not_see_what_a_processor_writes(server: Server) -> None:
+    sampling = {"sampling_seed": 4, "max_new_tokens": 6}
+    alone = server.post("/generate", {"text": "The dog", "sampling_params": sampling}).json()
+    body = {
+        "text": ["The dog", "One day", "The dog", "A cat"],
+        "custom_logit_processor": [None, "DeterministicLogitProcessor", None, "DeterministicLogitProcessor"],
+        "sampling_params": [
+            sampling | ({} if i % 2 == 0 else {"custom_params": {"token_id": 40 + i}}) for i in range(4)
+        ],
+    }
+    answers = server.post("/generate", body).json()
+    assert [one["output_ids"] for one in answers] == [alone["output_ids"], [41] * 6, alone["output_ids"], [43] * 6]
+
+
+def test_the_callers_logits_are_left_alone() -> None:
+    register_processor("deterministic", DeterministicLogitProcessor())
+    try:
+        logits = np.linspace(-1, 1, 20, dtype=np.float32).reshape(2, 10)
+        before = logits.copy()
+        params = SamplingParams(logits_processors=[("deterministic", {"token_id": 7})])
+        drawn = tirage.sample(logits, [params, SamplingParams(temperature=0)])
+        assert drawn.token_ids.tolist() == [7, 9]
+        assert np.array_equal(logits, before)
+    finally:
+        unregister_processor("deterministic")
+
+
+def test_a_processor_sees_its_requests_tokens(server: Server) -> None:
+    answer = ask(server, "counting", None).json()
+    first = answer["meta_info"]["prompt_tokens"]
+    assert answer["output_ids"] == list(range(first, first + 6))
+    refused = ask(server, "counting", {"other": 1})
+    assert refused.status_code == 400
+    assert "declares" in refused.json()["error"]["message"]
+
+
+def test_a_processor_that_fails_ends_its_own_request_and_three_times_is_enough(server: Server) -> None:
+    name = "FailingLogitProcessor"
+    assert ask(server, name, {"fail": False}).status_code == 200
+    both = ask(server, [name, None], {"fail": True}, text=["One day", "The dog"], sampling_params=[
+        {"max_new_tokens": 4, "custom_params": {"fail": True}}, {"max_new_tokens": 4},
+    ]).json()  # fmt: skip
+    assert both[0]["meta_info"]["finish_reason"]["type"] == "error"
+    assert both[0]["meta_info"]["finish_reason"]["err_type"] == "processor_failed"
+    assert len(both[1]["output_ids"]) == 4
+    for _ in range(2):
+        failed = ask(server, name, {"fail": True})
+        assert failed.status_code == 500
+        assert failed.json()["error"]["code"] == "processor_failed"
+    last = ask(server, name, {"fail": False})
+    assert last.status_code == 400
+    assert "disabled after 3 failures" in last.json()["error"]["message"]
+    assert ask(server, "counting", None).status_code == 200
+
+
+# --- strings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", KNOWN_CLASSES, ids=lambda known: known[1])
+def test_a_reference_to_a_class_of_sglangs_is_its_built_in_likeness(known: tuple[str, str]) -> None:
+    assert read_reference(as_string(reference_bytes(*known))) == KNOWN_CLASSES[known]
+    assert find_processor(KNOWN_CLASSES[known][0]).name in BUILT_IN
+
+
+def test_a_string_of_sglangs_works_over_http(server: Server) -> None:
+    text = as_string(reference_bytes(SGLANG_MODULE, "DisallowedTokensLogitsProcessor"))
+    plain = server.post("/generate", {"text": "One day", "sampling_params": {"temperature": 0, "max_new_tokens": 6}})
+    first = plain.json()["output_ids"][0]
+    answer = ask(server, text, {"token_ids": [first]}).json()
+    assert first not in answer["output_ids"]
+
+
+HARMLESS = reference_bytes(SGLANG_MODULE, "DisallowedTokensLogitsProcessor")
+HOSTILE: list[Any] = [
+    5,
+    "",
+    "x" * 5000,
+    "no_such_processor",
+    "{",
+    "[]",
+    "{}",
+    '{"processor": 5}',
+    '{"processor": "no_such"}',
+    '{"processor": "forced_token", "callable": "00"}',
+    '{"callable": 5}',
+    '{"callable": "zz"}',
+    '{"callable": "0"}',
+    as_string(b""),
+    as_string(b"."),
+    as_string(HARMLESS[:-1]),
+    as_string(HARMLESS + b"."),
+    as_string(HARMLESS[:-1] + b")R."),
+    as_string(b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x04true\x94\x85\x94R\x94."),
+    as_string(b"cos\nsystem\n(S'true'\ntR."),
+    as_string(reference_bytes("posix", "system")),
+    as_string(reference_bytes(SGLANG_MODULE, "CustomLogitProcessor")),
+    as_string(reference_bytes("builtins", "eval")),
+    as_string(b"\x80\x04\x95" + b"\xff" * 8 + HARMLESS[2:]),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_anything_but_a_plain_reference_is_refused(text: Any) -> None:
+    with pytest.raises(DialectError, match="custom_logit_processor must") as caught:
+        read_reference(text)
+    assert caught.value.param == "custom_logit_processor"
+    assert len(str(caught.value)) < 400
+
+
+def test_no_string_is_ever_unpacked() -> None:
+    found: list[str] = []
+    watching = True
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if watching and event in {"pickle.find_class", "os.system", "exec", "import"}:
+            found.append(event)
+
+    sys.addaudithook(watch)
+    for text in [*HOSTILE, as_string(HARMLESS)]:
+        try:
+            read_reference(text)
+        except DialectError:
+            continue
+    watching = False
+    assert found == []
+
+
+def test_a_hostile_string_gets_an_answer_over_http(server: Server) -> None:
+    for text in HOSTILE[14:]:
+        response = ask(server, text, {"token_ids": [1]})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "custom_logit_processor"
+    assert ask(server, "counting", None).status_code == 200
+
+
+# --- those that are always there -----------------------------------------------------------------------------------
+
+
+def draw(name: str, args: dict[str, Any], *history: Any) -> int:
+    logits = np.linspace(-1, 1, 10, dtype=np.float32)
+    params = SamplingParams(temperature=0, logits_processors=[(name, args)])
+    return int(tirage.sample(logits, params, history=history or None).token_ids[0])
+
+
+def test_built_in_rules_on_token_ids() -> None:
+    assert draw("forced_token", {"token_id": 3}) == 3
+    assert draw("allowed_tokens", {"token_ids": [2, 4, 500]}) == 4
+    assert draw("disallowed_tokens", {"token_ids": [9, 8, 500]}) == 7
+    assert draw("forced_token", {"token_id": 500}) == -1
+
+
+def test_a_thinking_budget_ends_the_thought() -> None:
+    args = {"thinking_budget": 2, "think_start_id": 5, "think_end_id": 6}
+    assert draw("thinking_budget", args, ([1, 5], [])) == 9
+    assert draw("thinking_budget", args, ([1, 5], [3])) == 9
+    assert draw("thinking_budget", args, ([1, 5], [3, 3])) == 6
+    assert draw("thinking_budget", args, ([1, 5], [3, 3, 6])) == 9
+    assert draw("thinking_budget", args, ([5, 1, 1, 6, 5], [3])) == 9
+    assert draw("thinking_budget", args, ([1, 2], [3, 3, 3])) == 9
+    args |= {"newline_id": 7}
+    assert draw("thinking_budget", args, ([1, 5], [3, 3])) == 7
+    assert draw("thinking_budget", args, ([1, 5], [3, 3, 7])) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("forced_token", {}, "argument token_id of processor 'forced_token' must be given"),
+        ("forced_token", {"token_id": -1}, "must be a token id, got -1"),
+        ("forced_token", {"token_id": True}, "must be a token id, got True"),
+        ("forced_token", {"token": 1}, "got 'token'"),
+        ("allowed_tokens", {"token_ids": []}, "must be a list of 1 to 4096 token ids"),
+        ("disallowed_tokens", {"token_ids": 5}, "must be a list of 1 to 4096 token ids"),
+        ("disallowed_tokens", {"token_ids": [1, "2"]}, "must be a token id, got '2'"),
+        (
+            "thinking_budget",
+            {"thinking_budget": -1, "think_start_id": 1, "think_end_id": 2},
+            "number of tokens, got -1",
+        ),
+        ("thinking_budget", {"thinking_budget": 1, "think_start_id": 1}, "think_end_id of processor"),
+        ("forced_token", {"token_id": 1, PAST: 3}, f"got '{PAST}'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_runs(
+    name: str, args: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ParamsError, match=message):
+        SamplingParams(logits_processors=[(name, args)])
+
+
+def test_built_in_names_work_on_the_route_and_in_the_dialect(server: Server) -> None:
+    assert ask(server, "forced_token", {"token_id": 40}).json()["output_ids"] == [40] * 6
+    error = ask(server, "forced_token", {"token_id": -4}).json()["error"]
+    assert error["param"] == "sampling_params.custom_params"
+    params = from_sglang(
+        {"custom_params": {"token_id": 40}, "max_new_tokens": 3}, custom_logit_processor="forced_token"
+    )
+    assert LLM("tiny").generate("One day", params)[0].token_ids == (40, 40, 40)
+
+
+def test_failures_count_only_where_they_matter() -> None:
+    def fail(logits: Any, args: Any) -> Any:
+        raise RuntimeError("no")
+
+    register_processor("failing", fail)
+    try:
+        params = SamplingParams(logits_processors=[("failing", {})])
+        for _ in range(5):
+            assert tirage.sample(np.zeros(4, np.float32), params).token_ids.tolist() == [-1]
+        assert not find_processor("failing").disabled
+        register_processor("failing", fail, replace=True, disable_after=2)
+        for _ in range(2):
+            tirage.sample(np.zeros(4, np.float32), params)
+        with pytest.raises(ParamsError, match="'failing', which is disabled after 2 failures"):
+            SamplingParams(logits_processors=[("failing", {})])
+    finally:
+        unregister_processor("failing")
+
+
+def test_the_past_is_a_pair_of_lists() -> None:
+    seen: list[Past] = []
+
+    def look(logits: Any, args: list[dict[str, Any]]) -> Any:
+        seen.append(args[0][PAST])
+        return logits
+
+    look.wants_past = True  # type: ignore[attr-defined]
+    register_processor("looking", look)
+    try:
+        params = SamplingParams(logits_processors=[("looking", {})])
+        tirage.sample(np.zeros(9, np.float32), params, history=[([1, 2], [3])])
+    finally:
+        unregister_processor("looking")
+    assert seen == [Past([1, 2], [3])]
