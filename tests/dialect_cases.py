@@ -156,7 +156,10 @@ CASES = {
             **_CHAT,
             "sampling_method": ["base_non_truncated", "air", "rejection"],
             "top_p": [0.5, 1.0, 0],
-            "logits_processors_args": [{"logit_bias": {"5": 2.0}}],
+            "logits_processors_args": [
+                {"logit_bias": {"5": 2.0}},
+                {"thinking_budget": 3, "think_start_id": 1, "think_end_id": 2},
+            ],
             "temp_scaled_logprobs": [True],
             "top_p_normalized_logprobs": [True],
         },

@@ -401,6 +401,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "sampling_params.max_new_tokens",
     ),
     ({"text": "a", "sampling_params": {"stop": ["x"] * 2 + [str(i) for i in range(40)]}}, "--max-stop", None),
+    ({"text": "a", "sampling_params": {"stop": "x" * 257}}, "--max-stop-chars", None),
+    ({"text": "a", "sampling_params": {"bad_words": [str(i) for i in range(129)]}}, "--max-bad-words", None),
+    ({"text": "a", "sampling_params": {"logit_bias": {str(i): 1 for i in range(1025)}}}, "--max-logit-bias", None),
     ({"text": "a", "sampling_params": {"stop_token_ids": [9999]}}, "[0, 1536)", "sampling_params.stop_token_ids"),
     ({"text": "a", "sampling_params": {"logit_bias": {"9999": 1}}}, "[0, 1536)", "sampling_params.logit_bias"),
     ({"text": "a", "sampling_params": {"regex": "("}}, "regex must be", "sampling_params.regex"),
@@ -519,3 +522,19 @@ def test_hostile_stop_patterns_hold_nobody_up(server: Server) -> None:
     assert plain["text"].startswith(answer["text"])
     # Orders of magnitude above what it takes; a backtracking engine would need years.
     assert answer["meta_info"]["e2e_latency"] < 60
+
+
+def test_an_aborted_request_ends_with_sglangs_abort_object(server: Server) -> None:
+    sampling = {"n": 8, "ignore_eos": True, "max_new_tokens": None}
+    body = {"text": PROMPT, "rid": "job1", "stream": True, "sampling_params": sampling}
+    last: dict[int, Any] = {}
+    with httpx.stream("POST", f"{server.url}/generate", json=body, timeout=60) as response:
+        lines = (line for line in response.iter_lines() if line.startswith("data: {"))
+        next(lines)
+        assert server.post("/abort_request", {"rid": "job"}).json()["not_found"] == ["job"]
+        assert server.post("/abort_request", {"rid": "job1"}).json()["aborted"] == ["job1"]
+        for line in lines:
+            event = json.loads(line[6:])
+            last[event["index"]] = event["meta_info"]["finish_reason"]
+    aborted = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+    assert [last[index] for index in range(8)] == [aborted] * 8

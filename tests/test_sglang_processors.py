@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import pickle
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from tirage.compat.sglang import CustomLogitProcessor
 from tirage.dialects import DialectError, from_sglang
 from tirage.dialects.processors import KNOWN_CLASSES, read_reference
 from tirage.processors import BUILT_IN, PAST, Past, find_processor, register_processor, unregister_processor
+from tirage.server.options import Options
+from tirage.server.plugins import load_processors
 
 NAMES = ("DeterministicLogitProcessor", "CountingLogitProcessor", "FailingLogitProcessor")
 SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
@@ -173,22 +178,52 @@ def test_anything_but_a_plain_reference_is_refused(text: Any) -> None:
     assert len(str(caught.value)) < 400
 
 
+def read_all() -> None:
+    for text in [*HOSTILE, as_string(HARMLESS)]:
+        with contextlib.suppress(DialectError):
+            read_reference(text)
+
+
 def test_no_string_is_ever_unpacked() -> None:
     found: list[str] = []
+    here = threading.get_ident()
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if watching and threading.get_ident() == here and event in {"pickle.find_class", "os.system", "exec", "import"}:
+            found.append(event)
+
+    watching = False
+    read_all()
+    sys.addaudithook(watch)
+    watching = True
+    read_all()
+    watching = False
+    assert found == []
+
+
+def test_the_watch_over_strings_can_see() -> None:
+    seen: list[str] = []
     watching = True
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
-        if watching and event in {"pickle.find_class", "os.system", "exec", "import"}:
-            found.append(event)
+        if watching and event == "pickle.find_class":
+            seen.append(args[0])
 
     sys.addaudithook(watch)
-    for text in [*HOSTILE, as_string(HARMLESS)]:
-        try:
-            read_reference(text)
-        except DialectError:
-            continue
+    pickle.loads(reference_bytes("collections", "OrderedDict"))
     watching = False
-    assert found == []
+    assert seen == ["collections"]
+
+
+def test_an_operators_module_may_lie_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_the_server.py").write_text("def same(logits, args):\n    return logits\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    load_processors(Options.of(logits_processor=("beside=beside_the_server:same",)))
+    try:
+        assert find_processor("beside").disable_after == 3
+    finally:
+        unregister_processor("beside")
 
 
 def test_a_hostile_string_gets_an_answer_over_http(server: Server) -> None:

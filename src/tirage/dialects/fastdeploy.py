@@ -12,6 +12,7 @@ from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, li
 from tirage.dialects.vllm import GUIDED
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
+from tirage.processors import BUILT_IN
 from tirage.semantics import Semantics, resolve
 
 METHODS = ("base", "base_non_truncated", "air", "rejection")
@@ -66,24 +67,35 @@ def _written_ids(words: Any) -> list[int] | None:
     return [word[0] for word in words if len(word) == 1] or None
 
 
+_BUDGET = BUILT_IN["thinking_budget"]
+_PROCESSOR_ARGS = ("logit_bias", *_BUDGET.required, *_BUDGET.optional)
+
+
 def _args(value: Any) -> Any:
-    rule = "an object with logit_bias and thinking_budget"
+    rule = f"an object of {', '.join(_PROCESSOR_ARGS)}"
     if not isinstance(value, Mapping):
         raise BrokenRuleError(rule, value)
     for name in value:
         if name not in _PROCESSOR_ARGS:
             raise BrokenRuleError(rule, value, f".{shown(name)}")
+    try:
+        Bias().check(Bias().load(value.get("logit_bias")))
+    except BrokenRuleError as broken:
+        raise BrokenRuleError(broken.rule, broken.value, f".logit_bias{broken.where}") from None
     return value
 
 
-_PROCESSOR_ARGS = ("logit_bias",)
-
-
 def _read_args(value: Any) -> Fields:
-    if not value:
-        return {}
-    bias = value.get("logit_bias")
-    return {} if bias is None else {"logit_bias": Bias().load(bias)}
+    given = {name: item for name, item in (value or {}).items() if item is not None}
+    bias = given.pop("logit_bias", None)
+    found: Fields = {} if bias is None else {"logit_bias": Bias().load(bias)}
+    return found | ({"logits_processors": (("thinking_budget", given),)} if given else {})
+
+
+def _write_args(params: SamplingParams) -> Any:
+    if [name for name, _ in params.logits_processors] != ["thinking_budget"]:
+        return None
+    return dict(params.logits_processors[0][1])
 
 
 PROCESSOR_ARGS = Entry(
@@ -91,8 +103,8 @@ PROCESSOR_ARGS = Entry(
     rule=Custom("an object of arguments", _args, lambda value: value, lambda plain: plain),
     default=None,
     into=_read_args,
-    out_of=lambda params: None,
-    ours=("logit_bias", "args"),
+    out_of=_write_args,
+    ours=("logit_bias", "logits_processors"),
     meaning="arguments of the logits processors that the operator started",
 )
 

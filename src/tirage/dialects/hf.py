@@ -125,14 +125,14 @@ HF = Dialect.of(
 )
 
 
-def from_hf(data: Mapping[str, Any] | Any) -> SamplingParams:
+def from_hf(data: Any) -> SamplingParams:
     """The parameters that arguments of transformers' `generate`, or a `GenerationConfig`, ask for.
 
     Absent fields take the defaults of transformers: no sampling, 20 new tokens, and `top_k` 50 once `do_sample` is
     True. Null is as absent, for fields that have no part here too. Fields that transformers reads only when it samples
     are refused without `do_sample`. Raises DialectError (a ParamsError) with the field's name.
     """
-    plain = data.to_dict() if hasattr(data, "to_dict") else data
+    plain: Any = getattr(data, "to_dict", lambda: data)()
     if not isinstance(plain, Mapping):
         return HF.read(plain).params
     return HF.read({name: value for name, value in plain.items() if value is not None and name not in _NOTES}).params

@@ -99,8 +99,9 @@ def _opcodes(payload: Any) -> tuple[str, str] | None:
     except Exception:  # whatever a hostile text does to the parser, it is no reference
         return None
     steps = [(op.name, arg) for op, arg, _ in found if op.name not in {"PROTO", "FRAME", "MEMOIZE"}]
-    frames = [len(data) - place - 9 - arg for op, arg, place in found if op.name == "FRAME"]
-    if [name for name, _ in steps] != _REFERENCE or found[-1][2] != len(data) - 1 or frames not in ([], [0]):
+    # A frame tells how many bytes follow it; any other number, and bytes after the end, are no plain reference.
+    framed = all(arg == len(data) - (place or 0) - 9 for op, arg, place in found if op.name == "FRAME")
+    if [name for name, _ in steps] != _REFERENCE or found[-1][2] != len(data) - 1 or not framed:
         return None
     return str(steps[0][1]), str(steps[1][1])
 

@@ -111,9 +111,9 @@ def thinking_budget(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarra
         spent = length_of_thought(tokens, given["think_start_id"], given["think_end_id"])
         if spent is None or spent < given["thinking_budget"]:
             continue
-        newline = given.get("newline_id")
-        ends = newline is None or (tokens[-1] == newline and spent > 0)
-        force(logits, row, given["think_end_id"] if ends else newline)
+        end, newline = given["think_end_id"], given.get("newline_id")
+        breaks = newline is not None and not (spent and tokens[-1] == newline)
+        force(logits, row, newline if breaks and newline is not None else end)
     return logits
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -35,7 +37,9 @@ def load_processors(options: Options) -> None:
 
 
 def find(module: str, attribute: str) -> Any:
-    """An attribute of a module, dots in its name included."""
+    """An attribute of a module, dots in its name included; modules in the working folder are found too."""
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
     found: Any = importlib.import_module(module)
     for part in attribute.split("."):
         found = getattr(found, part)

@@ -109,7 +109,7 @@ async def check_starts(desk: Desk, body: Body) -> None:
         if ask.start and not ask.media:
             ids = ask.prompt.token_ids
             length = len(
-                ids if ids is not None else await asyncio.to_thread(desk.llm.tokenizer.encode, ask.prompt.text)
+                ids if ids is not None else await asyncio.to_thread(desk.llm.tokenizer.encode, ask.prompt.text or "")
             )
             if ask.start > length:
                 raise DialectError(

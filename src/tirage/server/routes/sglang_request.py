@@ -196,7 +196,7 @@ def prompt_of(name: str, value: Any, where: str) -> Prompt:
     if not isinstance(value, kind) or (kind is list and not value):
         word = "a text" if name == "text" else "a list that is not empty"
         raise DialectError(f"{where} must be {word}, got {shown(value)}; give a prompt", where)
-    if name == "text":
+    if isinstance(value, str):
         return Prompt(text=value)
     if name == "input_ids":
         return Prompt(token_ids=tuple(ids_of(value, where)))
@@ -227,11 +227,11 @@ def spread(body: Mapping[str, Any], name: str, count: int, batch: bool) -> list[
     """The field's value for each prompt: one for all, or in a batch a list with one each."""
     rule, default, _ = EACH[name]
     value = body.get(name)
-    several = isinstance(value, list) and not isinstance(rule, Ids)
-    several |= (
-        isinstance(rule, Ids) and isinstance(value, list) and any(isinstance(v, (list, type(None))) for v in value)
+    # A list of ids is one value; it takes a list of such lists to be several.
+    flat = (
+        isinstance(rule, Ids) and isinstance(value, list) and not any(v is None or isinstance(v, list) for v in value)
     )
-    if not several:
+    if not isinstance(value, list) or flat:
         return [None] * count if name == "rid" and batch else [one(name, value, rule, default)] * count
     if not batch or len(value) != count:
         raise DialectError(
@@ -242,7 +242,7 @@ def spread(body: Mapping[str, Any], name: str, count: int, batch: bool) -> list[
 
 def read_rids(value: Any, each: list[Any], count: int, options: Options) -> list[str | None]:
     """The client's ids: one text for a batch gets numbers, and no two are the same."""
-    rids = each
+    rids: list[str | None] = list(each)
     if isinstance(value, str) and each == [None] * count:
         rids = [f"{value}_{index}" for index in range(count)]
     given = [rid for rid in rids if rid is not None]
@@ -296,7 +296,6 @@ def read_ask(
         {} if semantics is None else {"semantics": one("semantics", semantics, OWN.entries["semantics"].rule, None)}
     )
     reading = GENERATE.read(rest, where=where, known=(*special, *NAMES), defaults=defaults, lenient=lenient)
-    check_stops(reading.params, where, options)
     if given["custom_logit_processor"] is not None and not options.enable_custom_logit_processor:
         raise DialectError(
             "custom_logit_processor must be left out, for this server was started without "
@@ -318,13 +317,6 @@ def read_ask(
         where=where,
     )
     return with_beams(ask, special["beam_width"], "n" in reading.given), tuple(where + n for n in reading.ignored)
-
-
-def check_stops(params: SamplingParams, where: str, options: Options) -> None:
-    """ParamsError, naming the operator's flag, for more or longer stop strings than allowed."""
-    check_limit(options.limits, "max_stop", len(params.stop), f"{where}stop strings")
-    longest = max((len(stop) for stop in params.stop), default=0)
-    check_limit(options.limits, "max_stop_chars", longest, f"{where}stop characters")
 
 
 def adapter_of(name: str | None) -> str | None:
