@@ -367,13 +367,13 @@ def check_schedules(library: str, count: int, machine: type[Schedules] = Schedul
     )
 
 
-LIVES = {"numpy": 125, "torch": 125, "jax": 20}
-"""Lives tried in the fast suite; JAX pays for every eager call."""
+LIVES = {"numpy": 125, "torch": 125, "jax": 6}
+"""Lives tried in the fast suite; JAX compiles for every new shape."""
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_any_schedule_gives_each_request_what_it_draws_alone(library: str) -> None:
-    check_schedules(library, LIVES[library] // 5)
+    check_schedules(library, 25)
 
 
 @pytest.mark.slow

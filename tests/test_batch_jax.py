@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from every_stage import bitmask, hashed_logits
@@ -17,13 +19,9 @@ from test_batch import Schedules, check_schedules, picking
 
 import tirage
 from tirage import Batch, Draw, ParamsError, SamplingParams, Status
+from tirage.backends.jax import past
+from tirage.backends.jax.past import BEYOND, Past
 from tirage.history import History, banned_by_ngrams, banned_by_words, dry_penalties
-
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install tirage[jax]")
-jnp = jax.numpy
-
-from tirage.backends.jax import past  # noqa: E402
-from tirage.backends.jax.past import BEYOND, Past  # noqa: E402
 
 LIKE = jnp.zeros((1, V))
 NUCLEUS = SamplingParams(

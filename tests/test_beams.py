@@ -208,13 +208,16 @@ def test_masks_and_minimum_lengths_hold_in_every_hypothesis() -> None:
         assert len(text) >= 3
 
 
-def test_a_processor_changes_the_scores() -> None:
+@pytest.mark.parametrize("semantics", ["canonical", "hf"])
+def test_a_processor_changes_the_scores(semantics: str) -> None:
     def favour(logits: NDArray[np.float32], args: list[dict[str, Any]]) -> NDArray[np.float32]:
-        logits[:, args[0]["token"]] += 50
-        return logits
+        changed = logits.copy()
+        changed[:, args[0]["token"]] += 50
+        return changed
 
-    register_processor("favour_in_beams", favour)
-    sampling = SamplingParams(logits_processors=(("favour_in_beams", {"token": ord("d")}),))
+    register_processor("favour_in_beams", favour, replace=True)
+    processors = (("favour_in_beams", {"token": ord("d")}),)
+    sampling = SamplingParams(logits_processors=processors, semantics=semantics)
     assert texts(searched(table(0), sampling, beam_width=2, max_tokens=4))[0] == "dddd"
 
 
@@ -278,10 +281,12 @@ def test_no_tokens_give_one_empty_text() -> None:
     assert [(s.text, s.finish_reason, s.score) for s in result.samples] == [("", "length", 0.0)]
 
 
+@pytest.mark.parametrize("semantics", ["canonical", "hf"])
 @pytest.mark.parametrize(("letter", "kind"), [("{", "non_finite_logits"), ("}", "no_allowed_token")])
-def test_bad_logits_end_a_search_with_an_error(letter: str, kind: str) -> None:
+def test_bad_logits_end_a_search_with_an_error(letter: str, kind: str, semantics: str) -> None:
     llm = LLM(Script(letter), tokenizer=Letters())
-    bad, good = llm.beam_search(["p", "q"], BeamSearchParams(beam_width=2, max_tokens=3))
+    sampling = SamplingParams(semantics=semantics)
+    bad, good = llm.beam_search(["p", "q"], BeamSearchParams(beam_width=2, max_tokens=3), sampling=sampling)
     assert [(s.finish_reason, s.stop and s.stop.kind, s.text) for s in bad.samples] == [("error", kind, "")]
     assert good.finish_reason == "error"
 
@@ -469,7 +474,7 @@ def test_beams_are_those_of_transformers(folder: Path, name: str, width: int) ->
         assert [score for _, score in expected] == pytest.approx([s.score for s in found.samples], abs=2e-5)
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="needs the trained stories260K folder")
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 @pytest.mark.parametrize("semantics", ["canonical", "hf"])
 def test_beams_of_a_trained_model_are_those_of_transformers(semantics: str) -> None:
     llm = LLM(STORIES)

@@ -20,7 +20,13 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```)?", re.DOT
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+COMPILING = {"jax.md"}
+"""Pages whose programs take XLA seconds each."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in COMPILING)) for p in WITH_CODE]
+)
 def test_every_python_block_runs_and_prints_what_the_page_says(page: Path) -> None:
     namespace: dict[str, object] = {}
     blocks = BLOCK.findall(page.read_text())

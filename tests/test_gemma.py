@@ -62,6 +62,41 @@ def test_a_state_can_be_continued_more_than_once() -> None:
         assert longer[3:] == reply(sampler, "", last_state=state, max_new_tokens=4)
 
 
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_a_conversation_keeps_its_cache_whichever_sampler_goes_on_with_it(library: str) -> None:
+    model = SmallTransformer(library)
+    first, other = (small(model=model, cache_length=length, pad_length=length // 2) for length in (24, 40))
+    state = first.sample("hello", return_state=True, max_new_tokens=3).state
+    turn = other.sample(" x", last_state=state, return_state=True)
+    assert (state.cache_length, turn.state.cache_length, turn.finish_reason) == (24, 24, "cache_full")
+    assert turn.tokens.tolist() == first.sample(" x", last_state=state, return_state=True).tokens.tolist()
+    with pytest.raises(ParamsError, match="cache_length, which is 24, got a conversation of"):
+        other.sample("x" * 30, last_state=state)
+    assert bundled().sample("a", return_state=True, max_new_tokens=1).state.cache_length == 200
+
+
+def test_the_state_describes_the_conversation() -> None:
+    sampler = small()
+    state = sampler.sample(["hello", "a"], return_state=True, max_new_tokens=3).state
+    turn = sampler.sample(["", "bcd"], last_state=state, return_state=True, max_new_tokens=2).state
+    rows = [row.token_ids for row in turn.rows]
+    assert [len(row) for row in rows] == [11, 10]
+    assert turn.last_token.tolist() == [row[-1] for row in rows]
+    assert turn.last_token_pos.tolist() == [10, 9]
+    assert (turn.step, turn.used_cache_length) == (2, 10)
+    assert turn.predicted_tokens.tolist() == [[*row[-2:], *[0] * 14] for row in rows]
+
+
+def test_a_turn_draws_from_the_rng_of_its_own_call() -> None:
+    sampler = small(sampling=RandomSampling(temperature=20.0))
+    states = [sampler.sample("hello", return_state=True, max_new_tokens=3, rng=seed).state for seed in (1, 1, 2)]
+    one, same, other = [reply(sampler, " x", last_state=state, rng=5) for state in states]
+    assert one == same
+    assert reply(sampler, " x", last_state=states[0], rng=6) != one != other
+    row = sampler.sample(" x", last_state=states[2], return_state=True, rng=5).state.rows[0]
+    assert other == reply(sampler, list(row.token_ids[: -len(row.output_ids)]), rng=5)
+
+
 def test_the_end_token_is_part_of_the_text_and_of_the_tokens() -> None:
     sampler = small(model=SmallTransformer(bonus=(int(Special.END_OF_TURN), 500.0)))
     output = sampler.sample("hello", return_state=True)
@@ -109,6 +144,8 @@ def test_prompts_may_be_texts_arrays_ids_and_conversations() -> None:
     tokenizer = LetterTokenizer()
     tokenizer.FORMAT = "gemma3"  # type: ignore[assignment]
     conversation = SimpleNamespace(as_text=lambda format: "hello" if format == "gemma3" else "")
+    with pytest.raises(ParamsError, match="prompt must be text with this tokenizer, which names no FORMAT"):
+        sampler.sample(conversation)
     assert reply(small(tokenizer=tokenizer), conversation) == expected
     assert reply(small(tokenizer=tokenizer), [conversation, "hello"]) == [expected, expected]
 
@@ -204,6 +241,9 @@ class Wide:
         ({"stop_tokens": ["ab"]}, "stop_tokens must hold .* exactly one token, got 'ab'"),
         ({"stop_tokens": [""]}, "exactly one token, got ''"),
         ({"stop_tokens": "ab"}, "stop_tokens must be a list"),
+        ({"stop_tokens": np.array(5)}, "stop_tokens must be a list"),
+        ({"stop_tokens": 5}, "stop_tokens must be a list"),
+        ({"stop_tokens": [1.5]}, "exactly one token, got 1.5"),
         ({"forbidden_tokens": [-1]}, "forbidden_tokens must hold ids >= 0"),
         ({"forbidden_tokens": [9999]}, "forbidden_tokens must lie in .0, 128., got 9999"),
         ({"sampling": lambda logits, rng: 1}, "sampling must be a SamplingMethod object"),
@@ -232,6 +272,12 @@ def test_a_bad_sampler_is_refused_when_it_is_made(options: Any, message: str) ->
         ([1, 500], {}, "prompt token ids must be integers in .0, 128., got 500"),
         ([True], {}, "got True"),
         (np.array([["a"]]), {}, "2 axes"),
+        (np.array(5), {}, "prompt must be a text"),
+        (np.array(1.5), {}, "prompt must be a text"),
+        (np.array([1.5]), {}, "prompt must be a text"),
+        ({"a": 1}, {}, "prompt must be a text"),
+        ("\ud800", {}, "Unicode"),
+        ("a", {"sharding": object()}, "sharding must be None where params are no JAX arrays"),
     ],
 )
 def test_a_bad_call_is_refused_before_the_model_runs(prompt: Any, options: Any, message: str) -> None:
@@ -285,6 +331,13 @@ def test_a_model_must_name_a_tokenizer_or_be_given_one() -> None:
         Sampler(model=model, tokenizer=LetterTokenizer())
     with pytest.raises(ModelError, match="model must be a TransformerLike"):
         Sampler(model=3, tokenizer=LetterTokenizer())
+    with pytest.raises(ModelError, match="params must be a nested mapping with at least one array"):
+        Sampler(model=model, params={"layer": []}, tokenizer=LetterTokenizer())
+    llm = LLM("tiny")
+    with pytest.raises(ParamsError, match="params must be None with a tirage model"):
+        Sampler(model=llm.model, params=model.params(), tokenizer=llm.tokenizer)
+    with pytest.raises(ModelError, match="tokenizer must know Gemma's turns, <start_of_turn> as one token"):
+        ChatSampler(model=llm.model, tokenizer=llm.tokenizer)
 
     class Other(SmallTransformer):
         INFO = SimpleNamespace(tokenizer_version=3)
@@ -375,6 +428,22 @@ def test_a_chat_that_fails_leaves_the_conversation_alone() -> None:
     assert (chat.turns, chat.last_state) == before
 
 
+def test_a_reply_that_was_cut_is_a_turn_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = chatter(multi_turn=True, max_out_length=2)
+    chat.chat("hi")
+    chat.chat("you")
+    assert [len(row) for row in chat.turns] == [2, 2]
+    parts = SimpleNamespace(
+        User=lambda text: ("user", text), Model=lambda text: ("model", text), Conversation=lambda *turns: turns
+    )
+    monkeypatch.setitem(sys.modules, "dialog", parts)
+    (_, first), (_, second) = chat.turns
+    assert chat.conversation == (("user", "hi"), ("model", first), ("user", "you"), ("model", second))
+    monkeypatch.setitem(sys.modules, "dialog", None)
+    with pytest.raises(ModelError, match="conversation needs the dialog package, see turns; pip install dialog"):
+        _ = chat.conversation
+
+
 def test_a_reply_is_printed_without_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     chat = chatter(print_stream=True)
     text = chat.chat("hi")
@@ -427,6 +496,31 @@ def test_the_real_transformer_sees_the_same_through_both_doors(peer_answers: dic
     seen = peer_answers["images"]
     assert seen["theirs"] == seen["ours"]
     assert seen["turns"] == seen["at once"]
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_the_packages_own_tokenizer_gives_the_same_words_through_both_doors(peer_answers: dict[str, Any]) -> None:
+    theirs, ours = peer_answers["their words"], peer_answers["our words"]
+    assert set(theirs) >= {"text", "conversation", "conversations", "array", "banned", "custom", "sharded"}
+    assert theirs == ours
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_a_stream_of_the_packages_own_tokenizer_joins_to_the_text(peer_answers: dict[str, Any]) -> None:
+    assert peer_answers["more"]["stream"] == peer_answers["our words"]["text"]
+    assert peer_answers["more"]["llm"] == peer_answers["more"]["sampler"]
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_a_chat_with_the_packages_own_parts_is_a_conversation(peer_answers: dict[str, Any]) -> None:
+    more = peer_answers["more"]
+    assert more["turns"] == 4
+    assert more["reply"] == more["their reply"].removesuffix("<end_of_turn>")
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_gemma_4s_real_text_model_says_what_it_says_when_read_anew(peer_answers: dict[str, Any]) -> None:
+    assert peer_answers["newest"]["ours"] == peer_answers["newest"]["anew"]
 
 
 @pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")

@@ -36,7 +36,7 @@ def slow_look(images: np.ndarray, count: int) -> list[int]:
         options = {"positions": np.arange(n)[None], "attention_mask": mask, "images": images[None]}
         out = model.apply({"params": model.params()}, np.array([ids]), cache=cache, **options)
         row = out.logits[0, -1].copy()
-        row[3] = -np.inf
+        row[[3, IMAGE]] = -np.inf
         ids.append(int(row.argmax()))
     return ids[len(LOOK) :]
 
@@ -46,6 +46,11 @@ def test_images_take_their_places_in_a_prompt() -> None:
     assert slow_look(images, 6) == reply(seeing(), LOOK, images=images, max_new_tokens=6)
     assert slow_look(images[::-1], 6) == reply(seeing(), LOOK, images=images[::-1], max_new_tokens=6)
     assert slow_look(images, 6) != slow_look(images[::-1], 6)
+
+
+def test_a_model_never_writes_an_image_token_itself() -> None:
+    eager = SmallTransformer(config=SeeingConfig(), bonus=(IMAGE, 90.0))
+    assert IMAGE not in reply(small(model=eager), "hello")
 
 
 def test_images_of_a_later_turn_and_of_several_prompts_are_seen_as_at_once() -> None:

@@ -34,6 +34,15 @@ def test_every_kind_of_rng_is_a_seed_and_a_key_is_the_int_it_came_from() -> None
     assert all(other != expected for other in others)
 
 
+def test_a_key_of_another_kind_is_refused_and_not_taken_for_seeds() -> None:
+    import jax
+
+    key = jax.random.key(7, impl="rbg")
+    for prompts in ("a", ["a", "b", "c", "d"]):
+        with pytest.raises(ParamsError, match=r"rng must be .* got a key of .*rbg; use threefry2x32"):
+            small().sample(prompts, rng=key)
+
+
 def test_one_seed_gives_each_prompt_its_own_stream_and_the_first_is_a_lone_prompts() -> None:
     sampler = small()
     first, second, third = reply(sampler, ["hello"] * 3, sampling=RandomSampling(), rng=5)

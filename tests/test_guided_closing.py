@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -213,3 +214,29 @@ def test_a_text_whose_way_fits_at_the_start_always_closes(liked: bytes) -> None:
             free = llm.generate("p", SamplingParams(
                 seed=seed, max_tokens=limit, guided_decoding=GuidedDecodingParams(json=schema)))[0]  # fmt: skip
             assert (done.stop == Stop(kind="grammar", matched="close_grammar")) == (done.token_ids != free.token_ids)
+
+
+HARD: list[dict[str, Any]] = [
+    {"regex": ".*x{5}"},
+    {"regex": "(?i)" + "abcdefgh" * 2000},
+    {"grammar": 'r0 ::= "x"\n' + "\n".join(f"r{i} ::= r{i - 1} r{i - 1} root?" for i in range(1, 400))
+                + "\nroot ::= r399"},
+    {"grammar": "root ::= " + " ".join(f'("{i}" root?)?' for i in range(500)) + ' "!"'},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", HARD, ids=lambda mode: str(mode)[:40])
+def test_a_way_that_is_hard_to_find_costs_little(mode: dict[str, Any]) -> None:
+    matcher = BY_BYTE.compile(GuidedDecodingParams(**mode)).matcher()
+    rng = np.random.default_rng(1)
+    start = time.thread_time()
+    closing = Closing(matcher.fork(), BYTES)
+    for _ in range(60):
+        allowed = [byte for byte in range(256) if matcher.allows(byte)]
+        if not allowed:
+            break
+        byte = int(rng.choice(allowed))
+        matcher.accept(byte)
+        closing.advance(byte)
+    # One search of at most 0.5 s is given up, others are few; a search at every token took 27 ms to minutes each.
+    assert time.thread_time() - start < 6

@@ -6,21 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import tirage
 from tirage import ParamsError, SamplingParams
+from tirage.backends.jax import rule, steps, sums, traced, wide
 from tirage.exact import ilog2, numbers, uniform64
 from tirage.exact import keys as host_keys
 from tirage.exact.logs import ln_fixed
 from tirage.exact.weights import exponents, weights
-
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install tirage[jax]")
-jnp = jax.numpy
-
-from tirage.backends.jax import rule, steps, sums, traced, wide  # noqa: E402
 
 SEEDS = (0, 7, -1, 2**40 + 7, 2**63 - 1, -(2**63))
 
@@ -312,6 +310,11 @@ def test_law_of_traced_logits_is_refused_by_name():
         (lambda: jnp.zeros((2, 3, 4)), r"shape \[V\] or \[B, V\], got \(2, 3, 4\)"),
         (lambda: jnp.zeros((2, 0)), "must have 1 to 1048576 columns, got 0"),
         (lambda: jnp.zeros((2, 4), jnp.int32), "must be float16, bfloat16, float32 or float64, got int32"),
+        (lambda: jnp.zeros((2, 4), bool), "must be float16, bfloat16, float32 or float64, got bool"),
+        (lambda: jnp.zeros((2, 4), jnp.float8_e5m2), "must be float16, .* got float8_e5m2; cast them"),
+        (lambda: jax.random.split(jax.random.key(0)), "must be float16, .* got key<fry>; cast them"),
+        (lambda: jax.ShapeDtypeStruct((2, 4), jnp.float32), r"must be a JAX array, got jax\.ShapeDtypeStruct; convert"),
+        (lambda: jnp.zeros(()), r"shape \[V\] or \[B, V\], got \(\)"),
     ],
 )
 def test_unusable_logits_are_refused_before_anything_runs(logits: Callable[[], Any], message: str):
@@ -353,12 +356,27 @@ def test_ids_out_of_range_are_refused_in_jit_and_out_of_it(given: dict[str, Any]
             run(jnp.zeros((1, 8)))
 
 
+def test_no_gradient_flows_through_a_draw():
+    # Through integers JAX would see only a part of it, and give that for the whole.
+    slope = jax.grad(lambda x: tirage.sample(x, SamplingParams(seed=1)).sampled_logprobs.sum())(jnp.ones((2, 8)))
+    assert not np.asarray(slope).any()
+
+
 def test_no_rows_give_an_empty_draw_inside_jit():
     drawn = jax.jit(lambda x: tirage.sample(x, []))(jnp.zeros((0, 8)))
 
     assert drawn.token_ids.shape == (0,)
 
 
+def test_a_last_turn_of_fewer_rows_is_drawn_like_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(traced, "AT_ONCE", 900)
+    logits = np.random.default_rng(3).normal(0, 3, (7, 300)).astype(np.float32)
+    params = [SamplingParams(seed=r, min_p=0.1) for r in range(7)]
+    drawn = jax.jit(lambda x: tirage.sample(x, params))(jnp.asarray(logits))
+    assert drawn.token_ids.tolist() == tirage.sample(logits, params).token_ids.tolist()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [6, 7])
 def test_rows_worked_on_in_turns_are_drawn_as_all_at_once(rows: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traced, "AT_ONCE", 900)

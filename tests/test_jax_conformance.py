@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from every_stage import OPTIONS, bitmask, full_params
@@ -16,17 +18,13 @@ from strategies import SHAPES, logits_of
 import tirage
 from tirage import Draw, SamplingParams
 from tirage.backends import Drawn
+from tirage.backends.jax.program import OPERANDS
 from tirage.backends.numpy import kernels, outcome
 from tirage.history import History
 from tirage.rows import Frame
 from tirage.sampling import row_states
 from tirage.semantics import PRESETS, resolve
 from tirage.stages import Op, plan
-
-jax = pytest.importorskip("jax", reason="JAX is not installed: pip install tirage[jax]")
-jnp = jax.numpy
-
-from tirage.backends.jax.program import OPERANDS  # noqa: E402
 
 SIZE = 70
 HISTORY = ([3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9])
@@ -40,8 +38,6 @@ FIELDS = (
     "top_token_ids",
     "top_logprobs",
 )
-FAST = ("canonical",)
-"""Presets compiled in the fast suite: each program takes seconds, so all of them run with the slow tests."""
 
 
 def every_operator(preset: str) -> list[SamplingParams]:
@@ -113,16 +109,21 @@ def test_eager_arrays_draw_what_numpy_draws(preset: str):
     assert_same(by_plain(logits, params, history=history), tirage.sample(jnp.asarray(logits), params, history=history))
 
 
-@pytest.mark.parametrize("preset", FAST)
-def test_jit_draws_what_plain_numpy_draws_for_every_operator(preset: str):
-    params = every_operator(preset)
-    logits = rows_of(len(params))
+COMMON = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, logprobs=2)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [pytest.param([COMMON], id="common"), pytest.param(every_operator("canonical"), id="all", marks=pytest.mark.slow)],
+)
+def test_jit_draws_what_plain_numpy_draws(each: list[SamplingParams]):
+    """XLA takes half a second to compile an operator; the million draws below try each under every preset."""
+    params = [each[i % len(each)].replace(seed=i - 3) for i in range(max(len(each), len(SHAPES)))]
     history = [HISTORY] * len(params)
     compiled = jax.jit(lambda x: tirage.sample(x, params, history=history))
 
-    assert_same(by_plain(logits, params, history=history), compiled(jnp.asarray(logits)))
-    again = rows_of(len(params) + 5)[5:]
-    assert_same(by_plain(again, params, history=history), compiled(jnp.asarray(again)))
+    for logits in (rows_of(len(params)), rows_of(len(params) + 5)[5:]):
+        assert_same(by_plain(logits, params, history=history), compiled(jnp.asarray(logits)))
 
 
 DRAWS = 1_000_000

@@ -15,9 +15,7 @@ REQUIRED = {f"E-{number:03}" for number in range(1, 41)} | {"E-030b"}
 """The parameter classes of EasyDeL's `sampling_params` module: fields, methods, and their pytree form."""
 REQUIRED |= {f"M{number:02}" for n, m in ((1, 4), (10, 15), (20, 33), (40, 42), (50, 61)) for number in range(n, m + 1)}
 """MindIE's `sample`: its call, arguments, parameters, results, and the defects that it must not share."""
-GEMMA = (
-    (1, 21), (23, 31), (40, 45), (50, 53), (60, 61), (63, 65), (70, 72), (85, 88), (90, 90),
-)  # fmt: skip
+GEMMA = ((1, 31), (40, 45), (50, 53), (60, 65), (70, 73), (75, 75), (80, 80), (85, 90))
 REQUIRED |= {f"G-{number:03}" for n, m in GEMMA for number in range(n, m + 1)} | {"G-044b"}
 """Gemma's `gm.text`: samplers, chats and sampling methods."""
 

@@ -297,7 +297,12 @@ def test_a_history_longer_than_the_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["step", "sample_index"])
 @pytest.mark.parametrize(
-    "value", [True, np.True_, -1, 1 << 32, 1.5, "3", [1], [1, 2, 3], [1, -1], [None, 1], [0.0, 1.0], [[1], [2, 3]]]
+    "value",
+    [
+        *(True, np.True_, -1, 1 << 32, 1.5, "3", {}, np.array(1), np.array([[1], [2]]), np.array([0.5, 1.5])),
+        *([1], [1, 2, 3], [1, -1], [None, 1], [0.0, 1.0], [[1], [2, 3]]),
+    ],
+    ids=repr,
 )
 def test_a_counter_that_is_no_count_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ParamsError, match=f"^{name} must be an integer"):

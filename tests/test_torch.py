@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,8 @@ def test_explain_and_law_read_tensors() -> None:
     [
         (torch.zeros(2, V, dtype=torch.int64), r"logits must be float16, .* got torch\.int64; cast them"),
         (torch.zeros(2, V, dtype=torch.complex64), r"logits must be float16, .* got torch\.complex64; cast them"),
+        (torch.zeros(2, V, dtype=torch.bool), r"logits must be float16, .* got torch\.bool; cast them"),
+        (torch.zeros(2, V).to(torch.float8_e5m2), r"logits must be float16, .* got torch\.float8_e5m2; cast them"),
         (torch.zeros(2, 2, V), r"logits must have shape \[V\] or \[B, V\], got \(2, 2, 40\); reshape them"),
         (torch.tensor(1.0), r"logits must have shape \[V\] or \[B, V\], got \(\); reshape them"),
         (torch.zeros(2, 0), r"logits must have 1 to 1048576 columns, got 0"),
@@ -148,6 +151,26 @@ def test_tensors_that_hold_no_logits_are_refused(logits: torch.Tensor, message: 
         tirage.sample(logits, SEEDED)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_of_other_layouts_are_refused() -> None:
+    rows = [torch.zeros(V), torch.zeros(V)]
+    ragged = torch.nested.nested_tensor(rows)
+    with pytest.raises(
+        ParamsError, match=r"logits must be a dense torch\.Tensor with data, got a nested tensor on cpu"
+    ):
+        tirage.sample(ragged, SEEDED)
+    for logits, kind in ((torch.eye(V).to_sparse_csr(), "sparse_csr"), (torch.eye(V).to_sparse_csc(), "sparse_csc")):
+        with pytest.raises(ParamsError, match=rf"logits must be a dense .*, got a torch\.{kind} tensor on cpu"):
+            tirage.sample(logits, SEEDED)
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad], ids=["vmap", "grad"])
+def test_tensors_inside_a_transform_are_refused(transform: Callable[..., Any]) -> None:
+    drawn = transform(lambda x: tirage.sample(x, SEEDED).sampled_logprobs.sum())
+    with pytest.raises(ParamsError, match=r"got one inside a transform of torch\.func; call sample outside"):
+        drawn(matrix())
+
+
 @pytest.mark.parametrize(
     ("logits", "mask", "message"),
     [
@@ -155,6 +178,13 @@ def test_tensors_that_hold_no_logits_are_refused(logits: torch.Tensor, message: 
         (matrix(), np.full((3, 3), -1, np.int32), r"mask must have shape \[3, 2\] .* got \[3, 3\]"),
         (matrix().numpy(), torch.full((3, 2), -1, dtype=torch.int32), r"mask must be .* got torch\.Tensor"),
         (matrix(), torch.ones(3, V, dtype=torch.bool), r"mask must be an int32 tensor of bits, got torch\.bool"),
+        (matrix(), torch.ones(3, 2, dtype=torch.int64), r"mask must be an int32 tensor of bits, got torch\.int64"),
+        (matrix(), [[-1, -1]] * 3, r"mask must be a torch.Tensor or NumPy array, got list; use torch.from_numpy"),
+        (
+            matrix(),
+            torch.ones(3, 2, dtype=torch.int32).to_sparse(),
+            r"mask must be a dense .* torch\.sparse_coo tensor",
+        ),
         (matrix(), torch.ones(3, 3, dtype=torch.int32), r"mask must have shape \[3, 2\] .* got \[3, 3\]"),
         (matrix(), torch.ones(3, 2, dtype=torch.int32, device="meta"), r"mask must be on the device .*cpu, got meta"),
     ],

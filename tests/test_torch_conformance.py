@@ -18,6 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from paths import PATHS
+from platforms import needs_triton
 from preset_rows import every_request, requests, states, unused_operations, unused_parameters
 from random_rows import SHAPES as LOGITS
 from random_rows import assert_same, expected_drawn, random_case
@@ -87,6 +88,7 @@ class Steps:
     packed: Rows
     processes: tuple[Process | None, ...] | None
     at: int = 0
+    wants_logprobs = True
 
     @classmethod
     def of_every_request(cls, size: int) -> Steps:
@@ -180,6 +182,7 @@ def test_a_preset_that_is_new_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The interpreter takes about 0.1 s for a row; starting Python with torch and Triton takes 2 s.
+@needs_triton
 @pytest.mark.parametrize(
     ("draws", "sizes"), [(3, (5,)), pytest.param(120, (5, 40, 300), marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -192,6 +195,7 @@ def test_the_triton_kernels_draw_the_same_under_their_interpreter(
     assert part["draws"] >= draws
 
 
+@needs_triton
 @pytest.mark.slow
 def test_the_check_for_owners_of_a_gpu_runs_whole(tmp_path: Path) -> None:
     checked = cuda_check(tmp_path, "--draws 24 --sizes 5 33 --shapes 2x1000 --rounds 2")
@@ -205,8 +209,8 @@ def test_the_check_for_owners_of_a_gpu_runs_whole(tmp_path: Path) -> None:
     assert checked["not measured"] == ["speed on a GPU", "FlashInfer"]
 
 
+@needs_triton
 def test_the_check_for_owners_of_a_gpu_sees_a_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton")
     monkeypatch.syspath_prepend(str(ROOT))
     check = import_module("scripts.cuda_check")
     logits, rows = random_case(7, 40)
@@ -219,7 +223,6 @@ def test_the_check_for_owners_of_a_gpu_sees_a_wrong_bit(monkeypatch: pytest.Monk
 
 def cuda_check(folder: Path, options: str, *more: str) -> dict[str, Any]:
     """What scripts/cuda_check.py writes when it runs without a GPU."""
-    pytest.importorskip("triton")
     out = folder / "check.json"
     command = [sys.executable, "scripts/cuda_check.py", "--device", "cpu", "--interpret", "--out", str(out)]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(folder)}
@@ -227,10 +230,10 @@ def cuda_check(folder: Path, options: str, *more: str) -> dict[str, Any]:
     return json.loads(out.read_text())
 
 
+@needs_triton
 @pytest.mark.parametrize("name", ["weigh", pytest.param("select", marks=pytest.mark.slow)])
 def test_the_compiled_kernels_hold_no_fused_multiply_add(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    pytest.importorskip("triton")
     from ptx import compiled
 
     from tirage.backends.torch import kernels as source

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from platforms import needs_triton
 from random_rows import Program, assert_same, expected_drawn, rows_of
 from torch import Tensor
 
@@ -92,6 +93,7 @@ def test_a_frequency_penalty_rounds_its_product_before_it_subtracts(monkeypatch:
     assert not torch.equal(expected, edited(x, packed).x)
 
 
+@needs_triton
 @pytest.mark.parametrize(
     ("kernel", "fusion", "fused"),
     [("unguarded", True, True), ("guarded", True, False), ("unguarded", False, False), ("guarded", False, False)],
@@ -100,18 +102,17 @@ def test_the_minimum_around_a_product_or_the_launch_option_stops_triton_from_fus
     kernel: str, fusion: bool, fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    pytest.importorskip("triton")
     import fused_kernels
 
     assert fused == (fused_operations(fused_kernels, kernel, fusion=fusion) > 0)
 
 
+@needs_triton
 @pytest.mark.slow
 def test_a_forgotten_launch_option_fuses_nothing_in_our_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    pytest.importorskip("triton")
     from tirage.backends.torch import kernels
 
     assert [fused_operations(kernels, name, fusion=True) for name in ("weigh", "select")] == [0, 0]

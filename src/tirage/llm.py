@@ -61,10 +61,10 @@ class LLM:
     `model` is a bundled name (`"tiny"`), a local Hugging Face folder, or an object that implements
     `tirage.models.Model`; the last needs a `tokenizer`, which is a `tokenizers` or Hugging Face object or any
     with `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it is installed, but
-    NumPy for the bundled model), "torch" or "numpy". `chat_template` names a Jinja file that replaces the model's
-    own. `generation_config` gives EOS ids and sampling defaults where no folder does. At most `max_running`
-    samples and beams run at once; more wait their turn, or with `max_waiting` no more requests than that, and the
-    next is refused with an UnavailableError.
+    NumPy for the bundled model), "torch", "numpy" or "jax"; the last two know Llamas. `chat_template` names a Jinja
+    file that replaces the model's own. `generation_config` gives EOS ids and sampling defaults where no folder does.
+    At most `max_running` samples and beams run at once; more wait their turn, or with `max_waiting` no more requests
+    than that, and the next is refused with an UnavailableError.
 
     No request may fill more than `cache_length` positions, prompt and output together; None is the model's context.
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class Frame:
             vocab_size=vocab_size,
             base=base,
             processes=processes if any(processes) else None,
-            wants_logprobs=bool(base.views.any()),
+            wants_logprobs=base.wants_logprobs,
             fixed=all(state.plan.fixed is not None for state in states),
             counted=any(state.plan.needs_counts for state in states),
             guided=next((name for state in states if (name := needs_mask(state.params))), ""),
@@ -215,15 +216,15 @@ def _table(steps: tuple[Step, ...]) -> NDArray[np.int64]:
 def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, Any]:
     """The columns that say which logprobs each row wants, and which ids XTC must spare."""
     params = [state.params for state in states]
-    asked = [np.array(p.logprob_token_ids, np.int32) for p in params]
-    spared = [np.array(s.params.xtc_protected_ids if s.plan.coin else (), np.int32) for s in states]
+    asked = [p.logprob_token_ids for p in params]
+    spared = [state.params.xtc_protected_ids if state.plan.coin else () for state in states]
     return {
         "views": np.array([_view(p) for p in params], np.int8),
         "top_n": np.array([min(p.logprobs or 0, vocab_size) for p in params], np.int32),
-        "asked_start": starts([ids.size for ids in asked]),
-        "asked_ids": joined(asked),
-        "protected_start": starts([ids.size for ids in spared]),
-        "protected_ids": joined(spared),
+        "asked_start": starts(list(map(len, asked))),
+        "asked_ids": np.array(list(chain.from_iterable(asked)), np.int32),
+        "protected_start": starts(list(map(len, spared))),
+        "protected_ids": np.array(list(chain.from_iterable(spared)), np.int32),
     }
 
 
@@ -233,7 +234,7 @@ def _view(params: SamplingParams) -> View:
 
 
 def starts(sizes: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64) if sizes else np.zeros(1, np.int64)
+    return np.array([0, *accumulate(sizes)], np.int64)
 
 
 def joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:

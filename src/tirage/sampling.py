@@ -170,6 +170,8 @@ def _counters(value: Any, count: int, name: str) -> list[int]:
 
 
 def _listed(value: Any, count: int, name: str) -> list[Any]:
-    if isinstance(value, (str, bytes, dict)) or not isinstance(value, (Sequence, np.ndarray)):
-        raise ParamsError(f"{name} must be an integer or {count} of them, got {type_name(value)}")
+    sized = value.ndim == 1 if isinstance(value, np.ndarray) else isinstance(value, Sequence)
+    if isinstance(value, (str, bytes, dict)) or not sized:
+        got = f"shape {list(value.shape)}" if isinstance(value, np.ndarray) else type_name(value)
+        raise ParamsError(f"{name} must be an integer or {count} of them, got {got}; pass a list")
     return list(value)

@@ -7,8 +7,9 @@ may be as fast as it likes, but it must agree bit for bit with `backends/numpy/p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -43,6 +44,11 @@ class Frame(Protocol):
     @property
     def processes(self) -> Sequence[Process | None] | None:
         """Custom processors of each row, or None when no row has any."""
+        ...
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """True when some row has a view."""
         ...
 
     @property
@@ -98,20 +104,27 @@ _LIBRARIES = tuple(dict.fromkeys(name.rpartition(".")[2] for key, name in _BACKE
 
 def find(array: Any) -> Backend:
     """The backend of an array, by its type alone: no library is imported that the caller does not use."""
-    if not known(array):
+    library = _library(type(array))
+    if library not in _BACKENDS:
         raise ParamsError(
             f"logits must be an array of {', '.join(_LIBRARIES)}, got {type_name(array)}; convert it with np.asarray"
         )
-    return cast("Backend", import_module(_BACKENDS[_library(array)]))
+    return _imported(_BACKENDS[library])
 
 
 def known(array: Any) -> bool:
     """True when the value is an array of a library that has a backend."""
-    return _library(array) in _BACKENDS
+    return _library(type(array)) in _BACKENDS
 
 
-def _library(array: Any) -> str:
-    module = type(array).__module__
+@lru_cache(maxsize=len(_BACKENDS))
+def _imported(module: str) -> Backend:
+    return cast("Backend", import_module(module))
+
+
+@lru_cache(maxsize=64)
+def _library(kind: type) -> str:
+    module = kind.__module__
     library = module.partition(".")[0]
     # Of tirage's own types, the shards of `sharded` alone stand for logits.
     return "" if library == "tirage" and not module.startswith(_BACKENDS["tirage"]) else library
@@ -165,6 +178,11 @@ class Rows:
         """B."""
         return self.programs.shape[0]
 
+    @property
+    def wants_logprobs(self) -> bool:
+        """True when some row has a view."""
+        return bool(self.views.any())
+
 
 @dataclass(slots=True)
 class Drawn:
@@ -191,19 +209,36 @@ class Drawn:
     def empty(cls, rows: Rows) -> Drawn:
         """A Drawn of the right shapes, filled with the sentinels of rows that asked for nothing."""
         b = rows.count
-        n = int(rows.top_n.max(initial=0))
+        n = max(rows.top_n.tolist(), default=0)
         return cls(
-            np.full(b, -1, np.int64),
-            np.full(b, np.nan, np.float32),
+            _filled(b, -1, np.int64),
+            _filled(b, np.nan, np.float32),
             np.zeros(b, np.int64),
             np.zeros(b, np.int8),
-            np.full(b, np.nan, np.float32),
+            _filled(b, np.nan, np.float32),
             np.zeros(b, np.int64),
-            np.full((b, n), -1, np.int64),
-            np.full((b, n), -np.inf, np.float32),
-            np.full(rows.asked_ids.size, np.nan, np.float32),
+            _filled((b, n), -1, np.int64),
+            _filled((b, n), -np.inf, np.float32),
+            _filled(rows.asked_ids.size, np.nan, np.float32),
         )
 
-    def moved(self, move: Callable[[NDArray], Any]) -> Drawn:
-        """This Drawn with every array passed through `move`, into another library or onto another device."""
-        return Drawn(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
+    def moved(self, move: Callable[[NDArray], Any], *, viewed: bool = True) -> Drawn:
+        """This Drawn with its arrays passed through `move`, into another library or onto another device.
+
+        Unless some row is `viewed`, logprobs, ranks and top entries hold sentinels only and stay where they are.
+        """
+        views: list[Any] = [self.logprobs, self.ranks, self.top_ids, self.top_logprobs, self.asked_logprobs]
+        return Drawn(
+            move(self.token_ids),
+            move(self.sampled_logprobs),
+            move(self.support),
+            move(self.status),
+            *(map(move, views) if viewed else views),
+        )
+
+
+def _filled(shape: int | tuple[int, int], value: float, dtype: type[np.generic]) -> NDArray[Any]:
+    # What np.full does, without its wrapper: several of them were a sixth of a small draw.
+    array = np.empty(shape, dtype)
+    array.fill(value)
+    return array

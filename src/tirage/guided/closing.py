@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
@@ -17,6 +18,9 @@ TRIALS = 1500
 """Bytes that one search may try out; it gives up beyond."""
 LONGEST = 2048
 """Bytes of the longest completion that is looked for."""
+SECONDS = 0.5
+"""Processor time of one search; beyond it the text is no longer closed. Most searches take a thousandth of that."""
+_LONGEST_WAIT = 64
 # Texts of one length after which the same bytes may follow: so many are followed.
 _ALIKE = 3
 # Where more bytes than this may follow, the place is inside a string.
@@ -29,17 +33,35 @@ BYTES = Vocabulary(tuple(bytes([byte]) for byte in range(256)))
 """The vocabulary in which a grammar is searched: every byte is a token."""
 
 
+class SlowError(Exception):
+    """A search that takes too long."""
+
+
+class Budget:
+    """The processor time that one search may still take."""
+
+    def __init__(self) -> None:
+        self._end = time.thread_time() + SECONDS
+
+    def check(self) -> None:
+        """SlowError when it is used up."""
+        if time.thread_time() > self._end:
+            raise SlowError
+
+
 class Closing:
     """Follows one text byte by byte and knows a short way to complete it.
 
     `matcher` is a matcher of the text's grammar over BYTES; the way is counted in tokens of `vocabulary`, without those
     that are `unusable`. `tokens` are the way: empty when the text is complete, None when no way is known. They are the
-    fewest that spell it, but another text could need fewer still (SPEC.md S-G6).
+    fewest that spell it, but another text could need fewer still (SPEC.md S-G6). Where no way was found the next search
+    waits, longer each time; after one that takes too long there is none.
     """
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, unusable: frozenset[int] = frozenset()) -> None:
         self._matcher, self._vocabulary, self._unusable = matcher, vocabulary, unusable
         self._shunned: frozenset[int] = frozenset()
+        self._slow, self._failures, self._wait = False, 0, 0
         self._find()
 
     def advance(self, token_id: int) -> None:
@@ -78,12 +100,29 @@ class Closing:
         self._set(self._shortest())
 
     def _find(self) -> None:
-        self._set(straight(self._matcher))
+        if self._wait:
+            self._wait -= 1
+            self._set(None)
+            return
+        self._set(self._within(lambda budget: straight(self._matcher, budget)))
         if self.tokens is None:
             self._set(self._shortest())
+        if self.tokens is None:
+            self._failures += 1
+            self._wait = min(2**self._failures, _LONGEST_WAIT)
 
     def _shortest(self) -> bytes | None:
-        return shortest(self._matcher, lambda text: self._cover(text) is not None, self._shunned)
+        def spells(text: bytes) -> bool:
+            return self._cover(text) is not None
+
+        return self._within(lambda budget: shortest(self._matcher, spells, budget, self._shunned))
+
+    def _within(self, search: Callable[[Budget], bytes | None]) -> bytes | None:
+        try:
+            return None if self._slow else search(Budget())
+        except SlowError:
+            self._slow = True
+            return None
 
     def _cover(self, text: bytes) -> list[int] | None:
         return self._vocabulary.cover(text, self._unusable)
@@ -101,7 +140,7 @@ def completes(matcher: Matcher, way: bytes) -> bool:
     return complete
 
 
-def straight(matcher: Matcher) -> bytes | None:
+def straight(matcher: Matcher, budget: Budget) -> bytes | None:
     """A text that completes the matcher's, found by taking at each place the byte that best leads to an end.
 
     None where this does not come to an end.
@@ -109,10 +148,11 @@ def straight(matcher: Matcher) -> bytes | None:
     place, text = matcher.fork(), b""
     chosen: dict[bytes, int | None] = {}
     while not place.complete and len(text) < LONGEST:
+        budget.check()
         mask = mask_of(place)
         sign = mask.tobytes()
         if sign not in chosen:
-            chosen[sign] = best_byte(place, mask)
+            chosen[sign] = best_byte(place, mask, budget)
         byte = chosen[sign]
         if byte is None or not place.accept(byte):
             return None
@@ -120,13 +160,14 @@ def straight(matcher: Matcher) -> bytes | None:
     return text if place.complete else None
 
 
-def best_byte(place: Matcher, mask: np.ndarray) -> int | None:
+def best_byte(place: Matcher, mask: np.ndarray, budget: Budget) -> int | None:
     """The cheapest of the bytes that come next; one that changes nothing is taken last."""
     choices = sorted(bytes_of(mask), key=lambda byte: (price(byte), byte))
     idle = None
     for byte in choices:
         if idle is not None and (byte >= 0x80 or price(byte) > price(idle) + _NOWHERE):
             continue
+        budget.check()
         place.accept(byte)
         same = np.array_equal(mask_of(place), mask) and not place.complete
         place.rollback(1)
@@ -142,7 +183,9 @@ def price(byte: int) -> int:
     return _PRICES.get(byte, _PRICE)
 
 
-def shortest(matcher: Matcher, spells: Callable[[bytes], bool], shunned: frozenset[int] = frozenset()) -> bytes | None:
+def shortest(
+    matcher: Matcher, spells: Callable[[bytes], bool], budget: Budget, shunned: frozenset[int] = frozenset()
+) -> bytes | None:
     """A short text that completes the matcher's; None when the search gives up.
 
     The text begins with no shunned byte, and `spells` says that it can be written. Cheap texts are tried first. A byte
@@ -151,7 +194,7 @@ def shortest(matcher: Matcher, spells: Callable[[bytes], bool], shunned: frozens
     followed, so the result is short but not always the shortest of all, and a place that looks like others without
     being like them can be missed.
     """
-    search = Search(matcher, shunned)
+    search = Search(matcher, budget, shunned)
     while search.queue and search.trials < TRIALS:
         cost, _, text, place = heapq.heappop(search.queue)
         if place.complete and spells(text):
@@ -163,8 +206,8 @@ def shortest(matcher: Matcher, spells: Callable[[bytes], bool], shunned: frozens
 class Search:
     """The texts still to be tried, the cheapest first."""
 
-    def __init__(self, matcher: Matcher, shunned: frozenset[int]) -> None:
-        self._shunned = sorted(shunned)
+    def __init__(self, matcher: Matcher, budget: Budget, shunned: frozenset[int]) -> None:
+        self._budget, self._shunned = budget, sorted(shunned)
         self._order = itertools.count()
         self._seen: Counter[tuple[int, bytes]] = Counter()
         self._kinds: dict[bytes, list[int]] = {}
@@ -177,6 +220,7 @@ class Search:
         for byte in self._shunned if not text else ():
             set_bit(mask, byte, value=False)
         while (only := only_bit(mask)) is not None and place.accept(only):
+            self._budget.check()
             text, steps = text + bytes([only]), steps + 1
             if place.complete or steps == LONGEST:
                 break
@@ -194,6 +238,7 @@ class Search:
         found: Counter[bytes] = Counter()
         kept = []
         for byte in choices:
+            self._budget.check()
             self.trials += 1
             following = place.fork()
             if not following.accept(byte):

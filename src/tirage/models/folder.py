@@ -13,10 +13,11 @@ from tirage.errors import ModelError, ParamsError, nearest
 from tirage.models.checkpoint import build_llama
 from tirage.models.config import parse_config
 from tirage.models.jsonfile import MAX_BYTES, read_json_object, read_optional_json_object
+from tirage.models.llama import LlamaNumpy
 from tirage.models.protocol import Model
 from tirage.models.weights import read_weights
 
-BACKENDS = ("auto", "torch", "numpy")
+BACKENDS = ("auto", "torch", "numpy", "jax")
 _log = logging.getLogger("tirage")
 _BUNDLED = {"tiny": "a small Llama trained for tirage on generated stories, chat turns and JSON"}
 
@@ -45,11 +46,13 @@ def open_model(folder: Path, *, backend: str = "auto", **options: Any) -> Model:
     """The model of a folder on the backend asked for; the log says which it runs on.
 
     "auto" is PyTorch where torch and transformers are installed, except for the bundled models, which run on
-    NumPy; without PyTorch it is NumPy, which knows Llamas. `options` are those of `huggingface.open_folder` and
-    refused by the NumPy model. Raises ModelError naming the extra to install, or what is wrong with the folder.
+    NumPy; without PyTorch it is NumPy, which knows Llamas, as "jax" does. `options` are those of
+    `huggingface.open_folder` and refused by the other backends. Raises ModelError naming the extra to install, or what
+    is wrong with the folder.
     """
     if backend not in BACKENDS:
-        raise ParamsError(f"backend must be 'auto', 'torch' or 'numpy', got {backend!r}{nearest(backend, BACKENDS)}")
+        hint = nearest(backend, BACKENDS)
+        raise ParamsError(f"backend must be 'auto', 'torch', 'numpy' or 'jax', got {backend!r}{hint}")
     here = Path(str(resources.files("tirage.models")))
     installed = all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
     asked = {name: value for name, value in options.items() if value is not None}
@@ -57,9 +60,11 @@ def open_model(folder: Path, *, backend: str = "auto", **options: Any) -> Model:
         return open_on_torch(folder, asked)
     if asked:
         raise ParamsError(
-            f"{next(iter(asked))} must not be given on the NumPy backend; "
+            f"{next(iter(asked))} must not be given on the {'JAX' if backend == 'jax' else 'NumPy'} backend; "
             "use backend='torch' (pip install 'tirage[torch]')"
         )
+    if backend == "jax":
+        return open_on_jax(folder)
     model = load(folder)
     _log.info("%s runs on the NumPy backend", folder.name)
     return model
@@ -77,7 +82,17 @@ def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model:
     return model
 
 
-def load(name_or_path: str | Path) -> Model:
+def open_on_jax(folder: Path) -> Model:
+    try:
+        from tirage.models.llama_jax import open_jax
+    except ImportError as error:
+        raise ModelError(f"backend 'jax' needs jax, {error.name} is missing: pip install 'tirage[jax]'") from error
+    model = open_jax(load(folder))
+    _log.info("%s runs on JAX, for at most %s tokens", folder.name, model.max_length)
+    return model
+
+
+def load(name_or_path: str | Path) -> LlamaNumpy:
     """The NumPy Llama of a Hugging Face folder: config.json beside safetensors weights.
 
     Raises ModelError naming the file that is missing, damaged or not supported.

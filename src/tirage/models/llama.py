@@ -7,7 +7,8 @@ whole batch, so a joint product would let the number of neighbours change the la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +97,14 @@ class LlamaNumpy:
         """Largest number of tokens, prompt and output together."""
         return self.config.max_position_embeddings
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The weights by name, layers in a list, and cosines and sines of every position as `rope`; not copied."""
+        cos, sin = self._rotations.between(0, self.max_length)
+        layers = [tree_of(layer) for layer in self._layers]
+        own = {"embedding": self._embedding, "layers": layers, "norm": self._norm, "head": tree_of(self._head)}
+        return {**own, "rope": {"cos": cos[: self.max_length], "sin": sin[: self.max_length]}}
+
     def prefill(self, token_ids: Sequence[int]) -> tuple[Array, KVCache]:
         """Logits [V] after the last id, and the cache to continue from."""
         cache, hidden = self._read(token_ids)
@@ -180,6 +189,12 @@ class LlamaNumpy:
         mixed = softmax_(scores) @ values
         mixed = mixed.reshape(c.num_attention_heads, length, c.head_dim)
         return mixed.reshape(-1) if qkv.ndim == 1 else mixed.swapaxes(0, 1).reshape(length, -1)
+
+
+def tree_of(part: Layer | Linear) -> dict[str, Any]:
+    """The arrays of a part by name."""
+    values = {spec.name: getattr(part, spec.name) for spec in fields(part)}
+    return {name: tree_of(value) if isinstance(value, Linear) else value for name, value in values.items()}
 
 
 def causal_mask(length: int, stop: int) -> Array:

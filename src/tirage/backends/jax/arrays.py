@@ -19,7 +19,7 @@ _TINY = 2.0**-126
 
 
 def as_logits(logits: Any) -> Array:
-    """`logits` as float32 [B, V]; ParamsError for another type, dtype, rank or vocabulary size."""
+    """`logits` as float32 [B, V], without gradient; ParamsError for another type, dtype, rank or vocabulary size."""
     if not isinstance(logits, Array):
         raise ParamsError(f"logits must be a JAX array, got {type_name(logits)}; convert it with jnp.asarray")
     if logits.dtype.name not in _LOGIT_TYPES:
@@ -28,7 +28,7 @@ def as_logits(logits: Any) -> Array:
         raise ParamsError(f"logits must have shape [V] or [B, V], got {logits.shape}; reshape them")
     if not 1 <= logits.shape[-1] <= MAX_VOCAB:
         raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
-    matrix = _float32(logits)
+    matrix = _float32(lax.stop_gradient(logits) if is_traced(logits) else logits)
     return matrix[None] if matrix.ndim == 1 else matrix
 
 

@@ -41,13 +41,7 @@ def draw(logits: Array, frame: Frame, mask: Any) -> Drawn:
 def draw_rows(logits: Array, rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
     """One token for each row of concrete logits [B, V], drawn by the host's kernels, where the logits live."""
     drawn = narrowed(host.draw_rows(to_numpy(logits), rows, processes))
-    return _mapped(drawn, lambda array: jax.device_put(array, logits.sharding))
-
-
-def _mapped(drawn: Drawn, change: Any) -> Drawn:
-    """A Drawn with each array changed, except the asked logprobs, which never reach the caller as an array."""
-    fields = {name: change(getattr(drawn, name)) for name in Drawn.__slots__ if name != "asked_logprobs"}
-    return Drawn(**fields, asked_logprobs=drawn.asked_logprobs)
+    return drawn.moved(lambda array: jax.device_put(array, logits.sharding), viewed=rows.wants_logprobs)
 
 
 def narrowed(drawn: Drawn) -> Drawn:

@@ -91,11 +91,16 @@ def _drawn(logits: Array, program: Program) -> Drawn:
     logprobs = _branch_logprobs(branch, token[:, None])[:, 0]
     if on is not None and coin is not None:
         logprobs = jnp.where(coin.mixed, _mixture(off, on, coin, token[:, None])[:, 0], logprobs)
+
+    def report(view: View) -> dict[str, Array]:
+        described = _sampled(_Law(off, on, coin)) if view == View.SAMPLED else _described(logits, off, view)
+        return _reported(described, program, token)
+
     found: dict[str, Any] = {
         "token_ids": token,
         "sampled_logprobs": logprobs,
         "support": _support(off, on, coin),
-        **_views(_Law(off, on, coin), logits, program, token),
+        **by_view(program, token.shape[0], report),
     }
     return Drawn(status=cast("Any", state), **_without_bad_rows(found, state))
 
@@ -221,20 +226,18 @@ class Described:
     logprobs: Callable[[Array], Array]
 
 
-def _views(law: _Law, logits: Array, program: Program, token: Array) -> dict[str, Array]:
-    b, n = token.shape[0], program.widths[1]
-    asked = jnp.asarray(program.asked)
+def by_view(program: Program, count: int, report: Callable[[View], dict[str, Array]]) -> dict[str, Array]:
+    """What each of `count` rows reports: its own of `report(view)`, sentinels where it asks for no view."""
+    asked, n = jnp.asarray(program.asked), program.widths[1]
     out = {
-        "logprobs": jnp.full(b, _NAN),
-        "ranks": jnp.zeros(b, jnp.int32),
-        "top_ids": jnp.full((b, n), -1, jnp.int32),
-        "top_logprobs": jnp.full((b, n), -np.inf, jnp.float32),
+        "logprobs": jnp.full(count, _NAN),
+        "ranks": jnp.zeros(count, jnp.int32),
+        "top_ids": jnp.full((count, n), -1, jnp.int32),
+        "top_logprobs": jnp.full((count, n), -np.inf, jnp.float32),
         "asked_logprobs": jnp.full(asked.shape, _NAN),
     }
-    for view in program.modes:
-        described = _sampled(law) if view == View.SAMPLED else _described(logits, law.off, View(view))
-        found = _reported(described, program, token)
-        chosen = jnp.asarray(program.views) == view
+    for view in map(View, program.modes):
+        found, chosen = report(view), jnp.asarray(program.views) == view
         out = {
             name: jnp.where(chosen.reshape(-1, *[1] * (old.ndim - 1)), found[name], old) for name, old in out.items()
         }

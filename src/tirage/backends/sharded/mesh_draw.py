@@ -17,6 +17,7 @@ from tirage.backends.jax import wide
 from tirage.backends.jax.program import Program
 from tirage.backends.jax.rule import bits_of, exponents, is_neg_inf, keys, product, uniform, values, weights
 from tirage.backends.jax.steps import State, edited, entered, masked, padded, status
+from tirage.backends.jax.traced import by_view
 from tirage.backends.jax.wide import OCTAVE, Wide, u32
 from tirage.backends.sharded.axis import Axis
 from tirage.backends.sharded.mesh_filters import FILTERS
@@ -51,11 +52,16 @@ def draw(axis: Axis, logits: Array, program: Program) -> dict[str, Array]:
     law = Law.drawn(axis, state, axis.total(mass))
     u = uniform((words[:, 0], words[:, 1]), words[:, 2], words[:, 3], Domain.DRAW)
     token = jnp.maximum(axis.pick(mass, wide.mul(u, law.total)[2:]), 0)
+
+    def report(view: View) -> dict[str, Array]:
+        key, its = _described(axis, raw, state, first, law, view)
+        return _reported(axis, key, its, program, token)
+
     drawn = {
         "token_ids": token,
         "sampled_logprobs": law.logprobs(axis.key_at(state.key, token[:, None]), token[:, None])[:, 0],
         "support": axis.count((mass.high | mass.low) != 0),
-        **_views(axis, raw, state, first, law, program, token),
+        **by_view(program, token.shape[0], report),
     }
     return {"status": code, **_without_bad_rows(drawn, code)}
 
@@ -134,28 +140,6 @@ class Law:
 
 def _at_least_one(a: Wide) -> Wide:
     return wide.select(wide.is_zero(a), wide.constant(1, a[0], len(a)), a)
-
-
-def _views(
-    axis: Axis, raw: Array, state: State, first: Array, law: Law, program: Program, token: Array
-) -> dict[str, Array]:
-    b, n = token.shape[0], program.widths[1]
-    asked = jnp.asarray(program.asked)
-    out = {
-        "logprobs": jnp.full(b, _NAN),
-        "ranks": jnp.zeros(b, jnp.int32),
-        "top_ids": jnp.full((b, n), -1, jnp.int32),
-        "top_logprobs": jnp.full((b, n), -np.inf, jnp.float32),
-        "asked_logprobs": jnp.full(asked.shape, _NAN),
-    }
-    for view in program.modes:
-        key, its = _described(axis, raw, state, first, law, View(view))
-        found = _reported(axis, key, its, program, token)
-        chosen = jnp.asarray(program.views) == view
-        out = {
-            name: jnp.where(chosen.reshape(-1, *[1] * (old.ndim - 1)), found[name], old) for name, old in out.items()
-        }
-    return out
 
 
 def _described(axis: Axis, raw: Array, state: State, first: Array, law: Law, view: View) -> tuple[Array, Law]:

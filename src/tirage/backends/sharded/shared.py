@@ -17,14 +17,14 @@ from tirage.backends.sharded.local import localised
 from tirage.backends.sharded.part import Part
 from tirage.backends.sharded.places import NOWHERE, id_of
 from tirage.backends.sharded.report import Law, Report
-from tirage.backends.torch.eager import NO_TOKEN, NON_FINITE, OK, blank
+from tirage.backends.torch.eager import NO_TOKEN, NON_FINITE, OK, blank, protected_from_xtc, uniforms
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.groups import Ids, asked_of, by_program, has, ranges, taken
+from tirage.backends.torch.groups import Ids, asked_of, by_program, has, taken
 from tirage.backends.torch.report import mixed_logprob
 from tirage.backends.torch.rule import floats, host, keys
 from tirage.errors import ParamsError
 from tirage.exact.keys import NEG_INF_KEY
-from tirage.exact.philox import Domain, uniform64
+from tirage.exact.philox import Domain
 from tirage.stages import Op
 
 
@@ -86,7 +86,7 @@ class _Group:
         spoiled, first = shared.comm.max(torch.stack([bad.to(torch.int64), keys(x).amax(1).to(torch.int64)]))
         status = torch.where(first > NEG_INF_KEY, OK, NO_TOKEN).masked_fill(spoiled > 0, NON_FINITE)
         xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
-        protected = _protected(own, x)
+        protected = protected_from_xtc(own, x)
 
         def branch(coin: bool) -> Part:
             entered = Part.of(shared.comm, x, shared.start, first.to(torch.int32), coin=coin, protected=protected)
@@ -146,7 +146,7 @@ class _Group:
         if self.on is not None:
             coin = self._coin()
             w, drawn = torch.where(coin[:, None], weights[1], w), torch.where(coin, masses[:, 1], drawn)
-        r = [u * total >> 64 for u, total in zip(self._uniforms(Domain.DRAW), drawn.sum(0).tolist(), strict=True)]
+        r = [u * total >> 64 for u, total in zip(uniforms(self.rows, Domain.DRAW), drawn.sum(0).tolist(), strict=True)]
         rest = host(r, w) - drawn[self.shared.layout.before(self.shared.comm.rank)].sum(0)
         reached = w.cumsum(1)
         at = (reached <= rest[:, None]).sum(1).clamp(max=w.shape[1] - 1)[:, None]
@@ -156,13 +156,8 @@ class _Group:
 
     def _coin(self) -> Tensor:
         """Where XTC is on."""
-        tossed = zip(self._uniforms(Domain.XTC), self.shares, strict=True)
+        tossed = zip(uniforms(self.rows, Domain.XTC), self.shares, strict=True)
         return host([u >> 32 < share for u, share in tossed], self.logits) > 0
-
-    def _uniforms(self, domain: Domain) -> list[int]:
-        rows = self.rows
-        each = zip(rows.seeds.tolist(), rows.steps.tolist(), rows.samples.tolist(), strict=True)
-        return [uniform64(seed, step, sample, domain) for seed, step, sample in each]
 
     # --- the report -----------------------------------------------------------------------------------------------
 
@@ -188,12 +183,3 @@ def _write_top(out: Drawn, ids: Tensor, lp: Tensor, top_n: Tensor, good: Tensor,
     row, column = torch.nonzero(inside, as_tuple=True)
     out.top_ids[at[row], column] = ids[inside]
     out.top_logprobs[at[row], column] = lp[inside]
-
-
-def _protected(rows: Rows, x: Tensor) -> Tensor | None:
-    if not rows.protected_ids.size:
-        return None
-    row, at = ranges(rows.protected_start[:-1], rows.protected_start[1:])
-    mask = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
-    mask[host(row, x), host(rows.protected_ids[at], x)] = True
-    return mask

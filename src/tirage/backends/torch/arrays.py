@@ -22,7 +22,7 @@ def as_logits(logits: Any) -> Tensor:
 
     A contiguous float32 tensor is not copied. float16 and bfloat16 are widened exactly, float64 is rounded.
     """
-    if type(logits) not in _PLAIN_TYPES or logits.layout != torch.strided or logits.device.type == "meta":
+    if type(logits) not in _PLAIN_TYPES or not _is_dense(logits) or logits.is_meta:
         raise ParamsError(f"logits must be a dense torch.Tensor with data, got {_kind(logits)}; pass the local tensor")
     if logits.dtype not in _LOGIT_TYPES:
         raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
@@ -42,6 +42,8 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | NDArray[np.int32] | N
         return numpy_mask(mask, shape)
     if not isinstance(mask, Tensor):
         raise ParamsError(f"mask must be a torch.Tensor or NumPy array, got {type_name(mask)}; use torch.from_numpy")
+    if not _is_dense(mask):
+        raise ParamsError(f"mask must be a dense torch.Tensor, got {_kind(mask)}; use mask.to_dense()")
     if mask.dtype not in {torch.int32, torch.uint32}:
         raise ParamsError(f"mask must be an int32 tensor of bits, got {mask.dtype}; pack 32 tokens to a word")
     wanted = (shape[0], -(-shape[1] // 32))
@@ -64,12 +66,28 @@ def to_numpy(array: Any) -> NDArray:
     return array.detach().cpu().numpy()
 
 
+def borrowed(tensor: Tensor) -> NDArray:
+    """A tensor of the CPU as NumPy, sharing its memory; ParamsError inside a transform, where it has none."""
+    try:
+        return tensor.numpy()
+    except RuntimeError:
+        raise ParamsError(
+            "logits must be a dense torch.Tensor with data, got one inside a transform of torch.func; "
+            "call sample outside, with all rows at once"
+        ) from None
+
+
 def from_numpy(array: NDArray, like: Any) -> Tensor:
     """A copy of host values as a tensor on the device of `like`."""
-    return torch.from_numpy(np.array(array)).to(like.device)
+    tensor = torch.from_numpy(array.copy())
+    return tensor if like.is_cpu else tensor.to(like.device)
 
 
 def _kind(value: Any) -> str:
     if type(value) not in _PLAIN_TYPES:
         return type_name(value)
-    return f"a {value.layout} tensor on {value.device}"
+    return f"a {'nested' if value.is_nested else value.layout} tensor on {value.device}"
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested

@@ -20,7 +20,7 @@ from torch import Tensor
 from tirage.backends import Drawn, Frame, Process, Rows
 from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import eager
-from tirage.backends.torch.arrays import check_device, from_numpy, to_numpy
+from tirage.backends.torch.arrays import borrowed, check_device, from_numpy, to_numpy
 from tirage.backends.torch.groups import Ids, asked_of, taken
 from tirage.backends.torch.rule import host
 
@@ -29,8 +29,8 @@ def draw(logits: Tensor, frame: Frame, mask: Tensor | NDArray[np.int32] | None) 
     """One token for each row of float32 logits [B, V], as tensors on their device."""
     check_device(mask, logits)
     rows = frame.rows(to_numpy(mask) if isinstance(mask, Tensor) else mask)
-    if logits.device.type == "cpu":
-        return draw_rows(logits.numpy(), rows, frame.processes).moved(torch.from_numpy)
+    if logits.is_cpu:
+        return draw_rows(borrowed(logits), rows, frame.processes).moved(torch.from_numpy, viewed=frame.wants_logprobs)
     return draw_on_device(logits, rows, frame.processes, kernels=kernels_for(logits))
 
 

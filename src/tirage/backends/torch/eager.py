@@ -67,7 +67,7 @@ class _Group:
     def of(cls, logits: Tensor, rows: Rows) -> _Group:
         state = edited(logits, rows)
         bad, x = state.spoiled(), state.x
-        protected = _protected(rows, x)
+        protected = protected_from_xtc(rows, x)
         xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
         off = Chain.of(x)
         status = torch.where(off.kept.any(1), OK, NO_TOKEN).masked_fill(bad, NON_FINITE)
@@ -98,7 +98,8 @@ class _Group:
             lp = self.off.by_id(sampled(self.off)).gather(1, token[:, None])[:, 0]
             return token, lp, (w_off > 0).sum(1)
         w_on = self.on.by_id(self.on.w())
-        coin = host([u >> 32 < share for u, share in zip(self._uniforms(Domain.XTC), self.shares, strict=True)], w_on)
+        tossed = zip(uniforms(self.rows, Domain.XTC), self.shares, strict=True)
+        coin = host([u >> 32 < share for u, share in tossed], w_on)
         token = self._pick(torch.where(coin[:, None] > 0, w_on, w_off))
         at = token[:, None]
         each = zip(
@@ -114,13 +115,8 @@ class _Group:
     def _pick(self, w: Tensor) -> Tensor:
         """First token, in id order, whose running sum exceeds floor(U * W / 2^64): rule S-W5."""
         reached = w.cumsum(1)
-        r = [u * total >> 64 for u, total in zip(self._uniforms(Domain.DRAW), sums(w), strict=True)]
+        r = [u * total >> 64 for u, total in zip(uniforms(self.rows, Domain.DRAW), sums(w), strict=True)]
         return (reached <= host(r, w)[:, None]).sum(1).clamp(max=w.shape[1] - 1)
-
-    def _uniforms(self, domain: Domain) -> list[int]:
-        rows = self.rows
-        each = zip(rows.seeds.tolist(), rows.steps.tolist(), rows.samples.tolist(), strict=True)
-        return [uniform64(seed, step, sample, domain) for seed, step, sample in each]
 
     # --- the report -----------------------------------------------------------------------------------------------
 
@@ -143,7 +139,14 @@ class _Group:
             out.top_ids[to], out.top_logprobs[to] = ids[inside], values[inside]
 
 
-def _protected(rows: Rows, x: Tensor) -> Tensor | None:
+def uniforms(rows: Rows, domain: Domain) -> list[int]:
+    """The uniform of each row, a whole number below 2^64 (S-W7)."""
+    each = zip(rows.seeds.tolist(), rows.steps.tolist(), rows.samples.tolist(), strict=True)
+    return [uniform64(seed, step, sample, domain) for seed, step, sample in each]
+
+
+def protected_from_xtc(rows: Rows, x: Tensor) -> Tensor | None:
+    """Boolean [B, V] like `x`: the tokens that XTC must spare; None when no row has any."""
     if not rows.protected_ids.size:
         return None
     row, at = ranges(rows.protected_start[:-1], rows.protected_start[1:])

@@ -9,9 +9,10 @@ from typing import Any
 from tirage.compat.gemma.methods import Greedy, SamplingMethod
 from tirage.compat.gemma.sampler import Sampler, Turn
 from tirage.compat.gemma.state import SamplingState
+from tirage.compat.gemma.words import END_OF_TURN, START_OF_TURN
 from tirage.errors import ModelError, ParamsError
 
-_TURN = "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n"
+_TURN = f"{START_OF_TURN}user\n{{}}{END_OF_TURN}\n{START_OF_TURN}model\n"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -53,6 +54,11 @@ class ChatSampler:
             pad_length=self.pad_length,
         )
         self.tokenizer = self.sampler.tokenizer
+        if self._writer() is None and len(self.sampler._words.encode(START_OF_TURN)) != 1:
+            raise ModelError(
+                f"tokenizer must know Gemma's turns, {START_OF_TURN} as one token, got {type(self.tokenizer).__name__};"
+                " tirage.LLM.chat uses a model's own chat template"
+            )
         if self.last_state is not None:
             self.multi_turn = True
 
@@ -67,12 +73,18 @@ class ChatSampler:
         multi_turn: bool | None = None,
         print_stream: Any = None,
         sharding: Any = None,
+        audio: Any = None,
+        audio_lengths: Any = None,
     ) -> str:
         """The reply to a message: text, or a `dialog` Conversation; end-of-turn tokens are left out of it.
 
         `multi_turn` and `print_stream` override the sampler's own for this call; the other arguments are those of
-        `Sampler.sample`. A call that fails leaves the conversation as it was.
+        `Sampler.sample`. A call that fails leaves the conversation as it was. ParamsError for audio, which only
+        Gemma 4 hears.
         """
+        for name, value in (("audio", audio), ("audio_lengths", audio_lengths)):
+            if value is not None:
+                raise ParamsError(f"{name} must be None, audio is not supported here, got a value")
         keeps = self.multi_turn if multi_turn is None else multi_turn
         last = self.last_state if keeps else None
         said, text = self._format(prompt)
@@ -116,13 +128,20 @@ class ChatSampler:
             raise ParamsError(f"prompt must be a text or a Conversation, got {type(prompt).__name__}")
         # Gemma 4's name for an image is understood by the models before it, under theirs.
         prompt = prompt.replace("<|image|>", "<start_of_image>") if self.sampler.sees else prompt
-        if getattr(self.tokenizer, "FORMAT", None) is None:
+        dialog = self._writer()
+        if dialog is None:
             return prompt, _TURN.format(prompt)
+        return prompt, words.text(dialog.Conversation(dialog.User(prompt)))
+
+    def _writer(self) -> Any:
+        """The `dialog` package where the tokenizer names a format of it and it is installed, else None."""
+        if getattr(self.tokenizer, "FORMAT", None) is None:
+            return None
         try:
             import dialog  # pyright: ignore[reportMissingImports]
         except ImportError:
-            return prompt, _TURN.format(prompt)
-        return prompt, words.text(dialog.Conversation(dialog.User(prompt)))
+            return None
+        return dialog
 
 
 def show(stream: Any, text: str) -> None:

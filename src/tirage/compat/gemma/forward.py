@@ -6,17 +6,17 @@ length. Two kinds of models are read: Gemma's TransformerLike, and `tirage.model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.compat.gemma.images import Images, Vision, vision_of
-from tirage.compat.gemma.methods import float32
 from tirage.errors import ModelError, ParamsError
 from tirage.models import Model
+from tirage.models.transformer import Forward, is_jax
 
 
 class Reader(Protocol):
@@ -73,30 +73,19 @@ class ModelReader:
 
 
 class TransformerReader:
-    """A TransformerLike with its parameters; compiled where these are JAX arrays.
+    """A TransformerLike with its parameters.
 
     All tokens but the last fill the cache, without logits being computed for them; the last gives the logits.
-    `buckets` are the lengths that a prompt is padded to, so that few lengths are compiled; what padding writes into
-    the cache is never looked at and soon overwritten.
     """
 
-    def __init__(
-        self, model: Any, params: Any, *, cache_length: int, buckets: Sequence[int], sharding: Any = None
-    ) -> None:
-        self._model, self._params, self._sharding = model, params, sharding
-        self._buckets, self.capacity = sorted(buckets), cache_length
-        self.vocab_size = int(model.config.num_embed)
+    def __init__(self, model: Any, forward: Forward) -> None:
+        self._forward, self.capacity = forward, forward.length
+        self.vocab_size, self.uses_jax = forward.vocab_size, forward.uses_jax
         self.vision = vision_of(model)
-        leaf = first_leaf(params)
-        self._dtype = leaf.dtype
-        self.uses_jax = type(leaf).__module__.partition(".")[0] in {"jax", "jaxlib"}
-        self._fill, self._step = functions_of(model) if self.uses_jax else plain_functions(model)
 
     def start(self) -> Any:
-        """An empty cache of `cache_length` slots."""
-        return self._model.init_cache(
-            batch_size=1, dtype=self._dtype, cache_length=self.capacity, sharding=self._sharding
-        )
+        """An empty cache."""
+        return self._forward.start()
 
     def share(self, cache: Any) -> Any:
         """The cache itself: reading makes new arrays."""
@@ -111,71 +100,16 @@ class TransformerReader:
             cache = self._look(cache, head, slots, images, self.vision)
             slots += self.vision.slots(head)
         elif head:
-            cache = self._prefill(cache, head, slots)
+            cache = self._forward.fill(cache, head, slots)
             slots += len(head)
-        logits, cache = self._step(self._params, *self._inputs([last], slots, 1), cache)
-        # Kept in what the model computes in until here: sampling is always in float32.
-        return float32(logits).reshape(-1)[-self.vocab_size :], cache
-
-    def _prefill(self, cache: Any, ids: Sequence[int], slots: int) -> Any:
-        length = len(ids)
-        if has_end_index(cache):
-            fitting = [bucket for bucket in self._buckets if len(ids) <= bucket <= self.capacity - slots]
-            length = fitting[0] if fitting else length
-        filled = self._fill(self._params, *self._inputs(ids, slots, length), cache)
-        return filled if length == len(ids) else with_end_index(filled, slots + len(ids))
+        return self._forward.step(cache, last, slots)
 
     def _look(self, cache: Any, ids: Sequence[int], slots: int, images: Images, vision: Vision) -> Any:
         """The cache with ids and their images read; an image's soft tokens all see each other."""
-        length = vision.slots(ids)
-        _, positions, mask = self._inputs([], slots, length)
-        mask = mask.copy()
+        _, positions, mask = self._forward.inputs([], slots, vision.slots(ids))
         for block in vision.blocks(ids):
             mask[0, block, slots + block.start : slots + block.stop] = True
-        return self._fill(self._params, np.array([ids], np.int32), positions, mask, cache, images[None])
-
-    def _inputs(self, ids: Sequence[int], slots: int, length: int) -> tuple[Any, Any, Any]:
-        """Tokens [1, length], their positions, and which slots each may look at [1, length, cache_length]."""
-        tokens = np.zeros((1, length), np.int32)
-        tokens[0, : len(ids)] = ids
-        positions = np.arange(slots, slots + length, dtype=np.int32)
-        mask = np.arange(self.capacity) <= positions[:, None]
-        return tokens, positions[None], mask[None]
-
-
-Fill = Callable[..., Any]
-Step = Callable[..., tuple[Any, Any]]
-
-
-def plain_functions(model: Any) -> tuple[Fill, Step]:
-    """How a model is called: to fill a cache, and for logits and cache."""
-
-    def step(params: Any, tokens: Any, positions: Any, mask: Any, cache: Any, images: Any = None) -> tuple[Any, Any]:
-        seen = {} if images is None else {"images": images}
-        out = model.apply({"params": params}, tokens, cache=cache, positions=positions, attention_mask=mask, **seen)
-        return out.logits, out.cache
-
-    def fill(*inputs: Any) -> Any:
-        return step(*inputs)[1]
-
-    return fill, step
-
-
-@lru_cache(maxsize=16)
-def compiled_functions(model: Any) -> tuple[Fill, Step]:
-    """The calls compiled by JAX; a model that is equal to an earlier one compiles nothing again."""
-    import jax
-
-    fill, step = plain_functions(model)
-    return jax.jit(fill), jax.jit(step)
-
-
-def functions_of(model: Any) -> tuple[Fill, Step]:
-    """Compiled calls of a model; kept for later samplers when the model can be a key."""
-    try:
-        return compiled_functions(model)
-    except TypeError:
-        return compiled_functions.__wrapped__(model)
+        return self._forward.fill_seeing(cache, ids, images, positions, mask)
 
 
 def reader_of(
@@ -185,7 +119,8 @@ def reader_of(
     if hasattr(model, "apply") and hasattr(model, "init_cache"):
         if params is None:
             raise ModelError("params must be given with a TransformerLike model, got None")
-        return TransformerReader(model, params, cache_length=cache_length, buckets=buckets, sharding=sharding)
+        check_sharding(sharding, params)
+        return TransformerReader(model, Forward(model, params, length=cache_length, buckets=buckets, sharding=sharding))
     if hasattr(model, "prefill") and hasattr(model, "decode"):
         if sharding is not None or params is not None:
             name = "sharding" if params is None else "params"
@@ -194,24 +129,20 @@ def reader_of(
     raise ModelError(f"model must be a TransformerLike or a tirage.models.Model, got {type(model).__name__}")
 
 
-def first_leaf(tree: Any) -> Any:
-    """The first array of nested mappings and sequences; ModelError when there is none."""
-    if hasattr(tree, "dtype"):
-        return tree
-    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
-    for child in children:
-        try:
-            return first_leaf(child)
-        except ModelError:
-            continue
-    raise ModelError("params must be a nested mapping with at least one array, got none")
+def check_sharding(sharding: Any, params: Any) -> None:
+    """Raises ParamsError for a sharding that the cache of one prompt cannot have."""
+    if sharding is None:
+        return
+    if not is_jax(params):
+        raise ParamsError(f"sharding must be None where params are no JAX arrays, got {type(sharding).__name__}")
+    import jax
 
-
-def has_end_index(cache: Any) -> bool:
-    """Whether a cache is of Gemma's layout: a mapping of layers, each with the index that it writes at."""
-    return isinstance(cache, Mapping) and all(isinstance(v, Mapping) and "end_index" in v for v in cache.values())
-
-
-def with_end_index(cache: Any, end: int) -> Any:
-    """The cache with that many slots counted as filled."""
-    return {name: {**layer, "end_index": layer["end_index"] * 0 + end} for name, layer in cache.items()}
+    for leaf in jax.tree.leaves(sharding):
+        first = leaf.spec[0] if isinstance(leaf, jax.sharding.NamedSharding) and len(leaf.spec) else None
+        axes = () if first is None else first if isinstance(first, tuple) else (first,)
+        parts = math.prod(leaf.mesh.shape[axis] for axis in axes)
+        if parts > 1:
+            raise ParamsError(
+                f"sharding must not split the first axis, for every prompt has a cache of its own, got {leaf.spec} "
+                f"with {parts} parts; split the heads, axis 2, or nothing"
+            )

@@ -55,9 +55,21 @@ def vision_of(model: Any) -> Vision | None:
     config: Any = getattr(model.config, "input_config", None)
     if not getattr(config, "support_images", False) or getattr(config, "already_expanded", False):
         return None
-    if getattr(getattr(model, "INFO", None), "tokenizer_version", None) == 4:
+    if is_gemma4(model):
         return None
     return Vision(int(config.special_tokens.IMAGE_PLACEHOLDER), int(config.num_tokens_per_image))
+
+
+def blindness(model: Any) -> str:
+    """Why a model takes no images."""
+    if is_gemma4(model):
+        return "is a Gemma 4: images of any size and audio are not supported here (use gm.text.Gemma4Sampler)"
+    return "does not support vision"
+
+
+def is_gemma4(model: Any) -> bool:
+    """Whether a model names the tokenizer of Gemma 4."""
+    return getattr(getattr(model, "INFO", None), "tokenizer_version", None) == 4
 
 
 def images_of(images: Any, count: int, *, batched: bool) -> list[Images | None]:

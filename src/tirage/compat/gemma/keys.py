@@ -31,7 +31,7 @@ class Source:
         A JAX key where JAX is in use, else a NumPy Generator; a new one for each prompt and step.
         """
         unsigned = self.seed % (1 << 64)
-        if "jax" not in sys.modules:
+        if sys.modules.get("jax") is None:
             return np.random.default_rng([unsigned, self.index, step])
         import jax
 
@@ -44,8 +44,8 @@ def sources_of(rng: Any, count: int) -> list[Source]:
     """One Source per prompt.
 
     A single seed or key serves all prompts, told apart by their number in the call, so that a lone prompt equals
-    prompt 0; a sequence has one for each. None takes a seed from Python's `random`. Raises ParamsError for any other
-    kind and for a sequence of another length.
+    prompt 0; a sequence has one for each. Keys are JAX's own kind, threefry, of two words. None takes a seed from
+    Python's `random`. Raises ParamsError for any other kind and for a sequence of another length.
     """
     if rng is None:
         rng = random.getrandbits(63)
@@ -61,13 +61,15 @@ def sources_of(rng: Any, count: int) -> list[Source]:
 
 def key_data(rng: Any) -> Any:
     """A JAX array as NumPy words or numbers; anything else as it is."""
-    if "jax" not in sys.modules:
+    if sys.modules.get("jax") is None:
         return rng
     import jax
 
     if not isinstance(rng, jax.Array):
         return rng
     if jax.numpy.issubdtype(rng.dtype, jax.dtypes.prng_key):
+        if jax.random.key_impl(rng) != jax.random.key_impl(jax.random.key(0, impl="threefry2x32")):
+            raise ParamsError(f"rng must be {_RULE}, got a key of {jax.random.key_impl(rng)}; use threefry2x32")
         rng = jax.random.key_data(rng)
     return np.asarray(rng)
 

@@ -157,7 +157,7 @@ def float32(logits: Any) -> NDArray[np.float32]:
 
 def like(logits: Any, tokens: NDArray[np.int64]) -> Any:
     """Tokens in the library of the logits."""
-    if "jax" in sys.modules:
+    if sys.modules.get("jax") is not None:
         import jax
 
         if isinstance(logits, jax.Array):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tirage.compat.gemma.forward import Reader, reader_of
-from tirage.compat.gemma.images import Images, images_of
+from tirage.compat.gemma.images import Images, blindness, images_of
 from tirage.compat.gemma.keys import Source, sources_of
 from tirage.compat.gemma.methods import Greedy, SamplingMethod, check_method, choose
 from tirage.compat.gemma.state import Row, SamplerOutput, SamplingState
@@ -65,18 +65,21 @@ class Sampler:
         buckets = (buckets,) if not isinstance(buckets, Sequence) else buckets
         tokenizer = tokenizer_of(self.model) if self.tokenizer is None else self.tokenizer
         check_pair(self.model, tokenizer)
-        words, forbidden = Words(tokenizer), ()
-        vocab_size = self._reader(None).vocab_size
+        words = Words(tokenizer)
+        reader = self._reader()
+        vocab_size = reader.vocab_size
         forbidden = words.named(self.forbidden_tokens, "forbidden_tokens")
         stops = words.named(self.stop_tokens, "stop_tokens")
         for name, ids in (("forbidden_tokens", forbidden), ("stop_tokens", stops)):
             if ids and max(ids) >= vocab_size:
                 raise ParamsError(f"{name} must lie in [0, {vocab_size}), got {max(ids)}")
+        # An image token that the model wrote itself would stand for no image.
+        never = (*words.forbidden, *([] if reader.vision is None else [reader.vision.token]))
         computed = {
             "tokenizer": tokenizer,
             "_words": words,
             "_buckets": tuple(whole_number(bucket, "pad_length", low=1) for bucket in buckets),
-            "_forbidden": (*forbidden, *(token for token in words.forbidden if token < vocab_size)),
+            "_forbidden": (*forbidden, *(token for token in never if token < vocab_size)),
             "_ends": words.ends.union(stops),
         }
         for name, value in computed.items():
@@ -85,7 +88,7 @@ class Sampler:
     @property
     def sees(self) -> bool:
         """Whether the model takes images."""
-        return self._reader(None).vision is not None
+        return self._reader().vision is not None
 
     def sample(
         self,
@@ -133,10 +136,10 @@ class Sampler:
         """
         method = self.sampling if options["sampling"] is None else check_method(options["sampling"])
         limit = self._limit(options["max_new_tokens"])
-        reader = self._reader(options["sharding"])
+        reader = self._reader(options["sharding"], check_state(options["last_state"]))
         prompts, batched = listed(prompt)
         if options["images"] is not None and reader.vision is None:
-            raise ParamsError("images must be None with this model, which does not support vision, got images")
+            raise ParamsError(f"images must be None with this model, which {blindness(self.model)}, got images")
         images = images_of(options["images"], len(prompts), batched=batched)
         rows = self._rows(prompts, images, reader, options["last_state"])
         sources = sources_of(options["rng"], len(rows))
@@ -146,9 +149,10 @@ class Sampler:
         ]
         return self._steps(turns, reader, method, limit, show_end), batched
 
-    def _reader(self, sharding: Any) -> Reader:
+    def _reader(self, sharding: Any = None, last: SamplingState | None = None) -> Reader:
         buckets = getattr(self, "_buckets", ())
-        return reader_of(self.model, self.params, cache_length=self.cache_length, buckets=buckets, sharding=sharding)
+        length = self.cache_length if last is None else last.cache_length
+        return reader_of(self.model, self.params, cache_length=length, buckets=buckets, sharding=sharding)
 
     def _limit(self, max_new_tokens: Any) -> int:
         if max_new_tokens is None:
@@ -164,8 +168,6 @@ class Sampler:
     def _rows(
         self, prompts: Sequence[Any], images: Sequence[Images | None], reader: Reader, last: SamplingState | None
     ) -> list[Row]:
-        if last is not None and not isinstance(last, SamplingState):
-            raise ParamsError(f"last_state must be a SamplingState or None, got {type(last).__name__}")
         if last is not None and len(last.rows) != len(prompts):
             raise ParamsError(f"prompt must hold {len(last.rows)} prompts, as many as last_state, got {len(prompts)}")
         rows = []
@@ -228,7 +230,9 @@ class Sampler:
 
     def state_of(self, turns: Sequence[Turn]) -> SamplingState:
         """The state of turns, as they stand."""
-        return SamplingState(rows=tuple(turn.row for turn in turns), max_out_length=self.max_out_length)
+        rows = tuple(turn.row for turn in turns)
+        length = rows[0].cache_length if rows else self.cache_length
+        return SamplingState(rows=rows, max_out_length=self.max_out_length, cache_length=length)
 
 
 def begin(reader: Reader, ids: Sequence[int], before: Row | None) -> Row:
@@ -244,7 +248,22 @@ def begin(reader: Reader, ids: Sequence[int], before: Row | None) -> Row:
             f"{length} tokens; raise cache_length or begin a new conversation"
         )
     cache = reader.share(before.cache) if before else reader.start()
-    return Row(token_ids=token_ids, slots=slots, read=read, cache=cache, output_ids=(), finish_reason=None)
+    return Row(
+        token_ids=token_ids,
+        slots=slots,
+        read=read,
+        cache=cache,
+        cache_length=reader.capacity,
+        output_ids=(),
+        finish_reason=None,
+    )
+
+
+def check_state(last: Any) -> SamplingState | None:
+    """The state; ParamsError for another object."""
+    if last is not None and not isinstance(last, SamplingState):
+        raise ParamsError(f"last_state must be a SamplingState or None, got {type(last).__name__}")
+    return last
 
 
 def slots_of(reader: Reader, ids: Sequence[int]) -> int:

@@ -22,6 +22,7 @@ class Row:
     slots: int
     read: int
     cache: Any = field(repr=False)
+    cache_length: int
     output_ids: tuple[int, ...]
     finish_reason: FinishReason | None
 
@@ -30,12 +31,14 @@ class Row:
 class SamplingState:
     """Conversations at the end of a turn, or while one runs; to be passed on as `last_state`, any number of times.
 
+    A conversation keeps the `cache_length` that it began with, whichever sampler goes on with it.
     `finish_reason` per prompt: "stop" for an end token, "length" for `max_new_tokens`, "cache_full" for a
     conversation that fills `cache_length`, "error" for logits without a token, None while it runs.
     """
 
     rows: tuple[Row, ...]
     max_out_length: int
+    cache_length: int
 
     @property
     def predicted_tokens(self) -> NDArray[np.int32]:

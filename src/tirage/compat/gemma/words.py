@@ -10,6 +10,7 @@ import numpy as np
 from tirage.errors import ModelError, ParamsError
 from tirage.text import Detokenizer, open_detokenizer, wrap_tokenizer
 
+START_OF_TURN, END_OF_TURN = "<start_of_turn>", "<end_of_turn>"
 _ENDS = ("EOS", "END_OF_TURN", "BEGIN_OF_TOOL_RESPONSE")
 
 
@@ -27,8 +28,7 @@ class Words:
         self.bos = self._find_bos(special)
         # Gemma 2 knows no tool responses, so not every name is there.
         ends = [getattr(special, name) for name in _ENDS if hasattr(special, name)]
-        eos = self._wrapped.eos_token_id
-        self.ends = frozenset(int(end) for end in ends) if self._is_gemma else frozenset([] if eos is None else [eos])
+        self.ends = frozenset(int(end) for end in ends) if self._is_gemma else self._plain_ends()
         self.forbidden = tuple(int(token) for token in getattr(tokenizer, "FORBIDDEN_TOKENS", ()))
 
     def _find_bos(self, special: Any) -> int | None:
@@ -38,10 +38,13 @@ class Words:
         ids = self._wrapped.encode(token, add_special_tokens=False) if token else []
         return ids[0] if len(ids) == 1 else None
 
+    def _plain_ends(self) -> frozenset[int]:
+        """The end tokens of a tokenizer that names none: EOS, and the end of a turn where the vocabulary has it."""
+        eos, turn = self._wrapped.eos_token_id, self.encode(END_OF_TURN)
+        return frozenset([*([] if eos is None else [eos]), *(turn if len(turn) == 1 else [])])
+
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, nothing added."""
-        if self._is_gemma:
-            return [int(i) for i in self.tokenizer.encode(text)]
+        """Ids of a text, nothing added; ParamsError for text that is not valid Unicode."""
         return self._wrapped.encode(text, add_special_tokens=False)
 
     def ids(self, prompt: Any, *, first: bool, vocab_size: int) -> list[int]:
@@ -64,7 +67,8 @@ class Words:
 
     def named(self, tokens: Sequence[str | int] | None, name: str) -> tuple[int, ...]:
         """Ids of `forbidden_tokens` or `stop_tokens`; ParamsError for a text that is not exactly one token."""
-        if isinstance(tokens, (str, bytes)) or not isinstance(tokens, (Iterable, type(None))):
+        single = isinstance(tokens, (str, bytes)) or getattr(tokens, "ndim", 1) != 1
+        if single or not isinstance(tokens, (Iterable, type(None))):
             raise ParamsError(f"{name} must be a list of tokens or ids, got {tokens!r:.60}; put it into a list")
         return tuple(self._one(token, name) for token in tokens or ())
 
@@ -105,7 +109,7 @@ def listed(prompt: Any) -> tuple[list[Any], bool]:
     """
     if hasattr(prompt, "dtype"):
         prompt = np.asarray(prompt)
-        if prompt.dtype.kind in "OUS" and prompt.ndim == 0:
+        if prompt.ndim == 0:
             return [prompt.item()], False
         if prompt.ndim > (2 if prompt.dtype.kind in "iu" else 1):
             raise ParamsError(f"prompt must be an array of texts [B] or of ids [L] or [B, L], got {prompt.ndim} axes")

@@ -26,9 +26,9 @@ class _Scratch(threading.local):
     work: Any = None
 
     def of(self, vocab_size: int) -> Any:
-        from tirage.backends.numpy.kernels.state import scratch
-
         if self.size != vocab_size:
+            from tirage.backends.numpy.kernels.state import scratch
+
             self.work, self.size = scratch(vocab_size), vocab_size
         return self.work
 

@@ -17,7 +17,7 @@ from tirage.params import SamplingParams
 from tirage.rows import Frame, RowState
 from tirage.sampling import draw_frame
 
-_OWN_KIND = {"jax": "tirage.batch_jax", "jaxlib": "tirage.batch_jax"}
+_OWN_KIND = {"jax": "tirage.batch.jax", "jaxlib": "tirage.batch.jax"}
 """Libraries whose batches keep their rows in arrays of their own."""
 
 

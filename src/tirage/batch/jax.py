@@ -20,7 +20,7 @@ from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.dispatch import draw_rows
 from tirage.backends.jax.past import appended
 from tirage.backends.jax.slots import Request, Slots
-from tirage.batch import Batch, bounded
+from tirage.batch.host import Batch, bounded
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY, History
@@ -266,7 +266,7 @@ class JaxBatch(Batch):
         held = [places[row] for row in at]
         packed_rows = self._host_rows(held, None if mask is None else np.asarray(mask)[at])
         drawn = draw_rows(logits if len(at) == len(places) else logits[np.array(at, np.int32)], packed_rows)
-        viewed = bool(packed_rows.views.any())
+        viewed = packed_rows.wants_logprobs
         code = [Status.empty_slot if not used[slot] else Status.history_full for slot in places]
 
         def spread(values: Any, fill: Any) -> Any:

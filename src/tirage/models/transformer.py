@@ -1,0 +1,244 @@
+"""JAX models of Gemma's TransformerLike shape: how one is called, and one as a `Model`.
+
+Such a model is a value without weights: `apply({"params": params}, tokens, cache=..., positions=...,
+attention_mask=...)` gives logits and a new cache, `init_cache(...)` an empty one, `config.num_embed` the vocabulary's
+width. Every conversation has a cache of its own, so no row depends on another's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ModelError, ParamsError
+
+Array = NDArray[np.float32]
+Fill = Callable[..., Any]
+Step = Callable[..., tuple[Any, Any]]
+
+# Prompts are read in pieces of this many tokens, so that rows beside a long one keep moving.
+CHUNK = 256
+
+
+class TransformerLike(Protocol):
+    """A model of the `gemma` package, or any other with these members; equal hashable ones are compiled once."""
+
+    @property
+    def config(self) -> Any:
+        """An object with `num_embed`, the width of the logits."""
+        ...
+
+    def init_cache(self, *, batch_size: int, dtype: Any, cache_length: int, sharding: Any = None) -> Any:
+        """An empty cache of `cache_length` slots."""
+        ...
+
+    def apply(self, variables: Any, tokens: Any, *, cache: Any, positions: Any, attention_mask: Any) -> Any:
+        """An object with `logits` [B, L, V] and the `cache` with L more slots filled."""
+        ...
+
+
+class Forward:
+    """A TransformerLike with its parameters, called for one conversation at a time.
+
+    Compiled where the parameters are JAX arrays. `buckets` are the lengths that a piece of a prompt is padded to, so
+    that few lengths are compiled; what padding writes into the cache is never looked at and soon overwritten.
+    """
+
+    def __init__(
+        self, model: Any, params: Any, *, length: int, buckets: Sequence[int] = (), sharding: Any = None
+    ) -> None:
+        self._model, self._params, self._sharding = model, params, sharding
+        self._buckets, self.length = sorted(buckets), length
+        self.vocab_size = int(model.config.num_embed)
+        self._dtype, self.uses_jax = first_leaf(params).dtype, is_jax(params)
+        self._fill, self._step = functions_of(model) if self.uses_jax else plain_functions(model)
+
+    def start(self) -> Any:
+        """An empty cache of `length` slots."""
+        return self._model.init_cache(
+            batch_size=1, dtype=self._dtype, cache_length=self.length, sharding=self._sharding
+        )
+
+    def fill(self, cache: Any, ids: Sequence[int], slots: int) -> Any:
+        """The cache, of which `slots` are filled, with these ids read; no logits are computed."""
+        length = self._padded(len(ids), slots) if has_end_index(cache) else len(ids)
+        filled = self._fill(self._params, *self.inputs(ids, slots, length), cache)
+        return filled if length == len(ids) else with_end_index(filled, slots + len(ids))
+
+    def fill_seeing(self, cache: Any, ids: Sequence[int], images: Any, positions: Any, mask: Any) -> Any:
+        """The cache with ids and the images among them read; positions and mask have their soft tokens written out."""
+        return self._fill(self._params, np.array([ids], np.int32), positions, mask, cache, images[None])
+
+    def step(self, cache: Any, token_id: int, slots: int) -> tuple[Array, Any]:
+        """Logits [V] after one more id, and the cache with it."""
+        logits, cache = self._step(self._params, *self.inputs([token_id], slots, 1), cache)
+        # In what the model computes in until here; whatever is done with them is done in float32.
+        return np.asarray(logits).astype(np.float32).reshape(-1)[-self.vocab_size :], cache
+
+    def score(self, ids: Sequence[int]) -> Array:
+        """Logits [T, V] after each id of a text."""
+        inputs = self.inputs(ids, 0, self._padded(len(ids), 0))
+        logits, _ = self._step(self._params, *inputs, self.start())
+        return np.asarray(logits).astype(np.float32).reshape(-1, self.vocab_size)[: len(ids)]
+
+    def inputs(self, ids: Sequence[int], slots: int, length: int) -> tuple[Any, Any, Any]:
+        """Tokens [1, length], their positions, and which slots each may look at [1, length, cache length]."""
+        tokens = np.zeros((1, length), np.int32)
+        tokens[0, : len(ids)] = ids
+        positions = np.arange(slots, slots + length, dtype=np.int32)
+        mask = np.arange(self.length) <= positions[:, None]
+        return tokens, positions[None], mask[None]
+
+    def _padded(self, length: int, slots: int) -> int:
+        """The smallest bucket that takes so many tokens and has room, or their number."""
+        fitting = (bucket for bucket in self._buckets if length <= bucket <= self.length - slots)
+        return next(fitting, length)
+
+
+class TransformerCache:
+    """What one request has read: an immutable cache, replaced at every step, and the number of slots filled."""
+
+    __slots__ = ("arrays", "slots")
+
+    def __init__(self, arrays: Any, slots: int = 0) -> None:
+        self.arrays, self.slots = arrays, slots
+
+
+class TransformerModel:
+    """A TransformerLike with its parameters as a `tirage.models.Model`, for `LLM(model, tokenizer=...)`.
+
+    A request holds at most `max_length` tokens, prompt and output together, and its cache has that many slots from
+    the beginning. Rows are computed one at a time, so neighbours never change a row's logits. Raises ModelError for an
+    object of another shape or `params` without an array.
+    """
+
+    def __init__(self, model: TransformerLike, params: Any, *, max_length: int) -> None:
+        missing = [name for name in ("apply", "init_cache", "config") if not hasattr(model, name)]
+        if missing:
+            raise ModelError(f"model must be a TransformerLike with {missing[0]}, got {type(model).__name__}")
+        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+            raise ParamsError(f"max_length must be an integer >= 1, got {max_length!r}")
+        buckets = [bucket for bucket in (16, 64, CHUNK) if bucket <= max_length]
+        self._forward = Forward(model, params, length=max_length, buckets=buckets)
+        self.max_length, self.vocab_size = max_length, self._forward.vocab_size
+
+    def prefill(self, token_ids: Sequence[int]) -> tuple[Array, TransformerCache]:
+        """Logits [V] after the last id, and the cache to continue from."""
+        if not token_ids:
+            raise ModelError("a prompt must hold at least one token id")
+        pieces = (token_ids[start : start + CHUNK] for start in range(0, len(token_ids), CHUNK))
+        logits, cache = self.extend(next(pieces), None)
+        for piece in pieces:
+            logits, cache = self.extend(piece, cache)
+        return logits, cache
+
+    def extend(self, token_ids: Sequence[int], cache: TransformerCache | None) -> tuple[Array, TransformerCache]:
+        """Logits [V] after the last of some more ids, and the cache; None begins a prompt.
+
+        Pieces of 256 ids give the logits of `prefill` bit for bit.
+        """
+        grown = TransformerCache(self._forward.start()) if cache is None else cache
+        if grown.slots + len(token_ids) > self.max_length:
+            length = grown.slots + len(token_ids)
+            raise ModelError(f"the model's context holds {self.max_length} tokens, got {length}")
+        *head, last = token_ids
+        if head:
+            grown.arrays = self._forward.fill(grown.arrays, head, grown.slots)
+            grown.slots += len(head)
+        return self._next(last, grown), grown
+
+    def decode(self, token_ids: Sequence[int], caches: Sequence[TransformerCache]) -> Array:
+        """Logits [B, V] after one more id per request; a row does not depend on the others by a bit."""
+        return np.stack([self.extend([token], cache)[0] for token, cache in zip(token_ids, caches, strict=True)])
+
+    def fork(self, cache: TransformerCache) -> TransformerCache:
+        """A second cache with the same past; nothing is copied, arrays never change."""
+        return TransformerCache(cache.arrays, cache.slots)
+
+    def score(self, token_ids: Sequence[int]) -> Array:
+        """Logits [T, V] after each of the T ids."""
+        return self._forward.score(token_ids)
+
+    def _next(self, token_id: int, cache: TransformerCache) -> Array:
+        logits, cache.arrays = self._forward.step(cache.arrays, token_id, cache.slots)
+        cache.slots += 1
+        return logits
+
+
+def plain_functions(model: Any) -> tuple[Fill, Step]:
+    """How a model is called: to fill a cache, and for logits and cache."""
+
+    def step(params: Any, tokens: Any, positions: Any, mask: Any, cache: Any, images: Any = None) -> tuple[Any, Any]:
+        seen = {} if images is None else {"images": images}
+        out = model.apply({"params": params}, tokens, cache=cache, positions=positions, attention_mask=mask, **seen)
+        return out.logits, out.cache
+
+    def fill(*inputs: Any) -> Any:
+        return step(*inputs)[1]
+
+    return fill, step
+
+
+@lru_cache(maxsize=16)
+def compiled_functions(model: Any) -> tuple[Fill, Step]:
+    """The calls compiled by JAX; a model that is equal to an earlier one compiles nothing again."""
+    import jax
+
+    fill, step = plain_functions(model.model if isinstance(model, Same) else model)
+    return jax.jit(fill), jax.jit(step)
+
+
+class Same:
+    """Stands for a model that cannot be a key, and equals only itself."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.model is self.model
+
+
+def functions_of(model: Any) -> tuple[Fill, Step]:
+    """Compiled calls of a model, kept for later callers with an equal one."""
+    try:
+        hash(model)
+    except TypeError:
+        return compiled_functions(Same(model))
+    return compiled_functions(model)
+
+
+def first_leaf(tree: Any) -> Any:
+    """The first array of nested mappings and sequences; ModelError when there is none."""
+    if hasattr(tree, "dtype"):
+        return tree
+    children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
+    for child in children:
+        try:
+            return first_leaf(child)
+        except ModelError:
+            continue
+    raise ModelError("params must be a nested mapping with at least one array, got none")
+
+
+def is_jax(params: Any) -> bool:
+    """Whether parameters are JAX arrays."""
+    return type(first_leaf(params)).__module__.partition(".")[0] in {"jax", "jaxlib"}
+
+
+def has_end_index(cache: Any) -> bool:
+    """Whether a cache is of Gemma's layout: a mapping of layers, each with the index that it writes at."""
+    return isinstance(cache, Mapping) and all(isinstance(v, Mapping) and "end_index" in v for v in cache.values())
+
+
+def with_end_index(cache: Any, end: int) -> Any:
+    """The cache with that many slots counted as filled."""
+    return {name: {**layer, "end_index": layer["end_index"] * 0 + end} for name, layer in cache.items()}
