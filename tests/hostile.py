@@ -50,8 +50,13 @@ class Reply:
 
     status: int
     body: bytes
-    kind: str
+    headers: Mapping[str, str]
     seconds: float
+
+    @property
+    def kind(self) -> str:
+        """The media type."""
+        return self.headers.get("content-type", "")
 
     @property
     def json(self) -> Any:
@@ -88,9 +93,7 @@ class Client:
                 self._connection.request(method, path, data, given)
                 response = self._connection.getresponse()
                 found = response.read()
-                return Reply(
-                    response.status, found, response.headers.get("content-type", ""), time.perf_counter() - began
-                )
+                return Reply(response.status, found, response.headers, time.perf_counter() - began)
             except (http.client.HTTPException, ConnectionError):
                 self._connection.close()
                 if last:

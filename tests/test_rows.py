@@ -37,8 +37,7 @@ SERVER = ((1, 5), (73, 76))
 REQUIRED |= {f"S{number:02}" for n, m in SERVER for number in range(n, m + 1)} | {"X08", "X09", "X10", "X14"}
 """What stands around the routes of SGLang: health, errors, aborts; and the rules that all routes share."""
 
-THREATS = (3, 4, 31, 32, 33, 34, 35, 38, 39, 40, 41, 42, 43, 47, 49, 50, 51)
-REQUIRED |= {f"T{number}" for number in THREATS}
+REQUIRED |= {f"T{number}" for number in range(1, 52)} | {"X07", "X20"}
 """Hostile input, faults and load."""
 
 

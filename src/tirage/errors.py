@@ -13,6 +13,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# Comparing takes time in proportion to a name, and a name may come from anyone.
+_LONGEST_NAME = 100
+
 
 class TirageError(Exception):
     """Base of every error that tirage raises on purpose."""
@@ -52,5 +55,7 @@ class UnavailableError(TirageError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean 'top_p'?`, or an empty string when nothing is close."""
+    if len(name) > _LONGEST_NAME:
+        return ""
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

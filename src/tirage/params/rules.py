@@ -21,6 +21,9 @@ from tirage.params.frozen import FrozenDict, NotPlainError, freeze_mapping, is_u
 from tirage.patterns import PatternError, compile_pattern
 
 TOKEN_ID_LIMIT = 1 << 20
+MOST_IDS = 1 << 18
+"""Token ids of one list: as many as the widest vocabularies have."""
+MOST_WORDS = 1 << 16
 INT32_MAX = 2**31 - 1
 LARGEST = 1e30
 """Largest size of a bias, penalty or factor: its square and its reciprocal stay far from binary32's ends."""
@@ -313,7 +316,13 @@ class Ids(Plain):
     def check(self, value: Any) -> tuple[int, ...] | None:
         if value is None and self.optional:
             return None
-        checked = unique(token_id(item, f"[{i}]") for i, item in enumerate(items(value, self.text)))
+        listed = items(value, self.text)
+        if len(listed) > MOST_IDS:
+            raise BrokenRuleError(f"a list of at most {MOST_IDS} token ids", value)
+        if all(type(item) is int and 0 <= item < TOKEN_ID_LIMIT for item in listed):
+            checked = unique(listed)
+        else:
+            checked = unique(token_id(item, f"[{i}]") for i, item in enumerate(listed))
         if not checked and not self.empty:
             raise BrokenRuleError(self.text, value)
         return checked
@@ -326,7 +335,10 @@ class IdWords(Plain):
     text: str = "a list of token id lists"
 
     def check(self, value: Any) -> tuple[tuple[int, ...], ...]:
-        return unique(self._word(word, f"[{i}]") for i, word in enumerate(items(value, self.text)))
+        listed = items(value, self.text)
+        if len(listed) > MOST_WORDS:
+            raise BrokenRuleError(f"a list of at most {MOST_WORDS} words", value)
+        return unique(self._word(word, f"[{i}]") for i, word in enumerate(listed))
 
     def _word(self, word: Any, where: str) -> tuple[int, ...]:
         if isinstance(word, numbers.Integral):
@@ -335,8 +347,8 @@ class IdWords(Plain):
             ids = items(word, "a token id or a list of token ids")
         except BrokenRuleError as broken:
             raise BrokenRuleError(broken.rule, word, where) from None
-        if not ids:
-            raise BrokenRuleError("a word of at least one token", word, where)
+        if not 0 < len(ids) <= MOST_WORDS:
+            raise BrokenRuleError(f"a word of at least one token and at most {MOST_WORDS}", word, where)
         return tuple(token_id(item, f"{where}[{i}]") for i, item in enumerate(ids))
 
 

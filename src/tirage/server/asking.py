@@ -66,3 +66,9 @@ def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
     for name in body:
         if name not in known:
             raise Refusal(400, f"field must be a known name, got {name!r:.64}{nearest(name, known)}", param=name[:64])
+
+
+def ignored_header(names: Iterable[object]) -> dict[str, str]:
+    """The header that lists the fields which were ignored, whatever they were called; none when there are none."""
+    text = ", ".join(str(name).encode("ascii", "replace").decode() for name in names)
+    return {"x-tirage-ignored-fields": "".join(c if c.isprintable() else "?" for c in text)[:1000]} if text else {}

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from tirage.errors import TirageError
 
@@ -137,7 +137,7 @@ class Child:
         finally:
             timer.cancel()
 
-    def _refuse(self, starting: bool, seconds: float) -> None:
+    def _refuse(self, starting: bool, seconds: float) -> NoReturn:
         if starting and self._process.wait() == 1:
             raise TirageError(f"{self._kind} files need {_NEEDS[self._kind]}; run: pip install 'tirage[serve]'")
         raise DecodeError(f"decoded within {seconds:g} s and 1 GB, got one that is not")

@@ -231,6 +231,8 @@ def check_lists(params: SamplingParams, limits: Limits) -> None:
     check_limit(limits, "max_stop_chars", max(map(len, params.stop), default=0), "stop characters")
     for name in ("bad_words", "bad_words_token_ids"):
         check_limit(limits, "max_bad_words", len(getattr(params, name)), f"number of {name}")
+    check_limit(limits, "max_bad_word_chars", max(map(len, params.bad_words), default=0), "bad_words characters")
+    check_limit(limits, "max_logprob_ids", len(params.logprob_token_ids), "number of logprob_token_ids")
     check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
 
 
@@ -248,9 +250,14 @@ def characters(value: Any) -> int:
     return sum(map(characters, value)) if isinstance(value, (list, tuple)) else 0
 
 
+def longest_text(llm: LLM, limits: Limits) -> int:
+    """The most characters that can be worth tokenising for a model."""
+    return limits.max_chars_per_token * llm.model.max_length
+
+
 def check_length(call: Call, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
-    most = limits.max_chars_per_token * llm.model.max_length
+    most = longest_text(llm, limits)
     length = characters([call.messages, call.template_args] if call.prompt is None else call.prompt.text)
     # A prompt that will be truncated is tokenised as a whole all the same.
     if length > most:

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from tirage.dialects.table import DialectError
 from tirage.engine import Completion, Delta, LogprobEntry
 from tirage.errors import GrammarError, ParamsError
-from tirage.server.asking import desk_of, media_of, options_of, read_json, tenant_of
+from tirage.server.asking import desk_of, ignored_header, media_of, options_of, read_json, tenant_of
 from tirage.server.desk import Call, Desk, Ticket, Visit
 from tirage.server.errors import Refusal, envelope, of_stop
 from tirage.server.replay import effective
@@ -61,7 +61,7 @@ async def generate(request: Request) -> Response:
     except ParamsError as error:
         raise translated(error, body) from None
     check_room(visit, body)
-    headers = {"x-tirage-ignored-fields": ", ".join(body.ignored)} if body.ignored else None
+    headers = ignored_header(body.ignored)
     spell = speller(desk.llm.tokenizer)
     if body.stream:
         return Stream(visit, Chunks(visit, body, spell, began=began), headers=headers)

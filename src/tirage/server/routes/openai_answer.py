@@ -10,7 +10,7 @@ from fastapi import Request
 
 from tirage.errors import GrammarError, ParamsError
 from tirage.server import errors
-from tirage.server.asking import options_of, tenant_of
+from tirage.server.asking import ignored_header, options_of, tenant_of
 from tirage.server.desk import Call, Desk
 from tirage.server.errors import Refusal
 from tirage.server.replay import effective
@@ -91,10 +91,7 @@ def is_lenient(request: Request) -> bool:
 
 def headers_of(asked: Asked) -> dict[str, str]:
     """The header that names the fields which were ignored."""
-    if not asked.ignored:
-        return {}
-    names = ", ".join(str(name).encode("ascii", "replace").decode() for name in asked.ignored)
-    return {"x-tirage-ignored-fields": "".join(c if c.isprintable() else "?" for c in names)[:1000]}
+    return ignored_header(asked.ignored)
 
 
 def extras_of(asked: Asked, tickets: Sequence[Ticket]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from tirage.engine import check_ids
 from tirage.server.asking import check_names, desk_of, read_json
-from tirage.server.desk import Desk
+from tirage.server.desk import Desk, longest_text
 from tirage.server.errors import Refusal
 from tirage.server.openapi import IDS, TEXT, TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
@@ -53,6 +53,9 @@ async def detokenize(request: Request) -> Response:
     tokens, skip = body.get("tokens"), flag_of(body, "skip_special_tokens", default=True)
     if not isinstance(tokens, list):
         raise Refusal(400, "tokens must be a list of token ids", param="tokens")
+    most = longest_text(desk.llm, desk.options.limits)
+    if len(tokens) > most:
+        raise Refusal(400, f"tokens must be at most {most}, got {len(tokens)}; send fewer", param="tokens")
     ids = await desk.apart(check_ids, tokens, desk.llm.model.vocab_size)
     text = await desk.apart(lambda: desk.llm.tokenizer.decode(ids, skip_special_tokens=skip))
     return JSONResponse({"text": text, "prompt": text, "content": text})
@@ -70,6 +73,14 @@ def checked_text(text: Any, desk: Desk) -> str:
     """A text that is worth tokenising."""
     if not isinstance(text, str):
         raise Refusal(400, f"prompt must be a text or a list of texts, got {type(text).__name__}", param="prompt")
+    most = longest_text(desk.llm, desk.options.limits)
+    if len(text) > most:
+        raise Refusal(
+            400,
+            f"prompt must hold at most {most} characters, got {len(text)}; the operator can raise it with "
+            "--max-chars-per-token",
+            param="prompt",
+        )
     return text
 
 
