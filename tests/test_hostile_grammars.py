@@ -122,6 +122,7 @@ def test_a_hard_constraint_is_kept_or_refused_in_time(client: Client, name: str)
     asked(client, "/generate", kind, text)
 
 
+@pytest.mark.slow
 def test_the_server_rests_after_hard_constraints(client: Client, server: Server) -> None:
     for kind, text in HARD.values():
         asked(client, "/generate", kind, text)

@@ -75,7 +75,7 @@ def judge(response: Any, what: str) -> None:
 
 
 def test_a_few_made_up_requests_for_every_operation(server: Server) -> None:
-    assert explore(server, examples=8) > 60
+    assert explore(server, examples=3) > 30
     assert server.post("/generate", NORMAL["/generate"]).status_code == 200
     assert "Traceback" not in server.log
 

@@ -95,6 +95,7 @@ def test_json_arrives_as_it_was_written(name: str) -> None:
     assert parse(body) == expected
 
 
+@settings(deadline=None)
 @given(VALUES, st.booleans())
 def test_values_go_there_and_back(value: Any, ascii_only: bool) -> None:
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8")
@@ -103,7 +104,7 @@ def test_values_go_there_and_back(value: Any, ascii_only: bool) -> None:
     assert json.dumps(found) == json.dumps(value)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 @given(VALUES, st.data())
 @example(value=[1], data=None)
 def test_a_body_with_a_changed_byte_is_refused_or_is_what_python_reads(value: Any, data: Any) -> None:
