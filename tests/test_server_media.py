@@ -28,7 +28,7 @@ from small_files import (
 )
 
 from tirage import ParamsError
-from tirage.server import decoder
+from tirage.server import decoder, decoders
 from tirage.server.media import (
     Item,
     MediaError,
@@ -301,6 +301,12 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_file_gets_a_new_one(
     assert child._process.poll() is not None
     monkeypatch.undo()
     assert loader.load_now([good])[0].size == (60, 40)
+
+
+def test_a_package_that_is_missing_is_named(loader: MediaLoader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(decoders._NEEDS, "image", ("no_such_package",))
+    with pytest.raises(MediaError, match=r"lacks no_such_package; its operator can install tirage\[serve\]"):
+        loader.load_now([image(base64_of(image_file()))])
 
 
 def test_a_decoder_that_died_is_replaced(loader: MediaLoader) -> None:

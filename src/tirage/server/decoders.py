@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,16 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
-
-from tirage.errors import TirageError
+from typing import Any, Literal
 
 Kind = Literal["image", "audio"]
 SECONDS = 15.0
 """Longest time that one image or sound may take to decode."""
 _STARTUP_S = 60.0
 _PLACES = 2
-_NEEDS = {"image": "pillow", "audio": "soundfile and soxr"}
+_NEEDS: dict[Kind, tuple[str, ...]] = {"image": ("PIL",), "audio": ("soundfile", "soxr")}
 
 
 class DecodeError(Exception):
@@ -96,18 +95,19 @@ class Child:
         return self._owner == os.getpid() and self._process.poll() is None
 
     def ask(self, task: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        """The child's answer; DecodeError when it takes longer or dies, TirageError when it cannot start."""
+        """The child's answer; DecodeError when it takes longer or dies."""
         first, self._asked = not self._asked, True
-        with self._deadline(seconds + _STARTUP_S * first) as late:
+        late = DecodeError(f"decoded within {seconds:g} s and 1 GB, got one that is not")
+        with self._deadline(seconds + _STARTUP_S * first):
             try:
                 self._in.write(json.dumps(task | {"bytes": len(data)}).encode() + b"\n" + data)
                 self._in.flush()
                 head = json.loads(self._out.readline())
                 made = self._out.read(head["bytes"])
             except (OSError, ValueError):
-                self._refuse(first and not late.is_set(), seconds)
+                raise late from None
         if len(made) != head["bytes"]:
-            self._refuse(False, seconds)
+            raise late
         return head, made
 
     def kill(self) -> None:
@@ -121,23 +121,17 @@ class Child:
                 pipe.close()
 
     @contextlib.contextmanager
-    def _deadline(self, seconds: float) -> Iterator[threading.Event]:
-        """Kills the child after `seconds`, which ends every wait for it; the event tells whether that came to pass."""
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = threading.Timer(seconds, end)
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """Kills the child after `seconds`, which ends every wait for it."""
+        timer = threading.Timer(seconds, self._process.kill)
         timer.daemon = True
         timer.start()
         try:
-            yield late
+            yield
         finally:
             timer.cancel()
 
-    def _refuse(self, starting: bool, seconds: float) -> NoReturn:
-        if starting and self._process.wait() == 1:
-            raise TirageError(f"{self._kind} files need {_NEEDS[self._kind]}; run: pip install 'tirage[serve]'")
-        raise DecodeError(f"decoded within {seconds:g} s and 1 GB, got one that is not")
+
+def missing(kind: Kind) -> str | None:
+    """The first package that a kind of file needs and that is not installed; None when all are."""
+    return next((name for name in _NEEDS[kind] if importlib.util.find_spec(name) is None), None)

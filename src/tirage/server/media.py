@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from tirage.errors import ParamsError
-from tirage.server.decoders import DecodeError, Decoders, Kind
+from tirage.server.decoders import DecodeError, Decoders, Kind, missing
 from tirage.server.media_url import Fetcher, FetchError
 from tirage.server.options import Options, check_limit
 
@@ -200,6 +200,8 @@ class MediaLoader:
     def _load_one(self, item: Item, pixels: int) -> Image | NDArray[np.float32]:
         if item.kind == "audio" and self._rate is None:
             raise MediaError(item.name, "left out, this model takes no sounds")
+        if package := missing(item.kind):
+            raise MediaError(item.name, f"left out, the server lacks {package}; its operator can install tirage[serve]")
         try:
             data = self._read(item)
             name = format_of(item.kind, data)
