@@ -367,7 +367,7 @@ STALLING = {
 @pytest.mark.slow
 def test_a_reader_that_stops_reading_is_cut_off_and_holds_nobody_up() -> None:
     with (
-        slow_server("--stall-timeout", "1", step_s=0) as server,
+        slow_server("--stall-timeout", "1", "--max-chars-per-token", "10000", step_s=0) as server,
         connect(server.port, receive_buffer=4096) as stream,
         connect(server.port, receive_buffer=4096) as plain,
     ):
