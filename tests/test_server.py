@@ -12,7 +12,6 @@ from raw_http import exchange, request, status_of
 from servers import Server, shared
 
 from tirage import LLM
-from tirage.processors import processor_names
 
 KEYED = ("tiny", "--api-key", "sesame", "--api-key", "opens", "--admin-key", "chief")
 ADMIN = {"authorization": "Bearer chief"}
@@ -73,7 +72,7 @@ def test_model_info_has_sglangs_names(path: str) -> None:
     llm = LLM("tiny")
     assert (info["vocab_size"], info["max_model_len"]) == (llm.model.vocab_size, llm.model.max_length)
     assert info["eos_token_ids"] == llm.generation_config["eos_token_id"]
-    assert set(processor_names()) <= set(info["logits_processors"])
+    assert info["logits_processors"] == ["allowed_tokens", "disallowed_tokens", "forced_token", "thinking_budget"]
 
 
 def test_server_info_shows_the_settings_without_secrets_and_paths() -> None:
