@@ -65,6 +65,16 @@ def test_the_public_names_are_these() -> None:
     assert tuple(tirage.__all__) == NAMES
 
 
+def test_packages_can_be_called_by_their_own_name() -> None:
+    script = (
+        "import tirage; tirage.dialects.from_sglang({}); tirage.compat.sglang.CustomLogitProcessor; "
+        "tirage.guided.supported(); tirage.compat.mindie.sample"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    with pytest.raises(AttributeError, match="nowhere"):
+        _ = tirage.compat.nowhere
+
+
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(inspect.getsource(tirage))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]

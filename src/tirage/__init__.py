@@ -54,14 +54,16 @@ _HOMES = {
     "tirage.semantics": ("Semantics",),
     "tirage.warm": ("warmup",),
 }
+# Packages that are called by their own name, as in `tirage.dialects.from_sglang`.
+_PARTS = ("compat", "dialects", "guided")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "guided":
-        return import_module("tirage.guided")
+    if name in _PARTS:
+        return import_module(f"tirage.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tirage' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
