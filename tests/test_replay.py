@@ -15,7 +15,7 @@ import pytest
 
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, ParamsError, Prompt, SamplingParams, cli
 from tirage.processors import register_processor, unregister_processor
-from tirage.server.desk import Call
+from tirage.server.call import Call
 from tirage.server.replay import Difference, effective, mark_of, read_records, replay
 from tirage.server.visit import Ticket
 

@@ -68,6 +68,12 @@ def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
             raise Refusal(400, f"field must be a known name, got {name!r:.64}{nearest(name, known)}", param=name[:64])
 
 
+def is_lenient(request: Request) -> bool:
+    """Whether unknown fields are to be ignored, by the operator's or the client's wish."""
+    asked = request.headers.get("x-tirage-unknown-fields", "").strip().lower() == "ignore"
+    return asked or options_of(request).ignore_unknown_fields
+
+
 def ignored_header(names: Iterable[object]) -> dict[str, str]:
     """The header that lists the fields which were ignored, whatever they were called; none when there are none."""
     text = ", ".join(str(name).encode("ascii", "replace").decode() for name in names)

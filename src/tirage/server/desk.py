@@ -7,19 +7,18 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tirage.engine import Prompt, Request
+from tirage.engine import Request
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
-from tirage.params import BeamSearchParams, SamplingParams
+from tirage.params import SamplingParams
 from tirage.server import client, errors
+from tirage.server.call import Call, Mark
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Limits, Options, check_limit
-from tirage.server.replay import Mark
 from tirage.server.visit import Ticket, Visit
 
 T = TypeVar("T")
@@ -29,26 +28,6 @@ POOL = "tirage-desk"
 """How the names of these threads begin."""
 # Deltas that a stream may leave unread before they are put together.
 _BUFFER = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One prompt of a request, as the route understood it: either `prompt` or `messages`.
-
-    `messages` are for the chat template, with their images and sounds loaded already; `template_args` hold `tools`
-    and the names a template may look at, `adapter` a LoRA adapter's name. `params` are complete. `rid` is the
-    client's name for the call.
-    """
-
-    prompt: Prompt | None = None
-    messages: Sequence[Mapping[str, Any]] | None = None
-    template_args: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    adapter: str | None = None
-    params: SamplingParams
-    beams: BeamSearchParams | None = None
-    hidden_states: bool = False
-    rid: str | None = None
-    echo: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tirage.errors import ParamsError
 from tirage.llm import LLM, Completion, Prompt
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.server import strict_json
-
-if TYPE_CHECKING:
-    from tirage.server.visit import Ticket
+from tirage.server.call import Mark
+from tirage.server.visit import Ticket
 
 VERSION = 1
 """Version of the form. A reader refuses any other number."""
@@ -25,14 +24,6 @@ _KEYS = frozenset({
 })  # fmt: skip
 _ENDS = 64 << 10
 _FILES = ("*.json", "*.safetensors", "*.npz", "*.model")
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What tells a model from others: the name that answers give, and a digest of its folder."""
-
-    name: str
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

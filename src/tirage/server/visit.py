@@ -7,13 +7,10 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tirage.engine import Completion, Delta, Handle, Request
-
-if TYPE_CHECKING:
-    from tirage.server.desk import Call
-    from tirage.server.replay import Mark
+from tirage.server.call import Call, Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ from tirage.engine import Completion, Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
-from tirage.server.asking import desk_of, media_of, read_json
-from tirage.server.desk import Call, Desk
+from tirage.server.asking import desk_of, is_lenient, media_of, read_json
+from tirage.server.call import Call
+from tirage.server.desk import Desk
 from tirage.server.media import load_messages
 from tirage.server.routes.fields import body_schema
-from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, is_lenient, new_head
+from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
     Head,

@@ -15,8 +15,9 @@ from fastapi.responses import Response
 from tirage.dialects.table import DialectError
 from tirage.engine import Completion, Delta, LogprobEntry
 from tirage.errors import GrammarError, ParamsError
-from tirage.server.asking import desk_of, ignored_header, media_of, options_of, read_json, tenant_of
-from tirage.server.desk import Call, Desk, Ticket, Visit
+from tirage.server.asking import desk_of, ignored_header, is_lenient, media_of, options_of, read_json, tenant_of
+from tirage.server.call import Call
+from tirage.server.desk import Desk, Ticket, Visit
 from tirage.server.errors import Refusal, envelope, of_stop
 from tirage.server.replay import effective
 from tirage.server.routes.sglang_request import GENERATE, Ask, Body, body_schema, read_body
@@ -49,7 +50,7 @@ _BODY = {"requestBody": {"required": True, "content": {"application/json": {"sch
 async def generate(request: Request) -> Response:
     """One entry per prompt and sample, or their growth as server-sent events."""
     began, desk, plain = time.perf_counter(), desk_of(request), await read_json(request)
-    body = read_body(plain, options_of(request), lenient=lenient(request))
+    body = read_body(plain, options_of(request), lenient=is_lenient(request))
     await check_starts(desk, body)
     calls = [call_of(ask, media) for ask, media in zip(body.asks, await loaded(request, body), strict=True)]
     try:
@@ -68,11 +69,6 @@ async def generate(request: Request) -> Response:
     return Answer(
         visit, lambda completions: answer(visit.tickets, body, completions, spell, began=began), headers=headers
     )
-
-
-def lenient(request: Request) -> bool:
-    """Whether unknown fields are ignored: by the operator's choice or the request's."""
-    return options_of(request).ignore_unknown_fields or request.headers.get("x-tirage-unknown-fields") == "ignore"
 
 
 async def loaded(request: Request, body: Body) -> list[tuple[Any, ...]]:

@@ -10,8 +10,9 @@ from fastapi import Request
 
 from tirage.errors import GrammarError, ParamsError
 from tirage.server import errors
-from tirage.server.asking import ignored_header, options_of, tenant_of
-from tirage.server.desk import Call, Desk
+from tirage.server.asking import ignored_header, tenant_of
+from tirage.server.call import Call
+from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
 from tirage.server.replay import effective
 from tirage.server.routes.models import adapters_of
@@ -81,12 +82,6 @@ def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Ref
     code = "context_length_exceeded" if too_long else refusal.code
     param = prompt if name == "prompt" else place or None
     return Refusal(refusal.status, refusal.message, param=param, code=code)
-
-
-def is_lenient(request: Request) -> bool:
-    """Whether unknown fields are to be ignored, by the operator's or the client's wish."""
-    asked = request.headers.get("x-tirage-unknown-fields", "").strip().lower() == "ignore"
-    return asked or options_of(request).ignore_unknown_fields
 
 
 def headers_of(asked: Asked) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tirage.params import SamplingParams
 from tirage.processors import processor_names
 from tirage.semantics import PRESETS
 from tirage.server.asking import desk_of, options_of, tenant_of
-from tirage.server.desk import Call
+from tirage.server.call import Call
 from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
 
 SECRET = frozenset({"api_key", "admin_key"})
