@@ -142,30 +142,17 @@ def sampling_share(size: str, sharpness: float) -> dict[str, Any]:
     module = llama(size, WIDE)
     module.model.norm.weight.data *= sharpness
     llm = tirage.LLM(wrap_module(module, prefix_bytes=0), tokenizer=Numbers(), max_running=32)
-    spent = {"sample": 0.0, "decode": 0.0}
-    scheduler = llm.engine._scheduler
-
-    def watch(owner: Any, name: str) -> None:
-        plain = getattr(owner, name)
-
-        def measured(*args: Any, **kwargs: Any) -> Any:
-            seconds, result = timed(lambda: plain(*args, **kwargs))
-            spent["decode" if name == "_decode" else "sample"] += seconds
-            return result
-
-        setattr(owner, name, measured)
-
-    watch(scheduler, "_draw")
-    watch(scheduler, "_decode")
     params = [
         tirage.SamplingParams(temperature=0.8, top_p=0.95, seed=i, max_tokens=24, detokenize=False) for i in range(32)
     ]
     tirage.warmup()
     prompts = [prompt[:32] for prompt, _ in load(32)]
-    for _ in range(2):
-        spent.update(sample=0.0, decode=0.0)
-        llm.generate(prompts, params)
-    share = spent["sample"] / (spent["sample"] + spent["decode"])
+    llm.generate(prompts, params)
+    before = llm.engine.progress()
+    llm.generate(prompts, params)
+    after = llm.engine.progress()
+    spent = {part: getattr(after, part) - getattr(before, part) for part in ("sample_s", "text_s", "decode_s")}
+    share = spent["sample_s"] / sum(spent.values())
     shape = {"V": WIDE, "B": 32, "logits_std": round(0.32 * sharpness, 1)}
     return {"question": "sampling share", "model": size, **shape, "share": round(share, 4)}
 
