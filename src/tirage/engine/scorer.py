@@ -16,7 +16,7 @@ from tirage.engine.sample import GrowingSample, stack_masks
 from tirage.history import History
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.rows import Frame, RowState
-from tirage.sampling import outcomes, sample
+from tirage.sampling import on_host, outcomes, sample
 from tirage.semantics import resolve
 from tirage.text import Stop, Tokenizer
 
@@ -114,7 +114,7 @@ class Scorer:
         assert drawn.given_logprobs is not None
         given = dict(zip(asked.logprob_token_ids, map(float, drawn.given_logprobs[0]), strict=True))
         above = np.asarray(drawn.top_logprobs[0]) > np.float32(given[token])
-        row = parent.logits
+        row = on_host(parent.logits)[0]
         rank = np.count_nonzero(row > row[token]) if params.logprobs_mode == "raw" else np.count_nonzero(above)
         sample.entries.append(
             entry(
@@ -136,7 +136,7 @@ class Scorer:
         ]
 
     def _after_logprobs(self, parents: Sequence[Beam]) -> list[tuple[Any, Any, Status]]:
-        logprobs = np.stack([self._log_softmax(beam.logits) for beam in parents])
+        logprobs = np.stack([self._log_softmax(on_host(beam.logits)[0]) for beam in parents])
         params = self._request.params.replace(temperature=1.0)
         history = [History.of(*pair, vocab_size=self._vocab_size) for pair in self._history(parents)]
         frame = Frame.of([RowState.of(params, each) for each in history], self._vocab_size)
@@ -156,7 +156,7 @@ class Scorer:
             return (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)
 
     def _draw(self, parents: Sequence[Beam], params: SamplingParams) -> Any:
-        logits = np.stack([beam.logits for beam in parents])
+        logits = np.concatenate([on_host(beam.logits) for beam in parents])
         return sample(logits, params, history=self._history(parents), mask=self._masks(parents))
 
     def _masks(self, parents: Sequence[Beam]) -> NDArray[np.int32] | None:

@@ -76,6 +76,8 @@ class Stream(Response):
                 if writer.done():
                     writer.result()
             finally:
+                # First of all: a task that is cancelled ends its calls too, but cannot say why.
+                self._visit.abort()
                 for task in (gone, pump, writer):
                     task.cancel()
                 await asyncio.gather(gone, pump, writer, return_exceptions=True)
@@ -138,6 +140,8 @@ class Answer(Response):
                 if results.done():
                     await self._send(results.result(), scope, receive, send)
             finally:
+                # First of all: a task that is cancelled ends its calls too, but cannot say why.
+                self._visit.abort()
                 for task in (gone, results):
                     task.cancel()
                 await asyncio.gather(gone, results, return_exceptions=True)
