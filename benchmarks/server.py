@@ -155,18 +155,27 @@ async def streams(port: int, path: str, *, count: int, tokens: int) -> dict[str,
     return {"events_per_s": round(events / seconds), "tokens_per_s": round(count * tokens / seconds)}
 
 
-async def with_health(port: int, *, tokens: int) -> dict[str, Any]:
-    """Milliseconds of `/health` while streams run."""
-    running = asyncio.create_task(streams(port, "/generate", count=HEALTH_STREAMS, tokens=tokens))
+def with_health(port: int, *, tokens: int) -> dict[str, Any]:
+    """Milliseconds of `/health` while streams run, read by a process of its own, which must not delay probes."""
+    command = [sys.executable, "-m", "benchmarks.server", "--load", str(port), "--tokens", str(tokens)]
+    load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert load.stdout is not None
+    load.stdout.readline()
     waits = []
-    while not running.done():
+    while load.poll() is None:
         start = time.perf_counter()
-        await exchange(port, "GET", "/health")
+        asyncio.run(exchange(port, "GET", "/health"))
         waits.append((time.perf_counter() - start) * 1000)
-        await asyncio.sleep(0.02)
-    found = await running
-    p99 = statistics.quantiles(waits, n=100)[98] if len(waits) > 1 else waits[0]
+        time.sleep(0.02)
+    found = json.loads(load.stdout.readline())
+    p99 = statistics.quantiles(waits, n=100)[98]
     return {"probes": len(waits), "median_ms": round(statistics.median(waits), 1), "p99_ms": round(p99, 1), **found}
+
+
+def load(port: int, tokens: int) -> None:
+    """Reads streams, and prints a line when it begins and one with what it found."""
+    print("reading", flush=True)
+    print(json.dumps(asyncio.run(streams(port, "/generate", count=HEALTH_STREAMS, tokens=tokens))), flush=True)
 
 
 def in_process(llm: tirage.LLM, *, tokens: int) -> float:
@@ -196,7 +205,7 @@ def events(tokens: int) -> list[dict[str, Any]]:
                 asyncio.run(streams(child.port, path, count=count, tokens=tokens))
                 found = asyncio.run(streams(child.port, path, count=count, tokens=tokens))
                 rows.append({"question": "events", "route": path, "streams": count, **found})
-        health = asyncio.run(with_health(child.port, tokens=2 * tokens))
+        health = with_health(child.port, tokens=2 * tokens)
         rows.append({"question": "health", "streams": HEALTH_STREAMS, **health})
     return rows
 
@@ -232,9 +241,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--serve", choices=("table", "llama"))
+    parser.add_argument("--load", type=int, metavar="PORT")
     given = parser.parse_args()
     if given.serve:
         serve(given.serve)
+        return
+    if given.load:
+        load(given.load, given.tokens)
         return
     rows = events(given.tokens) + overhead(max(32, given.tokens // 4), given.rounds)
     save("server", rows, notes="client and server share the machine's cores; streams of deltas, greedy, raw bytes read")
