@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 QUESTIONS = (
-    "one_pass", "threads", "operators", "peers", "torch_peers", "guided", "cold_start", "engine", "server", "readme",
+    "one_pass", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start", "engine", "server",
+    "readme",
 )  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def test_the_first_token_that_differs_is_named(llm: LLM) -> None:
     assert replay(llm, record).difference == Difference(sample=0, position=11, was=None, now=last)
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="needs the trained stories260K folder")
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 def test_another_model_is_told_from_this_one(llm: LLM) -> None:
     record, tokens = ran(llm, Call(prompt=Prompt(token_ids=[1, 300]), params=SamplingParams(seed=1, max_tokens=20)))
     with LLM(STORIES, backend="numpy") as stories:
