@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from small_llama import CONFIG, random_tensors, reference_logits, write_folder
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tirage.errors import ModelError
 from tirage.models import Model, bundled, find_folder, load
+from tirage.models.blas import OneThread
 from tirage.models.rope import Rotations, inverse_frequencies
 
 IDS = [3, 41, 7, 7, 12, 0, 49, 25]
@@ -93,6 +96,34 @@ def test_a_row_has_the_same_bits_in_any_batch(model: Model) -> None:
         together = model.decode([token] * 4, caches)
         for row, i in enumerate(order):
             assert np.array_equal(alone[i][step], together[row])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_logits_do_not_depend_on_the_threads_of_blas(threads: int) -> None:
+    model, ids = load(find_folder("tiny")), list(range(3, 60))
+    with threadpool_limits(limits=threads, user_api="blas"):
+        got = logits_of(model, ids)
+    with threadpool_limits(limits=3, user_api="blas"):
+        np.testing.assert_array_equal(logits_of(model, ids), got)
+
+
+def logits_of(model: Model, ids: list[int]) -> np.ndarray:
+    first, cache = model.prefill(ids)
+    return np.stack([first, *(model.decode([token], [cache])[0] for token in ids)])
+
+
+def test_blas_gets_its_threads_back_when_the_last_is_out() -> None:
+    held = OneThread()
+    with threadpool_limits(limits=3, user_api="blas"):
+        with held:
+            with held, ThreadPoolExecutor(1) as other:
+                assert other.submit(blas_threads).result() == {1}
+            assert blas_threads() == {1}
+        assert blas_threads() == {3}
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
 
 def test_a_forked_cache_goes_its_own_way(model: Model) -> None:

@@ -1,7 +1,8 @@
 """A Llama forward pass in NumPy: small, readable, and the same for a request whoever runs beside it.
 
-Rows of a batch are computed one at a time. Matrix libraries choose their summation order by the shape of the
-whole batch, so a joint product would let the number of neighbours change the last bits of a row's logits.
+Rows of a batch are computed one at a time, and BLAS runs on one thread. Matrix libraries choose their summation
+order by the shape of the whole batch and by the number of threads, so a joint product would let neighbours, and
+threads would let the environment, change the last bits of a row's logits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ModelError
+from tirage.models.blas import on_one_thread
 from tirage.models.config import LlamaConfig
 from tirage.models.rope import Rotations, inverse_frequencies, rotate
 
@@ -105,11 +107,13 @@ class LlamaNumpy:
         own = {"embedding": self._embedding, "layers": layers, "norm": self._norm, "head": tree_of(self._head)}
         return {**own, "rope": {"cos": cos[: self.max_length], "sin": sin[: self.max_length]}}
 
+    @on_one_thread
     def prefill(self, token_ids: Sequence[int]) -> tuple[Array, KVCache]:
         """Logits [V] after the last id, and the cache to continue from."""
         cache, hidden = self._read(token_ids)
         return self._logits(hidden[-1]), cache
 
+    @on_one_thread
     def extend(self, token_ids: Sequence[int], cache: KVCache | None) -> tuple[Array, KVCache]:
         """Logits [V] after the last of at most 256 more ids, and the cache; None begins a prompt.
 
@@ -118,11 +122,13 @@ class LlamaNumpy:
         grown = self._new_cache(len(token_ids) + 32) if cache is None else cache
         return self._logits(self._extend(token_ids, grown)[-1]), grown
 
+    @on_one_thread
     def score(self, token_ids: Sequence[int]) -> Array:
         """Logits [T, V] after each of the T ids; the last row equals `prefill` bit for bit."""
         _, hidden = self._read(token_ids)
         return np.stack([self._logits(row) for row in hidden])
 
+    @on_one_thread
     def decode(self, token_ids: Sequence[int], caches: Sequence[KVCache]) -> Array:
         """Logits [B, V] after one more id per request; a row does not depend on the others by a bit."""
         logits = np.empty((len(caches), self.vocab_size), np.float32)
