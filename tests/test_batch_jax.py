@@ -52,6 +52,7 @@ def advanced(batch: Any, x: Any) -> tuple[Any, Draw]:
 # --- what is drawn ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_eager_calls_and_scan_draw_what_each_request_draws_alone() -> None:
     steps = 4
     x = np.stack([logits(4, step) for step in range(steps)])

@@ -368,6 +368,7 @@ def test_no_rows_give_an_empty_draw_inside_jit():
     assert drawn.token_ids.shape == (0,)
 
 
+@pytest.mark.slow
 def test_a_last_turn_of_fewer_rows_is_drawn_like_the_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traced, "AT_ONCE", 900)
     logits = np.random.default_rng(3).normal(0, 3, (7, 300)).astype(np.float32)

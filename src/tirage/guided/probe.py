@@ -22,7 +22,8 @@ from tirage.errors import GrammarError
 
 SECONDS = 1.0
 """Processor time of a trial. What passes takes about as long again in the serving process: both end within 2 s."""
-_PATIENCE = 3.0
+_PATIENCE = 10.0
+"""How many times its processor time a trial may take on a machine that is busy with other things."""
 MEGABYTES = 256
 _STARTUP_S = 60.0
 _WORKERS = 4
@@ -44,7 +45,7 @@ class Probe:
     def try_out(self, task: dict[str, Any], load: dict[str, Any], *, seconds: float = SECONDS) -> dict[str, Any]:
         """What a child answers to a task, after it was told to `load` what the task needs.
 
-        `seconds` is processor time; on a busy machine the answer may take a few times as long. Raises LimitError when
+        `seconds` is processor time; on a busy machine the answer may take ten times as long. Raises LimitError when
         the child runs over its time or memory; it is dead by then.
         """
         with self._places:
