@@ -17,7 +17,7 @@ import pytest
 from servers import SOURCES
 
 from tirage import LLM, SamplingParams
-from tirage.cli import COMMANDS, complete
+from tirage.cli.chat import COMMANDS, complete
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals are a Unix thing")
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
