@@ -77,6 +77,7 @@ def test_the_bundled_models_logits_are_the_numpy_ones_closely(tiny: LLM, on_jax:
     assert np.abs(tiny.model.score(ids) - on_jax.model.score(ids)).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_prompt_read_in_pieces_gives_the_bits_of_prefill(model: TransformerModel) -> None:
     whole, _ = model.prefill(IDS)
     _, cache = model.extend(IDS[:256], None)
@@ -188,7 +189,8 @@ def test_turns_of_the_model_under_jax_equal_one_prompt(tiny: LLM) -> None:
     assert [list(row.output_ids) for row in turn.state.rows] == reply(sampler, whole, max_new_tokens=9)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_weights_give_about_the_same_logits_in_float32(little: LlamaNumpy, dtype: str) -> None:
     transformer, params = transformer_of(little)
     narrow = {**jax.tree.map(lambda leaf: leaf.astype(dtype), params), "rope": params["rope"]}

@@ -135,7 +135,7 @@ def test_both_integer_logarithms_agree_and_are_close(n: int) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_path_conforms_under_every_preset(preset: str) -> None:
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=4, deadline=None)
     @given(cases(preset))
     def conform(case: Case) -> None:
         assert_conforms(case)
