@@ -4,18 +4,24 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check fix lint fast bench vectors docs clean
+.PHONY: demo test check fix lint fast kernels bench vectors docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
 
-test: $(VENV)/.dev
+test: kernels
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: lint fast
+# The types take one processor for a while, which two test processes leave now and then.
+check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs=2 lint fast
 
-fast: $(VENV)/.dev
+fast: kernels
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# Compiled once, or every process of the tests would begin with it.
+kernels: $(VENV)/.dev
+	@$(BIN)/python -c "import tirage; tirage.warmup()"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

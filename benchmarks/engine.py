@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
 import tirage
@@ -79,7 +79,7 @@ def one_by_one(module: Any, work: list[tuple[list[int], int]]) -> list[list[int]
 
 def by_transformers(module: Any, work: list[tuple[list[int], int]]) -> list[list[int]]:
     """transformers' ContinuousBatchingManager, with room for as many rows."""
-    from transformers import ContinuousBatchingConfig, GenerationConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig, GenerationConfig
 
     config = GenerationConfig(max_new_tokens=80, do_sample=False, eos_token_id=-1, pad_token_id=0, use_cache=True)
     batching = ContinuousBatchingConfig(num_blocks=512, max_batch_tokens=512)

@@ -1,10 +1,22 @@
-"""One thing for all tests: Ctrl-C works in them, and in the programs that they start.
+"""What holds for all tests.
 
-A shell that starts tests in the background has it ignored, and children inherit that.
+Ctrl-C works in them, and in the programs that they start: a shell that starts tests in the background has it ignored,
+and children inherit that.
+
+Every process computes with one thread, unless a test says otherwise: tests run side by side, and threads that wait for
+each other busily would eat most of the time. The last bits of a matrix product may depend on the number of threads.
+
+Hypothesis tries the same examples in every run, however slow the machine is.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
+from hypothesis import HealthCheck, settings
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything that reads it is imported
+settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tirage")

@@ -42,10 +42,11 @@ def rows_to_share() -> NDArray[np.float32]:
     return logits
 
 
-def draw_and_tell(rank: int, port: int, folder: str) -> None:
+def draw_and_tell(rank: int, folder: str) -> None:
     """One rank of a gloo group: draws, is refused twice, and writes down what it saw."""
     torch.set_num_threads(1)
-    where = f"tcp://127.0.0.1:{port}"
+    # They meet over a file: a port that was free a moment ago may be another program's by now.
+    where = (Path(folder) / "meeting").as_uri()
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=3, timeout=timedelta(seconds=60))
     start, stop = EDGES[rank : rank + 2]
     own = torch.from_numpy(rows_to_share()[:, start:stop].copy())

@@ -16,7 +16,7 @@ from servers import Server
 from tirage.server.routes.openai_request import CHAT, COMPLETIONS
 from tirage.server.routes.sglang_request import GENERATE, NAMES
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 """No answer may take this long, however busy the machine."""
 LEAK = re.compile(
     r"0x[0-9a-fA-F]{4,}|Traceback|\bFile \"|site-packages|\.py\b"

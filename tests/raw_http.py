@@ -14,7 +14,7 @@ def connect(port: int, *, receive_buffer: int | None = None) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if receive_buffer is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    made.settimeout(30)
+    made.settimeout(60)
     try:
         made.connect(("127.0.0.1", port))
     except OSError:

@@ -368,7 +368,7 @@ def check_schedules(library: str, count: int, machine: type[Schedules] = Schedul
 
 
 LIVES = {"numpy": 125, "torch": 125, "jax": 6}
-"""Lives tried in the fast suite; JAX compiles for every new shape."""
+"""Lives tried first; JAX compiles for every new shape."""
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
@@ -382,7 +382,7 @@ def test_many_schedules_give_each_request_what_it_draws_alone(library: str) -> N
     check_schedules(library, 300)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_many_lives_give_each_request_what_it_draws_alone(library: str) -> None:
     for seed in range(LIVES[library]):
         live(library, seed)

@@ -52,6 +52,7 @@ def advanced(batch: Any, x: Any) -> tuple[Any, Draw]:
 # --- what is drawn ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_eager_calls_and_scan_draw_what_each_request_draws_alone() -> None:
     steps = 4
     x = np.stack([logits(4, step) for step in range(steps)])
@@ -140,6 +141,7 @@ def test_the_callers_batch_is_not_changed_by_a_compiled_step() -> None:
     assert [after.history(slot)[1] for slot in after.slots] == [[2], [4, 4, 3]]
 
 
+@pytest.mark.slow
 def test_masks_and_allowed_ids_hold_together_in_a_traced_batch() -> None:
     batch = Batch(V, 2, like=LIKE, history_capacity=8)
     batch.add(SamplingParams(seed=1, allowed_token_ids=[3, 4, 20]))
@@ -225,6 +227,7 @@ def test_a_window_counts_the_last_tokens_as_the_host_does() -> None:
         )
 
 
+@pytest.mark.slow
 def test_bad_words_ngrams_and_dry_are_those_of_the_host() -> None:
     pairs, rows = histories(200, 3, 24)
     words = [(1,), (2, 0), (0, 1, 2)]

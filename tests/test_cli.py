@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tirage import LLM, Delta, SamplingParams
-from tirage.cli import NO_OPTION, OPTIONS, main
+from tirage.cli import main
+from tirage.cli.options import NO_OPTION, OPTIONS
 from tirage.params import FIELDS
 
 Run = Callable[..., tuple[int, str, str]]

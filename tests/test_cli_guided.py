@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tirage.cli import main
-from tirage.cli_guided import NAMES, OPTIONS, parse_guided
+from tirage.cli.guided import NAMES, OPTIONS, parse_guided
 from tirage.params import GuidedDecodingParams
 from tirage.params.record import specs
 

@@ -11,15 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from servers import SOURCES
 
 from tirage import LLM, SamplingParams
-from tirage.cli import COMMANDS, complete
+from tirage.cli.chat import COMMANDS, complete
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals are a Unix thing")
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 _PATIENCE_S = 120
+
+
+# Steps of 20 ms, or a reply might be over before it can be interrupted.
+_CHAT = "import slow_model; from tirage.cli import main; main()"
 
 
 class Terminal:
@@ -27,8 +33,10 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         ours, theirs = pty.openpty()
+        path = os.pathsep.join([str(SOURCES), str(Path(__file__).parent)])
         environment = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", "COLUMNS": "200"}
-        command = [sys.executable, "-m", "tirage", "chat", *arguments]
+        environment |= {"PYTHONPATH": path, "TIRAGE_TEST_STEP_S": "0.02"}
+        command = [sys.executable, "-c", _CHAT, "chat", *arguments]
         self.process = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
         )

@@ -20,12 +20,12 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```)?", re.DOT
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 
-COMPILING = {"jax.md"}
-"""Pages whose programs take XLA seconds each."""
+LONG = {"jax.md", "sharding.md", "gemma.md", "models.md"}
+"""Pages whose programs take seconds, mostly XLA's."""
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in COMPILING)) for p in WITH_CODE]
+    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in LONG)) for p in WITH_CODE]
 )
 def test_every_python_block_runs_and_prints_what_the_page_says(page: Path) -> None:
     namespace: dict[str, object] = {}

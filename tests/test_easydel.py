@@ -289,6 +289,7 @@ def test_inserting_eagerly_or_jitted_gives_what_the_host_would_build(steps: list
     assert jitted == eager
 
 
+@pytest.mark.slow
 def test_a_second_of_no_or_one_axis_is_inserted_eagerly_and_jitted() -> None:
     one = SamplingParams(temperature=0.5, stop_token_ids=[3]).make_jitable()
     batch = JitableSamplingParams.init_empty(3)
@@ -402,6 +403,7 @@ def test_the_lists_have_easydels_order() -> None:
     assert row(edited.logits_processor(ids, scores, 3)) == [[0.5, -5.0, 1.0]]
 
 
+@pytest.mark.slow
 def test_a_row_of_a_batch_is_the_row_alone_and_the_row_of_one_request() -> None:
     together = row(shaped(batch_of(*MIXED), IDS, logits(5), LENGTHS))
     for i, params in enumerate(MIXED):
@@ -569,6 +571,7 @@ def test_new_values_compile_nothing_anew_and_give_the_eager_result() -> None:
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_vmap_over_slots_is_the_batch() -> None:
     batch = batch_of(*MIXED)
     mapped = jax.vmap(shaped)(batch, IDS, logits(5), LENGTHS)

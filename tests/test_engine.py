@@ -291,7 +291,7 @@ def test_the_engines_thread_ends_when_there_is_nothing_to_do_and_starts_again(mo
     llm = LLM(Script("abc"), tokenizer=Letters())
     for _ in range(3):
         assert llm.generate("p", GREEDY.replace(max_tokens=3))[0].text == "abc"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while llm.engine._thread is not None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert llm.engine._thread is None

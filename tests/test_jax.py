@@ -205,6 +205,7 @@ def test_no_temperature_is_divided_by_on_the_device():
     assert (np.asarray(divided) != (m - x) / np.float32(0.7)).any(), "XLA divides exactly now: still no reason to"
 
 
+@pytest.mark.slow
 def test_a_row_with_nan_of_either_sign_or_infinity_is_reported_inside_jit():
     x = np.zeros((6, 40), np.float32)
     x.view(np.uint32)[range(1, 6), 30] = [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7F800000]
@@ -368,6 +369,7 @@ def test_no_rows_give_an_empty_draw_inside_jit():
     assert drawn.token_ids.shape == (0,)
 
 
+@pytest.mark.slow
 def test_a_last_turn_of_fewer_rows_is_drawn_like_the_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traced, "AT_ONCE", 900)
     logits = np.random.default_rng(3).normal(0, 3, (7, 300)).astype(np.float32)

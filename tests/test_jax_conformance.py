@@ -256,19 +256,26 @@ def test_wide_vocabularies_are_searched_in_blocks_to_the_same_tokens():
         assert_same(by_plain(logits[::2], p), run(jnp.asarray(logits[::2])))
 
 
-def test_rows_that_a_trace_cannot_do_are_drawn_on_the_host():
-    tirage.register_processor("jax_conformance_halve", lambda x, args: x * np.float32(0.5))
-    logits = rows_of(3)
-    mask = bitmask([5, 6], [5, 6, 7], list(range(SIZE)), size=SIZE)
-    params = [
-        SamplingParams(seed=1, logits_processors=(("jax_conformance_halve", {}),)),
-        SamplingParams(seed=2, semantics="llamacpp"),
+tirage.register_processor("jax_conformance_halve", lambda x, args: x * np.float32(0.5))
+ON_HOST = {
+    "processor": (SamplingParams(seed=1, logits_processors=(("jax_conformance_halve", {}),)), [5, 6]),
+    "checked mask": (SamplingParams(seed=2, semantics="llamacpp"), [5, 6, 7]),
+    "xtc": (
         SamplingParams(seed=3, xtc_probability=0.5, xtc_threshold=0.02, logprobs=2, logprobs_mode="sampled"),
-    ]
+        list(range(SIZE)),
+    ),
+}
 
-    for x, p, words in zip(logits, params, mask, strict=True):
-        drawn = jax.jit(lambda x, words, p=p: tirage.sample(x, p, mask=words))(jnp.asarray(x), jnp.asarray(words))
-        same = tirage.sample(x, p, mask=words)
 
-        assert same.token_ids.tolist() == np.asarray(drawn.token_ids).tolist()
-        assert same.sampled_logprobs.tobytes() == np.asarray(drawn.sampled_logprobs).tobytes()
+@pytest.mark.parametrize(
+    "name", ["processor", *(pytest.param(n, marks=pytest.mark.slow) for n in ("checked mask", "xtc"))]
+)
+def test_rows_that_a_trace_cannot_do_are_drawn_on_the_host(name: str):
+    params, allowed = ON_HOST[name]
+    x, words = rows_of(3)[list(ON_HOST).index(name)], bitmask(allowed, size=SIZE)[0]
+
+    drawn = jax.jit(lambda x, words: tirage.sample(x, params, mask=words))(jnp.asarray(x), jnp.asarray(words))
+    same = tirage.sample(x, params, mask=words)
+
+    assert same.token_ids.tolist() == np.asarray(drawn.token_ids).tolist()
+    assert same.sampled_logprobs.tobytes() == np.asarray(drawn.sampled_logprobs).tobytes()

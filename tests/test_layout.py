@@ -20,7 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "cli",
-        "cli_guided server cluster",
+        "server cluster",
         "compat dialects",
         "llm",
         "engine",
@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "params",
         "exact processors patterns",
         "semantics",
-        "draw errors",
+        "children draw errors",
     )
 )
 """Which part may import which: only from lines below its own. Parts on one line know nothing of each other."""

@@ -57,9 +57,9 @@ IDS = [int(i) for i in np.random.default_rng(0).integers(0, 50, 300)]
 @pytest.mark.parametrize(
     ("changes", "bias"),
     [
-        ({}, False),
+        pytest.param({}, False, marks=pytest.mark.slow),
         ({"tie_word_embeddings": True, "num_key_value_heads": 4}, True),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, False),
+        pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, False, marks=pytest.mark.slow),
     ],
 )
 def test_logits_equal_a_float64_loop(tmp_path: Path, changes: dict[str, Any], bias: bool) -> None:
@@ -77,6 +77,7 @@ def test_the_bundled_models_logits_are_the_numpy_ones_closely(tiny: LLM, on_jax:
     assert np.abs(tiny.model.score(ids) - on_jax.model.score(ids)).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_prompt_read_in_pieces_gives_the_bits_of_prefill(model: TransformerModel) -> None:
     whole, _ = model.prefill(IDS)
     _, cache = model.extend(IDS[:256], None)
@@ -101,6 +102,7 @@ def test_a_forked_cache_goes_its_own_way(model: TransformerModel) -> None:
     assert model.decode([2], [cache])[0].tobytes() == model.decode([2], [model.prefill(IDS[:5])[1]])[0].tobytes()
 
 
+@pytest.mark.slow
 def test_a_cache_of_another_layout_is_never_padded() -> None:
     class Bare(SmallTransformer):
         """Keeps its cache as a tuple, so that nobody can mend where it writes."""
@@ -187,7 +189,8 @@ def test_turns_of_the_model_under_jax_equal_one_prompt(tiny: LLM) -> None:
     assert [list(row.output_ids) for row in turn.state.rows] == reply(sampler, whole, max_new_tokens=9)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_weights_give_about_the_same_logits_in_float32(little: LlamaNumpy, dtype: str) -> None:
     transformer, params = transformer_of(little)
     narrow = {**jax.tree.map(lambda leaf: leaf.astype(dtype), params), "rope": params["rope"]}
@@ -215,6 +218,7 @@ def test_the_transformer_compiles_once_for_equal_samplers_and_any_parameters(tin
     assert sorted(traced) == [(1, 1), (1, 16)]
 
 
+@pytest.mark.slow
 def test_a_transformer_that_cannot_be_a_key_is_compiled_once_as_well() -> None:
     traced: list[Any] = []
 
@@ -233,6 +237,7 @@ def test_a_transformer_that_cannot_be_a_key_is_compiled_once_as_well() -> None:
     assert traced == [(1, 1), (1, 1), (1, 1), (1, 1)]
 
 
+@pytest.mark.slow
 def test_a_sharding_is_what_the_cache_gets(little: LlamaNumpy) -> None:
     transformer, params = transformer_of(little)
     sampler = Sampler(model=transformer, params=params, tokenizer=LetterTokenizer(), cache_length=32, max_out_length=8)

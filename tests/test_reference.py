@@ -135,7 +135,7 @@ def test_both_integer_logarithms_agree_and_are_close(n: int) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_path_conforms_under_every_preset(preset: str) -> None:
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=4, deadline=None)
     @given(cases(preset))
     def conform(case: Case) -> None:
         assert_conforms(case)
@@ -157,14 +157,14 @@ def test_every_path_conforms_on_many_mixes(preset: str) -> None:
 PAIRS = [(name, preset) for preset, s in PRESETS.items() for name in VALUES if applies(name, s)]
 
 
+@pytest.mark.parametrize("shape", ["coarse", pytest.param("medium", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "preset"), PAIRS)
-def test_every_operator_conforms_under_every_preset_that_has_it(name: str, preset: str) -> None:
+def test_every_operator_conforms_under_every_preset_that_has_it(name: str, preset: str, shape: str) -> None:
     past = {"prompt": (0, 1, 2, 0, 1), "output": (2, 0, 1)}
     for number, value in enumerate(VALUES[name][1:]):
         if not (value == 0.0 and PRESETS[preset].greedy == "refused"):
             params = SamplingParams(semantics=preset, logprobs=2, logprobs_mode="sampled", **{name: value})
-            for shape in ("coarse", "medium"):
-                assert_conforms(Case(logits=logits_of(shape, 24, number), params=params, seed=number, **past))
+            assert_conforms(Case(logits=logits_of(shape, 24, number), params=params, seed=number, **past))
 
 
 def test_every_stage_has_a_parameter_that_the_tables_try() -> None:

@@ -269,25 +269,26 @@ def test_deep_json_is_a_400() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: loc", b"\r\n"])
 def test_a_head_that_does_not_come_is_given_up(sent: bytes) -> None:
+    server = shared(*SMALL)
     began = time.monotonic()
-    answer = exchange(shared(*SMALL).port, sent)
+    answer = exchange(server.port, sent)
     assert status_of(answer) in {0, 408}
-    assert 0.5 < time.monotonic() - began < 15
+    assert time.monotonic() - began > 0.5
 
 
 def test_a_body_that_does_not_come_is_given_up() -> None:
+    server = shared(*SMALL)
     began = time.monotonic()
-    answer = exchange(shared(*SMALL).port, JSON_HEAD + b"Content-Length: 100\r\n\r\n{")
+    answer = exchange(server.port, JSON_HEAD + b"Content-Length: 100\r\n\r\n{")
     assert status_of(answer) == 408
-    assert 0.5 < time.monotonic() - began < 15
+    assert time.monotonic() - began > 0.5
 
 
 def test_an_idle_connection_is_closed() -> None:
-    began = time.monotonic()
     with connect(shared(*SMALL).port) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        # Reading ends when the server closes, and is an error after a minute.
         assert status_of(read_all(connection)) == 200
-    assert time.monotonic() - began < 15
 
 
 def test_many_slow_heads_do_not_keep_others_waiting() -> None:
@@ -307,18 +308,16 @@ def test_connections_beyond_the_limit_get_503_with_a_time_to_come_back() -> None
     server = shared("tiny", "--max-connections", "8")
     held = [connect(server.port) for _ in range(8)]
     try:
-        time.sleep(0.2)
         answer = exchange(server.port, b"")
         assert status_of(answer) == 503
         assert b"retry-after: 1" in answer
     finally:
         for one in held:
             one.close()
-    for _ in range(100):
-        if status_of(exchange(server.port, request("/health", method="GET"))) == 200:
-            return
+    deadline = time.monotonic() + 60
+    while status_of(exchange(server.port, request("/health", method="GET"))) != 200:
+        assert time.monotonic() < deadline, "the server does not take connections again"
         time.sleep(0.05)
-    raise AssertionError("the server does not take connections again")
 
 
 # --- ids ---------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ HEAVY = f"({'|'.join(f'[a-z]{{{n}}}x' for n in range(1, 90))}){{1,40}}"
 """A pattern that is tried in a process of its own before it is compiled."""
 
 
-def soon(true: Callable[[], bool], *, within: float = 20.0) -> None:
+def soon(true: Callable[[], bool], *, within: float = 60.0) -> None:
     """Waits for something that has to become true; the bound is for a machine that is busy."""
     deadline = time.monotonic() + within
     while not true():
@@ -78,7 +78,7 @@ def hang(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def slow(hang: Path) -> Iterator[Server]:
     """20 ms a step, two places, two more in the queue."""
-    flags = ("--max-running", "2", "--max-queue", "2", "--health-timeout", "1", "--request-timeout", "20")
+    flags = ("--max-running", "2", "--max-queue", "2", "--health-timeout", "3", "--request-timeout", "120")
     with slow_server(*flags, hang=hang) as server:
         yield server
 
@@ -211,7 +211,7 @@ def test_health_is_503_while_the_loop_hangs_and_200_when_it_goes_on(idle: Server
         waiting = Background(idle, SHORT)
         began = time.monotonic()
         soon(lambda: idle.get("/health").status_code == 503)
-        assert time.monotonic() - began > 0.5
+        assert time.monotonic() - began > 1.5
         assert idle.get("/health").json() == {"status": "stalled"}
         assert idle.get("/ready").status_code == 503
     finally:
@@ -386,19 +386,28 @@ def test_a_reader_that_stops_reading_is_cut_off_and_holds_nobody_up() -> None:
 # --- ends --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [True, False])
+def reachable(port: int) -> bool:
+    """Whether anybody listens there."""
+    try:
+        connect(port).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("stream", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_signal_lets_requests_finish_and_takes_no_more(stream: bool) -> None:
-    body = {**LONG, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}, "stream": stream}
+    body = {**LONG, "sampling_params": {"max_new_tokens": 150, "ignore_eos": True}, "stream": stream}
     with slow_server() as server:
         running = Background(server, body)
         soon(lambda: server.metric("tirage_engine_running") == 1)
         server.send(signal.SIGTERM)
-        soon(lambda: "draining" in server.log)
+        soon(lambda: "draining" in server.log and not reachable(server.port))
         with pytest.raises(httpx.TransportError):
             server.post("/generate", SHORT)
         answer = running.done()
         last = events(answer)[-1] if stream else answer.json()
-        assert last["meta_info"]["completion_tokens"] == 60
+        assert last["meta_info"]["completion_tokens"] == 150
         assert last["meta_info"]["finish_reason"]["type"] == "length"
         assert server.ended() == 0
         with pytest.raises(OSError):

@@ -293,12 +293,12 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_file_gets_a_new_one(
 ) -> None:
     good = image(base64_of(image_file()))
     loader.load_now([good])
-    child = loader._decoders._idle["image"][-1]
+    child = loader._decoders.children.idle("image")[-1]
     monkeypatch.setattr(loader._decoders, "_seconds", 0.2)
-    os.kill(child._process.pid, 19)
+    os.kill(child.process.pid, 19)
     with pytest.raises(MediaError, match=r"decoded within 0\.2 s and 1 GB"):
         loader.load_now([good])
-    assert child._process.poll() is not None
+    assert child.process.poll() is not None
     monkeypatch.undo()
     assert loader.load_now([good])[0].size == (60, 40)
 
@@ -312,9 +312,9 @@ def test_a_package_that_is_missing_is_named(loader: MediaLoader, monkeypatch: py
 def test_a_decoder_that_died_is_replaced(loader: MediaLoader) -> None:
     good = image(base64_of(image_file()))
     loader.load_now([good])
-    child = loader._decoders._idle["image"][-1]
-    child._process.kill()
-    child._process.wait()
+    child = loader._decoders.children.idle("image")[-1]
+    child.process.kill()
+    child.process.wait()
     assert loader.load_now([good])[0].size == (60, 40)
 
 

@@ -28,6 +28,7 @@ def said(*names: str) -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_mesh_of_eight_devices_passes_the_quick_checks() -> None:
     assert said(*QUICK) == dict.fromkeys(QUICK, "")
 

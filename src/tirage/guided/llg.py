@@ -20,15 +20,13 @@ from tirage.guided.matcher import Cursor, Mask
 from tirage.guided.probe import PROBE
 from tirage.guided.schema import pointer, walk
 from tirage.guided.small import is_small
+from tirage.guided.tagged import json_rule, tagged_lark
 from tirage.guided.vocabulary import Vocabulary
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
 _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
 # What one compiled grammar was measured to hold at the least; see benchmarks/guided.py.
 _LEAST_BYTES = 160 * 1024
-# Every string then has one spelling. With \u and \/ a property could be written so that the compiler takes it for one
-# that the schema does not name.
-_ESCAPES = '"\\bfnrt'
 # Parts of a refused schema that are tried alone to find the one to blame.
 _TRIALS = 50
 _LOAD = {"task": "load", "compiler": "llguidance"}
@@ -189,15 +187,7 @@ def lark_of(constraint: Constraint) -> str:
             return _EXACT + to_lark(read_gbnf(constraint.text))
         case "lark":
             return exact_header(constraint.text)
-    from tirage.guided.tagged import tagged_lark
-
     return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace)
-
-
-def json_rule(schema: str, whitespace: str) -> str:
-    """A schema as a part of a rule."""
-    spaces = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
-    return "%json " + json.dumps({"x-guidance": spaces | {"json_allowed_escapes": _ESCAPES}} | json.loads(schema))
 
 
 def exact_header(grammar: str) -> str:

@@ -1,4 +1,4 @@
-"""Structural tags in llguidance's notation."""
+"""Schemas and structural tags in llguidance's notation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import Any
 from tirage.guided.expression import Expression, Text, choice, sequence, to_regex
 from tirage.guided.lexemes import regex_lark
 from tirage.guided.pattern import read_pattern
+
+# Every string then has one spelling. With \u and \/ a property could be written so that the compiler takes it for one
+# that the schema does not name.
+_ESCAPES = '"\\bfnrt'
+
+
+def json_rule(schema: str, whitespace: str) -> str:
+    """A schema as a part of a rule."""
+    spaces = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
+    return "%json " + json.dumps({"x-guidance": spaces | {"json_allowed_escapes": _ESCAPES}} | json.loads(schema))
 
 
 def tagged_lark(given: dict[str, Any], whitespace: str) -> str:
@@ -35,8 +45,6 @@ class Writer:
 
     def _rule(self, given: dict[str, Any]) -> str:
         """The name of a rule for a format."""
-        from tirage.guided.llg import json_rule
-
         whole = regular(given)
         if whole is not None:
             return self._pattern(whole)

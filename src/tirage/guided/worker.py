@@ -45,7 +45,7 @@ class Worker:
         # Processor time, so that a busy machine refuses nothing that a quiet one takes. The other alarm is for a child
         # that nobody waits for any more.
         signal.setitimer(signal.ITIMER_PROF, task["seconds"])
-        signal.setitimer(signal.ITIMER_REAL, task["seconds"] * 4)
+        signal.setitimer(signal.ITIMER_REAL, task["seconds"] * 12)
         try:
             return self._xgrammar(task) if task["task"] == "xgrammar" else self._llguidance(task["grammar"])
         finally:

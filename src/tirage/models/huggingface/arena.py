@@ -119,9 +119,9 @@ class Arena:
         joining = [row for row in rows if row.group is not self]
         for row in joining:
             if row.group is not None:
-                row.group.release(row)
+                leave(row)
         for row in [row for row in self.rows if row is not None and id(row) not in wanted]:
-            self.release(row)
+            leave(row)
         holes = [slot for slot, row in enumerate(self.rows) if row is None]
         self._make_room(rows, joining)
         for slot in range(len(self.rows), len(self.rows) + len(joining) - len(holes)):
@@ -144,12 +144,6 @@ class Arena:
         for layer in self._shared:
             layer.end = self._before
         return True
-
-    def release(self, row: Any) -> None:
-        """Lets a row go; unless it is closed, it takes its cache along."""
-        row.cache = None if row.closed else self.lone(row)
-        row.group = None
-        self.rows[place_of(row, self.rows)] = None
 
     def lone(self, row: Any) -> Cache:
         """A copy of one row's cache, as a cache of its own."""
@@ -246,7 +240,7 @@ class Joined:
             return self.rows
         for row in [*self.rows, *rows]:
             if row is not None and row.group is not None:
-                row.group.release(row)
+                leave(row)
         self.rows = list(rows)
         self._width = max(row.length for row in rows)
         self.cache = join([row.cache for row in rows], [row.length for row in rows])
@@ -264,18 +258,20 @@ class Joined:
         """False: layers of these classes may keep no trace of what they held before a step that failed."""
         return False
 
-    def release(self, row: Any) -> None:
-        """Lets a row go; unless it is closed, it takes its cache along."""
-        row.cache = None if row.closed else self.lone(row)
-        row.group = None
-        self.rows[place_of(row, self.rows)] = None
-
     def lone(self, row: Any) -> Cache:
         """A copy of one row's cache, as a cache of its own."""
         slot = place_of(row, self.rows)
         cache = copy.copy(self.cache)
         cache.layers = [pick_layer(layer, slot, row.length) for layer in self.cache.layers]
         return cache
+
+
+def leave(row: Any) -> None:
+    """Takes a row out of the group that holds it; unless the row is closed, it takes its cache along."""
+    group = row.group
+    row.cache = None if row.closed else group.lone(row)
+    row.group = None
+    group.rows[place_of(row, group.rows)] = None
 
 
 def place_of(row: Any, rows: Sequence[Any]) -> int:

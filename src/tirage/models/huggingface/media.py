@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoProcessor
+from transformers.models.auto import AutoProcessor
 
 from tirage.errors import ModelError, ParamsError
 from tirage.models.protocol import Inputs

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from tirage.errors import ParamsError, nearest
 from tirage.models.huggingface.adapters import Adapters
-from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined
+from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined, leave
 from tirage.models.huggingface.media import Media
 from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
 from tirage.models.huggingface.room import RoomyLayer
@@ -187,7 +187,7 @@ class HuggingFaceModel:
             self._keep(row)
         row.closed, row.cache = True, None
         if row.group is not None:
-            row.group.release(row)
+            leave(row)
         # A group without rows gives its memory back.
         self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
 

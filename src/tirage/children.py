@@ -1,0 +1,97 @@
+"""Child processes for work that may hang or crash: kept for the next task while all is well, killed when one fails."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+
+class Child:
+    """A running script that is spoken to through its `input` and `output`; stderr is dropped.
+
+    The script finds the modules that this process finds, computes with one thread, and has `environment` besides.
+    """
+
+    def __init__(self, script: Path, *arguments: str, environment: Mapping[str, str]) -> None:
+        own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        self._owner = os.getpid()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment, **own},
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input, self.output = self.process.stdin, self.process.stdout
+
+    @property
+    def usable(self) -> bool:
+        """Whether the child still runs and belongs to this process."""
+        return self._owner == os.getpid() and self.process.poll() is None
+
+    def kill(self) -> None:
+        """Ends the child now."""
+        if self._owner != os.getpid():
+            return
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.input, self.output):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+C = TypeVar("C", bound=Child)
+
+
+class Children(Generic[C]):
+    """At most `places` children at work, and those that wait for the next task of their kind."""
+
+    def __init__(self, start: Callable[[str], C], *, places: int) -> None:
+        self._start = start
+        self._idle: dict[str, list[C]] = {}
+        self._places, self._lock = threading.Semaphore(places), threading.Lock()
+        atexit.register(self.close)
+
+    @contextlib.contextmanager
+    def one(self, kind: str) -> Iterator[C]:
+        """A child of a kind for a task. One whose task raises anything is killed."""
+        with self._places:
+            child = self._take(kind)
+            try:
+                yield child
+            except BaseException:
+                child.kill()
+                raise
+            with self._lock:
+                self._idle.setdefault(kind, []).append(child)
+
+    def idle(self, kind: str) -> list[C]:
+        """Those of a kind that wait, the next to be taken last."""
+        with self._lock:
+            return list(self._idle.get(kind, ()))
+
+    def close(self) -> None:
+        """Ends the idle children."""
+        with self._lock:
+            for children in self._idle.values():
+                while children:
+                    children.pop().kill()
+
+    def _take(self, kind: str) -> C:
+        with self._lock:
+            waiting = self._idle.get(kind, [])
+            while waiting:
+                child = waiting.pop()
+                if child.usable:
+                    return child
+                child.kill()
+        return self._start(kind)

@@ -1,0 +1,179 @@
+"""`tirage chat`: a conversation on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, ModelOption, open_model
+from tirage.cli.options import OPTIONS, parse, parse_options, sampling_options
+from tirage.cli.output import QuietOption, note, print_rich, show, summary
+from tirage.errors import GrammarError, ParamsError, nearest
+from tirage.params import SamplingParams
+from tirage.params.rules import Bool, Ids, Texts
+
+if TYPE_CHECKING:
+    from tirage.llm import LLM, Completion, Delta
+
+COMMANDS = {
+    "/set": "/set NAME VALUE   change a parameter, such as /set temperature 0.7",
+    "/seed": "/seed N           make the replies repeatable; /seed none for fresh ones",
+    "/explain": "/explain          how the first token of the last reply was drawn",
+    "/reset": "/reset            forget the conversation",
+    "/help": "/help             this list",
+    "/quit": "/quit             end the chat",
+}
+"""What a chat understands besides messages, each with its line of help."""
+
+
+@sampling_options
+def chat(
+    model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    system: Annotated[str | None, typer.Option(help="a system message to begin with")] = None,
+    chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's template")] = None,
+    quiet: QuietOption = False,
+    **options: Any,
+) -> None:
+    """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat."""
+    params = parse_options(options)
+    llm = open_model(model, chat_template=chat_template, backend=backend, dtype=dtype, device=device)
+    conversation = Conversation(llm, params, system=system, quiet=quiet)
+    while conversation.turn():
+        pass
+
+
+class Conversation:
+    """A chat on the terminal: its messages, its parameters, and the last reply."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, *, system: str | None, quiet: bool) -> None:
+        self._llm, self._params, self._quiet = llm, params, quiet
+        self._start = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._start)
+        self._last: Completion | None = None
+        if llm.chat_template.is_plain and not quiet:
+            note("the model has no chat template; using plain `role: content` lines")
+        if sys.stdin.isatty():
+            edit_lines()
+
+    def turn(self) -> bool:
+        """One line of input and its answer; False at the end of the chat. An interrupt ends the turn, not the chat."""
+        try:
+            return self._turn()
+        except EOFError:
+            return False
+        except KeyboardInterrupt:
+            note("")
+            return True
+
+    def _turn(self) -> bool:
+        line = input("> " if sys.stdin.isatty() else "").strip()
+        if line.startswith("/"):
+            return self._command(line)
+        if line:
+            self._reply(line)
+        return True
+
+    def _reply(self, line: str) -> None:
+        asked = [*self._messages, {"role": "user", "content": line}]
+        parts = Parts()
+        try:
+            completion = show(parts.follow(self._llm.chat_stream(asked, self._params)))
+        except (ParamsError, GrammarError) as error:
+            note(f"error: {error}")
+            return
+        except KeyboardInterrupt:
+            print()
+            self._messages = [*asked, {"role": "assistant", "content": parts.text}]
+            return
+        self._last = completion
+        self._messages = [*asked, {"role": "assistant", "content": completion.text}]
+        if not self._quiet:
+            note(summary(completion))
+
+    def _command(self, line: str) -> bool:
+        name, _, rest = line.partition(" ")
+        if name == "/quit":
+            return False
+        if name not in COMMANDS:
+            note(f"error: {name} is no command{nearest(name, COMMANDS)}; /help lists them")
+            return True
+        actions: dict[str, Callable[[str], None]] = {
+            "/set": self._set,
+            "/seed": lambda text: self._set(f"seed {text}"),
+            "/reset": self._reset,
+            "/explain": self._explain,
+            "/help": show_help,
+        }
+        try:
+            actions[name](rest.strip())
+        except ParamsError as error:
+            note(f"error: {error}")
+        return True
+
+    def _set(self, text: str) -> None:
+        name, _, value = text.replace("=", " ", 1).partition(" ")
+        name = name.replace("-", "_")
+        if name not in OPTIONS:
+            raise ParamsError(f"parameter must be a known name, got {name!r}{nearest(name, OPTIONS)}")
+        spec = OPTIONS[name]
+        words: Any = value.strip()
+        if isinstance(spec.rule, Bool):
+            words = {"true": True, "false": False}.get(words.lower(), words)
+        elif isinstance(spec.rule, (Texts, Ids)):
+            words = words.split()
+        self._params = self._params.replace(**{name: parse(spec, words)})
+        note(f"{name} = {getattr(self._params, name)!r}")
+
+    def _reset(self, _: str) -> None:
+        self._messages, self._last = list(self._start), None
+        note("the conversation starts anew")
+
+    def _explain(self, _: str) -> None:
+        if self._last is None:
+            raise ParamsError("explain must follow a reply, got none yet")
+        from tirage.llm import Prompt
+
+        prompt = Prompt(token_ids=self._last.prompt_token_ids)
+        note("the first token of the last reply:")
+        print_rich(self._llm.explain(prompt, self._params.replace(seed=self._last.seed)))
+
+
+class Parts:
+    """The text of a reply so far, for one that is stopped halfway."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def follow(self, deltas: Iterator[Delta]) -> Iterator[Delta]:
+        """The deltas, passed on with their text kept."""
+        for delta in deltas:
+            self.text += delta.text
+            yield delta
+
+
+def edit_lines() -> None:
+    """Gives `input` a history for the arrow keys, and Tab to complete commands and the names of parameters."""
+    try:
+        import readline
+    except ImportError:  # some systems come without it, and then lines are plain
+        return
+    readline.set_completer(complete)
+    readline.set_completer_delims(" ")
+    readline.parse_and_bind("tab: complete")
+
+
+def complete(begun: str, index: int) -> str | None:
+    """The `index`-th completion of a word, as readline asks for them one by one; None after the last."""
+    words = [f"{word} " for word in (*COMMANDS, *OPTIONS) if word.startswith(begun)]
+    return words[index] if index < len(words) else None
+
+
+def show_help(_: str) -> None:
+    note("\n".join(COMMANDS.values()))

@@ -1,0 +1,33 @@
+"""`tirage generate`: a text goes on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, ModelOption, open_model
+from tirage.cli.options import parse_options, sampling_options
+from tirage.cli.output import QuietOption, note, show, summary
+
+
+@sampling_options
+def generate(
+    prompt: Annotated[str, typer.Argument(help="text to continue; - reads it from stdin")],
+    model: ModelOption = "tiny",
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
+    **options: Any,
+) -> None:
+    """Continue a text. The new text alone goes to stdout, as it is drawn."""
+    params = parse_options(options)
+    llm = open_model(model, backend=backend, dtype=dtype, device=device)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    completion = show(llm.stream(text, params))
+    if not quiet:
+        note(summary(completion))
+    if completion.finish_reason == "error":
+        raise typer.Exit(1)

@@ -1,0 +1,25 @@
+"""Options that choose a model, and the model that they choose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tirage.llm import LLM
+
+ModelOption = Annotated[str, typer.Option("--model", help="a bundled model or a local Hugging Face folder")]
+BackendOption = Annotated[str, typer.Option("--backend", help="auto, torch or numpy")]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="on PyTorch: auto, float32, bfloat16, float16, or int8 on a CPU")
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="on PyTorch: cpu, cuda, cuda:1, ...")]
+
+
+def open_model(model: str, **options: Any) -> LLM:
+    """The model of that name or folder, ready to run."""
+    # Imported late, so that `tirage --help` answers at once.
+    from tirage.llm import LLM
+
+    return LLM(model, **options)

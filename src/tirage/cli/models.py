@@ -1,0 +1,11 @@
+"""`tirage models`: what is bundled."""
+
+from __future__ import annotations
+
+
+def models() -> None:
+    """List the models that come with tirage."""
+    from tirage.models import bundled
+
+    for name, description in bundled().items():
+        print(f"{name}\t{description}")
