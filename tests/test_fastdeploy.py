@@ -282,7 +282,7 @@ def test_only_one_constraint_is_taken() -> None:
 
 def test_thinking_and_templates_are_the_operators() -> None:
     assert text(enable_thinking=False) == text()
-    assert "chat_template_kwargs" in error({"enable_thinking": True})["message"]
+    assert error({"enable_thinking": True})["param"] == "enable_thinking"
     assert error({"chat_template": "{{ messages }}"})["param"] == "chat_template"
     assert error({"disable_chat_template": True})["param"] == "disable_chat_template"
     assert error({"reasoning_max_tokens": 5})["param"] == "reasoning_max_tokens"

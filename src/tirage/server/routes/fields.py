@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,11 @@ ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "str
 ANY_LIST = Checked("a list", lambda value: isinstance(value, list), {"type": "array"})
 ANY_OBJECT = Checked("an object", lambda value: isinstance(value, dict), {"type": "object"})
 ANYTHING = Checked("any value", lambda value: True, {})
+TEXTS_BY_NAME = Checked(
+    "an object of texts, none of which is a parameter",
+    lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
 SHORT_TEXT = Checked(
     "a text of at most 512 characters",
     lambda value: isinstance(value, str) and len(value) <= 512,
@@ -88,9 +93,9 @@ SHORT_TEXT = Checked(
 )
 
 
-def body_schema(fields: Mapping[str, Field], dialect: Dialect, required: Sequence[str] = ()) -> dict[str, Any]:
+def body_schema(fields: Mapping[str, Field], dialect: Dialect) -> dict[str, Any]:
     """What a route adds to its entry of the OpenAPI document: the schema of its body."""
     sampling = dialect.schema()
     properties = {**sampling["properties"], **{name: each.schema() for name, each in fields.items()}}
-    schema = {**sampling, "properties": properties, **({"required": list(required)} if required else {})}
+    schema = {**sampling, "properties": properties}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

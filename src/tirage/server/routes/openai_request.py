@@ -45,11 +45,15 @@ _COMMON = (
     Field("service_tier", only("auto", "default", because="there is one tier"), None),
     Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
     Field("collect_metrics", only(False, because="GET /metrics has them"), False),
+    Field("use_beam_search", only(False, because="/generate searches with beam_width"), False),
+    Field("length_penalty", only(1, 1.0, because="it is for beam searches, which /generate has"), None),
+    Field("cache_salt", only(because="no two keys of --api-key share a prefix, and nothing else parts them"), None),
 )
 
 COMPLETION_FIELDS = table([
     *_COMMON,
     Field("prompt", fields.ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
+    Field("prompt_token_ids", fields.ANYTHING, None, "token ids instead of a prompt (FastDeploy)"),
     Field("echo", Bool(), False, "the text begins with the prompt"),
     Field("suffix", only("", because="the model does not fill in the middle"), None),
 ])
@@ -69,14 +73,20 @@ CHAT_FIELDS = table([
     Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
     Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
     Field("modalities", only(["text"], because="the model answers in text"), None),
-    Field("metadata", fields.ANY_OBJECT, None, "noted by nobody; accepted because clients send it"),
+    Field("metadata", fields.TEXTS_BY_NAME, None, "noted by nobody; accepted because clients send it"),
     Field("store", only(False, because="nothing is stored"), False),
     Field("safety_identifier", fields.SHORT_TEXT, None, "noted by nobody"),
     Field("prompt_cache_key", fields.SHORT_TEXT, None, "prefixes are shared within a key already"),
+    Field("prompt_cache_retention", only("in_memory", "in-memory", because="prefixes are kept in memory"), None),
     Field("functions", only(because="use tools"), None),
     Field("function_call", only(because="use tool_choice"), None),
     *(Field(name, only(because="the model has no such output or tool"), None) for name in ("audio", "prediction")),
     *(Field(name, only(because="the model has no such option"), None) for name in ("web_search_options", "verbosity")),
+    *(Field(name, only(because="this server has none")) for name in ("prompt_cache_options", "moderation")),
+    Field("echo", only(False, because="/v1/completions has it"), False),
+    Field("documents", only(because="write them into messages"), None),
+    Field("separate_reasoning", Bool(), None, "thoughts go to reasoning_content, or stay in the content (SGLang)"),
+    Field("include_reasoning", Bool(), True, "the answer holds the thoughts that were told apart (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
 ])
 
