@@ -227,7 +227,7 @@ def test_each_engine_brings_its_defaults() -> None:
         ({"sampling_seed": 2**63}, "sampling_seed must be", "sampling_seed"),
         ({"regex": "a", "ebnf": "b"}, "ebnf must not be given together with regex", "ebnf"),
         ({"json_schema": {"type": "object"}}, "json_schema must be a JSON schema as a string", "json_schema"),
-        ({"logit_bias": {"a": 1}}, "logit_bias key 'a' must be a token id", "logit_bias key 'a'"),
+        ({"logit_bias": {"a": 1}}, "logit_bias key 'a' must be a token id", "logit_bias"),
         ({"custom_params": {"a": 1}}, "custom_params must go with custom_logit_processor", "custom_params"),
     ],
 )

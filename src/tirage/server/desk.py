@@ -168,11 +168,8 @@ def aborted(caller: client.Client) -> Refusal:
 def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
     if call.messages is not None:
-        given = dict(call.template_args)
-        tools = given.pop("tools", None)
-        return llm.chat_request(
-            call.messages, call.params, salt=tenant, adapter=call.adapter, tools=tools, arguments=given
-        )
+        more = {"tools": call.tools, "arguments": call.template_args}
+        return llm.chat_request(call.messages, call.params, salt=tenant, adapter=call.adapter, **more)
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
     prompt = dataclasses.replace(call.prompt, salt=tenant)
@@ -237,7 +234,7 @@ def longest_text(llm: LLM, limits: Limits) -> int:
 def check_length(call: Call, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
     most = longest_text(llm, limits)
-    length = characters([call.messages, call.template_args] if call.prompt is None else call.prompt.text)
+    length = characters([call.messages, call.tools, call.template_args] if call.prompt is None else call.prompt.text)
     # A prompt that will be truncated is tokenised as a whole all the same.
     if length > most:
         raise errors.Refusal(

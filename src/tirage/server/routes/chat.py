@@ -80,8 +80,8 @@ def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: M
         return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
     if messages is None:
         raise DialectError("messages must be given, got none", "messages")
-    arguments = template_args(asked, tools, desk)
-    return Call(messages=messages, template_args=arguments, params=params, adapter=adapter)
+    arguments = template_args(asked, desk)
+    return Call(messages=messages, tools=tools.shown, template_args=arguments, params=params, adapter=adapter)
 
 
 def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> SamplingParams:
@@ -93,9 +93,8 @@ def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> Sa
     constraint = tools.constraint()
     if constraint is not None:
         if params.guided_decoding is not None:
-            raise DialectError(
-                "tool_choice must not force a call under another constraint, got both; leave one out", "tool_choice"
-            )
+            name, rule = ("tools", "be strict") if tools.mode == "auto" else ("tool_choice", "force a call")
+            raise DialectError(f"{name} must not {rule} under another constraint, got both; leave one out", name)
         params = params.replace(guided_decoding=constraint)
     if asked.own["reasoning_max_tokens"] is not None:
         params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], desk)
@@ -118,8 +117,8 @@ def with_thinking_budget(params: SamplingParams, most: int, desk: Desk) -> Sampl
     return params.replace(logits_processors=(*params.logits_processors, ("thinking_budget", given)))
 
 
-def template_args(asked: Asked, tools: Tools, desk: Desk) -> dict[str, Any]:
-    """The tools and the variables for the chat template; DialectError for a field that it does not heed."""
+def template_args(asked: Asked, desk: Desk) -> dict[str, Any]:
+    """The variables for the chat template; DialectError for a field that it does not heed."""
     own = asked.own
     named = {name: own[name] for name in ("enable_thinking", "reasoning_effort") if own[name] is not None}
     for name, value in named.items():
@@ -127,8 +126,7 @@ def template_args(asked: Asked, tools: Tools, desk: Desk) -> dict[str, Any]:
             raise DialectError(
                 f"{name} must be left out for a model whose chat template has no such variable, got {value!r:.40}", name
             )
-    given = {**(own["chat_template_kwargs"] or {}), **named}
-    return given if tools.shown is None else {**given, "tools": tools.shown}
+    return {**(own["chat_template_kwargs"] or {}), **named}
 
 
 def answer(result: Completion, head: Head, asked: Asked, visit: Visit, reader: Reader) -> dict[str, Any]:
