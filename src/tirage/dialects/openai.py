@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from tirage.dialects.constraints import schema_mapping
@@ -60,8 +61,8 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "text": (),
     "json_object": (),
     "json_schema": ("json_schema",),
-    "structural_tag": ("structures", "triggers", "format"),
 }
+_WITH_TAGS = {**_FORMATS, "structural_tag": ("structures", "triggers", "format")}
 _SCHEMA_KEYS: Mapping[str, tuple[type, str]] = {
     "name": (str, "a text"),
     "description": (str, "a text"),
@@ -70,18 +71,22 @@ _SCHEMA_KEYS: Mapping[str, tuple[type, str]] = {
 }
 
 
-def _response_format(value: Any) -> Any:
+def _response_format(formats: Mapping[str, tuple[str, ...]], value: Any) -> Any:
     kind = value.get("type") if isinstance(value, Mapping) else None
-    if not isinstance(kind, str) or kind not in _FORMATS:
+    if not isinstance(kind, str) or kind not in formats:
         raise BrokenRuleError(
             'an object such as {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}', value
         )
     given = {name: inner for name, inner in value.items() if inner is not None}
-    known = ("type", *_FORMATS[kind])
+    known = ("type", *formats[kind])
     for name in given:
         if name not in known:
             raise BrokenRuleError(f"an object of {' and '.join(known)}, as its type is {kind}", value)
     return {**given, "json_schema": _json_schema(value.get("json_schema"))} if kind == "json_schema" else given
+
+
+def _format_rule(formats: Mapping[str, tuple[str, ...]]) -> Custom:
+    return Custom("an object with a type", partial(_response_format, formats), lambda value: value, lambda plain: plain)
 
 
 def _json_schema(value: Any) -> dict[str, Any]:
@@ -120,13 +125,19 @@ def _write_format(params: SamplingParams) -> Any:
 
 RESPONSE_FORMAT = Entry(
     name="response_format",
-    rule=Custom("an object with a type", _response_format, lambda value: value, lambda plain: plain),
+    rule=_format_rule(_FORMATS),
     default=None,
     into=_read_format,
     out_of=_write_format,
     ours=("guided_decoding", "json"),
-    meaning="text, any JSON object, JSON of a schema, or free text with tags (vLLM, FastDeploy)",
+    meaning="text, any JSON object, or JSON of a schema",
 )
+RESPONSE_FORMAT_WITH_TAGS = replace(
+    RESPONSE_FORMAT,
+    rule=_format_rule(_WITH_TAGS),
+    meaning="text, any JSON object, JSON of a schema, or text with tags that hold such JSON",
+)
+"""As vLLM and FastDeploy have it."""
 
 
 def _logprobs(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tirage.dialects import Dialect, DialectError, join, same
 from tirage.dialects.fastdeploy import EXTRAS, fastdeploy_defaults, preset_of
-from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT
+from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT_WITH_TAGS
 from tirage.dialects.own import OWN
 from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
 from tirage.dialects.vllm import VLLM
@@ -99,7 +99,7 @@ _MORE = (
     OWN,
 )
 _LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=Int(low=0, high=20, optional=True))])
-_RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT])
+_RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,8 @@ class Route:
 CHAT = Route(
     name="chat completions",
     fields=CHAT_FIELDS,
-    openai=join("chat completions", OPENAI, *_MORE),
-    fastdeploy=join("chat completions", EXTRAS, OPENAI, *_MORE),
+    openai=join("chat completions", OPENAI.without("response_format"), _RESPONSE_FORMAT, *_MORE),
+    fastdeploy=join("chat completions", EXTRAS, _RESPONSE_FORMAT, OPENAI, *_MORE),
     adopts_defaults=True,
 )
 _COMPLETIONS = (_LOGPROBS, OPENAI_COMPLETIONS, _RESPONSE_FORMAT)
