@@ -20,16 +20,17 @@ class Field:
     default: Any = None
     meaning: str = ""
 
-    def read(self, body: Mapping[str, Any]) -> Any:
-        """The checked value; DialectError with the name when it breaks the rule."""
+    def read(self, body: Mapping[str, Any], where: str = "") -> Any:
+        """The checked value; DialectError with `where` and the name when it breaks the rule."""
         value = body.get(self.name)
         if value is None:
             return self.default
         try:
             return self.rule.check(value)
         except BrokenRuleError as broken:
-            message = f"{self.name}{broken.where} must be {broken.rule}, got {shown(broken.value)}"
-            raise DialectError(f"{message}; leave it out", f"{self.name}{broken.where}") from None
+            place = f"{where}{self.name}{broken.where}"
+            message = f"{place} must be {broken.rule}, got {shown(broken.value)}; leave it out"
+            raise DialectError(message, place) from None
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the values, null among them."""
@@ -42,9 +43,9 @@ def table(fields: Iterable[Field]) -> dict[str, Field]:
     return {each.name: each for each in fields}
 
 
-def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of every field, in the body or by default."""
-    return {name: each.read(body) for name, each in fields.items()}
+def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The value of every field, in the body or by default; `where` is put before the names in errors."""
+    return {name: each.read(body, where) for name, each in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)

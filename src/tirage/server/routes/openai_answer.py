@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request
 
+from tirage.dialects import DialectError
 from tirage.errors import GrammarError, ParamsError
 from tirage.server import errors
 from tirage.server.asking import ignored_header, tenant_of
@@ -31,9 +32,14 @@ def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
 
 
 def adapter_of(asked: Asked, desk: Desk) -> str | None:
-    """The adapter whose name was given as the model's."""
-    name = asked.own["model"]
-    return name if name in adapters_of(desk) else None
+    """The adapter that was asked for: by `lora_path`, or as the model, also after a colon as SGLang has it."""
+    known, path = adapters_of(desk), asked.own["lora_path"]
+    if path is not None:
+        if path not in known:
+            raise DialectError(f"lora_path must name an adapter of this server, got {path!r:.80}", "lora_path")
+        return path
+    name = asked.own["model"] or ""
+    return next((each for each in (name, name.partition(":")[2]) if each in known), None)
 
 
 async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Request, *, prompt: str) -> Visit:

@@ -16,11 +16,13 @@ from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT_W
 from tirage.dialects.own import OWN
 from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
 from tirage.dialects.vllm import VLLM
+from tirage.errors import nearest
 from tirage.llm import LLM
 from tirage.params import SamplingParams
-from tirage.params.rules import Bool, Int, shown
+from tirage.params.rules import Bool, Int, Text, shown
 from tirage.params.updates import ADOPTED
 from tirage.server.options import Options
+from tirage.server.plugins import with_named
 from tirage.server.routes import fields
 from tirage.server.routes.fields import Field, only, table
 
@@ -45,6 +47,9 @@ _COMMON = (
     Field("service_tier", only("auto", "default", because="there is one tier"), None),
     Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
     Field("collect_metrics", only(False, because="GET /metrics has them"), False),
+    Field("lora_path", fields.SHORT_TEXT, None, "an adapter's name (SGLang)"),
+    Field("custom_logit_processor", Text(max_bytes=4096), None, "a processor that the operator registered (SGLang)"),
+    Field("custom_params", fields.ANY_OBJECT, None, "its arguments (SGLang)"),
     Field("use_beam_search", only(False, because="/generate searches with beam_width"), False),
     Field("length_penalty", only(1, 1.0, because="it is for beam searches, which /generate has"), None),
     Field("cache_salt", only(because="no two keys of --api-key share a prefix, and nothing else parts them"), None),
@@ -90,7 +95,9 @@ CHAT_FIELDS = table([
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
 ])
 
-_SGLANG_EXTRAS = Dialect.of("SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS])
+_SGLANG_EXTRAS = Dialect.of(
+    "SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS, same("no_stop_trim", "include_stop_str_in_output")]
+)
 _MORE = (
     Dialect.of("vLLM", "vllm", [same("prompt_logprobs", rule=Int(low=0, high=20, optional=True))]),
     VLLM.without("max_tokens", "logprobs", "n", "seed", "top_k"),
@@ -162,12 +169,14 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         known=tuple(route.fields),
         lenient=lenient,
     )
+    stream_options, more_ignored = read_stream_options(own, lenient=lenient)
+    params = clipped(reading.params, llm) if fastdeploy else reading.params
     return Asked(
         own=own,
-        stream_options=read_stream_options(own),
-        params=clipped(reading.params, llm) if fastdeploy else reading.params,
+        stream_options=stream_options,
+        params=with_named(params, own["custom_logit_processor"], own["custom_params"], options),
         fastdeploy=fastdeploy,
-        ignored=reading.ignored,
+        ignored=(*reading.ignored, *more_ignored),
         sources={name: dialect.entries[name].ours for name in reading.given},
     )
 
@@ -185,15 +194,19 @@ def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
 
 
-def read_stream_options(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a stream; DialectError where there is none."""
-    given = own["stream_options"]
-    if given is not None and not own["stream"]:
+def read_stream_options(own: Mapping[str, Any], *, lenient: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options of a stream, and the names that were ignored; DialectError where there is no stream."""
+    given = own["stream_options"] or {}
+    if own["stream_options"] is not None and not own["stream"]:
         raise DialectError("stream_options must go with stream=true; leave them out", "stream_options")
-    for name in given or {}:
-        if name not in _STREAM_OPTIONS:
-            raise DialectError(f"stream_options must hold known names, got {shown(name)}", "stream_options")
-    return fields.read_fields(_STREAM_OPTIONS, given or {})
+    unknown = [f"stream_options.{name}" for name in given if name not in _STREAM_OPTIONS]
+    if unknown and not lenient:
+        known = [f"stream_options.{name}" for name in _STREAM_OPTIONS]
+        raise DialectError(
+            f"stream_options must hold known names, got {shown(unknown[0])}{nearest(unknown[0], known)}; leave it out",
+            "stream_options",
+        )
+    return fields.read_fields(_STREAM_OPTIONS, given, where="stream_options."), tuple(unknown)
 
 
 def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -> dict[str, Any]:
