@@ -299,10 +299,24 @@ def test_messages_have_fastdeploys_keys_where_a_method_is_chosen() -> None:
     found = post({"sampling_method": "base", "return_token_ids": True})["choices"][0]["message"]
     assert set(found) == {
         *("role", "content", "refusal"),
-        *("reasoning_content", "prompt_token_ids", "completion_token_ids"),
+        *("reasoning_content", "tool_calls", "prompt_token_ids", "completion_token_ids"),
     }
     assert len(found["completion_token_ids"]) == 8
     assert set(post({})["choices"][0]["message"]) == {"role", "content", "refusal"}
+
+
+def test_deltas_and_completions_have_fastdeploys_ids_where_a_method_is_chosen() -> None:
+    body = {"sampling_method": "base", "return_token_ids": True}
+    whole = post(body)["choices"][0]["message"]
+    answer = shared().post(
+        "/v1/chat/completions", {"messages": USER, "seed": 1, "max_tokens": 8, "stream": True, **body}
+    )
+    chunks = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line.startswith("data: {")]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert [i for delta in deltas for i in delta["completion_token_ids"] or []] == whole["completion_token_ids"]
+    choice = post({"prompt": "Once", **body}, "/v1/completions")["choices"][0]
+    assert choice["completion_token_ids"] == choice["token_ids"]
 
 
 def test_stream_options_need_a_stream() -> None:

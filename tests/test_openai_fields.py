@@ -99,6 +99,12 @@ def test_unknown_options_of_a_stream_are_refused_or_ignored_by_wish() -> None:
     assert error("/v1/chat/completions", options)["param"] == "stream_options.include_usage"
 
 
+@pytest.mark.parametrize("name", ["enable_thinking", "reasoning_effort", "chat_template_kwargs"])
+def test_variables_of_the_template_go_with_messages(name: str) -> None:
+    value = {"enable_thinking": True, "reasoning_effort": "low", "chat_template_kwargs": {"a": 1}}[name]
+    assert error("/v1/chat/completions", {"prompt_token_ids": [5], name: value})["param"] == name
+
+
 def test_both_limits_of_tokens_may_be_given_where_they_agree() -> None:
     assert chat(max_tokens=3, max_completion_tokens=3)["usage"]["completion_tokens"] == 3
     body = {"messages": USER, "max_tokens": 3, "max_completion_tokens": 4}

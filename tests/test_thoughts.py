@@ -238,7 +238,7 @@ def test_fastdeploys_messages_hold_the_thoughts(thinker: Server) -> None:
     message = think(thinker, sampling_method="base", reasoning_max_tokens=3)["choices"][0]["message"]
     assert set(message) == {
         *("role", "content", "refusal"),
-        *("reasoning_content", "prompt_token_ids", "completion_token_ids"),
+        *("reasoning_content", "tool_calls", "prompt_token_ids", "completion_token_ids"),
     }
     assert message["reasoning_content"]
 

@@ -17,6 +17,7 @@ from tirage.server.asking import desk_of, is_lenient, media_of, read_json
 from tirage.server.call import Call
 from tirage.server.desk import Desk
 from tirage.server.media import load_messages
+from tirage.server.options import REASONING_PARSERS
 from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
@@ -77,6 +78,9 @@ def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: M
     if own["prompt_token_ids"] is not None:
         if messages:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
+        for name in ("enable_thinking", "reasoning_effort", "chat_template_kwargs"):
+            if own[name]:
+                raise DialectError(f"{name} must go with messages, got prompt_token_ids; leave it out", name)
         return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
     if messages is None:
         raise DialectError("messages must be given, got none", "messages")
@@ -97,20 +101,21 @@ def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> Sa
             raise DialectError(f"{name} must not {rule} under another constraint, got both; leave one out", name)
         params = params.replace(guided_decoding=constraint)
     if asked.own["reasoning_max_tokens"] is not None:
-        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], desk)
+        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], marks, desk)
     if desk.llm.tokenizer.special_spellings & {tools.mark, *(marks or ())}:
         # A mark is a special token of this model; left out of the text, calls and thoughts could not be told.
         params = params.replace(skip_special_tokens=False)
     return params
 
 
-def with_thinking_budget(params: SamplingParams, most: int, desk: Desk) -> SamplingParams:
+def with_thinking_budget(params: SamplingParams, most: int, marks: Marks | None, desk: Desk) -> SamplingParams:
     """The parameters with a processor that ends the model's thoughts after so many tokens."""
     raw = desk.llm.tokenizer.raw
-    ids = [raw.token_to_id(mark) if hasattr(raw, "token_to_id") else None for mark in ("<think>", "</think>")]
+    begin, end = marks or REASONING_PARSERS["think"]
+    ids = [raw.token_to_id(mark) if hasattr(raw, "token_to_id") else None for mark in (begin, end)]
     if None in ids:
         raise DialectError(
-            "reasoning_max_tokens must be left out for a model that has no tokens <think> and </think>",
+            f"reasoning_max_tokens must be left out for a model that has no tokens {begin} and {end}, got {most}",
             "reasoning_max_tokens",
         )
     given = {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}
@@ -159,7 +164,7 @@ def choice_of(sample: Sample, result: Completion, asked: Asked, reader: Reader) 
     content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
     calls = [tool_call(piece) for piece in pieces if isinstance(piece, Begun)]
     message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None}
-    message |= {"refusal": None, **({"tool_calls": calls} if calls else {}), **fastdeploy_fields(sample, result, asked)}
+    message |= {"refusal": None, **fastdeploy_fields(sample, result, asked), **({"tool_calls": calls} if calls else {})}
     if reader.marks is not None and reader.shown:
         message["reasoning_content"] = "".join(piece.text for piece in pieces if isinstance(piece, Thought)) or None
     entries = None
@@ -181,6 +186,7 @@ def fastdeploy_fields(sample: Sample, result: Completion, asked: Asked) -> dict[
     wanted = asked.own["return_token_ids"]
     return {
         "reasoning_content": None,
+        "tool_calls": None,
         "prompt_token_ids": list(result.prompt_token_ids) if wanted else None,
         "completion_token_ids": list(sample.token_ids) if wanted else None,
     }
@@ -207,10 +213,14 @@ class ChatSpeaker(ChunkSpeaker):
         self._called: set[int] = set()
         self._reader = reader
         self._molds: dict[int, Mold] = {}
-        self._reasoning = {"reasoning_content": None} if asked.fastdeploy else {}
+        names = ("reasoning_content", "prompt_token_ids", "completion_token_ids") if asked.fastdeploy else ()
+        self._nothing: dict[str, Any] = dict.fromkeys(names)
 
     def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
-        return [self._choice({"role": "assistant", "content": ""})]
+        delta: dict[str, Any] = {"role": "assistant", "content": ""}
+        if self._asked.fastdeploy and self._asked.own["return_token_ids"]:
+            delta["prompt_token_ids"] = list(choice.ticket.request.prompt_ids)
+        return [self._choice(delta)]
 
     def plain(self, choice: Choice, text: str) -> sse.Event | None:
         own = self._asked.own
@@ -235,6 +245,8 @@ class ChatSpeaker(ChunkSpeaker):
             found[0]["logprobs"] = chat_logprobs(bare_start(entries, choice.length), top=self._asked.params.logprobs)
         if found and wants_ids:
             found[0]["token_ids"] = list(ids)
+            if self._asked.fastdeploy:
+                found[0]["delta"]["completion_token_ids"] = list(ids)
         return found
 
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
@@ -244,7 +256,7 @@ class ChatSpeaker(ChunkSpeaker):
         yield {**self._choice({"content": ""}), "finish_reason": reason}
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"delta": {**self._reasoning, **delta}, "logprobs": None, "finish_reason": None}
+        return {"delta": {**self._nothing, **delta}, "logprobs": None, "finish_reason": None}
 
     def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         return chat_usage(completions[0], self._reader)

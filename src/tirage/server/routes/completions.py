@@ -159,7 +159,8 @@ class Texts:
         """The token ids, where they were asked for."""
         if not self._asked.own["return_token_ids"]:
             return {}
-        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt)}
+        theirs = {"completion_token_ids": list(drawn)} if self._asked.fastdeploy else {}
+        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt), **theirs}
 
     def _spelled(self, ids: Sequence[int], length: int) -> list[tuple[str, int]]:
         """Every token's own text, and where it starts in the prompt's."""
