@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -174,6 +175,32 @@ def test_a_processor_is_named_as_sglangs_clients_do(named: Server, reference: st
     assert wrong["param"] == "custom_params"
     unknown = named.post("/v1/completions", {**body, "custom_logit_processor": "forced_tokens"}).json()["error"]
     assert unknown["param"] == "custom_logit_processor"
+
+
+NAIVE = """{% for m in messages %}{{ m.role + ': ' + m.content.strip() }}{{ m.name.upper() if m.name }}
+{% endfor %}{% for t in tools or [] %}{{ t.function.parameters.properties.items() | list }}{% endfor %}{{ 1 // one }}"""
+
+
+@pytest.mark.slow
+def test_a_conversation_that_the_models_template_fails_at_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(NAIVE)
+    good = {"messages": USER, "max_tokens": 2, "chat_template_kwargs": {"one": 1}}
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    with Server("tiny", "--chat-template", str(path)) as server:
+        for more in (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]},
+            {"messages": [{**USER[0], "name": 3}]},
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": 3}}}]},
+            {"chat_template_kwargs": {"one": 0}},
+            {"chat_template_kwargs": {}},
+        ):
+            answer = server.post("/v1/chat/completions", {**good, **more})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages"), answer.text
+            assert "chat template" in answer.json()["error"]["message"]
+        assert server.post("/v1/chat/completions", good).status_code == 200
+        assert "Traceback" not in server.log
 
 
 # Ends.
