@@ -71,8 +71,10 @@ OURS: dict[str, list[Any]] = {
     "skip_special_tokens": [False],
     "spaces_between_special_tokens": [False],
     "guided_decoding": [
-        GuidedDecodingParams(**{mode: value})
-        for mode, value in (("regex", "a+"), ("choice", ["a"]), ("grammar", "root ::= 'a'"), ("json_object", True))
+        GuidedDecodingParams(regex="a+"),
+        GuidedDecodingParams(choice=["a"]),
+        GuidedDecodingParams(grammar="root ::= 'a'"),
+        GuidedDecodingParams(json_object=True),
     ],
     "logits_processors": [[("thinking_budget", {"thinking_budget": 3, "think_start_id": 1, "think_end_id": 2})]],
     "epsilon_cutoff": [0.01],

@@ -10,6 +10,8 @@ from typing import Any
 
 import openai
 import pytest
+from openai.resources.chat.completions import Completions as ChatCompletions
+from openai.resources.completions import Completions
 from servers import Server, shared, slow_server
 from test_openai import USER, chat, complete, error, post, stream, stream_chat, tiny
 from test_openai_tools import TIME, WEATHER
@@ -23,8 +25,8 @@ OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"
 @pytest.mark.parametrize(
     ("create", "route"),
     [
-        (openai.resources.chat.completions.Completions.create, CHAT),
-        (openai.resources.completions.Completions.create, COMPLETIONS),
+        (ChatCompletions.create, CHAT),
+        (Completions.create, COMPLETIONS),
     ],
     ids=["chat", "completions"],
 )
@@ -112,6 +114,24 @@ def test_both_limits_of_tokens_may_be_given_where_they_agree() -> None:
     assert error("/v1/chat/completions", body)["param"] == "max_completion_tokens"
 
 
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"prompt": ["a"] * 129}, "prompt", None),
+        ({"prompt": ["a"] * 100, "n": 3}, "n", None),
+        ({"prompt": ["a", "b" * 9000]}, "prompt", "context_length_exceeded"),
+        ({"prompt_token_ids": [5] * 513}, "prompt_token_ids", "context_length_exceeded"),
+        ({"messages": [{"role": "user", "content": "b" * 9000}]}, "messages", "context_length_exceeded"),
+        ({"messages": USER, "max_tokens": 513}, "max_tokens", "context_length_exceeded"),
+        ({"messages": USER, "rid": "r" * 129}, "rid", None),
+        ({"messages": USER, "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", None),
+    ],
+)
+def test_a_limit_is_told_by_the_clients_field(body: dict[str, Any], param: str, code: str | None) -> None:
+    found = error("/v1/chat/completions" if "messages" in body else "/v1/completions", body)
+    assert (found["param"], found["code"]) == (param, code)
+
+
 # Shapes of what is asked for.
 
 
@@ -161,13 +181,9 @@ def named() -> Iterator[Server]:
 @pytest.mark.parametrize("reference", ["forced_token", '{"processor": "forced_token"}'])
 def test_a_processor_is_named_as_sglangs_clients_do(named: Server, reference: str) -> None:
     more = {"custom_logit_processor": reference, "custom_params": {"token_id": 300}}
-    client = openai.OpenAI(base_url=f"{named.url}/v1", api_key="null", max_retries=0)
-    reply = client.chat.completions.create(
-        model="tiny",
-        messages=USER,
-        max_tokens=3,
-        extra_body={**more, "return_token_ids": True},  # type: ignore[arg-type]
-    )
+    client: Any = openai.OpenAI(base_url=f"{named.url}/v1", api_key="null", max_retries=0)
+    extra = {**more, "return_token_ids": True}
+    reply = client.chat.completions.create(model="tiny", messages=USER, max_tokens=3, extra_body=extra)
     assert reply.choices[0].model_dump()["token_ids"] == [300] * 3
     body = {"prompt": "a", "max_tokens": 2, "return_token_ids": True, **more}
     assert named.post("/v1/completions", body).json()["choices"][0]["token_ids"] == [300] * 2

@@ -59,6 +59,7 @@ class Desk:
         all calls together. `stream` says that deltas will be read; without it only the end can be waited for.
         """
         check_counts(calls, self.options.limits)
+        check_limit(self.options.limits, "max_rid", len(rid or ""), "rid")
         self._check_room(len(calls))
         arrival = Arrival(tenant, frozenset({rid, *(call.rid for call in calls)}))
         requests = await self._prepared(calls, arrival)
@@ -198,7 +199,7 @@ def check_counts(calls: Sequence[Call], limits: Limits) -> None:
         check_limit(limits, "max_rid", len(call.rid or ""), "rid")
         check_lists(call.params, limits)
     total = sum(samples_of(call) for call in calls)
-    check_limit(limits, "max_samples", total, "prompts times n")
+    check_limit(limits, "max_samples", total, "n times the number of prompts")
 
 
 def check_lists(params: SamplingParams, limits: Limits) -> None:

@@ -34,7 +34,8 @@ _TYPES = {
 }
 _SUBJECT = re.compile(
     r"(?:number of )?([a-z_]\w*(?:\[\d+\]|\.\w+)*)"
-    r"(?: option| entries| strings| characters| token ids| images| audio)? (?:must|were refused) "
+    r"(?: option| entries| strings| characters| times the number of prompts| token ids| images| audio)?"
+    r" (?:must|were refused) "
 )
 _UNKNOWN = "the server failed; its log says more"
 

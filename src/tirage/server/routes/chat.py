@@ -31,7 +31,7 @@ from tirage.server.routes.openai_shapes import (
     usage,
 )
 from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
-from tirage.server.routes.thoughts import Marks, Reader, is_begun, marks_of
+from tirage.server.routes.thoughts import Marks, Reader, is_begun, mark_ids, marks_of
 from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece, Thought
 from tirage.server.routes.tools import Tools, form_of, read_tools
 from tirage.server.visit import Visit
@@ -110,12 +110,11 @@ def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> Sa
 
 def with_thinking_budget(params: SamplingParams, most: int, marks: Marks | None, desk: Desk) -> SamplingParams:
     """The parameters with a processor that ends the model's thoughts after so many tokens."""
-    raw = desk.llm.tokenizer.raw
-    begin, end = marks or REASONING_PARSERS["think"]
-    ids = [raw.token_to_id(mark) if hasattr(raw, "token_to_id") else None for mark in (begin, end)]
+    marks = marks or REASONING_PARSERS["think"]
+    ids = mark_ids(marks, desk.llm.tokenizer)
     if None in ids:
         raise DialectError(
-            f"reasoning_max_tokens must be left out for a model that has no tokens {begin} and {end}, got {most}",
+            f"reasoning_max_tokens must be left out for a model that has no tokens {' and '.join(marks)}, got {most}",
             "reasoning_max_tokens",
         )
     given = {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}

@@ -49,6 +49,10 @@ async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Req
         visit = await desk.admit(calls, stream=asked.own["stream"], **options)
     except (ParamsError, GrammarError) as error:
         raise spelled(error, asked, prompt) from error
+    except Refusal as refusal:
+        if refusal.param == "prompt":
+            refusal.param = prompt
+        raise
     check_room(visit, asked)
     return visit
 
@@ -86,7 +90,7 @@ def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Ref
         place = found + (f"[{place.partition('[')[2]}" if "[" in place else "")
     too_long = name == "prompt" and "must hold at most" in refusal.message
     code = "context_length_exceeded" if too_long else refusal.code
-    param = prompt if name == "prompt" else place or None
+    param = prompt if name in {"prompt", "prompts"} else place or None
     return Refusal(refusal.status, refusal.message, param=param, code=code)
 
 

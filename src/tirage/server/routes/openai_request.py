@@ -91,6 +91,7 @@ CHAT_FIELDS = table([
     Field("echo", only(False, because="/v1/completions has it"), False),
     Field("documents", only(because="write them into messages"), None),
     Field("separate_reasoning", Bool(), None, "thoughts go to reasoning_content, or stay in the content (SGLang)"),
+    Field("stream_reasoning", only(True, because="thoughts are told as they come"), True),
     Field("include_reasoning", Bool(), True, "the answer holds the thoughts that were told apart (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
 ])

@@ -64,7 +64,16 @@ class Reader:
 
         if not self.begun and not text(len(ids)).lstrip().startswith(begin):
             return 0
+        one = mark_ids(self.marks, self.tokenizer)[1]
+        if one in ids and end not in text(ids.index(one)):
+            return ids.index(one) + 1
         return min(len(ids), bisect_left(range(len(ids) + 1), True, key=lambda count: end in text(count)))
+
+
+def mark_ids(marks: Marks, tokenizer: Tokenizer) -> tuple[int | None, int | None]:
+    """The tokens that the marks are; None for one that takes several."""
+    find = getattr(tokenizer.raw, "token_to_id", lambda mark: None)
+    return find(marks[0]), find(marks[1])
 
 
 def is_begun(marks: Marks | None, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> bool:
