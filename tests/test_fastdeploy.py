@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import itertools
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastdeploy_examples import PROGRAMS
 from servers import Server, shared
 from small_llama import CONFIG, random_tensors, write_folder
 from tokenizers import AddedToken, decoders, pre_tokenizers
@@ -106,7 +108,7 @@ def test_a_documented_curl_command_is_answered(command: str, big: Server) -> Non
     assert isinstance(answer.json()["choices"][0]["message"]["content"], str)
 
 
-@pytest.mark.parametrize("program", PYTHON)
+@pytest.mark.parametrize("program", [*PYTHON, *PROGRAMS])
 def test_a_documented_program_prints_text_and_never_none(program: str, big: Server) -> None:
     moved = re.sub(r'port = "\d+"', f'port = "{big.port}"', program.replace('"0.0.0.0"', '"127.0.0.1"'))
     out = io.StringIO()
@@ -118,6 +120,7 @@ def test_a_documented_program_prints_text_and_never_none(program: str, big: Serv
 
 def test_there_are_examples() -> None:
     assert (len(CURL), len(PYTHON)) == (5, 4)
+    assert [ast.dump(ast.parse(ours)) for ours in PYTHON] == [ast.dump(ast.parse(theirs)) for theirs in PROGRAMS]
 
 
 # Defaults and methods.
