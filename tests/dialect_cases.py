@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,7 @@ CASES = {
         d.to_fastdeploy,
         {
             **_CHAT,
+            "response_format": [*_COMMON["response_format"], {"type": "structural_tag", **json.loads(TAG)}],
             "sampling_method": ["base_non_truncated", "air", "rejection"],
             "top_p": [0.5, 1.0, 0],
             "logits_processors_args": [

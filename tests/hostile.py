@@ -147,7 +147,7 @@ def with_value(route: str, field: str, value: Any) -> dict[str, Any]:
         if field in ("input_ids", "input_embeds"):
             del body["text"]
         if field == "prompt_token_ids":
-            del body["messages"]
+            del body["messages" if "messages" in body else "prompt"]
     return body
 
 

@@ -34,3 +34,18 @@ class FailingLogitProcessor(CustomLogitProcessor):
         if any(given.get("fail") for given in custom_param_list):
             raise RuntimeError("told to fail")
         return logits
+
+
+class ScriptLogitProcessor(CustomLogitProcessor):
+    """Forces the tokens of a script, one after another, and then lets the model go on."""
+
+    name: ClassVar[str | None] = "script"
+    arg_names: ClassVar[tuple[str, ...] | None] = ("ids",)
+
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
+        for row, given in enumerate(custom_param_list):
+            at = len(given["__req__"].output_ids)
+            if at < len(given["ids"]):
+                logits[row, :] = -float("inf")
+                logits[row, given["ids"][at]] = 0.0
+        return logits

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dialect_cases import CASES, Case
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tirage import GuidedDecodingParams, ParamsError, SamplingParams
@@ -61,13 +61,48 @@ OURS: dict[str, list[Any]] = {
     "truncate_prompt_tokens": [4],
     "close_grammar": [True],
     "allowed_token_ids": [[1]],
+    "presence_penalty": [0.5],
+    "stop_token_ids": [[3]],
+    "bad_words": [["a"]],
+    "bad_words_level": ["text"],
+    "prompt_logprobs": [2],
+    "logprob_token_ids": [[3]],
+    "detokenize": [False],
+    "skip_special_tokens": [False],
+    "spaces_between_special_tokens": [False],
+    "guided_decoding": [
+        GuidedDecodingParams(regex="a+"),
+        GuidedDecodingParams(choice=["a"]),
+        GuidedDecodingParams(grammar="root ::= 'a'"),
+        GuidedDecodingParams(json_object=True),
+    ],
+    "logits_processors": [[("thinking_budget", {"thinking_budget": 3, "think_start_id": 1, "think_end_id": 2})]],
+    "epsilon_cutoff": [0.01],
+    "eta_cutoff": [0.01],
+    "top_n_sigma": [1.5],
+    "top_h": [0.5],
+    "xtc_probability": [0.5],
+    "xtc_threshold": [0.2],
+    "xtc_protected_ids": [[3]],
+    "dry_base": [2.0],
+    "dry_allowed_length": [3],
+    "dry_last_n": [5],
+    "dry_sequence_breakers": [["a"]],
+    "dry_breaker_token_ids": [[3]],
+    "dynatemp_range": [0.2],
+    "dynatemp_exponent": [2.0],
 }
+ELSEWHERE = {"extra_args", "output_kind", "semantics"}
+"""Fields that go with a processor, with the way of delivery, and with whose meaning it is."""
 
 
 @st.composite
 def parameters(draw: st.DrawFn) -> SamplingParams:
     names = draw(st.lists(st.sampled_from(sorted(OURS)), unique=True, max_size=6))
-    return SamplingParams(**{name: draw(st.sampled_from(OURS[name])) for name in names})
+    try:
+        return SamplingParams(**{name: draw(st.sampled_from(OURS[name])) for name in names})
+    except ParamsError:
+        reject()
 
 
 # --- fields ------------------------------------------------------------------------------------------------------
@@ -141,6 +176,10 @@ def test_what_was_read_is_written_and_read_again(name: str, data: st.DataObject)
     assert again.semantics == params.semantics
     assert lost_fields(params, again) == []
     assert case.write(again) == plain == case.write(params)
+
+
+def test_every_field_of_ours_is_tried() -> None:
+    assert set(OURS) | ELSEWHERE == {name for name, spec in FIELDS.items() if spec.public}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -227,7 +266,7 @@ def test_each_engine_brings_its_defaults() -> None:
         ({"sampling_seed": 2**63}, "sampling_seed must be", "sampling_seed"),
         ({"regex": "a", "ebnf": "b"}, "ebnf must not be given together with regex", "ebnf"),
         ({"json_schema": {"type": "object"}}, "json_schema must be a JSON schema as a string", "json_schema"),
-        ({"logit_bias": {"a": 1}}, "logit_bias key 'a' must be a token id", "logit_bias key 'a'"),
+        ({"logit_bias": {"a": 1}}, "logit_bias key 'a' must be a token id", "logit_bias"),
         ({"custom_params": {"a": 1}}, "custom_params must go with custom_logit_processor", "custom_params"),
     ],
 )

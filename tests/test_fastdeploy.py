@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import itertools
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastdeploy_examples import PROGRAMS
 from servers import Server, shared
 from small_llama import CONFIG, random_tensors, write_folder
 from tokenizers import AddedToken, decoders, pre_tokenizers
@@ -106,7 +108,7 @@ def test_a_documented_curl_command_is_answered(command: str, big: Server) -> Non
     assert isinstance(answer.json()["choices"][0]["message"]["content"], str)
 
 
-@pytest.mark.parametrize("program", PYTHON)
+@pytest.mark.parametrize("program", [*PYTHON, *PROGRAMS])
 def test_a_documented_program_prints_text_and_never_none(program: str, big: Server) -> None:
     moved = re.sub(r'port = "\d+"', f'port = "{big.port}"', program.replace('"0.0.0.0"', '"127.0.0.1"'))
     out = io.StringIO()
@@ -118,6 +120,7 @@ def test_a_documented_program_prints_text_and_never_none(program: str, big: Serv
 
 def test_there_are_examples() -> None:
     assert (len(CURL), len(PYTHON)) == (5, 4)
+    assert [ast.dump(ast.parse(ours)) for ours in PYTHON] == [ast.dump(ast.parse(theirs)) for theirs in PROGRAMS]
 
 
 # Defaults and methods.
@@ -282,7 +285,7 @@ def test_only_one_constraint_is_taken() -> None:
 
 def test_thinking_and_templates_are_the_operators() -> None:
     assert text(enable_thinking=False) == text()
-    assert "chat_template_kwargs" in error({"enable_thinking": True})["message"]
+    assert error({"enable_thinking": True})["param"] == "enable_thinking"
     assert error({"chat_template": "{{ messages }}"})["param"] == "chat_template"
     assert error({"disable_chat_template": True})["param"] == "disable_chat_template"
     assert error({"reasoning_max_tokens": 5})["param"] == "reasoning_max_tokens"
@@ -299,10 +302,24 @@ def test_messages_have_fastdeploys_keys_where_a_method_is_chosen() -> None:
     found = post({"sampling_method": "base", "return_token_ids": True})["choices"][0]["message"]
     assert set(found) == {
         *("role", "content", "refusal"),
-        *("reasoning_content", "prompt_token_ids", "completion_token_ids"),
+        *("reasoning_content", "tool_calls", "prompt_token_ids", "completion_token_ids"),
     }
     assert len(found["completion_token_ids"]) == 8
     assert set(post({})["choices"][0]["message"]) == {"role", "content", "refusal"}
+
+
+def test_deltas_and_completions_have_fastdeploys_ids_where_a_method_is_chosen() -> None:
+    body = {"sampling_method": "base", "return_token_ids": True}
+    whole = post(body)["choices"][0]["message"]
+    answer = shared().post(
+        "/v1/chat/completions", {"messages": USER, "seed": 1, "max_tokens": 8, "stream": True, **body}
+    )
+    chunks = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line.startswith("data: {")]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert [i for delta in deltas for i in delta["completion_token_ids"] or []] == whole["completion_token_ids"]
+    choice = post({"prompt": "Once", **body}, "/v1/completions")["choices"][0]
+    assert choice["completion_token_ids"] == choice["token_ids"]
 
 
 def test_stream_options_need_a_stream() -> None:

@@ -101,7 +101,7 @@ def test_a_strict_function_goes_with_no_other_constraint() -> None:
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     assert ask(tools=[strict], max_tokens=4)["finish_reason"] == "length"
     both = {"messages": USER, "tools": [strict], "guided_regex": "a"}
-    assert error("/v1/chat/completions", both)["param"] == "tool_choice"
+    assert error("/v1/chat/completions", both)["param"] == "tools"
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,10 @@ def test_an_error_of_a_parameter_names_its_field() -> None:
     body = envelope(refusal)["error"]
     assert (refusal.status, body["param"], body["type"]) == (400, "top_p", "invalid_request_error")
     assert subject("stop[3] must be text") == "stop[3]"
+    assert subject("number of logit_bias entries must be at most 3") == "logit_bias"
+    assert subject("stop strings must be at most 32") == "stop"
+    assert subject("n times the number of prompts must be at most 9") == "n"
+    assert subject("messages were refused by the chat template: no") == "messages"
     assert subject("the queue is full") is None
 
 

@@ -181,15 +181,22 @@ def test_a_message_cannot_end_its_own_turn() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{% for %}", "chat template is not valid"),
-        ("{{ messages.__class__.__mro__ }}", "chat template failed: SecurityError"),
-        ("{{ 1 / 0 }}", "chat template failed: ZeroDivisionError"),
-        ("{{ messages.append(1) }}", "chat template failed: SecurityError"),
+        ("{{ messages.__class__.__mro__ }}", "it failed with SecurityError"),
+        ("{{ 1 / 0 }}", "it failed with ZeroDivisionError"),
+        ("{{ messages.append(1) }}", "it failed with SecurityError"),
+        ("{{ messages[0].content + messages[0].name }}", "it failed with UndefinedError: .* has no attribute 'name'"),
+        ("{{ messages[7].content.strip() }}", "it failed with UndefinedError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "it failed with RecursionError"),
     ],
 )
-def test_a_bad_template_is_a_model_error(source: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+def test_what_a_template_fails_at_is_the_fault_of_the_conversation(source: str, message: str) -> None:
+    with pytest.raises(ParamsError, match=f"^messages must be such that the chat template can show them, {message}"):
         templated(source).render(HELLO)
+
+
+def test_a_template_that_is_no_jinja_is_a_model_error() -> None:
+    with pytest.raises(ModelError, match="chat template is not valid"):
+        templated("{% for %}")
 
 
 def test_a_template_may_refuse_a_conversation() -> None:

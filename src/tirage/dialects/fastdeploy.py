@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tirage.dialects.constraints import constraint
-from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT, TOP_P, few_stops, top_p_zero
+from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT_WITH_TAGS, TOP_P, few_stops, top_p_zero
 from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, listed, same
 from tirage.dialects.vllm import GUIDED
 from tirage.params import SamplingParams
@@ -173,7 +173,11 @@ FASTDEPLOY = join(
     Dialect.of(
         "FastDeploy",
         "fastdeploy-base",
-        [same("max_tokens", default=None), same("prompt_logprobs"), replace(RESPONSE_FORMAT, out_of=_json_object)],
+        [
+            same("max_tokens", default=None),
+            same("prompt_logprobs"),
+            replace(RESPONSE_FORMAT_WITH_TAGS, out_of=_json_object),
+        ],
     ),
     OPENAI.without("max_completion_tokens"),
 )

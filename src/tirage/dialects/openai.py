@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from tirage.dialects.constraints import schema_mapping
@@ -55,23 +57,48 @@ def few_stops(most: int) -> Entry:
     return replace(same("stop", default=None, read=lambda value: value or ()), out_of=write)
 
 
-def _response_format(value: Any) -> Any:
-    rule = 'an object such as {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
-    if not isinstance(value, Mapping) or value.get("type") not in {"text", "json_object", "json_schema"}:
-        raise BrokenRuleError(rule, value)
-    allowed = {"type", "json_schema"} if value["type"] == "json_schema" else {"type"}
-    for name in value:
-        if name not in allowed:
-            raise BrokenRuleError(f"an object of {' and '.join(sorted(allowed))}", value, f".{shown(name)}")
-    if value["type"] != "json_schema":
-        return value
-    inner = value.get("json_schema")
-    if not isinstance(inner, Mapping) or not isinstance(inner.get("schema", {}), Mapping):
-        raise BrokenRuleError("an object with name and schema", inner, ".json_schema")
-    for name in inner:
-        if name not in {"name", "description", "schema", "strict"}:
-            raise BrokenRuleError("one of name, description, schema, strict", name, ".json_schema")
-    return value
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": (),
+    "json_schema": ("json_schema",),
+}
+_WITH_TAGS = {**_FORMATS, "structural_tag": ("structures", "triggers", "format")}
+_SCHEMA_KEYS: Mapping[str, tuple[type, str]] = {
+    "name": (str, "a text"),
+    "description": (str, "a text"),
+    "schema": (Mapping, "a JSON schema"),
+    "strict": (bool, "a bool"),
+}
+
+
+def _response_format(formats: Mapping[str, tuple[str, ...]], value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str) or kind not in formats:
+        raise BrokenRuleError(
+            'an object such as {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}', value
+        )
+    given = {name: inner for name, inner in value.items() if inner is not None}
+    known = ("type", *formats[kind])
+    for name in given:
+        if name not in known:
+            raise BrokenRuleError(f"an object of {' and '.join(known)}, as its type is {kind}", value)
+    return {**given, "json_schema": _json_schema(value.get("json_schema"))} if kind == "json_schema" else given
+
+
+def _format_rule(formats: Mapping[str, tuple[str, ...]]) -> Custom:
+    return Custom("an object with a type", partial(_response_format, formats), lambda value: value, lambda plain: plain)
+
+
+def _json_schema(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BrokenRuleError("an object with name and schema", value, ".json_schema")
+    for name, inner in value.items():
+        if name not in _SCHEMA_KEYS:
+            raise BrokenRuleError(f"an object of {', '.join(_SCHEMA_KEYS)}", value, ".json_schema")
+        kind, rule = _SCHEMA_KEYS[name]
+        if inner is not None and not isinstance(inner, kind):
+            raise BrokenRuleError(rule, inner, f".json_schema.{name}")
+    return {name: inner for name, inner in value.items() if inner is not None}
 
 
 def _read_format(value: Any) -> Fields:
@@ -81,6 +108,8 @@ def _read_format(value: Any) -> Fields:
         return {"guided_decoding": None}
     if value["type"] == "json_object":
         return {"guided_decoding": GuidedDecodingParams(json_object=True)}
+    if value["type"] == "structural_tag":
+        return {"guided_decoding": GuidedDecodingParams(structural_tag=json.dumps(value, ensure_ascii=False))}
     return {"guided_decoding": GuidedDecodingParams(json=value["json_schema"].get("schema", {}))}
 
 
@@ -96,13 +125,19 @@ def _write_format(params: SamplingParams) -> Any:
 
 RESPONSE_FORMAT = Entry(
     name="response_format",
-    rule=Custom("an object with a type", _response_format, lambda value: value, lambda plain: plain),
+    rule=_format_rule(_FORMATS),
     default=None,
     into=_read_format,
     out_of=_write_format,
     ours=("guided_decoding", "json"),
     meaning="text, any JSON object, or JSON of a schema",
 )
+RESPONSE_FORMAT_WITH_TAGS = replace(
+    RESPONSE_FORMAT,
+    rule=_format_rule(_WITH_TAGS),
+    meaning="text, any JSON object, JSON of a schema, or text with tags that hold such JSON",
+)
+"""As vLLM and FastDeploy have it."""
 
 
 def _logprobs(value: Any) -> Any:
@@ -111,7 +146,7 @@ def _logprobs(value: Any) -> Any:
 
 def _chat_logprobs(given: Mapping[str, Any], ours: Fields) -> Fields:
     asked, top = given.get("logprobs"), given.get("top_logprobs")
-    if top is not None and asked is not True:
+    if top and asked is not True:
         raise DialectError(
             f"top_logprobs must go with logprobs=true, got {top} and {shown(asked)}; set logprobs", "top_logprobs"
         )

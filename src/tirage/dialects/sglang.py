@@ -151,7 +151,7 @@ def from_sglang(data: Mapping[str, Any], *, custom_logit_processor: str | None =
 def with_processor(
     params: SamplingParams, reference: str | None, custom_params: Mapping[str, Any] | None, where: str = ""
 ) -> SamplingParams:
-    """The parameters with the processor that a request refers to, and its arguments."""
+    """The parameters with, as their last processor, the one that a request refers to, and its arguments."""
     if reference is None:
         if custom_params:
             raise DialectError(
@@ -161,7 +161,8 @@ def with_processor(
         return params
     name, fixed = read_reference(reference)
     try:
-        return params.replace(logits_processors=((name, {**fixed, **(custom_params or {})}),))
+        named = (name, {**fixed, **(custom_params or {})})
+        return params.replace(logits_processors=(*params.logits_processors, named))
     except ParamsError as error:
         raise DialectError(f"custom_params: {error}", f"{where}custom_params") from None
 

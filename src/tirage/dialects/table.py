@@ -65,7 +65,8 @@ class Entry:
             return self.rule.check(self.rule.load(value))
         except BrokenRuleError as broken:
             message = f"{self.name}{broken.where} must be {broken.rule}, got {shown(broken.value)}"
-            raise DialectError(f"{message}; {self._remedy()}", f"{where}{self.name}{broken.where}") from None
+            place = broken.where if broken.where.startswith(("[", ".")) else ""
+            raise DialectError(f"{message}; {self._remedy()}", f"{where}{self.name}{place}") from None
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the field's values."""

@@ -15,13 +15,14 @@ from tirage.params import BeamSearchParams, SamplingParams
 class Call:
     """One prompt of a request, as the route understood it: either `prompt` or `messages`.
 
-    `messages` are for the chat template, with their images and sounds loaded already; `template_args` hold `tools`
-    and the names a template may look at, `adapter` a LoRA adapter's name. `params` are complete. `rid` is the
+    `messages` are for the chat template, with their images and sounds loaded already; as are `tools` and the
+    variables in `template_args`. `adapter` is a LoRA adapter's name. `params` are complete. `rid` is the
     client's name for the call.
     """
 
     prompt: Prompt | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
     template_args: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     adapter: str | None = None
     params: SamplingParams

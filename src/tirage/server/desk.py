@@ -59,6 +59,7 @@ class Desk:
         all calls together. `stream` says that deltas will be read; without it only the end can be waited for.
         """
         check_counts(calls, self.options.limits)
+        check_limit(self.options.limits, "max_rid", len(rid or ""), "rid")
         self._check_room(len(calls))
         arrival = Arrival(tenant, frozenset({rid, *(call.rid for call in calls)}))
         requests = await self._prepared(calls, arrival)
@@ -168,11 +169,8 @@ def aborted(caller: client.Client) -> Refusal:
 def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
     if call.messages is not None:
-        given = dict(call.template_args)
-        tools = given.pop("tools", None)
-        return llm.chat_request(
-            call.messages, call.params, salt=tenant, adapter=call.adapter, tools=tools, arguments=given
-        )
+        more = {"tools": call.tools, "arguments": call.template_args}
+        return llm.chat_request(call.messages, call.params, salt=tenant, adapter=call.adapter, **more)
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
     prompt = dataclasses.replace(call.prompt, salt=tenant)
@@ -201,7 +199,7 @@ def check_counts(calls: Sequence[Call], limits: Limits) -> None:
         check_limit(limits, "max_rid", len(call.rid or ""), "rid")
         check_lists(call.params, limits)
     total = sum(samples_of(call) for call in calls)
-    check_limit(limits, "max_samples", total, "prompts times n")
+    check_limit(limits, "max_samples", total, "n times the number of prompts")
 
 
 def check_lists(params: SamplingParams, limits: Limits) -> None:
@@ -237,7 +235,7 @@ def longest_text(llm: LLM, limits: Limits) -> int:
 def check_length(call: Call, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
     most = longest_text(llm, limits)
-    length = characters([call.messages, call.template_args] if call.prompt is None else call.prompt.text)
+    length = characters([call.messages, call.tools, call.template_args] if call.prompt is None else call.prompt.text)
     # A prompt that will be truncated is tokenised as a whole all the same.
     if length > most:
         raise errors.Refusal(

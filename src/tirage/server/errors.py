@@ -32,6 +32,11 @@ _TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
+_SUBJECT = re.compile(
+    r"(?:number of )?([a-z_]\w*(?:\[\d+\]|\.\w+)*)"
+    r"(?: option| entries| strings| characters| times the number of prompts| token ids| images| audio)?"
+    r" (?:must|were refused) "
+)
 _UNKNOWN = "the server failed; its log says more"
 
 
@@ -99,6 +104,13 @@ def of_stop(stop: Stop | None) -> Refusal:
     return Refusal(500, _UNKNOWN, code=kind)
 
 
+def late() -> Refusal:
+    """The refusal of a request whose time is over."""
+    return Refusal(
+        504, "the request took too long; the operator can raise the limit with --request-timeout", code="timeout"
+    )
+
+
 def http_message(error: HTTPException) -> str:
     """What a refusal of the framework's says, with what would mend it."""
     phrase = HTTPStatus(error.status_code).phrase.lower()
@@ -108,7 +120,7 @@ def http_message(error: HTTPException) -> str:
 
 def subject(message: str) -> str | None:
     """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
-    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*)(?: option| token ids| images| audio)? must ", message)
+    found = _SUBJECT.match(message)
     return found[1] if found else None
 
 

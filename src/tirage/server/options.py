@@ -15,6 +15,13 @@ from tirage.errors import ParamsError, nearest
 
 SAMPLING_METHODS = ("base", "base_non_truncated", "air", "rejection")
 """FastDeploy's sampling classes; the environment variable FD_SAMPLING_CLASS names the server's default."""
+_THINK = ("<think>", "</think>")
+REASONING_PARSERS: Mapping[str, tuple[str, str]] = types.MappingProxyType({
+    **dict.fromkeys(("think", "deepseek-r1", "deepseek_r1", "qwen3", "glm45"), _THINK),
+    "kimi": ("◁think▷", "◁/think▷"),
+    "mistral": ("[THINK]", "[/THINK]"),
+})
+"""The marks around a model's thoughts, by the names that SGLang and vLLM have for them."""
 MIB = 1 << 20
 
 
@@ -141,6 +148,9 @@ class Options:
     grammar_backend: str = option("auto", "compiler of constraints", choices=("auto", "llguidance", "xgrammar"))
     sampling_method: str | None = option(
         None, "FastDeploy's sampling method as default of the OpenAI routes", choices=SAMPLING_METHODS
+    )
+    reasoning_parser: str | None = option(
+        None, "marks of the thoughts that chats return as reasoning_content", choices=tuple(REASONING_PARSERS)
     )
     logits_processor: tuple[str, ...] = option(
         (), "a logits processor by the name that requests give", metavar="NAME=MODULE:OBJECT"

@@ -6,10 +6,14 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
+from tirage.dialects import DialectError
+from tirage.dialects.sglang import with_processor
 from tirage.errors import ParamsError, TirageError
+from tirage.params import SamplingParams
 from tirage.processors import processor_names, register_processor
 from tirage.server.options import Options
 
@@ -83,3 +87,20 @@ def pair(text: str, flag: str, shape: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise ParamsError(f"{flag} must be {shape}, got {text!r}")
     return name, value
+
+
+def with_named(
+    params: SamplingParams,
+    reference: str | None,
+    arguments: Mapping[str, Any] | None,
+    options: Options,
+    where: str = "",
+) -> SamplingParams:
+    """The parameters with the processor that a request names; DialectError where the operator lets none be named."""
+    if reference is not None and not options.enable_custom_logit_processor:
+        raise DialectError(
+            "custom_logit_processor must be left out, for this server was started without "
+            "--enable-custom-logit-processor; ask the operator for it",
+            "custom_logit_processor",
+        )
+    return with_processor(params, reference, arguments, where)

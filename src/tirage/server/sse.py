@@ -13,7 +13,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tirage.engine import Completion, Delta
 from tirage.server import errors
-from tirage.server.errors import Refusal
 from tirage.server.visit import Visit
 
 _log = logging.getLogger("tirage.server")
@@ -148,7 +147,7 @@ class Answer(Response):
 
     async def _send(self, completions: Sequence[Completion], scope: Scope, receive: Receive, send: Send) -> None:
         if self._visit.reason == "timeout":
-            raise Refusal(504, "the request took too long; the operator can raise the limit with --request-timeout")
+            raise errors.late()
         long = sum(one.usage.total_tokens for one in completions) > _LONG
         body = await asyncio.to_thread(self._body, completions) if long else self._body(completions)
         response = Response(body, headers=dict(self.headers), media_type=self.media_type)

@@ -42,7 +42,15 @@ class ChatTemplate:
     @property
     def takes_tools(self) -> bool:
         """Whether the template shows tools by itself; others get them described in the system message."""
-        return self._template is not None and "tools" in self._template.variables
+        return "tools" in self._variables
+
+    def takes(self, name: str, value: Any) -> bool:
+        """Whether the template heeds a variable; one that knows no thinking keeps it off, as asked."""
+        return name in self._variables or (name in {"enable_thinking", "thinking"} and value is False)
+
+    @property
+    def _variables(self) -> frozenset[str]:
+        return frozenset() if self._template is None else self._template.variables
 
     def render(
         self,
@@ -119,16 +127,14 @@ class ChatTemplate:
         return {**message, "role": "system"} if renamed else message
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        variables = frozenset[str]() if self._template is None else self._template.variables
         for name, value in arguments.items():
             if name in RESERVED:
                 raise ParamsError(f"chat_template_kwargs must not set {name!r}; only the server may")
-            # A template without thinking keeps it off, as asked.
-            if name not in variables and not (name in {"enable_thinking", "thinking"} and value is False):
+            if not self.takes(name, value):
                 raise ParamsError(
                     f"chat_template_kwargs must name variables of the model's chat template, got {str(name)[:64]!r}"
                 )
-        return {name: value for name, value in arguments.items() if name in variables}
+        return {name: value for name, value in arguments.items() if name in self._variables}
 
     def _render(self, given: Mapping[str, Any], add_generation_prompt: bool) -> str:
         if self._template is None:

@@ -13,6 +13,8 @@ from tirage.text.tokenizer import check_unicode
 Message = Mapping[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 MOST_TOOLS = 128
+OTHER_OUTPUTS = ("function_call", "audio")
+"""What OpenAI's earlier answers may hold and nothing here can read again; `tool_calls` has replaced the former."""
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -35,6 +37,9 @@ def check_message(message: Any, path: str) -> dict[str, Any]:
     role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(role, str):
         raise ParamsError(f"{path} must have a text 'role', got {message!r:.80}")
+    for name in OTHER_OUTPUTS:
+        if message.get(name) is not None:
+            raise ParamsError(f"{path}.{name} must be left out, no template shows it, got {message[name]!r:.80}")
     for text in strings(message):
         check_unicode(text)
     ready = {**message, "content": check_content(message, path)}

@@ -75,7 +75,7 @@ class Template:
         """Names that the template reads and does not set itself."""
 
     def render(self, **given: Any) -> str:
-        """The text; ParamsError when the template refuses or its limits are reached, ModelError when it fails."""
+        """The text; ParamsError when the template refuses or fails, or its limits are reached."""
         self._sandbox.start()
         parts: list[str] = []
         size = 0
@@ -88,8 +88,11 @@ class Template:
                 parts.append(part)
         except ParamsError:
             raise
-        except Exception as error:  # a template may fail in any way that Python can
-            raise ModelError(f"the chat template failed: {type(error).__name__}: {error}") from error
+        except Exception as error:  # a template may fail in any way that Python can, mostly at a missing piece
+            raise ParamsError(
+                f"messages must be such that the chat template can show them, it failed with {type(error).__name__}: "
+                f"{error}; change them, their tools or the template"
+            ) from error
         return "".join(parts)
 
 

@@ -17,6 +17,7 @@ from tirage.server.asking import desk_of, is_lenient, media_of, read_json
 from tirage.server.call import Call
 from tirage.server.desk import Desk
 from tirage.server.media import load_messages
+from tirage.server.options import REASONING_PARSERS
 from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, new_head
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
@@ -30,9 +31,10 @@ from tirage.server.routes.openai_shapes import (
     usage,
 )
 from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
-from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece
+from tirage.server.routes.thoughts import Marks, Reader, is_begun, mark_ids, marks_of
+from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece, Thought
 from tirage.server.routes.tools import Tools, form_of, read_tools
-from tirage.server.visit import Ticket, Visit
+from tirage.server.visit import Visit
 
 router = APIRouter(tags=["openai"])
 
@@ -47,30 +49,46 @@ async def chat(request: Request) -> Response:
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
     )
     messages = None if own["messages"] is None else await load_messages(media_of(request), own["messages"])
-    call = call_of(asked, messages, tools, desk)
+    marks = marks_of(own, desk.options)
+    call = call_of(asked, messages, tools, marks, desk)
     prompt = "messages" if messages is not None else "prompt_token_ids"
     visit = await admitted([call], asked, desk, request, prompt=prompt)
+    reader = reader_of(asked, visit, tools, marks, desk)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
-        return sse.Stream(visit, ChatSpeaker(head, asked, visit.tickets, tools), headers=headers)
-    return sse.Answer(visit, lambda results: answer(results[0], head, asked, visit, tools), headers=headers)
+        return sse.Stream(visit, ChatSpeaker(head, asked, visit, reader), headers=headers)
+    return sse.Answer(visit, lambda results: answer(results[0], head, asked, visit, reader), headers=headers)
 
 
-def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, desk: Desk) -> Call:
+def reader_of(asked: Asked, visit: Visit, tools: Tools, marks: Marks | None, desk: Desk) -> Reader:
+    """How the messages of an answer are read."""
+    [ticket] = visit.tickets
+    guided = ticket.call.params.guided_decoding
+    # What must be JSON from its first letter on is no thought, whatever the prompt has begun.
+    is_free = guided is None or guided.structural_tag is not None
+    begun = is_free and is_begun(marks, ticket.request.prompt_ids, desk.llm.tokenizer)
+    shown = asked.own["include_reasoning"]
+    return Reader(tools=tools, marks=marks, begun=begun, shown=shown, tokenizer=desk.llm.tokenizer)
+
+
+def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: Marks | None, desk: Desk) -> Call:
     """The call of a chat; DialectError for fields that contradict each other."""
     own = asked.own
-    params, adapter = params_of(asked, tools, desk), adapter_of(asked, desk)
+    params, adapter = params_of(asked, tools, marks, desk), adapter_of(asked, desk)
     if own["prompt_token_ids"] is not None:
         if messages:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
+        for name in ("enable_thinking", "reasoning_effort", "chat_template_kwargs"):
+            if own[name]:
+                raise DialectError(f"{name} must go with messages, got prompt_token_ids; leave it out", name)
         return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
     if messages is None:
         raise DialectError("messages must be given, got none", "messages")
-    arguments = template_args(asked, tools)
-    return Call(messages=messages, template_args=arguments, params=params, adapter=adapter)
+    arguments = template_args(asked, desk)
+    return Call(messages=messages, tools=tools.shown, template_args=arguments, params=params, adapter=adapter)
 
 
-def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:
+def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> SamplingParams:
     """The sampling parameters with the constraint of the tools."""
     stream = asked.own["stream"]
     params = asked.params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
@@ -79,61 +97,75 @@ def params_of(asked: Asked, tools: Tools, desk: Desk) -> SamplingParams:
     constraint = tools.constraint()
     if constraint is not None:
         if params.guided_decoding is not None:
-            raise DialectError(
-                "tool_choice must not force a call under another constraint, got both; leave one out", "tool_choice"
-            )
+            name, rule = ("tools", "be strict") if tools.mode == "auto" else ("tool_choice", "force a call")
+            raise DialectError(f"{name} must not {rule} under another constraint, got both; leave one out", name)
         params = params.replace(guided_decoding=constraint)
     if asked.own["reasoning_max_tokens"] is not None:
-        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], desk)
-    if tools.mark in desk.llm.tokenizer.special_spellings:
-        # The mark of a call is a special token of this model; left out of the text, the call could not be told.
+        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], marks, desk)
+    if desk.llm.tokenizer.special_spellings & {tools.mark, *(marks or ())}:
+        # A mark is a special token of this model; left out of the text, calls and thoughts could not be told.
         params = params.replace(skip_special_tokens=False)
     return params
 
 
-def with_thinking_budget(params: SamplingParams, most: int, desk: Desk) -> SamplingParams:
+def with_thinking_budget(params: SamplingParams, most: int, marks: Marks | None, desk: Desk) -> SamplingParams:
     """The parameters with a processor that ends the model's thoughts after so many tokens."""
-    raw = desk.llm.tokenizer.raw
-    ids = [raw.token_to_id(mark) if hasattr(raw, "token_to_id") else None for mark in ("<think>", "</think>")]
+    marks = marks or REASONING_PARSERS["think"]
+    ids = mark_ids(marks, desk.llm.tokenizer)
     if None in ids:
         raise DialectError(
-            "reasoning_max_tokens must be left out for a model that has no tokens <think> and </think>",
+            f"reasoning_max_tokens must be left out for a model that has no tokens {' and '.join(marks)}, got {most}",
             "reasoning_max_tokens",
         )
     given = {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}
     return params.replace(logits_processors=(*params.logits_processors, ("thinking_budget", given)))
 
 
-def template_args(asked: Asked, tools: Tools) -> dict[str, Any]:
-    """The tools and the variables for the chat template."""
+def template_args(asked: Asked, desk: Desk) -> dict[str, Any]:
+    """The variables for the chat template; DialectError for a field that it does not heed."""
     own = asked.own
     named = {name: own[name] for name in ("enable_thinking", "reasoning_effort") if own[name] is not None}
-    given = {**(own["chat_template_kwargs"] or {}), **named}
-    return given if tools.shown is None else {**given, "tools": tools.shown}
+    for name, value in named.items():
+        if not desk.llm.chat_template.takes(name, value):
+            raise DialectError(
+                f"{name} must be left out for a model whose chat template has no such variable, got {value!r:.40}", name
+            )
+    return {**(own["chat_template_kwargs"] or {}), **named}
 
 
-def answer(result: Completion, head: Head, asked: Asked, visit: Visit, tools: Tools) -> dict[str, Any]:
+def answer(result: Completion, head: Head, asked: Asked, visit: Visit, reader: Reader) -> dict[str, Any]:
     """The answer as one object."""
     raise_failed([result])
     choices = [
-        {"index": index, **choice_of(sample, result, asked, tools)} for index, sample in enumerate(result.samples)
+        {"index": index, **choice_of(sample, result, asked, reader)} for index, sample in enumerate(result.samples)
     ]
     more = extras_of(asked, visit.tickets)
     if asked.params.prompt_logprobs is not None:
         more = {**more, "prompt_logprobs": prompt_logprobs(result.prompt_logprobs)}
     if asked.own["return_token_ids"]:
         more = {**more, "prompt_token_ids": list(result.prompt_token_ids)}
-    return head.of("chat.completion", choices, usage=usage([result]), **more)
+    return head.of("chat.completion", choices, usage=chat_usage(result, reader), **more)
 
 
-def choice_of(sample: Sample, result: Completion, asked: Asked, tools: Tools) -> dict[str, Any]:
-    """One choice: the message, with the calls that it makes."""
-    parser = tools.parser()
+def chat_usage(result: Completion, reader: Reader) -> dict[str, Any]:
+    """Tokens of an answer; those of thoughts are told apart where the thoughts are."""
+    found = usage([result])
+    if reader.marks is None:
+        return found
+    thoughts = sum(reader.count(sample.token_ids) for sample in result.samples)
+    return {**found, "completion_tokens_details": {"reasoning_tokens": thoughts}}
+
+
+def choice_of(sample: Sample, result: Completion, asked: Asked, reader: Reader) -> dict[str, Any]:
+    """One choice: the message, with its thoughts and the calls that it makes."""
+    parser = reader.parser()
     pieces = [*parser.feed(sample.text), *parser.finish()]
     content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
     calls = [tool_call(piece) for piece in pieces if isinstance(piece, Begun)]
     message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None}
-    message |= {"refusal": None, **({"tool_calls": calls} if calls else {}), **fastdeploy_fields(sample, result, asked)}
+    message |= {"refusal": None, **fastdeploy_fields(sample, result, asked), **({"tool_calls": calls} if calls else {})}
+    if reader.marks is not None and reader.shown:
+        message["reasoning_content"] = "".join(piece.text for piece in pieces if isinstance(piece, Thought)) or None
     entries = None
     if sample.logprobs is not None:
         shown = text_entries(sample, included=asked.params.include_stop_str_in_output)
@@ -153,6 +185,7 @@ def fastdeploy_fields(sample: Sample, result: Completion, asked: Asked) -> dict[
     wanted = asked.own["return_token_ids"]
     return {
         "reasoning_content": None,
+        "tool_calls": None,
         "prompt_token_ids": list(result.prompt_token_ids) if wanted else None,
         "completion_token_ids": list(sample.token_ids) if wanted else None,
     }
@@ -173,20 +206,24 @@ class ChatSpeaker(ChunkSpeaker):
 
     kind = "chat.completion.chunk"
 
-    def __init__(self, head: Head, asked: Asked, tickets: Sequence[Ticket], tools: Tools) -> None:
-        super().__init__(head, asked, tickets)
-        self._parsers: dict[int, Parser] = {choice.index: tools.parser() for choice in self._choices.values()}
+    def __init__(self, head: Head, asked: Asked, visit: Visit, reader: Reader) -> None:
+        super().__init__(head, asked, visit)
+        self._parsers: dict[int, Parser] = {choice.index: reader.parser() for choice in self._choices.values()}
         self._called: set[int] = set()
-        self._tools = tools
+        self._reader = reader
         self._molds: dict[int, Mold] = {}
-        self._reasoning = {"reasoning_content": None} if asked.fastdeploy else {}
+        names = ("reasoning_content", "prompt_token_ids", "completion_token_ids") if asked.fastdeploy else ()
+        self._nothing: dict[str, Any] = dict.fromkeys(names)
 
     def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
-        return [self._choice({"role": "assistant", "content": ""})]
+        delta: dict[str, Any] = {"role": "assistant", "content": ""}
+        if self._asked.fastdeploy and self._asked.own["return_token_ids"]:
+            delta["prompt_token_ids"] = list(choice.ticket.request.prompt_ids)
+        return [self._choice(delta)]
 
     def plain(self, choice: Choice, text: str) -> sse.Event | None:
         own = self._asked.own
-        if self._tools.mode != "none" or not text or own["return_token_ids"]:
+        if not self._reader.is_plain or not text or own["return_token_ids"]:
             return None
         if self._asked.stream_options["continuous_usage_stats"]:
             return None
@@ -198,7 +235,7 @@ class ChatSpeaker(ChunkSpeaker):
         self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
     ) -> Iterable[dict[str, Any]]:
         pieces = self._parsers[choice.index].feed(text)
-        deltas = [self._delta(choice, piece) for piece in pieces]
+        deltas = [delta for piece in pieces for delta in self._deltas(choice, piece)]
         wants_ids = self._asked.own["return_token_ids"]
         if not deltas and (entries or (wants_ids and ids)):
             deltas = [{"content": ""}]
@@ -207,24 +244,32 @@ class ChatSpeaker(ChunkSpeaker):
             found[0]["logprobs"] = chat_logprobs(bare_start(entries, choice.length), top=self._asked.params.logprobs)
         if found and wants_ids:
             found[0]["token_ids"] = list(ids)
+            if self._asked.fastdeploy:
+                found[0]["delta"]["completion_token_ids"] = list(ids)
         return found
 
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
         for piece in self._parsers[choice.index].finish():
-            yield self._choice(self._delta(choice, piece))
+            yield from map(self._choice, self._deltas(choice, piece))
         reason = finish_reason(delta.finish_reason, called=choice.index in self._called)
         yield {**self._choice({"content": ""}), "finish_reason": reason}
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"delta": {**delta, **self._reasoning}, "logprobs": None, "finish_reason": None}
+        return {"delta": {**self._nothing, **delta}, "logprobs": None, "finish_reason": None}
 
-    def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        return chat_usage(completions[0], self._reader)
+
+    def _deltas(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
         """What changes in the message."""
         match piece:
             case Content(text):
-                return {"content": text}
+                yield {"content": text}
+            case Thought(text):
+                if self._reader.shown:
+                    yield {"content": "", "reasoning_content": text}
             case Begun():
                 self._called.add(choice.index)
-                return {"content": "", "tool_calls": [{"index": piece.index, **tool_call(piece)}]}
+                yield {"content": "", "tool_calls": [{"index": piece.index, **tool_call(piece)}]}
             case Continued(index, arguments):
-                return {"content": "", "tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
+                yield {"content": "", "tool_calls": [{"index": index, "function": {"arguments": arguments}}]}

@@ -30,24 +30,25 @@ from tirage.server.routes.openai_shapes import (
     usage,
 )
 from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
-from tirage.server.visit import Ticket
+from tirage.server.visit import Ticket, Visit
 from tirage.text import Tokenizer, open_detokenizer
 
 router = APIRouter(tags=["openai"])
 KIND = "text_completion"
 
 
-@router.post("/v1/completions", openapi_extra=body_schema(COMPLETIONS.fields, COMPLETIONS.openai, ["prompt"]))
+@router.post("/v1/completions", openapi_extra=body_schema(COMPLETIONS.fields, COMPLETIONS.openai))
 async def completions(request: Request) -> Response:
     """Completions of one or more prompts, as JSON or as a stream."""
     desk, body = desk_of(request), await read_json(request)
     asked = read_request(COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
     calls = calls_of(asked, desk)
-    visit = await admitted(calls, asked, desk, request, prompt="prompt")
+    source = "prompt" if asked.own["prompt_token_ids"] is None else "prompt_token_ids"
+    visit = await admitted(calls, asked, desk, request, prompt=source)
     head, headers = new_head("cmpl", visit, desk), headers_of(asked)
     texts = Texts(asked, desk.llm.tokenizer)
     if asked.own["stream"]:
-        return sse.Stream(visit, CompletionSpeaker(head, asked, visit.tickets, texts), headers=headers)
+        return sse.Stream(visit, CompletionSpeaker(head, asked, visit, texts), headers=headers)
 
     def answer(results: Sequence[Completion]) -> dict[str, Any]:
         raise_failed(results)
@@ -69,22 +70,30 @@ def calls_of(asked: Asked, desk: Desk) -> list[Call]:
         params = params.replace(prompt_logprobs=params.logprobs)
     params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
     adapter = adapter_of(asked, desk)
-    return [
-        Call(prompt=Prompt(adapter=adapter, **prompt), params=params, echo=echo)
-        for prompt in read_prompts(asked.own["prompt"])
-    ]
+    return [Call(prompt=Prompt(adapter=adapter, **prompt), params=params, echo=echo) for prompt in prompts_of(asked)]
 
 
-def read_prompts(prompt: Any) -> list[dict[str, Any]]:
-    """The prompts of the field: a text, ids, or a list of either, as arguments of Prompt."""
+def prompts_of(asked: Asked) -> list[dict[str, Any]]:
+    """The prompts of a request; FastDeploy's clients may send ids in a field of their own, beside an empty text."""
+    ids, prompt = asked.own["prompt_token_ids"], asked.own["prompt"]
+    if ids is None:
+        return read_prompts(prompt)
+    if prompt:
+        raise DialectError("prompt_token_ids must stand alone, got a prompt too; give one", "prompt_token_ids")
+    found = read_prompts(ids, "prompt_token_ids")
+    if any("text" in each for each in found):
+        raise DialectError(f"prompt_token_ids must be token ids, got {shown(ids)}; use prompt", "prompt_token_ids")
+    return found
+
+
+def read_prompts(prompt: Any, field: str = "prompt") -> list[dict[str, Any]]:
+    """The prompts of a field: a text, ids, or a list of either, as arguments of Prompt."""
     many = prompt if is_many(prompt) else [prompt]
     found = [read_prompt(each) for each in many]
     if None in found:
         place = f"[{found.index(None)}]" if many is prompt else ""
-        raise DialectError(
-            f"prompt must be a text, a list of texts, a list of token ids or a list of such lists, got {shown(prompt)}",
-            f"prompt{place}",
-        )
+        rule = "a text, a list of texts, a list of token ids or a list of such lists"
+        raise DialectError(f"{field} must be {rule}, got {shown(prompt)}", f"{field}{place}")
     return [each for each in found if each is not None]
 
 
@@ -150,7 +159,8 @@ class Texts:
         """The token ids, where they were asked for."""
         if not self._asked.own["return_token_ids"]:
             return {}
-        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt)}
+        theirs = {"completion_token_ids": list(drawn)} if self._asked.fastdeploy else {}
+        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt), **theirs}
 
     def _spelled(self, ids: Sequence[int], length: int) -> list[tuple[str, int]]:
         """Every token's own text, and where it starts in the prompt's."""
@@ -170,8 +180,8 @@ class CompletionSpeaker(ChunkSpeaker):
 
     kind = KIND
 
-    def __init__(self, head: Head, asked: Asked, tickets: Sequence[Ticket], texts: Texts) -> None:
-        super().__init__(head, asked, tickets)
+    def __init__(self, head: Head, asked: Asked, visit: Visit, texts: Texts) -> None:
+        super().__init__(head, asked, visit)
         self._texts = texts
         self._starts: dict[int, int] = {}
         self._molds: dict[int, Mold] = {}

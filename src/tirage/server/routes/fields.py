@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +20,17 @@ class Field:
     default: Any = None
     meaning: str = ""
 
-    def read(self, body: Mapping[str, Any]) -> Any:
-        """The checked value; DialectError with the name when it breaks the rule."""
+    def read(self, body: Mapping[str, Any], where: str = "") -> Any:
+        """The checked value; DialectError with `where` and the name when it breaks the rule."""
         value = body.get(self.name)
         if value is None:
             return self.default
         try:
             return self.rule.check(value)
         except BrokenRuleError as broken:
-            message = f"{self.name}{broken.where} must be {broken.rule}, got {shown(broken.value)}"
-            raise DialectError(f"{message}; leave it out", f"{self.name}{broken.where}") from None
+            place = f"{where}{self.name}{broken.where}"
+            message = f"{place} must be {broken.rule}, got {shown(broken.value)}; leave it out"
+            raise DialectError(message, place) from None
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the values, null among them."""
@@ -42,9 +43,9 @@ def table(fields: Iterable[Field]) -> dict[str, Field]:
     return {each.name: each for each in fields}
 
 
-def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of every field, in the body or by default."""
-    return {name: each.read(body) for name, each in fields.items()}
+def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The value of every field, in the body or by default; `where` is put before the names in errors."""
+    return {name: each.read(body, where) for name, each in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,11 @@ ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "str
 ANY_LIST = Checked("a list", lambda value: isinstance(value, list), {"type": "array"})
 ANY_OBJECT = Checked("an object", lambda value: isinstance(value, dict), {"type": "object"})
 ANYTHING = Checked("any value", lambda value: True, {})
+TEXTS_BY_NAME = Checked(
+    "an object of texts, none of which is a parameter",
+    lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
 SHORT_TEXT = Checked(
     "a text of at most 512 characters",
     lambda value: isinstance(value, str) and len(value) <= 512,
@@ -88,9 +94,9 @@ SHORT_TEXT = Checked(
 )
 
 
-def body_schema(fields: Mapping[str, Field], dialect: Dialect, required: Sequence[str] = ()) -> dict[str, Any]:
+def body_schema(fields: Mapping[str, Field], dialect: Dialect) -> dict[str, Any]:
     """What a route adds to its entry of the OpenAPI document: the schema of its body."""
     sampling = dialect.schema()
     properties = {**sampling["properties"], **{name: each.schema() for name, each in fields.items()}}
-    schema = {**sampling, "properties": properties, **({"required": list(required)} if required else {})}
+    schema = {**sampling, "properties": properties}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

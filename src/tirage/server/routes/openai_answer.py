@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request
 
+from tirage.dialects import DialectError
 from tirage.errors import GrammarError, ParamsError
 from tirage.server import errors
 from tirage.server.asking import ignored_header, tenant_of
@@ -31,9 +32,14 @@ def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
 
 
 def adapter_of(asked: Asked, desk: Desk) -> str | None:
-    """The adapter whose name was given as the model's."""
-    name = asked.own["model"]
-    return name if name in adapters_of(desk) else None
+    """The adapter that was asked for: by `lora_path`, or as the model, also after a colon as SGLang has it."""
+    known, path = adapters_of(desk), asked.own["lora_path"]
+    if path is not None:
+        if path not in known:
+            raise DialectError(f"lora_path must name an adapter of this server, got {path!r:.80}", "lora_path")
+        return path
+    name = asked.own["model"] or ""
+    return next((each for each in (name, name.partition(":")[2]) if each in known), None)
 
 
 async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Request, *, prompt: str) -> Visit:
@@ -43,6 +49,10 @@ async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Req
         visit = await desk.admit(calls, stream=asked.own["stream"], **options)
     except (ParamsError, GrammarError) as error:
         raise spelled(error, asked, prompt) from error
+    except Refusal as refusal:
+        if refusal.param == "prompt":
+            refusal.param = prompt
+        raise
     check_room(visit, asked)
     return visit
 
@@ -80,7 +90,7 @@ def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Ref
         place = found + (f"[{place.partition('[')[2]}" if "[" in place else "")
     too_long = name == "prompt" and "must hold at most" in refusal.message
     code = "context_length_exceeded" if too_long else refusal.code
-    param = prompt if name == "prompt" else place or None
+    param = prompt if name in {"prompt", "prompts"} else place or None
     return Refusal(refusal.status, refusal.message, param=param, code=code)
 
 

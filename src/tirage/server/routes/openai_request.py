@@ -12,15 +12,17 @@ from typing import Any
 
 from tirage.dialects import Dialect, DialectError, join, same
 from tirage.dialects.fastdeploy import EXTRAS, fastdeploy_defaults, preset_of
-from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT
+from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT_WITH_TAGS
 from tirage.dialects.own import OWN
 from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
 from tirage.dialects.vllm import VLLM
+from tirage.errors import nearest
 from tirage.llm import LLM
 from tirage.params import SamplingParams
-from tirage.params.rules import Bool, Int, shown
+from tirage.params.rules import Bool, Int, Text, shown
 from tirage.params.updates import ADOPTED
 from tirage.server.options import Options
+from tirage.server.plugins import with_named
 from tirage.server.routes import fields
 from tirage.server.routes.fields import Field, only, table
 
@@ -45,11 +47,18 @@ _COMMON = (
     Field("service_tier", only("auto", "default", because="there is one tier"), None),
     Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
     Field("collect_metrics", only(False, because="GET /metrics has them"), False),
+    Field("lora_path", fields.SHORT_TEXT, None, "an adapter's name (SGLang)"),
+    Field("custom_logit_processor", Text(max_bytes=4096), None, "a processor that the operator registered (SGLang)"),
+    Field("custom_params", fields.ANY_OBJECT, None, "its arguments (SGLang)"),
+    Field("use_beam_search", only(False, because="/generate searches with beam_width"), False),
+    Field("length_penalty", only(1, 1.0, because="it is for beam searches, which /generate has"), None),
+    Field("cache_salt", only(because="no two keys of --api-key share a prefix, and nothing else parts them"), None),
 )
 
 COMPLETION_FIELDS = table([
     *_COMMON,
     Field("prompt", fields.ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
+    Field("prompt_token_ids", fields.ANYTHING, None, "token ids instead of a prompt (FastDeploy)"),
     Field("echo", Bool(), False, "the text begins with the prompt"),
     Field("suffix", only("", because="the model does not fill in the middle"), None),
 ])
@@ -69,18 +78,27 @@ CHAT_FIELDS = table([
     Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
     Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
     Field("modalities", only(["text"], because="the model answers in text"), None),
-    Field("metadata", fields.ANY_OBJECT, None, "noted by nobody; accepted because clients send it"),
+    Field("metadata", fields.TEXTS_BY_NAME, None, "noted by nobody; accepted because clients send it"),
     Field("store", only(False, because="nothing is stored"), False),
     Field("safety_identifier", fields.SHORT_TEXT, None, "noted by nobody"),
     Field("prompt_cache_key", fields.SHORT_TEXT, None, "prefixes are shared within a key already"),
+    Field("prompt_cache_retention", only("in_memory", "in-memory", because="prefixes are kept in memory"), None),
     Field("functions", only(because="use tools"), None),
     Field("function_call", only(because="use tool_choice"), None),
     *(Field(name, only(because="the model has no such output or tool"), None) for name in ("audio", "prediction")),
     *(Field(name, only(because="the model has no such option"), None) for name in ("web_search_options", "verbosity")),
+    *(Field(name, only(because="this server has none")) for name in ("prompt_cache_options", "moderation")),
+    Field("echo", only(False, because="/v1/completions has it"), False),
+    Field("documents", only(because="write them into messages"), None),
+    Field("separate_reasoning", Bool(), None, "thoughts go to reasoning_content, or stay in the content (SGLang)"),
+    Field("stream_reasoning", only(True, because="thoughts are told as they come"), True),
+    Field("include_reasoning", Bool(), True, "the answer holds the thoughts that were told apart (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
 ])
 
-_SGLANG_EXTRAS = Dialect.of("SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS])
+_SGLANG_EXTRAS = Dialect.of(
+    "SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS, same("no_stop_trim", "include_stop_str_in_output")]
+)
 _MORE = (
     Dialect.of("vLLM", "vllm", [same("prompt_logprobs", rule=Int(low=0, high=20, optional=True))]),
     VLLM.without("max_tokens", "logprobs", "n", "seed", "top_k"),
@@ -89,7 +107,7 @@ _MORE = (
     OWN,
 )
 _LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=Int(low=0, high=20, optional=True))])
-_RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT])
+_RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +124,8 @@ class Route:
 CHAT = Route(
     name="chat completions",
     fields=CHAT_FIELDS,
-    openai=join("chat completions", OPENAI, *_MORE),
-    fastdeploy=join("chat completions", EXTRAS, OPENAI, *_MORE),
+    openai=join("chat completions", OPENAI.without("response_format"), _RESPONSE_FORMAT, *_MORE),
+    fastdeploy=join("chat completions", EXTRAS, _RESPONSE_FORMAT, OPENAI, *_MORE),
     adopts_defaults=True,
 )
 _COMPLETIONS = (_LOGPROBS, OPENAI_COMPLETIONS, _RESPONSE_FORMAT)
@@ -152,12 +170,14 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         known=tuple(route.fields),
         lenient=lenient,
     )
+    stream_options, more_ignored = read_stream_options(own, lenient=lenient)
+    params = clipped(reading.params, llm) if fastdeploy else reading.params
     return Asked(
         own=own,
-        stream_options=read_stream_options(own),
-        params=clipped(reading.params, llm) if fastdeploy else reading.params,
+        stream_options=stream_options,
+        params=with_named(params, own["custom_logit_processor"], own["custom_params"], options),
         fastdeploy=fastdeploy,
-        ignored=reading.ignored,
+        ignored=(*reading.ignored, *more_ignored),
         sources={name: dialect.entries[name].ours for name in reading.given},
     )
 
@@ -175,15 +195,19 @@ def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
 
 
-def read_stream_options(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a stream; DialectError where there is none."""
-    given = own["stream_options"]
-    if given is not None and not own["stream"]:
+def read_stream_options(own: Mapping[str, Any], *, lenient: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options of a stream, and the names that were ignored; DialectError where there is no stream."""
+    given = own["stream_options"] or {}
+    if own["stream_options"] is not None and not own["stream"]:
         raise DialectError("stream_options must go with stream=true; leave them out", "stream_options")
-    for name in given or {}:
-        if name not in _STREAM_OPTIONS:
-            raise DialectError(f"stream_options must hold known names, got {shown(name)}", "stream_options")
-    return fields.read_fields(_STREAM_OPTIONS, given or {})
+    unknown = [f"stream_options.{name}" for name in given if name not in _STREAM_OPTIONS]
+    if unknown and not lenient:
+        known = [f"stream_options.{name}" for name in _STREAM_OPTIONS]
+        raise DialectError(
+            f"stream_options must hold known names, got {shown(unknown[0])}{nearest(unknown[0], known)}; leave it out",
+            "stream_options",
+        )
+    return fields.read_fields(_STREAM_OPTIONS, given, where="stream_options."), tuple(unknown)
 
 
 def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -> dict[str, Any]:

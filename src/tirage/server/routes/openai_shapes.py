@@ -87,8 +87,15 @@ def bare_start(entries: Sequence[LogprobEntry], length: int) -> Sequence[Logprob
     end = length if len(entries) == 1 else entries[1].offset
     if end != len(entries[0].text) - 1:
         return entries
-    first = replace(entries[0], text=entries[0].text[1:], bytes=entries[0].bytes[1:])
-    return [first, *entries[1:]]
+    return [bare(entries[0], entries[0].token_id), *entries[1:]]
+
+
+def bare(entry: LogprobEntry, token_id: int) -> LogprobEntry:
+    """The entry without the space before that token, wherever it is the token."""
+    top = tuple(bare(each, token_id) for each in entry.top)
+    if entry.token_id != token_id:
+        return replace(entry, top=top)
+    return replace(entry, text=entry.text[1:], bytes=entry.bytes[1:], top=top)
 
 
 def number(logprob: float) -> float:

@@ -12,7 +12,7 @@ from tirage.server import errors, sse
 from tirage.server.routes.openai_answer import extras_of
 from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head, shown_entries, usage
-from tirage.server.visit import Ticket
+from tirage.server.visit import Ticket, Visit
 from tirage.text import Stop
 
 
@@ -51,12 +51,12 @@ class ChunkSpeaker(ABC):
 
     kind: str
 
-    def __init__(self, head: Head, asked: Asked, tickets: Sequence[Ticket]) -> None:
-        self._head, self._asked, self._tickets = head, asked, tickets
+    def __init__(self, head: Head, asked: Asked, visit: Visit) -> None:
+        self._head, self._asked, self._visit, self._tickets = head, asked, visit, visit.tickets
         self._choices: dict[tuple[int, int], Choice] = {}
         self._completions: dict[int, Completion] = {}
         self._failed: errors.Refusal | None = None
-        for number, ticket in enumerate(tickets):
+        for number, ticket in enumerate(self._tickets):
             for index in range(ticket.call.params.n):
                 self._choices[number, index] = Choice(len(self._choices), ticket)
 
@@ -86,7 +86,7 @@ class ChunkSpeaker(ABC):
             for part in self.parts(choice, text, ids, entries):
                 yield self.chunk(choice, part)
         if delta.finish_reason in {"error", "abort"}:
-            self._failed = errors.of_stop(delta.stop)
+            self._failed = errors.late() if self._visit.reason == "timeout" else errors.of_stop(delta.stop)
         elif delta.finish_reason is not None:
             for part in self.last(choice, delta):
                 yield self.chunk(choice, part)
@@ -98,7 +98,7 @@ class ChunkSpeaker(ABC):
             return
         more = extras_of(self._asked, self._tickets)
         if self._asked.stream_options["include_usage"]:
-            more["usage"] = usage([self._completions[number] for number in range(len(self._tickets))])
+            more["usage"] = self.usage([self._completions[number] for number in range(len(self._tickets))])
         if more:
             yield self._head.of(self.kind, [], **more)
 
@@ -116,6 +116,10 @@ class ChunkSpeaker(ABC):
         return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
     # What a route says of its choices.
+
+    def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """Tokens of the whole answer."""
+        return usage(completions)
 
     def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """Choices that are there before anything is read."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tirage.dialects.own import OWN
 from tirage.dialects.schema import nullable, schema_of
-from tirage.dialects.sglang import BEAM_WIDTH, SGLANG, with_processor
+from tirage.dialects.sglang import BEAM_WIDTH, SGLANG
 from tirage.dialects.table import Dialect, DialectError, join, listed
 from tirage.engine import Prompt
 from tirage.errors import nearest
@@ -16,6 +16,7 @@ from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Text, Texts, shown
 from tirage.server.media import Item, read_sglang
 from tirage.server.options import Options, check_limit
+from tirage.server.plugins import with_named
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
@@ -296,13 +297,8 @@ def read_ask(
         {} if semantics is None else {"semantics": one("semantics", semantics, OWN.entries["semantics"].rule, None)}
     )
     reading = GENERATE.read(rest, where=where, known=(*special, *NAMES), defaults=defaults, lenient=lenient)
-    if given["custom_logit_processor"] is not None and not options.enable_custom_logit_processor:
-        raise DialectError(
-            "custom_logit_processor must be left out, for this server was started without "
-            "--enable-custom-logit-processor; ask the operator for it",
-            "custom_logit_processor",
-        )
-    params = with_processor(reading.params, given["custom_logit_processor"], reading.given.get("custom_params"), where)
+    reference, arguments = given["custom_logit_processor"], reading.given.get("custom_params")
+    params = with_named(reading.params, reference, arguments, options, where)
     params, start = with_logprobs(params, given, mode=reading.given.get("logprobs_mode"))
     ask = Ask(
         prompt=replace(prompt, adapter=adapter_of(given["lora_path"])),

@@ -26,6 +26,13 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """Text that the model thinks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """A call, with the text of its arguments so far; `index` counts the calls of a message."""
 
@@ -43,7 +50,7 @@ class Continued:
     arguments: str
 
 
-Piece = Content | Begun | Continued
+Piece = Content | Thought | Begun | Continued
 
 
 class Parser(Protocol):
@@ -174,9 +181,8 @@ class Marked:
 
     def _certain(self) -> int:
         """How much of the text cannot belong to a mark or to the space before one."""
-        count = len(self._held)
-        longest = next((n for n in range(len(self._begin), 0, -1) if self._held.endswith(self._begin[:n])), 0)
-        return len(self._held[: count - longest].rstrip())
+        certain = len(self._held) - overlap(self._held, self._begin)
+        return len(self._held[:certain].rstrip())
 
     def _close(self, inner: str, whole: str) -> list[Piece]:
         found = read_calls(inner)
@@ -206,6 +212,11 @@ class Whole:
     def _give_up(self) -> list[Piece]:
         said, self._held, self._open = self._held, "", False
         return PlainText().feed(said)
+
+
+def overlap(text: str, mark: str) -> int:
+    """How many of the last characters of a text may be the beginning of a mark."""
+    return next((count for count in range(len(mark), 0, -1) if text.endswith(mark[:count])), 0)
 
 
 def read_calls(text: str) -> list[tuple[str, str]]:

@@ -155,8 +155,8 @@ def is_strict(tool: Mapping[str, Any]) -> bool:
 
 
 def parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a function's arguments."""
-    return tool["function"].get("parameters") or {"type": "object", "properties": {}}
+    """The schema of a function's arguments; one that declares none takes none."""
+    return tool["function"].get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> dict[str, Any]:

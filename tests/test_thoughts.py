@@ -1,0 +1,248 @@
+"""Thoughts of a model told apart from its answer: the parser, the count of tokens, and both over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers import Server, shared
+from test_fastdeploy import THINK, write_model
+from test_openai import USER, error, post, stream_chat
+from test_openai_tools import CALL, WEATHER
+
+from tirage import LLM
+from tirage.server.options import REASONING_PARSERS
+from tirage.server.routes.thoughts import Reader, Thinking, is_begun
+from tirage.server.routes.toolcalls import Begun, Content, Parser, PlainText, Thought
+from tirage.server.routes.tools import read_tools
+
+MARKS = REASONING_PARSERS["think"]
+
+
+def read(parser: Parser, *texts: str) -> tuple[str, str, int]:
+    """The thoughts, the content and the number of calls of a text that comes in pieces."""
+    pieces = [piece for text in texts for piece in parser.feed(text)] + parser.finish()
+    assert all(piece.text for piece in pieces if isinstance(piece, (Thought, Content)))
+    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+    content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
+    return thoughts, content, sum(isinstance(piece, Begun) for piece in pieces)
+
+
+CASES = [
+    (False, "<think>a < b</think>So.", "a < b", "So."),
+    (False, "\n <think>\na\n</think>\n\nSo.", "\na\n", "\n\nSo."),
+    (False, "<think>never ends </thin", "never ends </thin", ""),
+    (False, "<think></think>", "", ""),
+    (False, "<think><think>a</think></think>", "<think>a", "</think>"),
+    (False, "So <think>a</think>", "", "So <think>a</think>"),
+    (False, "<thin", "", "<thin"),
+    (False, " \n", "", " \n"),
+    (False, "a</think>So.", "", "a</think>So."),
+    (False, "", "", ""),
+    (True, "a</think>So.", "a", "So."),
+    (True, "never ends", "never ends", ""),
+    (True, "</think>So</think>.", "", "So</think>."),
+    (True, "", "", ""),
+]
+
+
+@pytest.mark.parametrize(("begun", "text", "thoughts", "content"), CASES)
+def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
+    begun: bool, text: str, thoughts: str, content: str
+) -> None:
+    assert read(Thinking(PlainText(), MARKS, begun=begun), text) == (thoughts, content, 0)
+    assert read(Thinking(PlainText(), MARKS, begun=begun), *text) == (thoughts, content, 0)
+
+
+@settings(deadline=None)
+@given(
+    st.booleans(),
+    st.lists(st.sampled_from(["<think>", "</think>", "<", "</", "th", "ink>", " ", "\n", "a", "日"]), max_size=9),
+)
+def test_thoughts_do_not_depend_on_how_the_text_is_cut(begun: bool, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    whole = read(Thinking(PlainText(), MARKS, begun=begun), text)
+    assert whole == read(Thinking(PlainText(), MARKS, begun=begun), *text)
+    assert whole == read(Thinking(PlainText(), MARKS, begun=begun), *pieces)
+
+
+def test_thoughts_are_told_as_they_come_but_for_what_may_be_a_mark() -> None:
+    parser = Thinking(PlainText(), MARKS, begun=True)
+    assert [parser.feed(text) for text in ("ab", "c</", "th", "at</think>", "d")] == [
+        [Thought("ab")], [Thought("c")], [], [Thought("</that")], [Content("d")]
+    ]  # fmt: skip
+
+
+def test_calls_after_thoughts_are_calls_and_calls_in_thoughts_are_thoughts() -> None:
+    tools = read_tools([WEATHER], "auto", None, form="hermes")
+    text = f"<think><tool_call>{CALL}</tool_call></think>\n<tool_call>{CALL}</tool_call>"
+    reader = Reader(tools=tools, tokenizer=LLM("tiny").tokenizer, marks=MARKS)
+    for pieces in ((text,), text):
+        assert read(reader.parser(), *pieces) == (f"<tool_call>{CALL}</tool_call>", "", 1)
+    assert not reader.is_plain
+
+
+@pytest.mark.parametrize(("begun", "text", "thoughts", "content"), CASES)
+def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str, thoughts: str, content: str) -> None:
+    tokenizer = LLM("tiny").tokenizer
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    tools = read_tools(None, None, None, form="hermes")
+    count = Reader(tools=tools, tokenizer=tokenizer, marks=MARKS, begun=begun).count(ids)
+    spelled = tokenizer.decode(ids[:count])
+    if not begun and not text.lstrip().startswith("<think>"):
+        assert count == 0
+    elif "</think>" in text:
+        assert spelled.count("</think>") == 1
+        assert "</think>" not in tokenizer.decode(ids[: count - 1])
+    else:
+        assert count == len(ids)
+    assert Reader(tools=tools, tokenizer=tokenizer).count(ids) == 0
+
+
+def test_a_prompt_that_ends_with_the_mark_has_begun_the_thoughts() -> None:
+    tokenizer = LLM("tiny").tokenizer
+    for text, begun in (("a<think>", True), ("a<think>\n", True), ("a<think>\n\n</think>\n\n", False), ("a", False)):
+        assert is_begun(MARKS, tokenizer.encode(text), tokenizer) is begun
+    assert not is_begun(None, tokenizer.encode("<think>"), tokenizer)
+
+
+# Over the wire.
+
+TEXT = "<think>Hm, 1 < 2.</think>Yes."
+ASK: dict[str, Any] = {"guided_choice": [TEXT], "max_tokens": 60}
+
+
+def ask(**body: Any) -> Any:
+    return post("/v1/chat/completions", {"messages": USER, "seed": 1, **ASK, **body})
+
+
+def gathered(chunks: list[Any]) -> tuple[str, str]:
+    """The thoughts and the content of a stream, in which thoughts come first."""
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert all(isinstance(delta["content"], str) for delta in deltas)
+    thinking = [bool(delta.get("reasoning_content")) for delta in deltas]
+    assert thinking.index(True) + sum(thinking) == len(thinking) - thinking[::-1].index(True)
+    return "".join(d.get("reasoning_content") or "" for d in deltas), "".join(d["content"] for d in deltas)
+
+
+def test_without_the_option_thoughts_are_content() -> None:
+    assert ask()["choices"][0]["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
+    assert ask(separate_reasoning=False)["choices"] == ask()["choices"]
+    assert "completion_tokens_details" not in ask()["usage"]
+
+
+def test_a_request_may_have_its_thoughts_told_apart() -> None:
+    found = ask(separate_reasoning=True)
+    message = {"role": "assistant", "content": "Yes.", "refusal": None, "reasoning_content": "Hm, 1 < 2."}
+    assert found["choices"][0]["message"] == message
+    assert 0 < found["usage"]["completion_tokens_details"]["reasoning_tokens"] < found["usage"]["completion_tokens"]
+    hidden = ask(separate_reasoning=True, include_reasoning=False)
+    assert hidden["choices"][0]["message"] == {"role": "assistant", "content": "Yes.", "refusal": None}
+    assert hidden["usage"] == found["usage"]
+
+
+def test_streamed_thoughts_are_the_thoughts() -> None:
+    body = {**ASK, "separate_reasoning": True, "stream_options": {"include_usage": True}}
+    chunks = stream_chat(**body)
+    assert gathered(chunks) == ("Hm, 1 < 2.", "Yes.")
+    assert chunks[-1]["usage"] == ask(separate_reasoning=True)["usage"]
+    assert stream_chat(**{**body, "include_reasoning": False, "logprobs": True, "return_token_ids": True})
+    hidden = stream_chat(**{**body, "include_reasoning": False})
+    assert not any("reasoning_content" in chunk["choices"][0]["delta"] for chunk in hidden[:-1])
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in hidden[:-1]) == "Yes."
+
+
+def test_logprobs_of_thoughts_are_all_there() -> None:
+    body = {**ASK, "separate_reasoning": True, "logprobs": True}
+    whole = post("/v1/chat/completions", {"messages": USER, "seed": 1, **body})["choices"][0]["logprobs"]["content"]
+    chunks = [chunk["choices"][0]["logprobs"] for chunk in stream_chat(**body)]
+    assert [entry for part in chunks if part for entry in part["content"]] == whole
+    assert bytes(byte for entry in whole for byte in entry["bytes"]).decode() == TEXT
+
+
+def test_a_call_may_follow_thoughts() -> None:
+    text = f"<think>Rome.</think>\n<tool_call>{CALL}</tool_call>"
+    body = {"tools": [WEATHER], "guided_choice": [text], "max_tokens": 120, "separate_reasoning": True}
+    [choice] = post("/v1/chat/completions", {"messages": USER, "seed": 1, **body})["choices"]
+    assert (choice["finish_reason"], choice["message"]["reasoning_content"]) == ("tool_calls", "Rome.")
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
+    assert gathered(stream_chat(**body)) == ("Rome.", "")
+
+
+def test_thoughts_can_only_be_left_out_where_they_are_told_apart() -> None:
+    assert error("/v1/chat/completions", {"messages": USER, "include_reasoning": False})["param"] == "include_reasoning"
+
+
+TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}
+{% endfor %}assistant:{% if enable_thinking is not defined or enable_thinking %}<think>
+{% else %}<think>
+
+</think>
+
+{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model whose template begins the thoughts, with an operator who has them told apart."""
+    folder = tmp_path_factory.mktemp("thinker")
+    (folder / "template.jinja").write_text(TEMPLATE)
+    flags = ("--chat-template", str(folder / "template.jinja"), "--reasoning-parser", "deepseek-r1")
+    with Server(write_model(folder / "model"), "--backend", "numpy", *flags) as server:
+        yield server
+
+
+def think(thinker: Server, **body: Any) -> Any:
+    given = {"messages": USER, "seed": 1, "max_tokens": 8, "return_token_ids": True, **body}
+    answer = thinker.post("/v1/chat/completions", given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.slow
+def test_thoughts_that_the_prompt_has_begun_end_with_their_mark(thinker: Server) -> None:
+    found = think(thinker, reasoning_max_tokens=3)
+    [choice] = found["choices"]
+    assert THINK in found["prompt_token_ids"][-3:]
+    # The first token of the thoughts is the template's line break.
+    assert choice["token_ids"].index(THINK + 1) == 2
+    assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert choice["message"]["reasoning_content"]
+    assert choice["message"]["content"]
+    unended = think(thinker)
+    assert unended["choices"][0]["message"]["content"] == ""
+    assert unended["usage"]["completion_tokens_details"] == {"reasoning_tokens": 8}
+
+
+@pytest.mark.slow
+def test_what_must_keep_a_constraint_is_no_thought(thinker: Server) -> None:
+    message = think(thinker, guided_choice=["yes"])["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("yes", None)
+
+
+@pytest.mark.slow
+def test_a_template_that_ends_the_thoughts_has_none(thinker: Server) -> None:
+    for body in ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        message = think(thinker, **body)["choices"][0]["message"]
+        assert message["reasoning_content"] is None
+        assert message["content"]
+    whole = think(thinker, separate_reasoning=False)["choices"][0]["message"]
+    assert "reasoning_content" not in whole
+
+
+@pytest.mark.slow
+def test_fastdeploys_messages_hold_the_thoughts(thinker: Server) -> None:
+    message = think(thinker, sampling_method="base", reasoning_max_tokens=3)["choices"][0]["message"]
+    assert set(message) == {
+        *("role", "content", "refusal"),
+        *("reasoning_content", "tool_calls", "prompt_token_ids", "completion_token_ids"),
+    }
+    assert message["reasoning_content"]
+
+
+def test_every_parser_has_two_marks() -> None:
+    assert all(begin != end and begin and end for begin, end in REASONING_PARSERS.values())
+    assert shared().post("/v1/chat/completions", {"messages": USER, "separate_reasoning": "x"}).status_code == 400
