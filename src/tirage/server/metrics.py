@@ -31,6 +31,12 @@ class Metrics:
         self._prompt = Counter("tirage_prompt_tokens", "prompt tokens of answered prompts", registry=self.registry)
         self._output = Counter("tirage_completion_tokens", "tokens of answered prompts", registry=self.registry)
         self._cached = Counter("tirage_cached_tokens", "prompt tokens that were not read again", registry=self.registry)
+        self._failing = Counter(
+            "tirage_processor_failures",
+            "prompts that a custom logits processor failed for",
+            ["processor"],
+            registry=self.registry,
+        )
         self._aborts = Counter("tirage_aborts", "prompts that were stopped", ["reason"], registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
@@ -61,6 +67,11 @@ class Metrics:
     def aborted(self, reason: str) -> None:
         """Counts a prompt that was stopped: by `disconnect`, `timeout`, `request`, `drain` or `stalled`."""
         self._aborts.labels(reason).inc()
+
+    def processors_failed(self, names: Iterable[str]) -> None:
+        """Counts a prompt that its processors failed for; their names are the operator's."""
+        for name in names:
+            self._failing.labels(name).inc()
 
     def ended(self, completion: Completion) -> None:
         """Counts a prompt that is over, with its tokens."""
