@@ -21,14 +21,14 @@ BODY = b'e\r\n{"prompt":"a"}\r\n'
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """20 ms a step; a head may take 1 s, and a connection be idle for 3 s."""
-    with slow_server("--header-timeout", "1", "--keep-alive", "3") as running:
+    """20 ms a step; a head may take 1 s, and a connection be idle for 2 s."""
+    with slow_server("--header-timeout", "1", "--keep-alive", "2") as running:
         yield running
 
 
-def kept(path: str, body: Any = None, *, method: str = "POST") -> bytes:
+def kept(path: str, body: Any = None, **options: Any) -> bytes:
     """A request after which the connection stays open."""
-    return request(path, body, method=method).replace(b"Connection: close\r\n", b"")
+    return request(path, body, **options).replace(b"Connection: close\r\n", b"")
 
 
 def wait_for_running(server: Server, count: int) -> None:
@@ -67,10 +67,10 @@ def test_a_client_that_sent_ahead_and_leaves_ends_its_request(server: Server, st
     ],
 )  # fmt: skip
 def test_a_wish_for_another_protocol_is_ignored_and_the_body_read(server: Server, headers: list[str]) -> None:
-    plain = request("/tokenize", {"prompt": "\r\nUpgrade: a"}, headers=headers).replace(b"Connection: close\r\n", b"")
+    plain = kept("/tokenize", {"prompt": "\r\nUpgrade: a"}, headers=headers)
     with connect(server.port) as connection:
         connection.sendall(plain)
-        answer = connection.recv(65536)
+        answer = read_all(connection)
     assert status_of(answer) == 200
     same = server.post("/tokenize", {"prompt": "\r\nUpgrade: a"}).json()
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == same

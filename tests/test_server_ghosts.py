@@ -85,7 +85,8 @@ PROMPTS = {"half a head": 0, "half a body": 0, "tokens of a batch": 2}
 def test_what_a_client_leaves_behind_ends_once_and_soon(server: Server, phase: str) -> None:
     data, true = PHASES[phase]
     leave(server, data(), true(server))
-    before, files = at_rest(server), held(server)
+    before = after = at_rest(server)
+    files = held(server)
     for _ in range(TIMES):
         leave(server, data(), true(server))
         after = at_rest(server)
