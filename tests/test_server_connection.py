@@ -22,7 +22,7 @@ BODY = b'e\r\n{"prompt":"a"}\r\n'
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """20 ms a step; a head may take 1 s, and a connection be idle for 2 s."""
-    with slow_server("--header-timeout", "1", "--keep-alive", "2") as running:
+    with slow_server("--header-timeout", "1", "--keep-alive", "2", "--body-timeout", "2") as running:
         yield running
 
 
@@ -117,3 +117,29 @@ def test_a_second_head_that_does_not_come_is_given_up(server: Server) -> None:
         began = time.monotonic()
         assert b"HTTP/1.1 408" in read_all(connection)
         assert time.monotonic() - began < 20
+
+
+def test_a_body_that_nobody_reads_does_not_hold_a_connection(server: Server) -> None:
+    began = time.monotonic()
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        assert status_of(connection.recv(65536)) == 200
+        connection.settimeout(0.2)
+        while time.monotonic() - began < 30:
+            try:
+                connection.sendall(b"a")
+                if not connection.recv(65536):
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+    raise AssertionError("the connection is still open")
+
+
+def test_a_body_that_comes_after_its_answer_does_not_end_the_connection(server: Server) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+        assert status_of(connection.recv(65536)) == 200
+        connection.sendall(b"late" + request("/version", method="GET"))
+        assert b"HTTP/1.1 200 OK" in read_all(connection)

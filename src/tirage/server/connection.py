@@ -33,6 +33,7 @@ class Connection(HttpToolsProtocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _rest_timer: asyncio.TimerHandle | None = None
     # Bytes that came while a head was being read, those of its headers so far, and bytes of no use after it.
     _head_bytes = _parsed = _useless = 0
     _in_head = True
@@ -89,7 +90,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._disarm_head()
+        self._head_timer = cancelled(self._head_timer)
         super().on_headers_complete()
         self._useless = 0
         self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
@@ -103,6 +104,13 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head, self._head_bytes = True, 0
+        self._rest_timer = cancelled(self._rest_timer)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_head and self._rest_timer is None:
+            # Nobody reads the rest of this body, so nobody else would lose patience with it.
+            self._rest_timer = self.loop.call_later(self.limits.body_timeout, self.transport.close)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -110,9 +118,7 @@ class Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._stall_timer = cancelled(self._stall_timer)
 
     @property
     def gone(self) -> bool:
@@ -143,16 +149,10 @@ class Connection(HttpToolsProtocol):
         else:
             self._watch_stall()
 
-    def _disarm_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
     def _disarm(self) -> None:
-        self._disarm_head()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._head_timer = cancelled(self._head_timer)
+        self._stall_timer = cancelled(self._stall_timer)
+        self._rest_timer = cancelled(self._rest_timer)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Writes an answer past the application, which has not seen the request, and closes."""
@@ -160,6 +160,12 @@ class Connection(HttpToolsProtocol):
             self.transport.write(plain_response(refusal))
         self._disarm()
         self.transport.close()
+
+
+def cancelled(timer: asyncio.TimerHandle | None) -> None:
+    """No timer; the one there was does not go off."""
+    if timer is not None:
+        timer.cancel()
 
 
 def without_upgrade(data: bytes) -> bytes:
