@@ -49,3 +49,17 @@ class ScriptLogitProcessor(CustomLogitProcessor):
                 logits[row, :] = -float("inf")
                 logits[row, given["ids"][at]] = 0.0
         return logits
+
+
+class PickyLogitProcessor(CustomLogitProcessor):
+    """Forces a token, and says beforehand which arguments it cannot work with."""
+
+    def check(self, custom_params: dict[str, Any]) -> None:
+        if custom_params["token_id"] % 2:
+            raise ValueError(f"token_id must be even, got {custom_params['token_id']}")
+
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:
+        for row, given in enumerate(custom_param_list):
+            logits[row, :] = -float("inf")
+            logits[row, given["token_id"]] = 0.0
+        return logits

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
+import scipy.stats
 from servers import shared
 
 FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two")
@@ -40,3 +45,35 @@ def test_metrics_count_the_tokens_that_were_not_read_again() -> None:
     found = cached("one", TEXT)
     assert found > 0
     assert total() - before == found
+
+
+def seconds(key: str, text: str) -> float:
+    """How long the server takes to the first token of a prompt."""
+    began = time.perf_counter()
+    cached(key, text)
+    return time.perf_counter() - began
+
+
+def story(number: int) -> str:
+    """A prompt of several hundred tokens, from its beginning unlike those of other numbers."""
+    words = np.random.default_rng(number).choice(TEXT.rstrip(".").split(), 200)
+    return f"{number} {' '.join(words)}"
+
+
+def chance(first: Sequence[float], second: Sequence[float]) -> float:
+    """The probability by which two samples of one law would differ so much in rank (Mann and Whitney, two-sided)."""
+    return float(scipy.stats.mannwhitneyu(first, second).pvalue)
+
+
+@pytest.mark.slow
+def test_the_time_to_a_token_says_nothing_of_what_another_key_has_asked() -> None:
+    again, theirs, unseen = list[float](), list[float](), list[float]()
+    for number in range(0, 90, 3):
+        seconds("one", story(number))
+        seconds("one", story(number + 1))
+        again.append(seconds("one", story(number)))
+        theirs.append(seconds("two", story(number + 1)))
+        unseen.append(seconds("two", story(number + 2)))
+    # The clock can tell a prompt that was kept from one that was not, or its silence would mean nothing.
+    assert chance(again, unseen) < 1e-4
+    assert chance(theirs, unseen) > 1e-6

@@ -21,9 +21,13 @@ from tirage import LLM, ParamsError, SamplingParams
 from tirage.compat.sglang import CustomLogitProcessor
 from tirage.dialects import DialectError, from_sglang
 from tirage.dialects.processors import KNOWN_CLASSES, read_reference
+from tirage.engine import Completion, Sample, Timings, Usage
 from tirage.processors import BUILT_IN, PAST, Past, find_processor, register_processor, unregister_processor
+from tirage.server.breaker import Breaker
+from tirage.server.errors import Refusal
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors
+from tirage.text import Stop
 
 NAMES = ("DeterministicLogitProcessor", "CountingLogitProcessor", "FailingLogitProcessor")
 SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
@@ -33,6 +37,7 @@ SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
 def server() -> Iterator[Server]:
     flags = [f"--logits-processor={name}=operator_processors:{name}" for name in NAMES[::2]]
     flags += ["--logits-processor=counting=operator_processors:CountingLogitProcessor"]
+    flags += ["--logits-processor=picky=operator_processors:PickyLogitProcessor"]
     with Server("tiny", "--enable-custom-logit-processor", *flags, folders=(Path(__file__).parent,)) as running:
         yield running
 
@@ -105,23 +110,47 @@ def test_a_processor_sees_its_requests_tokens(server: Server) -> None:
     assert "declares" in refused.json()["error"]["message"]
 
 
-def test_a_processor_that_fails_ends_its_own_request_and_three_times_is_enough(server: Server) -> None:
-    name = "FailingLogitProcessor"
-    assert ask(server, name, {"fail": False}).status_code == 200
-    both = ask(server, [name, None], {"fail": True}, text=["One day", "The dog"], sampling_params=[
+def test_a_processor_that_fails_ends_its_own_request(server: Server) -> None:
+    both = ask(server, ["FailingLogitProcessor", None], None, text=["One day", "The dog"], sampling_params=[
         {"max_new_tokens": 4, "custom_params": {"fail": True}}, {"max_new_tokens": 4},
     ]).json()  # fmt: skip
     assert both[0]["meta_info"]["finish_reason"]["type"] == "error"
     assert both[0]["meta_info"]["finish_reason"]["err_type"] == "processor_failed"
     assert len(both[1]["output_ids"]) == 4
-    for _ in range(2):
-        failed = ask(server, name, {"fail": True})
-        assert failed.status_code == 500
-        assert failed.json()["error"]["code"] == "processor_failed"
-    last = ask(server, name, {"fail": False})
-    assert last.status_code == 400
-    assert "disabled after 3 failures" in last.json()["error"]["message"]
+
+
+def test_three_failures_are_enough_for_one_client_and_its_arguments(server: Server) -> None:
+    name, mine = "FailingLogitProcessor", {"headers": {"authorization": "Bearer mine"}}
+
+    def answer(params: dict[str, Any], **options: Any) -> Any:
+        sampling = {"temperature": 0, "max_new_tokens": 2, "custom_params": params}
+        body = {"text": "One day", "custom_logit_processor": name, "sampling_params": sampling}
+        return server.post("/generate", body, **options)
+
+    counted = f'tirage_processor_failures_total{{processor="{name}"}}'
+    before = server.metric(counted)
+    for _ in range(3):
+        failed = answer({"fail": True, "other": 1}, **mine)
+        assert (failed.status_code, failed.json()["error"]["code"]) == (500, "processor_failed")
+    refused = answer({"other": 1, "fail": True}, **mine)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "processor_disabled")
+    assert 0 < int(refused.headers["retry-after"]) <= 30
+    assert name in refused.json()["error"]["message"]
+    assert answer({"fail": False, "other": 1}, **mine).status_code == 200
+    assert answer({"fail": True, "other": 1}).status_code == 500
     assert ask(server, "counting", None).status_code == 200
+    assert server.metric(counted) == before + 4
+    assert f"warning: logits processor '{name}' failed 3 times in a row" in server.log
+
+
+def test_an_operators_own_check_makes_bad_arguments_the_clients_fault(server: Server) -> None:
+    assert ask(server, "picky", {"token_id": 6}).json()["output_ids"] == [6] * 6
+    for params, words in (({"token_id": 5}, "token_id must be even, got 5"), ({}, "KeyError: 'token_id'")):
+        for _ in range(4):
+            refused = ask(server, "picky", params)
+            assert refused.status_code == 400
+            assert f"arguments of processor 'picky' must pass its check: {words}" in refused.json()["error"]["message"]
+    assert ask(server, "picky", {"token_id": 6}).status_code == 200
 
 
 # --- strings -----------------------------------------------------------------------------------------------------
@@ -221,7 +250,7 @@ def test_an_operators_module_may_lie_in_the_working_folder(tmp_path: Path, monke
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     load_processors(Options.of(logits_processor=("beside=beside_the_server:same",)))
     try:
-        assert find_processor("beside").disable_after == 3
+        assert find_processor("beside").check is None
     finally:
         unregister_processor("beside")
 
@@ -299,23 +328,59 @@ def test_built_in_names_work_on_the_route_and_in_the_dialect(server: Server) -> 
     assert LLM("tiny").generate("One day", params)[0].token_ids == (40, 40, 40)
 
 
-def test_failures_count_only_where_they_matter() -> None:
-    def fail(logits: Any, args: Any) -> Any:
-        raise RuntimeError("no")
+def ended(kind: Any) -> Any:
+    """A completion whose one sample ended so."""
+    stop = None if kind is None else Stop(kind=kind)
+    sample = Sample(
+        index=0, text="", token_ids=(), finish_reason=None, stop=stop, logprobs=None, cumulative_logprob=0.0
+    )
+    return Completion(
+        prompt="", prompt_token_ids=(1,), samples=(sample,), seed=0,
+        usage=Usage(prompt_tokens=1, completion_tokens=0), timings=Timings(first_token_s=None, total_s=0.0),
+    )  # fmt: skip
 
-    register_processor("failing", fail)
-    try:
-        params = SamplingParams(logits_processors=[("failing", {})])
-        for _ in range(5):
-            assert tirage.sample(np.zeros(4, np.float32), params).token_ids.tolist() == [-1]
-        assert not find_processor("failing").disabled
-        register_processor("failing", fail, replace=True, disable_after=2)
-        for _ in range(2):
-            tirage.sample(np.zeros(4, np.float32), params)
-        with pytest.raises(ParamsError, match="'failing', which is disabled after 2 failures"):
-            SamplingParams(logits_processors=[("failing", {})])
-    finally:
-        unregister_processor("failing")
+
+def test_failures_in_a_row_are_refused_until_time_has_passed_or_forgotten_by_a_success() -> None:
+    now = [100.0]
+    breaker = Breaker(10.0, clock=lambda: now[0])
+    params = SamplingParams(logits_processors=[("forced_token", {"token_id": 5})])
+
+    def refused(tenant: str = "a", params: SamplingParams = params) -> bool:
+        try:
+            breaker.check(params, tenant)
+        except Refusal:
+            return True
+        return False
+
+    for kind, fails in (("processor_failed", 3), ("max_tokens", 0), ("processor_failed", 2), ("abort", 0)):
+        now[0] += 20
+        for _ in range(fails or 1):
+            assert breaker.note(params, "a", ended(kind)) is (kind == "processor_failed")
+        assert refused() is (fails == 3)
+    assert breaker.note(params, "a", ended("processor_failed"))
+    assert refused()
+    assert not refused("b")
+    assert not refused(params=SamplingParams(logits_processors=[("forced_token", {"token_id": 6})]))
+    assert not refused(params=SamplingParams())
+    now[0] += 10
+    assert not refused()
+    breaker.note(params, "a", ended("processor_failed"))
+    assert refused()
+    now[0] += 10
+    breaker.note(params, "a", ended("eos"))
+    breaker.note(params, "a", ended("processor_failed"))
+    assert not refused()
+
+
+def test_clients_that_are_remembered_are_not_endless() -> None:
+    breaker = Breaker(10.0)
+    params = [SamplingParams(logits_processors=[("forced_token", {"token_id": n})]) for n in range(1200)]
+    for each in params:
+        for _ in range(3):
+            breaker.note(each, "", ended("processor_failed"))
+    breaker.check(params[0], "")
+    with pytest.raises(Refusal, match="failed with them 3 times in a row"):
+        breaker.check(params[-1], "")
 
 
 def test_the_past_is_a_pair_of_lists() -> None:

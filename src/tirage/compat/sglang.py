@@ -33,6 +33,13 @@ class CustomLogitProcessor(ABC):
         written into them. An exception ends the request that it happened in.
         """
 
+    def check(self, custom_params: dict[str, Any]) -> None:
+        """Raises ValueError for arguments that make no sense: such a request is refused before anything runs.
+
+        Without an own `check` any arguments pass, and those that make the call fail end their request with an error.
+        """
+        return
+
     @classmethod
     def registered_name(cls) -> str:
         """The name that requests refer to."""

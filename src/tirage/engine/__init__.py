@@ -7,13 +7,14 @@ from tirage.engine.guide import Constrained
 from tirage.engine.handle import Handle
 from tirage.engine.job import Job
 from tirage.engine.parts import split_parts
-from tirage.engine.progress import Progress
+from tirage.engine.progress import BOUNDS_S, Progress, Times
 from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, checked_salt, is_one_prompt
 from tirage.engine.request import Request
 from tirage.engine.sample import masks_of
 from tirage.engine.waiting import astream, finish, stream
 
 __all__ = [
+    "BOUNDS_S",
     "AnyPrompt",
     "Completion",
     "Constrained",
@@ -26,6 +27,7 @@ __all__ = [
     "Prompt",
     "Request",
     "Sample",
+    "Times",
     "Timings",
     "Usage",
     "as_prompt",

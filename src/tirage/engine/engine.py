@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections import deque
@@ -88,7 +87,7 @@ class Engine:
         """What the loop has done and is doing; never waits for it."""
         scheduler = self._scheduler
         return Progress(
-            **dataclasses.asdict(self._meter),
+            **self._meter.numbers(),
             busy=bool(self._open),
             closing=self._closing,
             waiting=len(self._arrived) + scheduler.waiting,

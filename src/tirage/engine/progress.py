@@ -3,9 +3,36 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field, fields
+from itertools import accumulate
+from typing import Any
 
 from tirage.engine.request import Request
+
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The bounds by which `Times` counts, in seconds."""
+
+
+@dataclass(slots=True)
+class Times:
+    """How often something took how long: `counts` up to each of `BOUNDS_S` but not to the one before, then longer."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    total_s: float = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Notes that it took so long, so many times."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += count
+        self.total_s += seconds * count
+
+    def up_to(self) -> list[int]:
+        """The number up to each bound, then that of all."""
+        return list(accumulate(self.counts))
+
+    def copy(self) -> Times:
+        """What it is now."""
+        return Times(list(self.counts), self.total_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +44,8 @@ class Progress:
     `failed` count requests since the engine was made; `prompt_tokens` were read, `cached_tokens` taken over from
     earlier prompts, `output_tokens` drawn. `read_s`, `sample_s`, `text_s` and `decode_s` are the seconds that the
     loop has spent on prompts, on draws, on text and on forward passes; `last_step_s` those of its last turn.
+    `first_token` are the times from a request's making to its first token, `between` those between the tokens of a
+    sample; beams are in neither.
     """
 
     last_tick: float
@@ -38,6 +67,8 @@ class Progress:
     text_s: float
     decode_s: float
     last_step_s: float
+    first_token: Times
+    between: Times
 
     @property
     def sampling_share(self) -> float:
@@ -68,6 +99,9 @@ class Meter:
     text_s: float = 0.0
     decode_s: float = 0.0
     last_step_s: float = 0.0
+    first_token: Times = field(default_factory=Times)
+    between: Times = field(default_factory=Times)
+    drawn_at: float = 0.0
 
     def tick(self) -> float:
         """Notes a sign of life; returns the seconds since the last."""
@@ -78,6 +112,19 @@ class Meter:
         """Adds the time since the last tick or lap to a phase."""
         name = f"{phase}_s"
         setattr(self, name, getattr(self, name) + self.tick())
+
+    def drew(self, tokens: int, *, going: int) -> None:
+        """Counts the tokens of a draw that has just been; `going` of its samples had a token in the draw before."""
+        self.output_tokens += tokens
+        if going:
+            self.between.add(self.last_tick - self.drawn_at, going)
+        self.drawn_at = self.last_tick
+
+    def numbers(self) -> dict[str, Any]:
+        """What `Progress` shows of them, as it is now."""
+        names = {each.name for each in fields(self)} & {each.name for each in fields(Progress)}
+        found = {name: getattr(self, name) for name in names}
+        return found | {name: value.copy() for name, value in found.items() if isinstance(value, Times)}
 
     def ended(self, request: Request) -> None:
         """Counts a request that is over, by the worst end of its samples."""

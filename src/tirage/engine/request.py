@@ -75,11 +75,13 @@ class Request:
         """True when no sample runs any more."""
         return all(sample.stop is not None for sample in self.samples)
 
-    def mark_token(self) -> None:
-        """Notes the time of a step, for the timings."""
-        now = time.perf_counter()
-        self._first_token = now if self._first_token is None else self._first_token
-        self._ended = now
+    def mark_token(self) -> float | None:
+        """Notes the time of a step, for the timings; the seconds until the first token when this is it."""
+        self._ended = time.perf_counter()
+        if self._first_token is not None:
+            return None
+        self._first_token = self._ended
+        return self._first_token - self._started
 
     def settle(self, hypotheses: Sequence[tuple[float, GrowingSample]]) -> None:
         """Takes the hypotheses of a beam search, best first, each with its score."""

@@ -219,9 +219,11 @@ class Scheduler:
         moved = [self._running[slot] for slot in slots]
         drawn = draw(self._batch, self._matrix(moved), [one.sample for one in moved])
         self._meter.lap("sample")
-        self._meter.output_tokens += len(moved)
+        self._meter.drew(len(moved), going=sum(1 for one in moved if one.sample.token_ids))
         for slot, one, row in zip(slots, moved, drawn, strict=True):
-            one.job.request.mark_token()
+            waited = one.job.request.mark_token()
+            if waited is not None:
+                self._meter.first_token.add(waited)
             take(one.sample, row, self._tokenizer)
             if one.sample.stop is not None:
                 self._leave(slot, reuse=True)

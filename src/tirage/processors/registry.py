@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class Processor:
     """A registered function with the names of the arguments it takes; None takes any name.
 
     `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`. `check` says what is wrong
-    with a request's arguments. After `disable_after` failures it is refused to new requests.
+    with a request's arguments.
     """
 
     name: str
@@ -43,13 +43,6 @@ class Processor:
     arg_names: tuple[str, ...] | None = None
     wants_past: bool = False
     check: Callable[[Mapping[str, Any]], None] | None = None
-    disable_after: int | None = None
-    failures: list[str] = field(default_factory=list, compare=False)
-
-    @property
-    def disabled(self) -> bool:
-        """Whether it has failed too often."""
-        return self.disable_after is not None and len(self.failures) >= self.disable_after
 
     def takes(self, key: str) -> bool:
         """Whether an argument called `key` reaches this processor."""
@@ -63,15 +56,11 @@ class Processor:
     def run(
         self, row: np.ndarray, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None, past: Callable[[], Past]
     ) -> Any:
-        """What the function makes of a copy of one row [V], as [1, V]; its failures are counted and raised again."""
+        """What the function makes of a copy of one row [V], as [1, V]."""
         given = self.merge(args, extra_args)
         if self.wants_past:
             given[PAST] = past()
-        try:
-            return self.fn(row[None].copy(), [given])
-        except Exception as error:
-            self.failures.append(type(error).__name__)
-            raise
+        return self.fn(row[None].copy(), [given])
 
 
 _registry: dict[str, Processor] = {}
@@ -85,7 +74,6 @@ def register_processor(
     arg_names: Iterable[str] | None = None,
     replace: bool = False,
     check: Callable[[Mapping[str, Any]], None] | None = None,
-    disable_after: int | None = None,
 ) -> None:
     """Makes `fn` available to requests as `logits_processors=((name, args),)`.
 
@@ -93,8 +81,7 @@ def register_processor(
     row; it returns logits of the same shape. The logits are a copy that it may change. `arg_names` declares the
     arguments it takes: any other key in a request is refused. `check(arguments)` raises ParamsError for arguments that
     make no sense, before anything runs. A function with the attribute `wants_past` finds the request's tokens under
-    `__req__`. With `disable_after` the processor is refused to new requests once it has failed that often. A name that
-    is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
+    `__req__`. A name that is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
     """
     processor = Processor(
         name=_name(name),
@@ -102,7 +89,6 @@ def register_processor(
         arg_names=_arg_names(name, arg_names),
         wants_past=bool(getattr(fn, "wants_past", False)),
         check=check,
-        disable_after=disable_after,
     )
     with _lock:
         if name in _registry and not replace:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -33,6 +34,9 @@ from tirage.warm import warmup
 
 # How long the end waits for a thread of the engine that hangs.
 _CLOSE_S = 2.0
+# Kernels that were compiled at an earlier start are there within this time.
+_LOADED_S = 2.0
+_TELL_S = 10.0
 _log = logging.getLogger("tirage.server")
 
 
@@ -111,10 +115,9 @@ async def load(app: FastAPI) -> None:
         if state.llm is None:
             _log.info("loading %s", state.options.model_name)
             state.llm = await apart(open_llm, state.options)
+        await prepare_kernels(state.health)
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
-        # The kernels could come later by themselves, but beside a busy engine that takes very long.
-        await apart(warmup)
         await apart(probe, state.llm)
         mark = await apart(mark_of, state.llm, state.options.model_name)
     except Exception as error:
@@ -134,6 +137,21 @@ async def load(app: FastAPI) -> None:
     gc.freeze()
     state.health.enter("ready")
     _log.info("ready: %s", state.options.model_name)
+
+
+async def prepare_kernels(health: Health) -> None:
+    """Returns when the kernels are in use; says now and then how it goes where they have to be compiled first.
+
+    They could come later by themselves, but beside a busy engine that takes very long.
+    """
+    began, warm = time.monotonic(), asyncio.create_task(apart(warmup))
+    done, _ = await asyncio.wait({warm}, timeout=_LOADED_S)
+    while not done:
+        health.enter("compiling")
+        seconds = time.monotonic() - began
+        _log.info("compiling kernels, %.0f s so far (at the first start on a machine)", seconds)
+        done, _ = await asyncio.wait({warm}, timeout=_TELL_S)
+    await warm
 
 
 def open_llm(options: Options) -> LLM:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from tirage.server.errors import Refusal, envelope
 from tirage.server.options import Limits
@@ -16,6 +17,9 @@ _log = logging.getLogger("tirage.server")
 # No client of ours sends more in the head of a request.
 HEAD_BYTES = 64 * 1024
 HEADERS = 100
+# Requests that a client may send ahead while its connection is still read, so that its leaving is seen.
+_AHEAD = 16
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class HeadError(Exception):
@@ -29,10 +33,13 @@ class Connection(HttpToolsProtocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
-    # Bytes that came while a head was being read, and bytes of its headers so far.
-    _head_bytes = _parsed = 0
+    _rest_timer: asyncio.TimerHandle | None = None
+    # Bytes that came while a head was being read, those of its headers so far, and bytes of no use after it.
+    _head_bytes = _parsed = _useless = 0
     _in_head = True
     _unsent = 0
+    # What is not answered yet: the request at work, and those that the client has sent ahead.
+    _open: tuple[RequestResponseCycle, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -44,6 +51,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        for cycle in self._open:
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -51,10 +61,13 @@ class Connection(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
+            data = without_upgrade(data)
+        else:
+            self._useless += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES:
+        if (self._head_bytes if self._in_head else self._useless) > HEAD_BYTES:
             self._refuse(head_too_large())
-        elif self._in_head and self._head_timer is None:
+        elif self._in_head and self._head_bytes and self._head_timer is None:
             self._await_head()
 
     def send_400_response(self, msg: str) -> None:
@@ -68,19 +81,36 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = {"tirage.connection": self}  # type: ignore[typeddict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        # What comes after a body is no header: who looked at the headers, a proxy or the guard, has not seen it.
+        if self._in_head:
+            super().on_header(name, value)
         self._parsed += len(name) + len(value)
         if len(self.headers) > HEADERS or self._parsed > HEAD_BYTES:
             raise HeadError
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._disarm_head()
+        self._head_timer = cancelled(self._head_timer)
         super().on_headers_complete()
+        self._useless = 0
+        self._open = (*(cycle for cycle in self._open if not cycle.response_complete), self.cycle)
+        if 1 < len(self._open) <= _AHEAD:
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        self._useless = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head, self._head_bytes = True, 0
+        self._rest_timer = cancelled(self._rest_timer)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_head and self._rest_timer is None:
+            # Nobody reads the rest of this body, so nobody else would lose patience with it.
+            self._rest_timer = self.loop.call_later(self.limits.body_timeout, self.transport.close)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -88,9 +118,7 @@ class Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._stall_timer = cancelled(self._stall_timer)
 
     @property
     def gone(self) -> bool:
@@ -121,16 +149,10 @@ class Connection(HttpToolsProtocol):
         else:
             self._watch_stall()
 
-    def _disarm_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
     def _disarm(self) -> None:
-        self._disarm_head()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._head_timer = cancelled(self._head_timer)
+        self._stall_timer = cancelled(self._stall_timer)
+        self._rest_timer = cancelled(self._rest_timer)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Writes an answer past the application, which has not seen the request, and closes."""
@@ -138,6 +160,23 @@ class Connection(HttpToolsProtocol):
             self.transport.write(plain_response(refusal))
         self._disarm()
         self.transport.close()
+
+
+def cancelled(timer: asyncio.TimerHandle | None) -> None:
+    """No timer; the one there was does not go off."""
+    if timer is not None:
+        timer.cancel()
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """The beginning of a request without the wish for another protocol.
+
+    We speak no other, which a server may say by ignoring the wish; but the parser would not read the body.
+    """
+    if _UPGRADE.search(data, 0, HEAD_BYTES) is None:
+        return data
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
 
 
 def head_too_large() -> Refusal:

@@ -15,6 +15,7 @@ from tirage.errors import UnavailableError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
 from tirage.server import client, errors
+from tirage.server.breaker import Breaker, processors_of
 from tirage.server.call import Call, Mark
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
@@ -48,6 +49,7 @@ class Desk:
         self._arrivals: set[Arrival] = set()
         self._visits: set[Visit] = set()
         self._preparing = 0
+        self._breaker = Breaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
 
     async def admit(
@@ -60,6 +62,8 @@ class Desk:
         """
         check_counts(calls, self.options.limits)
         check_limit(self.options.limits, "max_rid", len(rid or ""), "rid")
+        for call in calls:
+            self._breaker.check(call.params, tenant)
         self._check_room(len(calls))
         arrival = Arrival(tenant, frozenset({rid, *(call.rid for call in calls)}))
         requests = await self._prepared(calls, arrival)
@@ -157,6 +161,8 @@ class Desk:
             self.metrics.ended(completion)
             if any(sample.finish_reason == "abort" for sample in completion.samples):
                 self.metrics.aborted(visit.reason or "stalled")
+            if self._breaker.note(ticket.call.params, visit.tenant, completion):
+                self.metrics.processors_failed(processors_of(ticket.call.params))
 
 
 def aborted(caller: client.Client) -> Refusal:

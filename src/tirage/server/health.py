@@ -7,7 +7,7 @@ from typing import Literal
 
 from tirage.engine import Progress
 
-Phase = Literal["loading", "probing", "ready", "stalled", "draining", "failed"]
+Phase = Literal["loading", "compiling", "probing", "ready", "stalled", "draining", "failed"]
 
 
 class Health:

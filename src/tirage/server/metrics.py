@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tirage.engine import Completion, Progress
+from tirage.engine import BOUNDS_S, Completion, Progress, Times
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 503, 504})
 
 
@@ -28,20 +27,20 @@ class Metrics:
         self._refused = Counter("tirage_refused", "requests refused for want of room", registry=self.registry)
         self._prepared = self._histogram("tirage_prepare_seconds", "tokenising, rendering and compiling of a prompt")
         self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing of a prompt with a constraint")
-        self._first = self._histogram(
-            "tirage_time_to_first_token_seconds", "from a prompt's reading to its first token"
-        )
-        self._between = self._histogram(
-            "tirage_inter_token_seconds", "mean time between the tokens of a finished sample"
-        )
         self._finished = Counter("tirage_samples", "samples that are over", ["reason"], registry=self.registry)
         self._prompt = Counter("tirage_prompt_tokens", "prompt tokens of answered prompts", registry=self.registry)
         self._output = Counter("tirage_completion_tokens", "tokens of answered prompts", registry=self.registry)
         self._cached = Counter("tirage_cached_tokens", "prompt tokens that were not read again", registry=self.registry)
+        self._failing = Counter(
+            "tirage_processor_failures",
+            "prompts that a custom logits processor failed for",
+            ["processor"],
+            registry=self.registry,
+        )
         self._aborts = Counter("tirage_aborts", "prompts that were stopped", ["reason"], registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)
+        return Histogram(name, text, labels, buckets=BOUNDS_S, registry=self.registry)
 
     def know_routes(self, paths: Iterable[str]) -> None:
         """Sets the paths that may be labels; all others count as `other`."""
@@ -69,19 +68,19 @@ class Metrics:
         """Counts a prompt that was stopped: by `disconnect`, `timeout`, `request`, `drain` or `stalled`."""
         self._aborts.labels(reason).inc()
 
+    def processors_failed(self, names: Iterable[str]) -> None:
+        """Counts a prompt that its processors failed for; their names are the operator's."""
+        for name in names:
+            self._failing.labels(name).inc()
+
     def ended(self, completion: Completion) -> None:
-        """Counts a prompt that is over, with its tokens and times."""
-        usage, timings = completion.usage, completion.timings
+        """Counts a prompt that is over, with its tokens."""
+        usage = completion.usage
         self._prompt.inc(usage.prompt_tokens)
         self._output.inc(usage.completion_tokens)
         self._cached.inc(usage.cached_tokens)
-        longest = max((len(sample.token_ids) for sample in completion.samples), default=0)
         for sample in completion.samples:
             self._finished.labels(sample.finish_reason or "abort").inc()
-        if timings.first_token_s is not None:
-            self._first.observe(timings.first_token_s)
-            if longest > 1:
-                self._between.observe((timings.total_s - timings.first_token_s) / (longest - 1))
 
     def page(self) -> bytes:
         """The page in Prometheus' text form."""
@@ -127,3 +126,16 @@ class EngineNumbers(Collector):
             ("decode_s", "seconds spent on forward passes"),
         ):
             yield CounterMetricFamily(f"tirage_engine_{name}", text, value=getattr(now, name))
+        yield histogram(
+            "tirage_time_to_first_token_seconds", "from a prepared prompt to its first token, the queue included",
+            now.first_token,
+        )  # fmt: skip
+        yield histogram("tirage_inter_token_seconds", "between the tokens of a sample", now.between)
+
+
+def histogram(name: str, text: str, times: Times) -> HistogramMetricFamily:
+    """Times as Prometheus has them."""
+    bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    return HistogramMetricFamily(
+        name, text, buckets=list(zip(bounds, times.up_to(), strict=True)), sum_value=times.total_s
+    )

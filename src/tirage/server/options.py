@@ -123,6 +123,9 @@ class Limits:
     stall_timeout: float = option(30.0, "seconds a client may leave its stream unread", low=0.1, high=1e6)
     keep_alive: float = option(5.0, "seconds an idle connection stays open", low=0.1, high=1e6)
     health_timeout: float = option(5.0, "seconds without progress after which /health says 503", low=0.1, high=1e6)
+    processor_cool_down: float = option(
+        30.0, "seconds in which a client's processor that failed three times is not run", low=0.0, high=1e6
+    )
     drain_timeout: float = option(30.0, "seconds that requests may take to end after SIGTERM", low=0.0, high=1e6)
     max_connections: int = option(4096, "open connections; more are closed at once", low=1, high=1 << 20)
 

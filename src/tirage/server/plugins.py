@@ -6,7 +6,8 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -19,9 +20,6 @@ from tirage.server.options import Options
 
 GROUP = "tirage.processors"
 """Entry points of this group, of any installed package, are processors under their own names."""
-
-MOST_FAILURES = 3
-"""A processor that has failed so often is refused to new requests."""
 
 
 def load_processors(options: Options) -> None:
@@ -62,12 +60,19 @@ def imported(load: Any, name: str, place: str) -> Any:
 
 
 def register(name: str, fn: Any) -> None:
-    """Makes a processor known, with the argument names that it declares in `arg_names`, if it does.
+    """Makes a processor known, with its `arg_names` and its `check` of arguments, where it has them."""
+    arg_names, check = getattr(fn, "arg_names", None), getattr(fn, "check", None)
+    checked = partial(check_arguments, name, check) if callable(check) else None
+    register_processor(name, fn, arg_names=arg_names, replace=True, check=checked)
 
-    It is refused to new requests once it has failed `MOST_FAILURES` times.
-    """
-    arg_names = getattr(fn, "arg_names", None)
-    register_processor(name, fn, arg_names=arg_names, replace=True, disable_after=MOST_FAILURES)
+
+def check_arguments(name: str, check: Callable[[dict[str, Any]], object], arguments: Mapping[str, Any]) -> None:
+    """ParamsError when the operator's own check does not pass the arguments of a request."""
+    try:
+        check(dict(arguments))
+    except Exception as error:  # whatever it raises, it did not like them
+        reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ParamsError(f"arguments of processor {name!r} must pass its check: {reason}") from error
 
 
 def read_adapters(options: Options) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from tirage.dialects.table import DialectError
-from tirage.engine import Completion, Delta, LogprobEntry
+from tirage.engine import Completion
 from tirage.errors import GrammarError, ParamsError
+from tirage.params import RequestOutputKind
 from tirage.server.asking import desk_of, ignored_header, is_lenient, media_of, options_of, read_json, tenant_of
 from tirage.server.call import Call
 from tirage.server.desk import Desk, Ticket, Visit
-from tirage.server.errors import Refusal, envelope, of_stop
+from tirage.server.errors import Refusal, of_stop
 from tirage.server.replay import effective
 from tirage.server.routes.sglang_request import GENERATE, Ask, Body, body_schema, read_body
-from tirage.server.routes.sglang_shapes import Scores, closing, entry_of, finish, meta_of
+from tirage.server.routes.sglang_shapes import entry_of
+from tirage.server.routes.sglang_stream import Chunks
 from tirage.server.sse import Answer, Stream
 from tirage.text import Tokenizer
 
@@ -84,7 +86,9 @@ def call_of(ask: Ask, media: Sequence[Any]) -> Call:
         for kind in ("image", "audio")
     }
     prompt = replace(ask.prompt, images=kinds["image"], audio=kinds["audio"])
-    return Call(prompt=prompt, params=ask.params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
+    # A stream that shows all so far puts it together itself: the engine would make the whole anew for every token.
+    params = ask.params.replace(output_kind=RequestOutputKind.DELTA)
+    return Call(prompt=prompt, params=params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
 
 
 def speller(tokenizer: Tokenizer) -> Any:
@@ -170,83 +174,3 @@ def answer(
             mine[0]["effective_params"] = effective(ticket, completion)
         entries += mine
     return entries if body.listed else entries[0]
-
-
-class Growth:
-    """One sample of a stream: what has come of it, and how much of that the client has seen."""
-
-    def __init__(self) -> None:
-        self.text, self.token_ids = "", list[int]()
-        self.entries: list[LogprobEntry] = []
-        self.seen = (0, 0)
-
-    def add(self, delta: Delta) -> None:
-        self.text += delta.text
-        self.token_ids += delta.token_ids
-        self.entries += delta.logprobs or ()
-
-    def take(self, *, new: bool) -> tuple[str, list[int], list[LogprobEntry]]:
-        """Text, tokens and entries for the next chunk: all so far, or what is new."""
-        chars, tokens = self.seen if new else (0, 0)
-        self.seen = (len(self.text), len(self.token_ids))
-        return self.text[chars:], self.token_ids[tokens:], self.entries[tokens:]
-
-
-class Chunks:
-    """Words a stream as SGLang does: each event is an entry with all the text so far, or with what is new."""
-
-    def __init__(self, visit: Visit, body: Body, spell: Any, *, began: float) -> None:
-        self._tickets, self._body, self._spell, self._began = visit.tickets, body, spell, began
-        self._running = [ask.answers for ask in body.asks]
-        self._growth: dict[tuple[int, int], Growth] = {}
-        self._before = [sum(ask.answers for ask in body.asks[:number]) for number in range(len(body.asks))]
-
-    def begin(self) -> Iterable[Mapping[str, Any]]:
-        return ()
-
-    def end(self) -> Iterable[Mapping[str, Any]]:
-        return ()
-
-    def say(self, number: int, delta: Delta) -> Iterator[Mapping[str, Any]]:
-        ask = self._body.asks[number]
-        if ask.beams is not None:
-            if delta.completion is not None and delta.finish_reason is not None:
-                yield self._whole(number, delta.completion)
-            return
-        growth = self._growth.setdefault((number, delta.index), Growth())
-        growth.add(delta)
-        fresh = len(growth.token_ids) - growth.seen[1]
-        if delta.finish_reason is not None or fresh >= ask.interval:
-            yield self._chunk(number, ask, growth, delta)
-
-    def _chunk(self, number: int, ask: Ask, growth: Growth, delta: Delta) -> dict[str, Any]:
-        body, ticket = self._body, self._tickets[number]
-        text, ids, entries = growth.take(new=body.delta)
-        meta = meta_of(ticket, ask, delta.index, len(growth.token_ids))
-        meta["finish_reason"] = finish(delta.finish_reason, delta.stop, growth.token_ids, ask.patterns)
-        if ask.logprobs:
-            prompt = ticket.request.prompt_logprobs or ()
-            first = ticket.request.prompt_ids[0] if ticket.request.prompt_ids else None
-            meta |= Scores(ask, body, self._spell).lists(prompt, first, entries)
-        chunk: dict[str, Any] = {"text": text, "output_ids": ids, "meta_info": meta}
-        if body.listed:
-            chunk["index"] = self._before[number] + delta.index
-        if body.prompt_ids:
-            chunk["prompt_token_ids"] = list(ticket.request.prompt_ids)
-        if delta.finish_reason is not None:
-            # This sample has ended, so nothing changes it any more, whatever the others still do.
-            sample = ticket.request.samples[delta.index].freeze()
-            meta |= closing(sample, ticket.request.inputs.length, began=self._began)
-            self._running[number] -= 1
-            if self._body.effective and not self._running[number]:
-                chunk["effective_params"] = effective(ticket)
-        if delta.finish_reason == "error":
-            chunk |= envelope(of_stop(delta.stop))
-        return chunk
-
-    def _whole(self, number: int, completion: Completion) -> dict[str, Any]:
-        ask, ticket = self._body.asks[number], self._tickets[number]
-        found = entry_of(ticket, ask, self._body, completion, completion.samples[0], self._spell, began=self._began)
-        if self._body.effective:
-            found["effective_params"] = effective(ticket, completion)
-        return {**found, "index": self._before[number]} if self._body.listed else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tirage.engine import Completion, LogprobEntry, Sample
@@ -79,26 +79,30 @@ class Scores:
         self._top, self._given = bool(ask.params.logprobs), bool(ask.params.logprob_token_ids)
         self._spell = spell
 
-    def lists(
-        self, prompt: Sequence[LogprobEntry | None], first: int | None, output: Sequence[LogprobEntry]
-    ) -> dict[str, Any]:
-        """The members of `meta_info`; `first` is the prompt's first token id, whose probability there is not."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members of `meta_info` that grow with the output."""
+        kinds = ["token", *(["top"] if self._top else []), *(["token_ids"] if self._given else [])]
+        return tuple(f"output_{kind}_logprobs" for kind in kinds)
+
+    def input(self, prompt: Sequence[LogprobEntry | None], first: int | None) -> dict[str, list[Any]]:
+        """The prompt's members of `meta_info`; `first` is its first token id, whose probability there is not."""
         scored = list(prompt)[self._start :] if self._start is not None else []
         opening = [[None, first, self._word(first)]] if scored and scored[0] is None else []
         known = [entry for entry in scored if entry is not None]
-        gap = [None] * len(opening)
-        found: dict[str, Any] = {
-            "input_token_logprobs": opening + [triple(entry, text=self._text) for entry in known],
-            "output_token_logprobs": [triple(entry, text=self._text) for entry in output],
-            "output_token_logprobs_length": len(output),
-        }
+        found = {name.replace("output", "input"): [None] * len(opening) + lists for name, lists in self._of(known)}
+        return found | {"input_token_logprobs": opening + found["input_token_logprobs"][len(opening) :]}
+
+    def output(self, entries: Sequence[LogprobEntry]) -> dict[str, list[Any]]:
+        """The members called `names`, for these tokens."""
+        return dict(self._of(entries))
+
+    def _of(self, entries: Sequence[LogprobEntry]) -> Iterator[tuple[str, list[Any]]]:
+        yield "output_token_logprobs", [triple(entry, text=self._text) for entry in entries]
         if self._top:
-            found["input_top_logprobs"] = gap + [self._tops(entry) for entry in known]
-            found["output_top_logprobs"] = [self._tops(entry) for entry in output]
+            yield "output_top_logprobs", [self._tops(entry) for entry in entries]
         if self._given:
-            found["input_token_ids_logprobs"] = gap + [self._chosen(entry) for entry in known]
-            found["output_token_ids_logprobs"] = [self._chosen(entry) for entry in output]
-        return found
+            yield "output_token_ids_logprobs", [self._chosen(entry) for entry in entries]
 
     def _tops(self, entry: LogprobEntry) -> list[Any]:
         return [triple(top, text=self._text) for top in entry.top]
@@ -119,7 +123,9 @@ def entry_of(
     if ask.logprobs:
         ids = completion.prompt_token_ids
         first = ids[0] if ids else None
-        meta |= Scores(ask, body, spell).lists(completion.prompt_logprobs or (), first, sample.logprobs or ())
+        scores, drawn = Scores(ask, body, spell), sample.logprobs or ()
+        meta |= scores.input(completion.prompt_logprobs or (), first) | scores.output(drawn)
+        meta["output_token_logprobs_length"] = len(drawn)
     meta |= closing(sample, completion.usage.prompt_tokens, began=began)
     found: dict[str, Any] = {"text": sample.text, "output_ids": list(sample.token_ids), "meta_info": meta}
     if ask.beams is not None:
@@ -130,7 +136,7 @@ def entry_of(
     return found
 
 
-def meta_of(ticket: Ticket, ask: Ask, index: int, tokens: int) -> dict[str, Any]:
+def meta_of(ticket: Ticket, ask: Ask, index: int, tokens: int | None) -> dict[str, Any]:
     """The part of `meta_info` that every chunk has."""
     request, own = ticket.request, ticket.rid or ticket.id
     cached = request.cached_tokens

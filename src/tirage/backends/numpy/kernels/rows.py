@@ -31,6 +31,10 @@ from tirage.stages import FIRST_FILTER, Op
 
 _log = logging.getLogger("tirage")
 
+_UNCACHED = (
+    "the kernels cannot be cached, so every process compiles them anew: %s; set NUMBA_CACHE_DIR to a folder that can "
+    "be written"
+)
 _OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
 _FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(Op.XTC)
 _NONE = int(View.NONE)
@@ -181,7 +185,7 @@ def dispatcher(*, cache: bool = True) -> Any:
         try:
             return njit(cache=True, **options)(entry)
         except RuntimeError as error:
-            _log.debug("the kernels are compiled in each process: %s", error)
+            _log.warning(_UNCACHED, error)
     return njit(**options)(entry)
 
 
@@ -192,7 +196,7 @@ def compiled() -> Any:
         made.compile(_signature())
     except OSError as error:
         # The folder was there, but the cache could not be read or written: a full disk, say.
-        _log.debug("the kernels are not cached: %s", error)
+        _log.warning(_UNCACHED, error)
         made = dispatcher(cache=False)
         made.compile(_signature())
     made.disable_compile()

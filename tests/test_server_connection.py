@@ -1,0 +1,145 @@
+"""Connections as odd clients use them: several requests ahead, other protocols, trailers, long silence."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from raw_http import connect, exchange, read_all, request, status_of
+from servers import Server, slow_server
+
+LONG: dict[str, Any] = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 480, "ignore_eos": True}}
+SHORT = {"text": "Once", "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
+CHUNKED = (
+    b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+)
+BODY = b'e\r\n{"prompt":"a"}\r\n'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """20 ms a step; a head may take 1 s, and a connection be idle for 2 s."""
+    with slow_server("--header-timeout", "1", "--keep-alive", "2", "--body-timeout", "2") as running:
+        yield running
+
+
+def kept(path: str, body: Any = None, **options: Any) -> bytes:
+    """A request after which the connection stays open."""
+    return request(path, body, **options).replace(b"Connection: close\r\n", b"")
+
+
+def wait_for_running(server: Server, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while server.metric("tirage_engine_running") != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
+    parts = [kept("/generate", SHORT), kept("/tokenize", {"prompt": "a"}), request("/version", method="GET")]
+    answer = exchange(server.port, b"".join(parts))
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert answer.index(b'"meta_info"') < answer.index(b'"tokens"') < answer.rindex(b'"version":"')
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_sent_ahead_and_leaves_ends_its_request(server: Server, stream: bool) -> None:
+    before = server.metrics()
+    with connect(server.port) as connection:
+        connection.sendall(kept("/generate", {**LONG, "stream": stream}) + kept("/generate", SHORT))
+        wait_for_running(server, 1)
+    wait_for_running(server, 0)
+    after = server.metrics()
+    drawn = after["tirage_engine_output_tokens_total"] - before["tirage_engine_output_tokens_total"]
+    assert drawn < 240
+    assert after["tirage_engine_aborted_total"] - before["tirage_engine_aborted_total"] == 1
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB"],
+        ["upgrade: websocket", "Connection: upgrade", "Sec-WebSocket-Key: a", "Sec-WebSocket-Version: 13"],
+    ],
+)  # fmt: skip
+def test_a_wish_for_another_protocol_is_ignored_and_the_body_read(server: Server, headers: list[str]) -> None:
+    plain = kept("/tokenize", {"prompt": "\r\nUpgrade: a"}, headers=headers)
+    with connect(server.port) as connection:
+        connection.sendall(plain)
+        answer = read_all(connection)
+    assert status_of(answer) == 200
+    same = server.post("/tokenize", {"prompt": "\r\nUpgrade: a"}).json()
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == same
+
+
+def test_what_follows_a_body_is_no_header(server: Server) -> None:
+    end = b"0\r\nX-Request-Id: trailed\r\nContent-Encoding: gzip\r\nX-Tirage-Unknown-Fields: ignore\r\n\r\n"
+    answer = exchange(server.port, CHUNKED + b"Connection: close\r\n\r\n" + BODY + end)
+    assert status_of(answer) == 200
+    assert b"trailed" not in answer
+
+
+@pytest.mark.parametrize("part", [b"X-A: ", b"1;a="], ids=["trailer", "chunk extension"])
+def test_bytes_of_no_use_after_a_head_are_not_taken_for_ever(server: Server, part: bytes) -> None:
+    start = CHUNKED + b"\r\n" + BODY + (b"0\r\n" if part.startswith(b"X") else b"") + part
+    with connect(server.port) as connection:
+        connection.sendall(start)
+        sent = 0
+        try:
+            while sent < 64 << 20:
+                connection.sendall(b"a" * 65536)
+                sent += 65536
+        except ConnectionError:
+            pass
+        # What the system's own buffers hold was taken by nobody.
+        assert sent < 32 << 20
+    assert server.get("/health").status_code == 200
+
+
+def test_an_idle_connection_is_not_told_that_it_is_slow(server: Server) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(kept("/generate", SHORT))
+        first = connection.recv(1 << 20)
+        assert status_of(first) == 200
+        rest = read_all(connection)
+    assert (first + rest).count(b"HTTP/1.1") == 1
+
+
+def test_a_second_head_that_does_not_come_is_given_up(server: Server) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(kept("/version", method="GET"))
+        assert status_of(connection.recv(65536)) == 200
+        connection.sendall(b"GET /heal")
+        began = time.monotonic()
+        assert b"HTTP/1.1 408" in read_all(connection)
+        assert time.monotonic() - began < 20
+
+
+def test_a_body_that_nobody_reads_does_not_hold_a_connection(server: Server) -> None:
+    began = time.monotonic()
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        assert status_of(connection.recv(65536)) == 200
+        connection.settimeout(0.2)
+        while time.monotonic() - began < 30:
+            try:
+                connection.sendall(b"a")
+                if not connection.recv(65536):
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+    raise AssertionError("the connection is still open")
+
+
+def test_a_body_that_comes_after_its_answer_does_not_end_the_connection(server: Server) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+        assert status_of(connection.recv(65536)) == 200
+        connection.sendall(b"late" + request("/version", method="GET"))
+        assert b"HTTP/1.1 200 OK" in read_all(connection)
