@@ -10,6 +10,7 @@ from jax import Array
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.program import Columns, Stage
+from tirage.backends.jax.reach import reach
 from tirage.backends.jax.rule import (
     FLT_MAX,
     Mass,
@@ -17,7 +18,6 @@ from tirage.backends.jax.rule import (
     cleaned,
     exponents,
     float_of,
-    least,
     product,
     values,
     weights,
@@ -101,9 +101,7 @@ def typical(state: State, stage: Stage, given: Columns, on: Array, width: int) -
     q, mass = state.q, state.mass()
     distance = u32(jnp.abs(q - mean_exponent(q, mass)[:, None]))
     goal = target(given["p"], mass.total(), above=bool(stage.option("exceed")))
-    furthest = jnp.max(jnp.where(state.kept, distance, 0), -1)
-    reached = lambda t: ~wide.less(mass.where(distance <= t[:, None]).total(), goal)  # noqa: E731
-    found = least(jnp.zeros_like(furthest), furthest, reached)
+    found = reach(distance, state.kept, mass, goal).low
     return state.keep(distance <= found[:, None], on)
 
 

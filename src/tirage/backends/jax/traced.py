@@ -57,9 +57,9 @@ class _Law(NamedTuple):
     coin: Coin | None
 
 
-AT_ONCE = 1 << 18
-"""Logits that are worked on at once: two rows of 128k. More of them leave the caches, and one flat row among them
-sends all the others through the long search as well."""
+AT_ONCE = 1 << 19
+"""Logits that are worked on at once: four rows of 128k. More of them leave the caches, fewer pay for more turns, and
+rows that are searched together are done when the last of them is."""
 
 
 def draw(logits: Array, program: Program) -> Drawn:
