@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -82,41 +82,53 @@ def top_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> 
 
 def _cut_by_mass(state: State, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
     """The last token with less than `goal` before it, and what is before it; everything when the goal is too high."""
-    if state.x.shape[1] <= 2 * ROOM:
-        return _cut_among(state.key, state.kept, mass, goal)
-    exponent = u32(state.q)
-    at, few = narrowed(exponent, state.kept, mass, goal)
-    inside = state.kept & at.of(exponent)
-    rest = wide.sub(goal, at.before)
-
-    def alone() -> tuple[Cut, Wide]:
-        ids, there = together(inside)
-        key, *limbs = (jnp.take_along_axis(part, ids, 1) for part in (state.key, *mass))
-        cut, before = _cut_among(key, there, Mass(*limbs).where(there), rest)
-        return Cut(cut.key, jnp.take_along_axis(ids, cut.id[:, None], 1)[:, 0]), before
-
-    # More than few are left only where they share one exponent, so that their keys differ little.
-    cut, before = lax.cond(jnp.all(few), alone, lambda: _cut_among(state.key, inside, mass.where(inside), rest))
-    return cut, wide.add(at.before, before)
+    level = _level(state.key, state.kept, mass, goal) if state.x.shape[1] <= 2 * ROOM else _far(state, mass, goal)
+    each = mass.at(level.first)
+    # Of tokens with equal keys, each with the weight w, the first ceil((goal - before) / w) are needed.
+    rest = wide.add(wide.sub(goal, level.before), wide.sub(each, wide.constant(1, level.first, 2)))
+    needed = wide.divide(rest, each)
+    unbounded = wide.is_zero(each) | wide.less(wide.wide(u32(level.ties), 2), needed)
+    n = jnp.where(unbounded, level.ties, needed[0].astype(jnp.int32))
+    before = wide.add(level.before, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
+    # Ties at the cut are rare, and to count them off is another pass.
+    tied = state.kept & (state.key == level.key[:, None])
+    return Cut(level.key, lax.cond(jnp.all(n <= 1), lambda: level.first, lambda: nth(tied, n))), before
 
 
-def _cut_among(key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
-    """The cut of tokens `among` these, in id order; its id is a position."""
+class _Level(NamedTuple):
+    """The key that a cut falls on, the mass of larger ones, and how many tokens have it, from which position on."""
+
+    key: Array
+    before: Wide
+    first: Array
+    ties: Array
+
+
+def _level(key: Array, among: Array, mass: Mass, goal: Wide) -> _Level:
     distance = ~ordered(key)
     at = reach(distance, among, mass, goal)
     tied = among & (distance == at.low[:, None])
     position = lax.broadcasted_iota(jnp.int32, key.shape, 1)
     first = smallest(jnp.where(tied, position, key.shape[1] - 1))
-    each = mass.at(first)
-    # Of tokens with equal keys, each with the weight w, the first ceil((goal - before) / w) are needed.
-    needed = wide.divide(wide.add(wide.sub(goal, at.before), wide.sub(each, wide.constant(1, first, 2))), each)
-    ties = count(tied)
-    unbounded = wide.is_zero(each) | wide.less(wide.wide(u32(ties), 2), needed)
-    n = jnp.where(unbounded, ties, needed[0].astype(jnp.int32))
-    before = wide.add(at.before, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
-    # Ties at the cut are rare, and to count them off is another pass.
-    last = lax.cond(jnp.all(n <= 1), lambda: first, lambda: nth(tied, n))
-    return Cut(jnp.take_along_axis(key, first[:, None], 1)[:, 0], last), before
+    return _Level(jnp.take_along_axis(key, first[:, None], 1)[:, 0], at.before, first, count(tied))
+
+
+def _far(state: State, mass: Mass, goal: Wide) -> _Level:
+    """The level of long rows: narrowed down by exponents, then found among the few tokens left."""
+    exponent = u32(state.q)
+    at, few = narrowed(exponent, state.kept, mass, goal)
+    inside = state.kept & at.of(exponent)
+    rest = wide.sub(goal, at.before)
+
+    def alone() -> _Level:
+        ids, there = together(inside)
+        key, *limbs = (jnp.take_along_axis(part, ids, 1) for part in (state.key, *mass))
+        level = _level(key, there, Mass(*limbs).where(there), rest)
+        return level._replace(first=jnp.take_along_axis(ids, level.first[:, None], 1)[:, 0])
+
+    # More than few are left only where they share one exponent, so that their keys differ little.
+    level = lax.cond(jnp.all(few), alone, lambda: _level(state.key, inside, mass.where(inside), rest))
+    return level._replace(before=wide.add(at.before, level.before))
 
 
 def _truncated(state: State, mass: Mass, cut: Cut, left: Wide, on: Array) -> State:
