@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h, typical
-from tirage.backends.jax.passes import count, smallest
+from tirage.backends.jax.passes import count, largest, smallest
 from tirage.backends.jax.program import Columns, Stage
 from tirage.backends.jax.reach import ROOM, narrowed, reach, together
 from tirage.backends.jax.rule import (
@@ -146,7 +146,7 @@ def _truncated(state: State, mass: Mass, cut: Cut, left: Wide, on: Array) -> Sta
 def min_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
     """Keep q within a threshold of the smallest."""
     q = state.q
-    least_q = jnp.min(jnp.where(state.kept, q, jnp.int32(0x7FFFFFFF)), -1)
+    least_q = smallest(jnp.where(state.kept, q, jnp.int32(0x7FFFFFFF)))
     return state.keep(q - least_q[:, None] <= given["widest"][:, None], on)
 
 
@@ -168,9 +168,9 @@ def xtc(state: State, stage: Stage, given: Columns, on: Array, protected: Any) -
     """Without every token at or above the threshold but the last of them (S-O8): the branch where the coin says so."""
     mass = state.mass()
     above = state.kept & share(given, mass.total(), strict=bool(stage.option("strict"))).at_least(mass)
-    lowest = jnp.min(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF)), -1)
-    last = jnp.max(jnp.where(above & (state.key == lowest[:, None]), state.ids, -1), -1)
-    several = jnp.sum(above, -1, dtype=jnp.int32) >= 2
+    lowest = smallest(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF)))
+    last = largest(jnp.where(above & (state.key == lowest[:, None]), state.ids, -1))
+    several = count(above) >= 2
     spared = jnp.asarray(protected)
     kept = ~above | (state.ids == last[:, None])
     if spared.shape[1]:

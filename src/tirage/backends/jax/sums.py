@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.passes import block, count, largest
+from tirage.backends.jax.passes import block, count
 from tirage.backends.jax.program import Columns
 from tirage.backends.jax.reach import ROOM, together
 from tirage.backends.jax.rule import NO_KEY, Mass, keys, values
