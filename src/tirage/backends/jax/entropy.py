@@ -9,7 +9,9 @@ import numpy as np
 from jax import Array
 
 from tirage.backends.jax import wide
+from tirage.backends.jax.passes import count, largest
 from tirage.backends.jax.program import Columns, Stage
+from tirage.backends.jax.reach import reach
 from tirage.backends.jax.rule import (
     FLT_MAX,
     Mass,
@@ -17,7 +19,6 @@ from tirage.backends.jax.rule import (
     cleaned,
     exponents,
     float_of,
-    least,
     product,
     values,
     weights,
@@ -56,7 +57,7 @@ def _entropy_fraction(state: State, given: Columns) -> Wide:
     q = exponents(state.x, state.m, jnp.full_like(state.m, _UNIT))
     w = weights(q).where(state.kept)
     entropy = mean_exponent(q, w) + wide.ilog2(w.total()) - 40 * OCTAVE
-    size = jnp.sum(state.kept, -1, dtype=jnp.uint32)
+    size = u32(count(state.kept))
     most = wide.ilog2((size,))
     octaves = jnp.maximum(_ilog2(most) - _ilog2(entropy), 0)
     scaled = wide.right_by(wide.mul32(u32(octaves), jnp.asarray(given["e"])), jnp.asarray(given["s"]))
@@ -75,13 +76,13 @@ def sigma(state: State, stage: Stage, given: Columns, on: Array, width: int) -> 
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
     distance = cleaned(jnp.minimum(values(state.top())[:, None] - state.x, FLT_MAX))
     distance = jnp.where(state.kept, distance, 0)
-    widest = jnp.max(bits_of(distance), -1)
+    widest = largest(bits_of(distance))
     shift = 29 + 127 - (widest >> 23)
     half = shift >> 1
     # Two steps, since 2^shift itself may leave the float32 range.
     scaled = distance * _power_of_two(half)[:, None] * _power_of_two(shift - half)[:, None]
     v = scaled.astype(jnp.int32).astype(jnp.uint32)
-    n = wide.wide(jnp.sum(state.kept, -1, dtype=jnp.uint32), 1)
+    n = wide.wide(u32(count(state.kept)), 1)
     s1, s2 = wide.total_wide((v,), 2), wide.total_wide(wide.mul32(v, v), 3)
     spread = wide.sub(wide.mul(n, s2), wide.mul(s1, s1))
     variance = wide.divide(spread, wide.mul(n, n))
@@ -101,9 +102,7 @@ def typical(state: State, stage: Stage, given: Columns, on: Array, width: int) -
     q, mass = state.q, state.mass()
     distance = u32(jnp.abs(q - mean_exponent(q, mass)[:, None]))
     goal = target(given["p"], mass.total(), above=bool(stage.option("exceed")))
-    furthest = jnp.max(jnp.where(state.kept, distance, 0), -1)
-    reached = lambda t: ~wide.less(mass.where(distance <= t[:, None]).total(), goal)  # noqa: E731
-    found = least(jnp.zeros_like(furthest), furthest, reached)
+    found = reach(distance, state.kept, mass, goal).low
     return state.keep(distance <= found[:, None], on)
 
 

@@ -1,42 +1,38 @@
 """Filters that cut the set of tokens by rank, by mass or by weight, without a sort (S-W4, S-O1 ... S-O8).
 
 A cut in (key descending, id ascending) order is two integers per row: the key it falls on and the highest id kept
-among equal keys. Both are found by bisection over masked integer sums, or among `lax.top_k` candidates where those
-hold enough; either way the same integers.
+among equal keys. Both are found by narrowing down where the mass reaches its goal, or by `lax.top_k`; either way the
+same integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h, typical
+from tirage.backends.jax.passes import count, largest, smallest
 from tirage.backends.jax.program import Columns, Stage
+from tirage.backends.jax.reach import ROOM, narrowed, reach, together
 from tirage.backends.jax.rule import (
-    NO_KEY,
     Mass,
     clamped,
     keys,
-    least,
     nth,
     ordered,
     product,
     values,
 )
 from tirage.backends.jax.steps import State
-from tirage.backends.jax.sums import Cut, ranked, share, target, top_entries
+from tirage.backends.jax.sums import Cut, ranked, share, target
 from tirage.backends.jax.wide import Wide, u32
 from tirage.stages import TOP_P_RULES, Op
 
-CANDIDATES = 512
-"""Tokens that top-p looks at before it searches the whole row."""
-NARROWING = 10
-"""Bisections over the whole row before top-p looks at what is left between the bounds alone."""
 TOP_K_LIMIT = 1024
 """Largest k that is found by `lax.top_k`; larger ones by bisection."""
 
@@ -68,15 +64,8 @@ def top_k(state: State, stage: Stage, given: Columns, on: Array, width: int) -> 
 
 
 def _cut_by_count(state: State, k: Array) -> Cut:
-    rank = jnp.where(state.kept, ordered(state.key), 0)
-    few = lambda t: jnp.sum(rank > t[:, None], -1, dtype=jnp.int32) < k  # noqa: E731
-    found = least(jnp.zeros_like(u32(k)), jnp.max(rank, -1), few)
-    above = jnp.sum(rank > found[:, None], -1, dtype=jnp.int32)
-    return Cut(_key_of(found), nth(rank == found[:, None], k - above))
-
-
-def _key_of(rank: Array) -> Array:
-    return (rank ^ jnp.uint32(0x80000000)).astype(jnp.int32)
+    one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
+    return _cut_by_mass(state, one.where(state.kept), wide.wide(u32(k), 2))[0]
 
 
 def top_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
@@ -93,93 +82,53 @@ def top_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> 
 
 def _cut_by_mass(state: State, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
     """The last token with less than `goal` before it, and what is before it; everything when the goal is too high."""
-    rank = ordered(state.key)
-    lowest = jnp.min(jnp.where(state.kept, rank, jnp.uint32(0xFFFFFFFF)), -1)
-    found = jnp.maximum(_threshold(state, mass, goal), lowest)
-    above = mass.where(rank > found[:, None]).total()
-    tied = state.kept & (rank == found[:, None])
-    first = state.first(tied)
-    each = mass.at(first)
-    # Of tokens with equal keys, each with the weight w, the first ceil((goal - above) / w) are needed.
-    needed = wide.divide(wide.add(wide.sub(goal, above), wide.sub(each, wide.constant(1, above[0], 2))), each)
-    count = jnp.sum(tied, -1, dtype=jnp.int32)
-    unbounded = wide.is_zero(each) | wide.less(wide.wide(u32(count), 2), needed)
-    n = jnp.where(unbounded, count, needed[0].astype(jnp.int32))
-    before = wide.add(above, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
+    level = _level(state.key, state.kept, mass, goal) if state.x.shape[1] <= 2 * ROOM else _far(state, mass, goal)
+    each = mass.at(level.first)
+    # Of tokens with equal keys, each with the weight w, the first ceil((goal - before) / w) are needed.
+    rest = wide.add(wide.sub(goal, level.before), wide.sub(each, wide.constant(1, level.first, 2)))
+    needed = wide.divide(rest, each)
+    unbounded = wide.is_zero(each) | wide.less(wide.wide(u32(level.ties), 2), needed)
+    n = jnp.where(unbounded, level.ties, needed[0].astype(jnp.int32))
+    before = wide.add(level.before, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
     # Ties at the cut are rare, and to count them off is another pass.
-    last = lax.cond(jnp.all(n <= 1), lambda: first, lambda: nth(tied, n))
-    return Cut(_key_of(found), last), before
+    tied = state.kept & (state.key == level.key[:, None])
+    return Cut(level.key, lax.cond(jnp.all(n <= 1), lambda: level.first, lambda: nth(tied, n))), before
 
 
-def _threshold(state: State, mass: Mass, goal: Wide) -> Array:
-    """The least rank such that less than `goal` lies above it, uint32 [B]."""
-    key = jnp.where(state.kept, state.key, NO_KEY)
-    if state.x.shape[1] <= 8 * CANDIDATES:
-        return _searched(key, state.q, mass, goal)
-    first, q, likely = _candidates(key, state.q, mass)
-    enough = jnp.all(~wide.less(likely.total(), goal))
-    return lax.cond(
-        enough,
-        lambda: _searched(first, q, likely, goal),
-        lambda: _searched_far(key, state.q, mass, goal),
-    )
+class _Level(NamedTuple):
+    """The key that a cut falls on, the mass of larger ones, and how many tokens have it, from which position on."""
+
+    key: Array
+    before: Wide
+    first: Array
+    ties: Array
 
 
-def _candidates(key: Array, q: Array, mass: Mass) -> tuple[Array, Array, Mass]:
-    """The first tokens of the row with their exponents and weights, [B, CANDIDATES]."""
-    first, ids = top_entries(key, CANDIDATES)
-    q, high, low = (jnp.take_along_axis(part, ids, 1) for part in (q, *mass))
-    return first, q, Mass(high, low).where(first > NO_KEY)
+def _level(key: Array, among: Array, mass: Mass, goal: Wide) -> _Level:
+    distance = ~ordered(key)
+    at = reach(distance, among, mass, goal)
+    tied = among & (distance == at.low[:, None])
+    position = lax.broadcasted_iota(jnp.int32, key.shape, 1)
+    first = smallest(jnp.where(tied, position, key.shape[1] - 1))
+    return _Level(jnp.take_along_axis(key, first[:, None], 1)[:, 0], at.before, first, count(tied))
 
 
-def _searched_far(key: Array, q: Array, mass: Mass, goal: Wide) -> Array:
-    """The threshold anywhere in a long row: a few passes narrow it down to tokens that can be looked at alone."""
-    exponent = _exponents(key, q)
-    low, high = _narrowed(exponent, mass, goal)
-    inside = (exponent >= low[:, None]) & (exponent <= high[:, None])
-    few = jnp.all(jnp.sum(inside, -1, dtype=jnp.int32) <= CANDIDATES)
+def _far(state: State, mass: Mass, goal: Wide) -> _Level:
+    """The level of long rows: narrowed down by exponents, then found among the few tokens left."""
+    exponent = u32(state.q)
+    at, few = narrowed(exponent, state.kept, mass, goal)
+    inside = state.kept & at.of(exponent)
+    rest = wide.sub(goal, at.before)
 
-    def alone() -> Array:
-        rest = wide.sub(goal, mass.where((exponent > 0) & (exponent < low[:, None])).total())
-        return _searched(*_candidates(jnp.where(inside, key, NO_KEY), q, mass), rest)
+    def alone() -> _Level:
+        ids, there = together(inside)
+        key, *limbs = (jnp.take_along_axis(part, ids, 1) for part in (state.key, *mass))
+        level = _level(key, there, Mass(*limbs).where(there), rest)
+        return level._replace(first=jnp.take_along_axis(ids, level.first[:, None], 1)[:, 0])
 
-    return lax.cond(few, alone, lambda: _searched(key, q, mass, goal))
-
-
-def _narrowed(exponent: Array, mass: Mass, goal: Wide) -> tuple[Array, Array]:
-    """Bounds of the exponent at which the goal is reached, from weights cut to 26 bits: half the memory to read."""
-    coarse = lax.optimization_barrier((mass.high << 5) | (mass.low >> 15))
-    lost = u32(exponent.shape[1])
-
-    def halved(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = low + ((high - low) >> 1)
-        part = wide.total(jnp.where(exponent <= middle[:, None], coarse, 0), 26)
-        short = wide.less(wide.left(wide.add(part, wide.wide(jnp.full_like(low, lost), 2)), 15), goal)
-        enough = ~wide.less(wide.left(part, 15), goal)
-        # Neither, where what was cut off decides: such a row is narrowed no further.
-        return jnp.where(short & (low < high), middle + 1, low), jnp.where(enough, middle, high)
-
-    return lax.fori_loop(0, NARROWING, halved, (jnp.ones_like(goal[0]), jnp.max(exponent, -1)))
-
-
-def _searched(key: Array, q: Array, mass: Mass, goal: Wide) -> Array:
-    """The threshold among these tokens: first the exponent it falls on, in few steps, then the key."""
-    rank, exponent = ordered(key), _exponents(key, q)
-    found = least(
-        jnp.ones_like(goal[0]),
-        jnp.max(exponent, -1),
-        lambda t: ~wide.less(mass.where(exponent <= t[:, None]).total(), goal),
-    )
-    tied = (exponent > 0) & (exponent == found[:, None])
-    lowest = jnp.min(jnp.where(tied, rank, jnp.uint32(0xFFFFFFFF)), -1)
-    highest = jnp.max(jnp.where(tied, rank, 0), -1)
-    return least(lowest, highest, lambda t: wide.less(mass.where(rank > t[:, None]).total(), goal))
-
-
-def _exponents(key: Array, q: Array) -> Array:
-    """q + 1 of the tokens that are in, 0 of the others, uint32."""
-    return jnp.where(key > NO_KEY, u32(q) + 1, jnp.uint32(0))
+    # More than few are left only where they share one exponent, so that their keys differ little.
+    level = lax.cond(jnp.all(few), alone, lambda: _level(state.key, inside, mass.where(inside), rest))
+    return level._replace(before=wide.add(at.before, level.before))
 
 
 def _truncated(state: State, mass: Mass, cut: Cut, left: Wide, on: Array) -> State:
@@ -197,7 +146,7 @@ def _truncated(state: State, mass: Mass, cut: Cut, left: Wide, on: Array) -> Sta
 def min_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
     """Keep q within a threshold of the smallest."""
     q = state.q
-    least_q = jnp.min(jnp.where(state.kept, q, jnp.int32(0x7FFFFFFF)), -1)
+    least_q = smallest(jnp.where(state.kept, q, jnp.int32(0x7FFFFFFF)))
     return state.keep(q - least_q[:, None] <= given["widest"][:, None], on)
 
 
@@ -219,9 +168,9 @@ def xtc(state: State, stage: Stage, given: Columns, on: Array, protected: Any) -
     """Without every token at or above the threshold but the last of them (S-O8): the branch where the coin says so."""
     mass = state.mass()
     above = state.kept & share(given, mass.total(), strict=bool(stage.option("strict"))).at_least(mass)
-    lowest = jnp.min(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF)), -1)
-    last = jnp.max(jnp.where(above & (state.key == lowest[:, None]), state.ids, -1), -1)
-    several = jnp.sum(above, -1, dtype=jnp.int32) >= 2
+    lowest = smallest(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF)))
+    last = largest(jnp.where(above & (state.key == lowest[:, None]), state.ids, -1))
+    several = count(above) >= 2
     spared = jnp.asarray(protected)
     kept = ~above | (state.ids == last[:, None])
     if spared.shape[1]:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax import wide
+from tirage.backends.jax.passes import block, count
 from tirage.backends.jax.wide import Wide, u32
 from tirage.exact.keys import NEG_INF_KEY, TINY_BITS
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
@@ -87,7 +88,7 @@ class Mass(NamedTuple):
 
     def total(self) -> Wide:
         """Their sum over the last axis, two limbs."""
-        low, high = wide.total(self.low, 20), wide.total(self.high, 21)
+        low, high = wide.totals([self.low, self.high], 20)
         return wide.add(low, wide.left(high, 20))
 
     def wide(self) -> Wide:
@@ -110,12 +111,12 @@ def weights(q: Array) -> Mass:
     r = jnp.full(q.shape, COEFFICIENTS[5])
     for b in COEFFICIENTS[4::-1]:
         r = b + product(r, f)
-    w = float_of(bits_of(r) - (q & np.int32(-0x800000)))
+    # Without the barrier XLA works out the polynomial anew for each limb and each of its uses.
+    w = lax.optimization_barrier(jnp.where(q < Q_LIMIT, float_of(bits_of(r) - (q & np.int32(-0x800000))), 0))
     high = (w * np.float32(2.0**-20)).astype(jnp.int32)
     # The product and the difference are exact, so it does not matter whether XLA fuses them.
     low = (w - high.astype(jnp.float32) * np.float32(2.0**20)).astype(jnp.int32)
-    inside = q < Q_LIMIT
-    return Mass(jnp.where(inside, u32(high), 0), jnp.where(inside, u32(low), 0))
+    return Mass(u32(high), u32(low))
 
 
 def uniform(key: tuple[Array, Array], step: Array, sample: Array, domain: int) -> Wide:
@@ -145,12 +146,12 @@ def locate(mass: Mass, rest: Wide) -> Array:
     for size in (1024, 32, 1):
         if mass.low.shape[-1] <= size > 1:
             continue
-        grouped = Mass(wide.block(mass.high, size), wide.block(mass.low, size))
+        grouped = Mass(block(mass.high, size), block(mass.low, size))
         sums = grouped.total()
         before = _before(sums)
         reached = wide.add(before, sums)
         limit = tuple(limb[:, None] for limb in rest)
-        group = jnp.sum(~wide.less(limit, reached), -1, dtype=jnp.int32)
+        group = count(~wide.less(limit, reached))
         group = jnp.minimum(group, sums[0].shape[-1] - 1)
         rest = wide.sub(rest, wide.take(before, group))
         mass = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in grouped))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tirage.backends.jax.passes import largest, smallest
 from tirage.backends.jax.program import Program
 from tirage.backends.jax.rule import (
     NO_KEY,
@@ -74,24 +75,25 @@ class State:
 
     def top(self) -> Array:
         """The largest key of the tokens still in, [B]."""
-        return jnp.max(jnp.where(self.kept, self.key, NO_KEY), -1)
+        return largest(jnp.where(self.kept, self.key, NO_KEY))
 
     def first(self, chosen: Array) -> Array:
         """The lowest id where bool [B, N] holds, [B]; a minimum, because XLA's argmax is slow on a CPU."""
-        return jnp.min(jnp.where(chosen, self.ids, self.x.shape[1] - 1), -1)
+        return smallest(jnp.where(chosen, self.ids, self.x.shape[1] - 1))
 
     def keep(self, kept: Array, on: Array) -> State:
         """Rows that are `on` without the tokens that are not `kept`."""
         return replace(self, kept=self.kept & (kept | ~on[:, None]))
 
     def weighed(self) -> State:
-        """With `q` and `w` of the present m and c, computed once: XLA would compute them anew in every use."""
+        """With `q` and `w` of the present m and c."""
         q = exponents(self.x, self.m, self.c)
-        q, high, low = lax.optimization_barrier((q, *weights(q)))
-        return replace(self, q=q, w=Mass(high, low))
+        return replace(self, q=q, w=weights(q))
 
     def rebased(self, on: Array) -> State:
         """Rows that are `on` with the set still in as what the temperature stage sees."""
+        if self.kept is self.base:
+            return self
         return replace(
             self,
             base=jnp.where(on[:, None], self.kept, self.base),
@@ -119,11 +121,14 @@ def masked(x: Array, program: Program) -> Array:
 
 def status(x: Array) -> Array:
     """int8 [B] after the hard masks: 1 for NaN or +inf, 2 when nothing is above -inf, else 0 (S-N4, S-N5)."""
-    bits = bits_of(x)
-    bad = ((bits & 0x7FFFFFFF) >= POS_INF_KEY) & ~is_neg_inf(x)
-    # One pass for both questions: what is not finite counts as the largest of all keys.
-    most = jnp.max(jnp.where(bad, jnp.int32(0x7FFFFFFF), keys(x)), -1)
+    most = _most(x)
     return jnp.where(most >= POS_INF_KEY, 1, jnp.where(most <= NEG_INF_KEY, 2, 0)).astype(jnp.int8)
+
+
+def _most(x: Array) -> Array:
+    """The largest key, [B]; NaN of either sign counts as the largest of all."""
+    bad = ((bits_of(x) & 0x7FFFFFFF) >= POS_INF_KEY) & ~is_neg_inf(x)
+    return largest(jnp.where(bad, jnp.int32(0x7FFFFFFF), keys(x)))
 
 
 def entered(x: Array) -> State:
@@ -137,7 +142,8 @@ def entered(x: Array) -> State:
         key=key,
         kept=kept,
         base=kept,
-        m=values(jnp.max(key, -1)),
+        # The maximum that `status` asks for, so that rows without edits are read for it once.
+        m=values(_most(x)),
         c=jnp.full(rows, _UNIT, jnp.float32),
         inverse_t=jnp.ones(rows, jnp.float32),
         q=key,

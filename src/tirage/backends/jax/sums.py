@@ -8,10 +8,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from tirage.backends.jax import wide
+from tirage.backends.jax.passes import block, count
 from tirage.backends.jax.program import Columns
+from tirage.backends.jax.reach import ROOM, together
 from tirage.backends.jax.rule import NO_KEY, Mass, keys, values
 from tirage.backends.jax.steps import State
 from tirage.backends.jax.wide import Wide, u32
+
+_BLOCK = 32
 
 
 class Cut(NamedTuple):
@@ -74,8 +78,24 @@ def ranked(state: State, n: int) -> tuple[Array, Array]:
 def top_entries(key: Array, n: int) -> tuple[Array, Array]:
     """The n largest keys of [B, N] and their ids, equal keys in id order.
 
-    `lax.top_k` is fast on float32 alone, and there it puts -0.0 below +0.0; values made from keys have no -0.0.
+    Of a long row, only tokens that reach the n-th largest maximum of its blocks are looked at: n tokens do.
     """
+    blocks = key.shape[1] // _BLOCK
+    if key.shape[1] <= 2 * ROOM or not 0 < n <= blocks // 8:
+        return _top(key, n)
+    bound = _top(jnp.max(block(key, blocks), -2), n)[0][:, -1:]
+    chosen = key >= bound
+
+    def likely() -> tuple[Array, Array]:
+        ids, there = together(chosen)
+        top, at = _top(jnp.where(there, jnp.take_along_axis(key, ids, 1), NO_KEY), n)
+        return top, jnp.take_along_axis(ids, at, 1)
+
+    return lax.cond(jnp.all(count(chosen) <= ROOM), likely, lambda: _top(key, n))
+
+
+def _top(key: Array, n: int) -> tuple[Array, Array]:
+    # `lax.top_k` is fast on float32 alone, and there it puts -0.0 below +0.0; values made from keys have no -0.0.
     # Without the barrier a later slice of the result turns top_k into a full sort.
     top, ids = lax.optimization_barrier(lax.top_k(values(key), min(n, key.shape[1])))
     return keys(top), ids

@@ -14,6 +14,7 @@ from jax import Array, lax
 from tirage.backends import Drawn, View
 from tirage.backends.jax import wide
 from tirage.backends.jax.filters import FILTERS, xtc
+from tirage.backends.jax.passes import count, largest
 from tirage.backends.jax.program import Program
 from tirage.backends.jax.rule import (
     bits_of,
@@ -57,9 +58,9 @@ class _Law(NamedTuple):
     coin: Coin | None
 
 
-AT_ONCE = 1 << 18
-"""Logits that are worked on at once: two rows of 128k. More of them leave the caches, and one flat row among them
-sends all the others through the long search as well."""
+AT_ONCE = 1 << 19
+"""Logits that are worked on at once: four rows of 128k. More of them leave the caches, fewer pay for more turns, and
+rows that are searched together are done when the last of them is."""
 
 
 def draw(logits: Array, program: Program) -> Drawn:
@@ -157,7 +158,7 @@ def _support(off: State, on: State | None, coin: Coin | None) -> Array:
         always = coin.share[1] != 0
         mixed = (possible & ~always[:, None]) | with_xtc
         possible = jnp.where(coin.mixed[:, None], mixed, possible)
-    return jnp.sum(possible, -1, dtype=jnp.int32)
+    return count(possible)
 
 
 def _possible(state: State) -> Array:
@@ -251,7 +252,7 @@ def _described(logits: Array, off: State, view: View) -> Described:
     plain = jnp.full(off.greedy.shape, view == View.RAW) | off.greedy
     c = jnp.where(plain, _UNIT, off.c)
     inverse_t = jnp.where(plain, np.float32(1), off.inverse_t)
-    m = values(jnp.max(keys(x), -1))
+    m = values(largest(keys(x)))
     total = weights(exponents(x, m, c)).total()
     return Described(keys(x), lambda ids: _logprobs(jnp.take_along_axis(x, ids, 1), m, inverse_t, total))
 
@@ -275,7 +276,7 @@ def _reported(view: Described, program: Program, token: Array) -> dict[str, Arra
     given = view.logprobs(jnp.maximum(asked, 0))
     return {
         "logprobs": view.logprobs(token[:, None])[:, 0],
-        "ranks": 1 + jnp.sum(view.key > own, -1, dtype=jnp.int32),
+        "ranks": 1 + count(view.key > own),
         "top_ids": jnp.where(held, top, -1),
         "top_logprobs": jnp.where(held, view.logprobs(top), -np.inf),
         "asked_logprobs": jnp.where(asked >= 0, given, _NAN),

@@ -6,10 +6,13 @@ Every function is elementwise over arrays of one shape, exact, and wraps like ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+
+from tirage.backends.jax.passes import block, sums
 
 Wide = tuple[Array, ...]
 """Limbs of a non-negative integer, or of one in two's complement where a function says so."""
@@ -233,29 +236,29 @@ def to_float32(a: Wide) -> Array:
     return lax.bitcast_convert_type(pattern, jnp.float32)
 
 
-def block(v: Array, size: int) -> Array:
-    """[B, N] as [B, N / size, size]; N must be a multiple of `size`."""
-    return v.reshape(*v.shape[:-1], v.shape[-1] // size, size)
-
-
 def total(v: Array, bits: int) -> Wide:
     """The sum over the last axis of uint32 entries of at most 2^bits, in two limbs; at most 2^20 entries.
 
     The length must be a multiple of 1024, or at most 1024.
     """
-    if v.shape[-1] <= 1 << (31 - bits):
-        return wide(jnp.sum(v, -1, dtype=jnp.uint32), 2)
+    return totals([v], bits)[0]
+
+
+def totals(parts: Sequence[Array], bits: int) -> list[Wide]:
+    """The totals of several arrays of one shape, read in one pass."""
+    if parts[0].shape[-1] <= 1 << (31 - bits):
+        return [wide(one, 2) for one in sums(parts)]
     size = min(1 << (31 - bits), 1024)
     if size > 1:
-        v = jnp.sum(block(v, size), -1, dtype=jnp.uint32)
-    low, high = total(v & 0xFFFF, 16), total(v >> 16, 16)
-    return add(low, left(high, 16))
+        parts = sums([block(v, size) for v in parts])
+    halves = totals([half for v in parts for half in (v & 0xFFFF, v >> 16)], 16)
+    return [add(low, left(high, 16)) for low, high in zip(halves[::2], halves[1::2], strict=True)]
 
 
 def total_wide(a: Wide, size: int) -> Wide:
     """The sum over the last axis of limbs, modulo 2^(32 * size)."""
     out = wide(jnp.zeros(a[0].shape[:-1], jnp.uint32), size)
-    for i, limb in enumerate(a):
-        for half, piece in enumerate((limb & 0xFFFF, limb >> 16)):
-            out = add(out, left(resized(total(piece, 16), size), 32 * i + 16 * half))
+    pieces = totals([piece for limb in a for piece in (limb & 0xFFFF, limb >> 16)], 16)
+    for i, piece in enumerate(pieces):
+        out = add(out, left(resized(piece, size), 16 * i))
     return out

@@ -1,0 +1,136 @@
+"""The search for where the mass of a row reaches a goal: its own answers, and the cuts of long rows made from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import tirage
+from tirage import SamplingParams
+from tirage.backends.jax import passes, reach, rule
+from tirage.exact import weights
+
+SIZE = 4 * reach.ROOM
+
+
+def parts(w: NDArray[np.int64]) -> Any:
+    return jnp.asarray((w >> 20).astype(np.uint32)), jnp.asarray((w & 0xFFFFF).astype(np.uint32))
+
+
+def limbs(numbers: list[int]) -> Any:
+    return tuple(jnp.asarray(np.array([n >> s & 0xFFFFFFFF for n in numbers], np.uint32)) for s in (0, 32))
+
+
+def python_reach(distance: NDArray, among: NDArray, w: NDArray, goal: int) -> tuple[int, int]:
+    """The least distance within which the mass reaches the goal, and the mass that is nearer."""
+    order = np.argsort(distance[among], kind="stable")
+    near, mass = distance[among][order], w[among][order].tolist()
+    at = next((i for i, total in enumerate(np.cumsum(mass, dtype=object)) if total >= goal), len(mass) - 1)
+    return int(near[at]), sum(m for d, m in zip(near, mass, strict=True) if d < near[at])
+
+
+@pytest.mark.parametrize("spread", [1, 7, 300, 2**32 - 1])
+def test_the_reach_is_the_least_distance_whose_mass_meets_the_goal(spread: int):
+    rng = np.random.default_rng(spread)
+    distance = rng.integers(0, spread, (6, 2048), endpoint=True).astype(np.uint32)
+    distance[:, 5], distance[:, 6] = 0, spread
+    among = rng.random((6, 2048)) < np.array([1, 0.5, 0.01, 0.5, 1, 0.2])[:, None]
+    among[:, 7] = True
+    w = np.where(among, rng.integers(0, 1 << 40, among.shape, endpoint=True), 0)
+    totals = w.sum(1).tolist()
+    goals = [1, totals[1], totals[2] + 1, totals[3] // 2, totals[4] - 1, totals[5] // 3 + 1]
+
+    found = jax.jit(lambda d, a, m, g: reach.reach(d, a, rule.Mass(*m), g))(distance, among, parts(w), limbs(goals))
+
+    expected = [python_reach(*row) for row in zip(distance, among, w, goals, strict=True)]
+    before = [int(low) | int(high) << 32 for low, high in zip(*found.before, strict=True)]
+    assert expected == list(zip(found.low.tolist(), before, strict=True))
+
+
+def test_a_row_without_tokens_does_not_keep_the_others_searching():
+    among = np.zeros((2, 1024), bool)
+    among[1, 3:9] = True
+    distance = jnp.broadcast_to(jnp.arange(1024, dtype=jnp.uint32), (2, 1024))
+
+    found = jax.jit(lambda a, m: reach.reach(distance, a, rule.Mass(*m), limbs([1, 3])))(among, parts(among * 1))
+
+    assert found.low.tolist()[1] == 5
+
+
+def test_chosen_tokens_are_brought_together_in_id_order():
+    rng = np.random.default_rng(1)
+    chosen = rng.random((5, SIZE)) < np.array([0, 1e-3, 0.2, 0.5, 1])[:, None]
+    chosen[1, [0, 31, 32, SIZE - 1]] = True
+
+    few = jax.jit(reach.together)(chosen)
+
+    for row, ids, there in zip(chosen, np.asarray(few.ids), np.asarray(few.there), strict=True):
+        assert np.flatnonzero(row)[: reach.ROOM].tolist() == ids[there].tolist()
+        assert 0 <= ids.min() <= ids.max() < SIZE
+
+
+def test_extremes_sums_and_counts_of_whole_rows():
+    v = np.random.default_rng(2).integers(-(2**31), 2**31, (3, SIZE)).astype(np.int32)
+    u = v.view(np.uint32)
+
+    found = jax.jit(lambda v, u: (passes.largest(v), passes.smallest(u), passes.count(v > 5), *passes.sums([u, ~u])))
+
+    largest, smallest, count, total, other = map(np.asarray, found(v, u))
+    assert v.max(1).tolist() == largest.tolist()
+    assert u.min(1).tolist() == smallest.tolist()
+    assert (v > 5).sum(1).tolist() == count.tolist()
+    assert u.sum(1, dtype=np.uint32).tolist() == total.tolist()
+    assert (~u).sum(1, dtype=np.uint32).tolist() == other.tolist()
+
+
+def long_rows() -> NDArray[np.float32]:
+    """Rows that are searched in every way: spread out, one value, many ties at the cut, few tokens, far tails."""
+    rng = np.random.default_rng(3)
+    spread = rng.normal(0, 3, SIZE)
+    ties = np.where(rng.random(SIZE) < 0.4, 1.0, rng.normal(0, 1, SIZE))
+    steps = np.round(rng.normal(0, 2, SIZE))
+    few = np.where(rng.random(SIZE) < 0.01, spread, -np.inf)
+    far = np.where(rng.random(SIZE) < 0.5, -1e4, rng.normal(0, 0.01, SIZE))
+    same_exponent = np.float32(1) + rng.integers(0, 3, SIZE) * np.float32(2.0**-23)
+    rows = [spread, np.zeros(SIZE), ties, steps, few, far, same_exponent, 0.01 * spread]
+    return np.stack(rows).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_p=0.6, seed=3),
+        *(
+            pytest.param(params, marks=pytest.mark.slow)
+            for params in (
+                SamplingParams(top_p=0.999, temperature=1.3, seed=4),
+                SamplingParams(top_k=3000, seed=5),
+                SamplingParams(typical_p=0.7, seed=6),
+                SamplingParams(top_p=1e-12, semantics="hf", seed=7),
+                SamplingParams(top_k=50, top_p=0.5, seed=8),
+            )
+        ),
+    ],
+)
+def test_long_rows_are_cut_where_numpy_cuts_them(params: SamplingParams):
+    x = long_rows()
+    compiled = jax.jit(lambda x: tirage.sample(x, params))
+
+    for rows in (x, x[:1].repeat(8, 0)):
+        drawn, expected = compiled(jnp.asarray(rows)), tirage.sample(rows, params)
+        assert expected.support_sizes.tolist() == drawn.support_sizes.tolist()
+        assert expected.token_ids.tolist() == drawn.token_ids.tolist()
+        assert expected.sampled_logprobs.tobytes() == np.asarray(drawn.sampled_logprobs).tobytes()
+
+
+def test_weights_beyond_the_last_octave_are_nothing():
+    q = np.array([[(41 << 23) - 1, 41 << 23, 40 << 23, (40 << 23) + 1]], np.int32)
+
+    mass = jax.jit(rule.weights)(q)
+
+    assert weights(q[0]).tolist() == [int(h) << 20 | int(low) for h, low in zip(mass.high[0], mass.low[0], strict=True)]
