@@ -197,15 +197,22 @@ class Scheduler:
             job.row = None
             self._searching.append(job)
             return
-        last = len(job.pending) == 1
-        row = job.row if last else self._model.fork(job.row)
-        sample = job.pending[0]
-        slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
-        self._running[slot] = Running(job, sample, row, job.logits)
-        job.pending.popleft()
-        if last:
+        self._start_sample(job, job.logits)
+
+    def _start_sample(self, job: Job, logits: NDArray[np.float32]) -> None:
+        """Starts the next sample of a prompt; the last takes the prompt's row, the others copies of it."""
+        sample, row = job.pending.popleft(), job.row
+        if not job.pending:
             job.row = None
             self._ready.remove(job)
+        else:
+            try:
+                row = self._model.fork(row)
+            except BaseException as error:
+                self._fail_sample(job, sample, error)
+                return
+        slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
+        self._running[slot] = Running(job, sample, row, logits)
 
     def _finish_empty(self, job: Job) -> None:
         for sample in job.request.samples:
@@ -246,9 +253,13 @@ class Scheduler:
                 self._fail(job, error)
 
     def _decode(self) -> None:
-        """The logits after the tokens just drawn, for those that go on, samples and beams in one pass."""
+        """The logits after the tokens just drawn, for those that go on, samples and beams in one pass.
+
+        A sample that the model cannot continue ends alone; of a search, which ranks its beams together, all ends.
+        """
         self._last = None
-        samples = [(self._running[slot].job, self._running[slot]) for slot in self._batch.slots]
+        slots = self._batch.slots
+        samples = [(self._running[slot].job, self._running[slot]) for slot in slots]
         beams = [(job, beam) for job in self._searching if job.search is not None for beam in job.search.running]
         going: list[tuple[Job, Running | Beam]] = [*samples, *beams]
         if not going:
@@ -261,8 +272,15 @@ class Scheduler:
             if one.row.hidden is not None:
                 one.states.append(one.row.hidden)
         self._last = [one for _, one in samples], logits[: len(samples)]
-        for job, error in {going[index][0]: error for index, error in errors.items()}.items():
-            self._fail(job, error)
+        for index, error in errors.items():
+            job, one = going[index]
+            if isinstance(one, Beam):
+                if job in self._searching:
+                    self._fail(job, error)
+            # A listener that fails takes the request's other samples along.
+            elif self._running.get(slots[index]) is one:
+                self._leave(slots[index], reuse=False)
+                self._fail_sample(job, one.sample, error)
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
@@ -292,9 +310,15 @@ class Scheduler:
         except BaseException as error:
             _log.error("a row could not be closed: %s", named(error), exc_info=error)
 
+    def _fail_sample(self, job: Job, sample: GrowingSample, error: BaseException) -> None:
+        """Ends a sample that has left its place, or has none yet, with an error; those beside it go on."""
+        _log.error("sample %d of a request ended with an error: %s", sample.index, named(error), exc_info=error)
+        sample.fail(failure_of(error))
+        self._tell(job, sample)
+
     def _fail(self, job: Job, error: BaseException) -> None:
         _log.error("a request ended with an error: %s", named(error), exc_info=error)
-        self._end(job, Stop(kind="model_failed", matched_text=named(error)))
+        self._end(job, failure_of(error))
 
     def _end(self, job: Job, stop: Stop) -> None:
         for queue in (self._waiting, self._reading, self._ready):
@@ -321,11 +345,16 @@ class Scheduler:
             self._end(job, Stop(kind="abort"))
 
 
+def failure_of(error: BaseException) -> Stop:
+    """The end of what the model could not continue."""
+    return Stop(kind="model_failed", matched_text=named(error))
+
+
 def take(sample: GrowingSample, row: Row | BaseException, tokenizer: Tokenizer) -> None:
     """Gives a sample its row of a draw; one that has no token, or whose text fails, ends with an error."""
     if isinstance(row, BaseException):
         _log.error("a draw failed: %s", named(row), exc_info=row)
-        sample.fail(Stop(kind="model_failed", matched_text=named(row)))
+        sample.fail(failure_of(row))
         return
     drawn, index = row
     status = Status(int(drawn.status[index]))
