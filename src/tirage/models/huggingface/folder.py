@@ -52,8 +52,9 @@ def open_folder(
     if dtype == "int8":
         module = with_int8(module)
     media = open_media(folder, module.config)
+    int8 = dtype == "int8"
     model = HuggingFaceModel(
-        module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=dtype == "int8", media=media
+        module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=int8, packed=not int8, media=media
     )
     choose_path(model, folder.name)
     return model
