@@ -200,6 +200,17 @@ class HuggingFaceModel:
         """Drops what finished rows left."""
         self.prefixes.clear()
 
+    def numerics(self) -> dict[str, Any]:
+        """What the last bits of the logits depend on, besides the weights and who shares a pass."""
+        return {
+            "torch": torch.__version__,
+            "device": str(self.device),
+            "dtype": "int8" if self.quantized else str(self.module.dtype).removeprefix("torch."),
+            "packed": self.packed,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+        }
+
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, HuggingFaceRow]:
         """Logits [V] after the last id, and the row that continues from there."""
         row = self.open(Inputs(token_ids=tuple(token_ids)))
