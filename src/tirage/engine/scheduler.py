@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tirage.batch import Batch
 from tirage.draw import Status
 from tirage.engine.beams import Search
-from tirage.engine.job import Job, Running
+from tirage.engine.job import Job, Running, unheard
 from tirage.engine.logprobs import PromptScores, output_entry
 from tirage.engine.progress import Meter
 from tirage.engine.sample import GrowingSample
@@ -76,7 +76,8 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Number of samples and beams that are being written."""
-        return len(self._running) + sum(len(job.search.running) for job in [*self._searching] if job.search is not None)
+        searches = [job.search for job in [*self._searching]]
+        return len(self._running) + sum(len(search.running) for search in searches if search is not None)
 
     @property
     def free(self) -> int:
@@ -165,7 +166,8 @@ class Scheduler:
         if job.row.hidden is not None:
             job.states.append(job.row.hidden)
         if not job.row.left:
-            job.logits = logits[-1]
+            # A copy: the others, of every token of a prompt that is scored, need not live as long.
+            job.logits = np.array(logits[-1])
             job.request.prompt_logprobs = job.scores.entries if job.scores is not None else None
 
     def _start(self) -> None:
@@ -203,7 +205,7 @@ class Scheduler:
         """Starts the next sample of a prompt; the last takes the prompt's row, the others copies of it."""
         sample, row = job.pending.popleft(), job.row
         if not job.pending:
-            job.row = None
+            job.row = job.logits = None
             self._ready.remove(job)
         else:
             try:
@@ -287,6 +289,7 @@ class Scheduler:
     def _leave(self, slot: int, *, reuse: bool) -> None:
         one = self._running.pop(slot)
         self._batch.remove(slot)
+        self._last = None
         if one.states:
             one.sample.hidden_states = np.concatenate(one.states)
         self._release(one.row, reuse=reuse and one.sample.finish_reason != "error")
@@ -341,7 +344,7 @@ class Scheduler:
             job.notify(sample)
         except BaseException as error:
             _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
-            job.notify = lambda _: None
+            job.notify = unheard
             self._end(job, Stop(kind="abort"))
 
 

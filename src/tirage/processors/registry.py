@@ -70,7 +70,8 @@ class Processor:
         try:
             return self.fn(row[None].copy(), [given])
         except Exception as error:
-            self.failures.append(type(error).__name__)
+            if self.disable_after is not None and not self.disabled:
+                self.failures.append(type(error).__name__)
             raise
 
 

@@ -36,8 +36,8 @@ def open_folder(
     """The model of a local folder with config.json and safetensors weights, ready to run.
 
     `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16", or "int8": linear layers
-    multiplied in int8 on the CPU, about 3 times as fast and near float32. `device` is a torch device, by default
-    CUDA where there is one. `adapters` are folders of LoRA adapters by name.
+    kept and multiplied in int8 on the CPU, near float32. `device` is a torch device, by default CUDA where there is
+    one. `adapters` are folders of LoRA adapters by name.
 
     Raises ModelError naming the folder for missing or damaged files, weights that are not safetensors, classes
     that come as code in the folder (`auto_map`, never executed) and models that cannot be run.

@@ -340,7 +340,8 @@ class HuggingFaceModel:
             row.turn = None if row.turn is None else row.turn + 1
         if any(row.inputs.hidden_states for row in rows):
             for row, states in zip(rows, self._states(out), strict=True):
-                row.hidden = states[-1:] if row.inputs.hidden_states else None
+                # A copy, or every step of every row would stay.
+                row.hidden = states[-1:].copy() if row.inputs.hidden_states else None
 
     def _forward(
         self,
