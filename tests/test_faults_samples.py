@@ -42,6 +42,10 @@ class Faulty:
         return logits
 
 
+def faulty(model: Any, bad: Callable[[int], bool], error: BaseException | None) -> Any:
+    return Faulty(model, bad, error)
+
+
 def tokens(done: Completion) -> list[tuple[int, ...]]:
     return [sample.token_ids for sample in done.samples]
 
@@ -65,7 +69,7 @@ def test_a_sample_that_the_model_cannot_continue_ends_alone(error: BaseException
     with LLM(model, tokenizer=Numbers()) as llm:
         expected = tokens(llm.generate(prompt, FOUR)[0])
     guilty, place, token = own_token(expected)
-    with LLM(Faulty(model, lambda each: each == token, error), tokenizer=Numbers()) as llm:
+    with LLM(faulty(model, lambda each: each == token, error), tokenizer=Numbers()) as llm:
         done, beside = llm.generate([prompt, prompt], [FOUR, FOUR.replace(seed=4)])
         progress = llm.engine.progress()
     stop = done.samples[guilty].stop
@@ -85,7 +89,7 @@ def test_a_failed_sample_is_the_last_that_best_of_takes() -> None:
     with LLM(model, tokenizer=Numbers()) as llm:
         expected = tokens(llm.generate(prompt, FOUR)[0])
     guilty, place, token = own_token(expected)
-    with LLM(Faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
+    with LLM(faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
         done = llm.generate(prompt, params)[0]
         every = llm.generate(prompt, params.replace(n=4))[0]
     left = [ids for index, ids in enumerate(expected) if index != guilty]
@@ -100,7 +104,7 @@ def test_a_stream_tells_which_sample_failed() -> None:
     with LLM(model, tokenizer=Numbers()) as llm:
         expected = tokens(llm.generate(prompt, FOUR)[0])
     guilty, _, token = own_token(expected)
-    with LLM(Faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
+    with LLM(faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
         deltas = list(llm.stream(prompt, FOUR))
     ends = {delta.index: delta.finish_reason for delta in deltas if delta.finish_reason is not None}
     assert ends == {index: "error" if index == guilty else "length" for index in range(4)}
@@ -209,7 +213,7 @@ def test_a_search_ends_as_one_when_the_model_cannot_continue_a_beam() -> None:
     with LLM(model, tokenizer=Numbers()) as llm:
         token = llm.beam_search(prompt, beams)[0].token_ids[2]
         text = llm.generate(prompt[::-1], FOUR)[0]
-    with LLM(Faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
+    with LLM(faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
         handles = llm.engine.submit_all([llm.beam_request(prompt, beams), llm.request(prompt[::-1], FOUR)])
         found, beside = [handle.wait(60) for handle in handles]
     assert [hypothesis.finish_reason for hypothesis in found.samples] == ["error"]

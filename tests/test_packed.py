@@ -32,7 +32,7 @@ def layers_of(module: nn.Module, kind: type) -> list[Any]:
 @pytest.mark.parametrize("size", [(7, 5), (64, 172), (288, 1), (1, 33)])
 def test_a_packed_layer_multiplies_as_before(dtype: torch.dtype, bias: bool, size: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(*size, bias=bias, dtype=dtype))
+    module: Any = nn.Sequential(nn.Linear(*size, bias=bias, dtype=dtype))
     before, weight = module[0], module[0].weight.detach().clone()
     assert pack(module) is PACKS
     layer: Any = module[0]
