@@ -207,6 +207,31 @@ def test_a_loop_that_is_gone_harms_nobody() -> None:
         assert llm.generate("p", letters(3))[0].text == "aaa"
 
 
+def test_a_loop_that_closes_while_it_is_woken_harms_no_other() -> None:
+    class Closing:
+        """A loop that is open when asked, and closed when called."""
+
+        def is_closed(self) -> bool:
+            return False
+
+        def call_soon_threadsafe(self, *_: object) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    class Waiter:
+        def get_loop(self) -> Closing:
+            return Closing()
+
+    async def woken() -> bool:
+        wakeups, waiter = Wakeups(), asyncio.get_running_loop().create_future()
+        wakeups.add(Waiter())  # type: ignore[arg-type]
+        wakeups.add(waiter)
+        wakeups.flush()
+        await asyncio.wait_for(waiter, 30)
+        return waiter.done()
+
+    assert asyncio.run(woken())
+
+
 # Aborts.
 
 

@@ -112,6 +112,28 @@ def test_a_beam_search_is_replayed(llm: LLM) -> None:
     assert len(again.completion.samples) == 3
 
 
+def test_a_replay_that_differs_says_what_the_model_ran_on_then(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm.model, "numerics", lambda: {"threads": 2}, raising=False)
+    record, tokens = ran(llm, CALLS["seeded, n = 3"])
+    own = type(llm.model).__name__
+    assert record["model"]["numerics"] == {"class": own, "threads": 2}
+    assert replay(llm, record).changed == ()
+    record["model"]["numerics"] = {"threads": 1234, "class": "Other", "unknown": 1}
+    again = replay(llm, record)
+    assert again.difference is None
+    assert again.changed == (("class", "Other", own), ("threads", 1234, 2))
+    record["samples"][0]["token_ids"] = [7, *tokens[0][1:]]
+    line = cli.verdict(replay(llm, record), llm.tokenizer)
+    assert line.endswith(f"; class was 'Other', is {own!r}; threads was 1234, is 2")
+
+
+@pytest.mark.parametrize("numerics", [None, 7, "text", [1], {}])
+def test_a_record_need_not_say_what_the_model_ran_on(llm: LLM, numerics: Any) -> None:
+    record, _ = ran(llm, CALLS["greedy"])
+    record["model"]["numerics"] = numerics
+    assert replay(llm, record).changed == ()
+
+
 def test_processors_are_found_by_their_names(llm: LLM) -> None:
     def force(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
         forced = np.full_like(logits, -np.inf)

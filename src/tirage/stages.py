@@ -329,6 +329,7 @@ def _xtc(params: SamplingParams, semantics: Semantics) -> Step | None:
     return Step(Op.XTC, coin, e, s, int(semantics.xtc_rule == "gt"))
 
 
+_FEW = 64
 _LOWER = {
     "temperature": _temperature,
     "top_n_sigma": lambda params, semantics: _scaled(Op.TOP_N_SIGMA, params.top_n_sigma),
@@ -348,8 +349,17 @@ def plan(params: SamplingParams) -> Plan:
     try:
         return params.memo
     except AttributeError:
-        object.__setattr__(params, "memo", _plan(params))
+        # What is long is remembered by its own object alone: thousands of such, each with a seed of its own, are much.
+        build = _plan.__wrapped__ if _is_long(params) else _plan
+        object.__setattr__(params, "memo", build(params))
         return params.memo
+
+
+def _is_long(params: SamplingParams) -> bool:
+    """Whether parameters hold more than a few entries, or texts that may be of any length."""
+    lists = (params.logit_bias, params.allowed_token_ids, params.bad_words_token_ids, params.stop, params.bad_words)
+    entries = sum(map(len, filter(None, lists))) + len(params.logprob_token_ids)
+    return entries > _FEW or params.guided_decoding is not None or bool(params.extra_args or params.logits_processors)
 
 
 @lru_cache(maxsize=4096)

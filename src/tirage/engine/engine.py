@@ -122,6 +122,8 @@ class Engine:
         def put(delta: Any) -> None:
             if delta is None:
                 self._over(handle)
+                # Cuts the circle of handle, job and listener, so that all is freed without a collector.
+                job.release()
             handle.put(delta, self._wakeups)
 
         job = Job(request, Deltas(request, put, whole=buffer == 0 or request.beams is not None))

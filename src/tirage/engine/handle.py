@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -26,8 +27,8 @@ class Wakeups:
         """Wakes those noted."""
         waiters, self._waiters = self._waiters, {}
         for loop, each in waiters.items():
-            # A loop that was closed has no readers left.
-            if not loop.is_closed():
+            # A loop that was closed has no readers left, and may be closed at any time.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake, each)
 
 

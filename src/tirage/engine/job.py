@@ -33,6 +33,10 @@ class Job:
         self.states: list[NDArray[np.float32]] = []
         self.search: Search | None = None
 
+    def release(self) -> None:
+        """Drops what a request that is over needs no more: its handle may live long, and refers to this."""
+        self.notify, self.logits, self.scores, self.search, self.states = unheard, None, None, None, []
+
     @property
     def to_read(self) -> bool:
         """Whether there is any use in reading the prompt."""
@@ -41,6 +45,10 @@ class Job:
     def places(self, most: int) -> int:
         """Places that the request needs in order to begin: one, or all those of its beams, of `most` there are."""
         return 1 if self.request.beams is None else min(self.request.beams.beam_width, most)
+
+
+def unheard(_: GrowingSample) -> None:
+    """Tells nobody."""
 
 
 class Running:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tirage.batch import Batch
 from tirage.draw import Status
 from tirage.engine.beams import Search
-from tirage.engine.job import Job, Running
+from tirage.engine.job import Job, Running, unheard
 from tirage.engine.logprobs import PromptScores, output_entry
 from tirage.engine.progress import Meter
 from tirage.engine.sample import GrowingSample
@@ -76,7 +76,8 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Number of samples and beams that are being written."""
-        return len(self._running) + sum(len(job.search.running) for job in [*self._searching] if job.search is not None)
+        searches = [job.search for job in [*self._searching]]
+        return len(self._running) + sum(len(search.running) for search in searches if search is not None)
 
     @property
     def free(self) -> int:
@@ -165,7 +166,8 @@ class Scheduler:
         if job.row.hidden is not None:
             job.states.append(job.row.hidden)
         if not job.row.left:
-            job.logits = logits[-1]
+            # A copy: the others, of every token of a prompt that is scored, need not live as long.
+            job.logits = np.array(logits[-1])
             job.request.prompt_logprobs = job.scores.entries if job.scores is not None else None
 
     def _start(self) -> None:
@@ -197,15 +199,22 @@ class Scheduler:
             job.row = None
             self._searching.append(job)
             return
-        last = len(job.pending) == 1
-        row = job.row if last else self._model.fork(job.row)
-        sample = job.pending[0]
-        slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
-        self._running[slot] = Running(job, sample, row, job.logits)
-        job.pending.popleft()
-        if last:
-            job.row = None
+        self._start_sample(job, job.logits)
+
+    def _start_sample(self, job: Job, logits: NDArray[np.float32]) -> None:
+        """Starts the next sample of a prompt; the last takes the prompt's row, the others copies of it."""
+        sample, row = job.pending.popleft(), job.row
+        if not job.pending:
+            job.row = job.logits = None
             self._ready.remove(job)
+        else:
+            try:
+                row = self._model.fork(row)
+            except BaseException as error:
+                self._fail_sample(job, sample, error)
+                return
+        slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
+        self._running[slot] = Running(job, sample, row, logits)
 
     def _finish_empty(self, job: Job) -> None:
         for sample in job.request.samples:
@@ -248,9 +257,13 @@ class Scheduler:
                 self._fail(job, error)
 
     def _decode(self) -> None:
-        """The logits after the tokens just drawn, for those that go on, samples and beams in one pass."""
+        """The logits after the tokens just drawn, for those that go on, samples and beams in one pass.
+
+        A sample that the model cannot continue ends alone; of a search, which ranks its beams together, all ends.
+        """
         self._last = None
-        samples = [(self._running[slot].job, self._running[slot]) for slot in self._batch.slots]
+        slots = self._batch.slots
+        samples = [(self._running[slot].job, self._running[slot]) for slot in slots]
         beams = [(job, beam) for job in self._searching if job.search is not None for beam in job.search.running]
         going: list[tuple[Job, Running | Beam]] = [*samples, *beams]
         if not going:
@@ -263,14 +276,22 @@ class Scheduler:
             if one.row.hidden is not None:
                 one.states.append(one.row.hidden)
         self._last = [one for _, one in samples], logits[: len(samples)]
-        for job, error in {going[index][0]: error for index, error in errors.items()}.items():
-            self._fail(job, error)
+        for index, error in errors.items():
+            job, one = going[index]
+            if isinstance(one, Beam):
+                if job in self._searching:
+                    self._fail(job, error)
+            # A listener that fails takes the request's other samples along.
+            elif self._running.get(slots[index]) is one:
+                self._leave(slots[index], reuse=False)
+                self._fail_sample(job, one.sample, error)
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def _leave(self, slot: int, *, reuse: bool) -> None:
         one = self._running.pop(slot)
         self._batch.remove(slot)
+        self._last = None
         if one.states:
             one.sample.hidden_states = np.concatenate(one.states)
         self._release(one.row, reuse=reuse and one.sample.finish_reason != "error")
@@ -294,9 +315,15 @@ class Scheduler:
         except BaseException as error:
             _log.error("a row could not be closed: %s", named(error), exc_info=error)
 
+    def _fail_sample(self, job: Job, sample: GrowingSample, error: BaseException) -> None:
+        """Ends a sample that has left its place, or has none yet, with an error; those beside it go on."""
+        _log.error("sample %d of a request ended with an error: %s", sample.index, named(error), exc_info=error)
+        sample.fail(failure_of(error))
+        self._tell(job, sample)
+
     def _fail(self, job: Job, error: BaseException) -> None:
         _log.error("a request ended with an error: %s", named(error), exc_info=error)
-        self._end(job, Stop(kind="model_failed", matched_text=named(error)))
+        self._end(job, failure_of(error))
 
     def _end(self, job: Job, stop: Stop) -> None:
         for queue in (self._waiting, self._reading, self._ready):
@@ -319,15 +346,20 @@ class Scheduler:
             job.notify(sample)
         except BaseException as error:
             _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
-            job.notify = lambda _: None
+            job.notify = unheard
             self._end(job, Stop(kind="abort"))
+
+
+def failure_of(error: BaseException) -> Stop:
+    """The end of what the model could not continue."""
+    return Stop(kind="model_failed", matched_text=named(error))
 
 
 def take(sample: GrowingSample, row: Row | BaseException, tokenizer: Tokenizer) -> None:
     """Gives a sample its row of a draw; one that has no token, or whose text fails, ends with an error."""
     if isinstance(row, BaseException):
         _log.error("a draw failed: %s", named(row), exc_info=row)
-        sample.fail(Stop(kind="model_failed", matched_text=named(row)))
+        sample.fail(failure_of(row))
         return
     drawn, index = row
     status = Status(int(drawn.status[index]))

@@ -54,21 +54,12 @@ def show_progress(handles: Sequence[Handle]) -> None:
         TimeRemainingColumn(),
     )
     samples = [sample for handle in handles for sample in handle.request.samples]
-    started, ended = time.perf_counter(), 0
+    started = time.perf_counter()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("samples", total=len(samples), speed=0.0)
-        while ended < len(samples):
-            look(handles)
+        while running := [handle for handle in handles if not handle.finished]:
+            with contextlib.suppress(TimeoutError):
+                running[0].wait(_LOOK_S)
             ended = sum(sample.stop is not None for sample in samples)
             tokens = sum(len(sample.token_ids) for sample in samples)
-            speed = tokens / (time.perf_counter() - started)
-            bar.update(task, completed=ended, speed=speed)
-
-
-def look(handles: Sequence[Handle]) -> None:
-    """Waits for the first unfinished request, but not for long."""
-    for handle in handles:
-        if not handle.finished:
-            with contextlib.suppress(TimeoutError):
-                handle.wait(_LOOK_S)
-            return
+            bar.update(task, completed=ended, speed=tokens / (time.perf_counter() - started))

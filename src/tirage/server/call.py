@@ -34,7 +34,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What tells a model from others: the name that answers give, and a digest of its folder."""
+    """What tells a model from others: the name that answers give, and a digest of its folder.
+
+    `numerics` are what else the last bits of its logits depend on, such as the library and the number of threads.
+    """
 
     name: str
     fingerprint: str
+    numerics: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -38,17 +38,22 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A request that ran again: its completion, and where it left the recorded tokens first, if it did."""
+    """A request that ran again: its completion, and where it left the recorded tokens first, if it did.
+
+    `changed` holds what the last bits of logits depend on and was otherwise then: name, value then, value now.
+    """
 
     completion: Completion
     difference: Difference | None
     same_model: bool
+    changed: tuple[tuple[str, Any, Any], ...] = ()
 
 
 def mark_of(llm: LLM, name: str) -> Mark:
     """The mark of a model. The digest covers names, sizes and both ends of the folder's files, not every weight."""
     if llm.folder is None:
-        return Mark(name, f"{type(llm.model).__name__}:{llm.model.vocab_size}:{llm.model.max_length}")
+        shape = f"{type(llm.model).__name__}:{llm.model.vocab_size}:{llm.model.max_length}"
+        return Mark(name, shape, numerics_of(llm))
     found = hashlib.sha256()
     for path in sorted(path for shape in _FILES for path in llm.folder.glob(shape)):
         size = path.stat().st_size
@@ -56,7 +61,13 @@ def mark_of(llm: LLM, name: str) -> Mark:
             found.update(f"{path.name}:{size}:".encode() + file.read(_ENDS))
             file.seek(max(0, size - _ENDS))
             found.update(file.read(_ENDS))
-    return Mark(name, f"sha256:{found.hexdigest()[:32]}")
+    return Mark(name, f"sha256:{found.hexdigest()[:32]}", numerics_of(llm))
+
+
+def numerics_of(llm: LLM) -> dict[str, Any]:
+    """What the last bits of logits depend on besides the weights: the model's class, and what it names itself."""
+    own = getattr(llm.model, "numerics", dict)
+    return {"class": type(llm.model).__name__, **llm.engine.call(own)}
 
 
 def effective(ticket: Ticket, completion: Completion | None = None) -> dict[str, Any]:
@@ -72,7 +83,11 @@ def effective(ticket: Ticket, completion: Completion | None = None) -> dict[str,
     return {
         "replay": VERSION,
         "tirage": own_version(),
-        "model": {"name": ticket.model.name, "fingerprint": ticket.model.fingerprint},
+        "model": {
+            "name": ticket.model.name,
+            "fingerprint": ticket.model.fingerprint,
+            "numerics": dict(ticket.model.numerics),
+        },
         "prompt_token_ids": list(done.prompt_token_ids),
         "standalone": ticket.call.messages is not None,
         "adapter": inputs.adapter,
@@ -167,7 +182,14 @@ def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
         completion=completion,
         difference=first_difference(record["samples"], completion),
         same_model=mark.fingerprint == record["model"]["fingerprint"],
+        changed=changes(record["model"].get("numerics"), mark.numerics),
     )
+
+
+def changes(was: Any, now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """What is otherwise now, by name; nothing for a record that does not say what was."""
+    before = was if isinstance(was, Mapping) else {}
+    return tuple((name, before[name], value) for name, value in now.items() if before.get(name, value) != value)
 
 
 def first_difference(samples: Sequence[Mapping[str, Any]], completion: Completion) -> Difference | None:

@@ -41,8 +41,8 @@ def open_folder(
     """The model of a local folder with config.json and safetensors weights, ready to run.
 
     `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16", or "int8": linear layers
-    multiplied in int8 on the CPU, about 3 times as fast and near float32. `device` is a torch device, by default
-    CUDA where there is one. `adapters` are folders of LoRA adapters by name.
+    kept and multiplied in int8 on the CPU, near float32. `device` is a torch device, by default CUDA where there is
+    one. `adapters` are folders of LoRA adapters by name.
 
     Raises ModelError naming the folder for missing or damaged files, weights that are not safetensors, classes
     that come as code in the folder (`auto_map`, never executed) and models that cannot be run.
@@ -57,8 +57,9 @@ def open_folder(
     if dtype == "int8":
         module = with_int8(module)
     media = open_media(folder, module.config)
+    int8 = dtype == "int8"
     model = HuggingFaceModel(
-        module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=dtype == "int8", media=media
+        module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=int8, packed=not int8, media=media
     )
     choose_path(model, folder.name)
     return model

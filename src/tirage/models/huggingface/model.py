@@ -18,6 +18,7 @@ from tirage.errors import ParamsError, nearest
 from tirage.models.huggingface.adapters import Adapters
 from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined, leave
 from tirage.models.huggingface.media import Media
+from tirage.models.huggingface.packed import pack
 from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
 from tirage.models.huggingface.room import RoomyLayer
 from tirage.models.protocol import Inputs
@@ -61,7 +62,9 @@ class HuggingFaceModel:
     whose state does not live in a cache, reads the whole text again for each token. `tirage.models.huggingface.probe`
     chooses. Logits of a row may differ in their last bits with the company of a joined pass.
 
-    `prefix_bytes` bounds the memory in which finished rows serve later prompts that begin alike; 0 is off.
+    `prefix_bytes` bounds the memory in which finished rows serve later prompts that begin alike; 0 is off. With
+    `packed` the weights of linear layers are laid out anew, in place, for float32 and bfloat16 on a CPU: a module that
+    is used nowhere else runs up to 2.5 times as fast, and no longer trains.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class HuggingFaceModel:
         max_length: int | None = None,
         prefix_bytes: int = 256 << 20,
         quantized: bool = False,
+        packed: bool = False,
         media: Media | None = None,
     ) -> None:
         self.module, self.quantized, self.media = module, quantized, media
@@ -82,6 +86,7 @@ class HuggingFaceModel:
         self.chunk: int | None = CHUNK
         self.prefixes = PrefixStore(prefix_bytes)
         self.adapters = Adapters(module, adapters or {})
+        self.packed = packed and pack(module)
         self._groups: dict[int, Arena | Joined] = {}
         known = inspect.signature(module.forward).parameters
         self.cache_name = next((name for name in ("past_key_values", "cache_params") if name in known), None)
@@ -194,6 +199,17 @@ class HuggingFaceModel:
     def forget(self) -> None:
         """Drops what finished rows left."""
         self.prefixes.clear()
+
+    def numerics(self) -> dict[str, Any]:
+        """What the last bits of the logits depend on, besides the weights and who shares a pass."""
+        return {
+            "torch": torch.__version__,
+            "device": str(self.device),
+            "dtype": "int8" if self.quantized else str(self.module.dtype).removeprefix("torch."),
+            "packed": self.packed,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+        }
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, HuggingFaceRow]:
         """Logits [V] after the last id, and the row that continues from there."""
@@ -324,7 +340,8 @@ class HuggingFaceModel:
             row.turn = None if row.turn is None else row.turn + 1
         if any(row.inputs.hidden_states for row in rows):
             for row, states in zip(rows, self._states(out), strict=True):
-                row.hidden = states[-1:] if row.inputs.hidden_states else None
+                # A copy, or every step of every row would stay.
+                row.hidden = states[-1:].copy() if row.inputs.hidden_states else None
 
     def _forward(
         self,
