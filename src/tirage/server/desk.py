@@ -88,13 +88,15 @@ class Desk:
         return sum(visit.abort_named(rid) for visit in visits) > 0 or bool(arrivals)
 
     def abort_all(self, *, reason: str = "request") -> list[str]:
-        """Ends everything; the names of what ran."""
+        """Ends everything; the names of what ran, and of what was about to where it has a name."""
+        arriving: list[str] = []
         for each in self._arrivals:
             each.aborted = True
+            arriving += sorted(name for name in each.names if name is not None)
         running = [ticket.rid or ticket.id for visit in self._visits for ticket in visit.tickets]
         for visit in list(self._visits):
             visit.abort(reason)
-        return running
+        return [*running, *arriving]
 
     async def drain(self, seconds: float) -> None:
         """Waits for what runs, then ends the rest."""

@@ -89,7 +89,7 @@ def of_stop(stop: Stop | None) -> Refusal:
     kind = stop.kind if stop is not None else "model_failed"
     text = stop.matched_text if stop is not None else None
     if kind in {"no_allowed_token", "grammar_failed"}:
-        return Refusal(400, text or "the constraints left no token that could be drawn", code=kind)
+        return Refusal(400, text or "the constraints left no token that could be drawn; allow more", code=kind)
     if kind == "non_finite_logits":
         return Refusal(500, "the model's logits were not finite numbers", code=kind)
     if kind == "processor_failed":
@@ -108,12 +108,12 @@ def http_message(error: HTTPException) -> str:
 
 def subject(message: str) -> str | None:
     """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
-    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*)(?: option| token ids| images| audio)? must ", message)
+    found = re.match(r"([a-z_]\w*(?:\[\d+\]|\.\w+)*)(?: option| token ids| images| audio| characters)? must ", message)
     return found[1] if found else None
 
 
 def clean(message: str) -> str:
-    """A message fit for anyone: no control characters, no addresses, no absolute paths, not endless."""
+    """A message fit for anyone: no control characters, no addresses in memory, not endless."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda m: repr(m[0])[1:-1], message)
     text = re.sub(r"\b0x[0-9a-fA-F]{4,}\b", "0x...", text)
     text = re.sub(r"[\ud800-\udfff]", "\ufffd", text)

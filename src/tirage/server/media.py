@@ -22,7 +22,10 @@ from urllib.parse import unquote
 import numpy as np
 
 from tirage.errors import ParamsError
+from tirage.server import client
+from tirage.server.client import Client
 from tirage.server.decoders import DecodeError, Decoders, Kind, missing
+from tirage.server.errors import Refusal
 from tirage.server.media_url import Fetcher, FetchError
 from tirage.server.options import Options, check_limit
 
@@ -174,14 +177,17 @@ class MediaLoader:
         if not items:
             return []
         check_limit(self._limits, "max_media", len(items), "images and sounds of a request")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items)
+        caller = client.current()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items, caller)
 
-    def load_now(self, items: Sequence[Item]) -> list[Any]:
-        """The same, for a thread."""
+    def load_now(self, items: Sequence[Item], caller: Client | None = None) -> list[Any]:
+        """The same, for a thread; once the caller has left, no further item is looked at."""
         loaded: list[Any] = []
         found: dict[tuple[Kind, str, Detail], Any] = {}
         pixels = self._limits.max_request_pixels
         for item in items:
+            if caller is not None and caller.gone:
+                raise Refusal(499, "the client has left")
             key = (item.kind, item.source, item.detail)
             if key not in found:
                 found[key] = self._load_one(item, pixels)

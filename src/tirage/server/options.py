@@ -159,6 +159,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check(self, OPTION_FLAGS)
+        for flag, keys in (("--api-key", self.api_key), ("--admin-key", (self.admin_key,))):
+            for key in keys:
+                if key is not None and (not key.strip() or key != key.strip()):
+                    # An empty key would be that of everyone who sends none.
+                    raise ParamsError(f"{flag} must be a text without spaces around it, got an empty or padded one")
 
     @classmethod
     def of(cls, **settings: Any) -> Options:

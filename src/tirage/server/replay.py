@@ -162,6 +162,10 @@ def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
         completion = llm.beam_search(prompt, BeamSearchParams.from_dict(record["beams"]), sampling=params)[0]
     else:
         completion = llm.engine.submit(llm.request(prompt, params, standalone=bool(record["standalone"]))).wait()
+    if len(completion.samples) != len(record["samples"]):
+        raise ParamsError(
+            f"replay must be given all samples of a request, {len(completion.samples)}, got {len(record['samples'])}"
+        )
     mark = mark_of(llm, record["model"]["name"])
     return Replayed(
         completion=completion,

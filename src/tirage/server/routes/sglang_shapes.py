@@ -76,7 +76,7 @@ class Scores:
 
     def __init__(self, ask: Ask, body: Body, spell: Any) -> None:
         self._text, self._start = body.text_in_logprobs, ask.start
-        self._top, self._given = bool(ask.params.logprobs), bool(ask.params.logprob_token_ids)
+        self._top, self._ids = bool(ask.params.logprobs), ask.ids
         self._spell = spell
 
     def lists(
@@ -95,7 +95,7 @@ class Scores:
         if self._top:
             found["input_top_logprobs"] = gap + [self._tops(entry) for entry in known]
             found["output_top_logprobs"] = [self._tops(entry) for entry in output]
-        if self._given:
+        if self._ids:
             found["input_token_ids_logprobs"] = gap + [self._chosen(entry) for entry in known]
             found["output_token_ids_logprobs"] = [self._chosen(entry) for entry in output]
         return found
@@ -104,7 +104,8 @@ class Scores:
         return [triple(top, text=self._text) for top in entry.top]
 
     def _chosen(self, entry: LogprobEntry) -> list[Any]:
-        return [[logprob(value), token, self._word(token)] for token, value in entry.given]
+        values = dict(entry.given)
+        return [[logprob(values[token]), token, self._word(token)] for token in self._ids]
 
     def _word(self, token: int | None) -> str | None:
         return self._spell(token) if self._text and token is not None else None
