@@ -138,7 +138,7 @@ def _with_ids(tokenizer: Tokenizer, name: str, args: Mapping[str, Any]) -> tuple
 
 
 def _token_of(tokenizer: Tokenizer, text: str, key: str) -> int:
-    """The token that spells exactly this text; an encoding may put a space before it."""
+    """The token that spells exactly this text, perhaps with the space that an encoding puts before it."""
     found = [token for token in encode(tokenizer, text) if text.encode() in _spellings(tokenizer, token)]
     if len(found) != 1:
         raise ParamsError(
@@ -183,7 +183,8 @@ def _containing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
 def _spellings(tokenizer: Any, token: int) -> set[bytes]:
     """A token's text, and its name, which it has as a special token even where those are left out of texts."""
     name_of = getattr(tokenizer, "id_to_token", None) or getattr(tokenizer, "convert_ids_to_tokens", str)
-    return {_bytes(tokenizer, token), str(name_of(token)).encode()}
+    piece = _bytes(tokenizer, token)
+    return {piece, piece.removeprefix(b" "), str(name_of(token)).encode()}
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
