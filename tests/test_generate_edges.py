@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from servers import Server, shared, until
 
 from tirage import LLM, ParamsError
+from tirage.dialects import from_sglang
 from tirage.engine import Prompt
 from tirage.params import SamplingParams
 from tirage.server.asking import beside
@@ -22,6 +23,7 @@ from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.replay import mark_of
 from tirage.server.routes.sglang_request import read_body
+from tirage.server.sse import dump, pieces, weight
 
 HUGE = 10**400
 
@@ -95,6 +97,45 @@ def test_every_token_that_is_asked_for_has_an_entry_as_often_as_it_is(server: Se
     for entries in positions:
         assert [entry[1] for entry in entries] == [7, 5, 7]
         assert entries[0] == entries[2]
+
+
+def test_the_logprobs_of_an_answer_are_bounded_in_all(server: Server) -> None:
+    wide = {"return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": list(range(1024))}
+    one = {"max_new_tokens": 1}
+    error = refused(server, {"input_ids": [[5] * 400] * 3, **wide, "sampling_params": one})
+    assert error["message"].endswith("; the operator can raise it with --max-logprob-entries")
+    named = {"return_logprob": True, "token_ids_logprob": list(range(1024)), "sampling_params": {"n": 128}}
+    assert "logprob entries" in refused(server, {"text": "a", **named})["message"]
+    small = {"input_ids": [[5] * 40] * 3, **wide, "sampling_params": one}
+    answers = server.post("/generate", small).json()
+    assert [len(each["meta_info"]["input_token_ids_logprobs"]) for each in answers] == [40] * 3
+
+
+VALUES: list[Any] = [
+    {},
+    [],
+    [{}],
+    {"a": [], "é\n": None, "b": {"c": [1.5, True, "x\u2028"]}},
+    {"many": list(range(100)), "triples": [[[-0.5, 7, None]] * 3] * 33},
+    [{"meta": {"list": [None, *range(40)]}}] * 20,
+    list(range(17)),
+    "text",
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_long_answer_is_the_same_bit_by_bit(value: Any) -> None:
+    assert b"".join(pieces(value)) == dump(value)
+
+
+def test_logprobs_make_an_answer_heavy() -> None:
+    with LLM("tiny") as llm:
+        sampling = {"max_new_tokens": 4, "ignore_eos": True}
+        plain = from_sglang(sampling)
+        light = llm.generate("One day", plain)[0]
+        heavy = llm.generate("One day", plain.replace(logprobs=5, prompt_logprobs=5, logprob_token_ids=(7, 8)))[0]
+    assert weight(light) == light.usage.total_tokens
+    assert weight(heavy) >= 8 * heavy.usage.total_tokens
 
 
 # --- work that is done once, and beside the loop -------------------------------------------------------------------

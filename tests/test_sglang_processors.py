@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 from operator_processors import CountingLogitProcessor, DeterministicLogitProcessor
 from servers import Server
 
@@ -25,7 +24,6 @@ from tirage.dialects.processors import KNOWN_CLASSES, read_reference
 from tirage.processors import BUILT_IN, PAST, Past, find_processor, register_processor, unregister_processor
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors
-from tirage.text.tokenizer import wrap_tokenizer
 
 NAMES = ("DeterministicLogitProcessor", "CountingLogitProcessor", "FailingLogitProcessor")
 SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
@@ -299,49 +297,6 @@ def test_built_in_names_work_on_the_route_and_in_the_dialect(server: Server) -> 
         {"custom_params": {"token_id": 40}, "max_new_tokens": 3}, custom_logit_processor="forced_token"
     )
     assert LLM("tiny").generate("One day", params)[0].token_ids == (40, 40, 40)
-
-
-def test_a_thinking_budget_finds_its_tokens_in_the_models_tokenizer() -> None:
-    text = as_string(reference_bytes(SGLANG_MODULE, "DeepSeekR1ThinkingBudgetLogitProcessor"))
-    params = from_sglang({"custom_params": {"thinking_budget": 4}}, custom_logit_processor=text)
-    assert params.untokenized == ("logits_processors",)
-    with pytest.raises(ParamsError, match="logits_processors must be tokenised first"):
-        tirage.sample(np.zeros(9, np.float32), params)
-    raw = tokenizers.Tokenizer.from_str(LLM("tiny").tokenizer.raw.to_str())
-    raw.add_special_tokens(["<think>"])
-    raw.add_tokens(["</think>"])
-    newline = raw.encode("\n", add_special_tokens=False).ids[-1]
-    for tokenizer in (raw, wrap_tokenizer(raw)):
-        found = params.update_with_tokenizer(tokenizer)
-        assert found.untokenized == ()
-        assert dict(found.logits_processors[0][1]) == {
-            "thinking_budget": 4,
-            "think_start_id": raw.token_to_id("<think>"),
-            "think_end_id": raw.token_to_id("</think>"),
-            "newline_id": newline,
-        }
-        assert found.update_with_tokenizer(tokenizer) == found
-    own = {"thinking_budget": 4, "think_start_id": 7, "think_end_id": 8, "newline_id": 9}
-    given = from_sglang({"custom_params": own}, custom_logit_processor=text)
-    assert dict(given.logits_processors[0][1]) == own
-
-
-def test_a_model_that_does_not_think_has_no_thinking_budget(server: Server) -> None:
-    text = as_string(reference_bytes(SGLANG_MODULE, "Qwen3ThinkingBudgetLogitProcessor"))
-    refused = ask(server, text, {"thinking_budget": 3})
-    assert refused.status_code == 400
-    message = refused.json()["error"]["message"]
-    assert "must be one token of the model, got '</think>'" in message or "got '<think>'" in message
-    assert ask(server, text, {"thinking_budget": 3, "think_start_id": 7, "think_end_id": "</s>"}).status_code == 200
-
-
-def test_arguments_that_fail_do_not_shut_a_processor_to_others(server: Server) -> None:
-    for _ in range(2):
-        assert ask(server, "DeterministicLogitProcessor", {}).status_code == 500
-    assert ask(server, "DeterministicLogitProcessor", {"token_id": 5}).status_code == 200
-    for _ in range(2):
-        assert ask(server, "DeterministicLogitProcessor", {}).status_code == 500
-    assert ask(server, "DeterministicLogitProcessor", {"token_id": 5}).status_code == 200
 
 
 def test_failures_count_only_where_they_matter() -> None:

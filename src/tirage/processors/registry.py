@@ -34,24 +34,29 @@ class Past:
 class Processor:
     """A registered function with the names of the arguments it takes; None takes any name.
 
+    `token_args` name arguments that may be the text of one token, for which `update_with_tokenizer` puts its id.
+
     `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`. `check` says what is wrong
-    with a request's arguments. After `disable_after` failures in a row it is refused to new requests. `token_args`
-    name arguments that may be the text of one token, for which `update_with_tokenizer` puts its id.
+    with a request's arguments. After `disable_after` failures it is refused to new requests.
     """
 
     name: str
     fn: ProcessorFunction
     arg_names: tuple[str, ...] | None = None
+    token_args: tuple[str, ...] = ()
     wants_past: bool = False
     check: Callable[[Mapping[str, Any]], None] | None = None
     disable_after: int | None = None
-    token_args: tuple[str, ...] = ()
     failures: list[str] = field(default_factory=list, compare=False)
 
     @property
     def disabled(self) -> bool:
         """Whether it has failed too often."""
         return self.disable_after is not None and len(self.failures) >= self.disable_after
+
+    def spellings(self, args: Mapping[str, Any]) -> dict[str, str]:
+        """The arguments that are texts for which an id is wanted."""
+        return {key: args[key] for key in self.token_args if isinstance(args.get(key), str)}
 
     def takes(self, key: str) -> bool:
         """Whether an argument called `key` reaches this processor."""
@@ -65,24 +70,15 @@ class Processor:
     def run(
         self, row: np.ndarray, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None, past: Callable[[], Past]
     ) -> Any:
-        """What the function makes of a copy of one row [V], as [1, V]; failures are counted and raised again.
-
-        A success ends the count: arguments that it fails on do not shut it to others for whom it works.
-        """
+        """What the function makes of a copy of one row [V], as [1, V]; its failures are counted and raised again."""
         given = self.merge(args, extra_args)
         if self.wants_past:
             given[PAST] = past()
         try:
-            made = self.fn(row[None].copy(), [given])
+            return self.fn(row[None].copy(), [given])
         except Exception as error:
             self.failures.append(type(error).__name__)
             raise
-        self.failures.clear()
-        return made
-
-    def spellings(self, args: Mapping[str, Any]) -> dict[str, str]:
-        """The arguments that are texts for which an id is wanted."""
-        return {key: args[key] for key in self.token_args if isinstance(args.get(key), str)}
 
 
 _registry: dict[str, Processor] = {}
@@ -94,29 +90,29 @@ def register_processor(
     fn: ProcessorFunction,
     *,
     arg_names: Iterable[str] | None = None,
+    token_args: Iterable[str] = (),
     replace: bool = False,
     check: Callable[[Mapping[str, Any]], None] | None = None,
     disable_after: int | None = None,
-    token_args: Iterable[str] = (),
 ) -> None:
     """Makes `fn` available to requests as `logits_processors=((name, args),)`.
 
     `fn(logits, args)` gets float32 logits `[rows, V]` of the rows that named it and one dict of arguments per
-    row; it returns logits of the same shape. The logits are a copy that it may change. `arg_names` declares the
+    row; it returns logits of the same shape. The logits are a copy that it may change. `token_args` may be the text of
+    one token instead of its id; then `SamplingParams.update_with_tokenizer` finds the id. `arg_names` declares the
     arguments it takes: any other key in a request is refused. `check(arguments)` raises ParamsError for arguments that
     make no sense, before anything runs. A function with the attribute `wants_past` finds the request's tokens under
-    `__req__`. With `disable_after` the processor is refused to new requests once it has failed that often in a row.
-    `token_args` name arguments that may be the text of one token instead of its id. A name that is taken raises
-    ParamsError unless `replace=True`. Safe to call from several threads.
+    `__req__`. With `disable_after` the processor is refused to new requests once it has failed that often. A name that
+    is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
     """
     processor = Processor(
         name=_name(name),
         fn=_function(name, fn),
         arg_names=_arg_names(name, arg_names),
+        token_args=tuple(token_args),
         wants_past=bool(getattr(fn, "wants_past", False)),
         check=check,
         disable_after=disable_after,
-        token_args=tuple(token_args),
     )
     with _lock:
         if name in _registry and not replace:

@@ -17,7 +17,7 @@ GROUP = "tirage.processors"
 """Entry points of this group, of any installed package, are processors under their own names."""
 
 MOST_FAILURES = 3
-"""A processor that has failed so often in a row is refused to new requests."""
+"""A processor that has failed so often is refused to new requests."""
 
 
 def load_processors(options: Options) -> None:
@@ -60,7 +60,7 @@ def imported(load: Any, name: str, place: str) -> Any:
 def register(name: str, fn: Any) -> None:
     """Makes a processor known, with the argument names that it declares in `arg_names`, if it does.
 
-    It is refused to new requests once it has failed `MOST_FAILURES` times in a row.
+    It is refused to new requests once it has failed `MOST_FAILURES` times.
     """
     arg_names = getattr(fn, "arg_names", None)
     register_processor(name, fn, arg_names=arg_names, replace=True, disable_after=MOST_FAILURES)

@@ -76,8 +76,8 @@ class Scores:
 
     def __init__(self, ask: Ask, body: Body, spell: Any) -> None:
         self._text, self._start = body.text_in_logprobs, ask.start
-        self._top, self._ids = bool(ask.params.logprobs), ask.ids
-        self._spell = spell
+        self._top, self._given = bool(ask.params.logprobs), bool(ask.params.logprob_token_ids)
+        self._spell, self._ids = spell, ask.ids
 
     def lists(
         self, prompt: Sequence[LogprobEntry | None], first: int | None, output: Sequence[LogprobEntry]
@@ -95,7 +95,7 @@ class Scores:
         if self._top:
             found["input_top_logprobs"] = gap + [self._tops(entry) for entry in known]
             found["output_top_logprobs"] = [self._tops(entry) for entry in output]
-        if self._ids:
+        if self._given:
             found["input_token_ids_logprobs"] = gap + [self._chosen(entry) for entry in known]
             found["output_token_ids_logprobs"] = [self._chosen(entry) for entry in output]
         return found
