@@ -118,6 +118,8 @@ VALUES: list[Any] = [
     {"a": [], "é\n": None, "b": {"c": [1.5, True, "x\u2028"]}},
     {"many": list(range(100)), "triples": [[[-0.5, 7, None]] * 3] * 33},
     [{"meta": {"list": [None, *range(40)]}}] * 20,
+    {"hidden_states": [[[0.5] * 40] * 40, *([[0.25] * 40] * 20)]},
+    [[[[1]]], []],
     list(range(17)),
     "text",
 ]

@@ -164,11 +164,17 @@ class Answer(Response):
 
 
 def weight(completion: Completion) -> int:
-    """About how many values an answer has: its tokens, and log-probabilities where there are any."""
+    """About how many values an answer has: its tokens, their log-probabilities, and hidden states."""
     scored = [*(completion.prompt_logprobs or ()), *(completion.logprobs or ())]
     wide = next((entry for entry in reversed(scored) if entry is not None), None)
     each = 1 if wide is None else 1 + len(wide.top) + len(wide.given)
-    return each * (completion.usage.prompt_tokens + completion.usage.completion_tokens)
+    states = 0 if completion.hidden_states is None else completion.hidden_states.size
+    return each * completion.usage.total_tokens + states
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is an object, or a list of lists or objects."""
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], (list, dict)))
 
 
 def pieces(value: Any) -> Iterator[bytes]:
@@ -179,7 +185,7 @@ def pieces(value: Any) -> Iterator[bytes]:
             yield (b"," if index else b"") + dump(key) + b":"
             yield from pieces(each)
         yield b"}"
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
+    elif isinstance(value, list) and value and is_nested(value[0]):
         yield b"["
         for index, each in enumerate(value):
             yield b"," if index else b""
