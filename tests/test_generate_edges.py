@@ -41,7 +41,7 @@ def refused(server: Server, body: dict[str, Any], path: str = "/generate") -> di
 
 # --- refusals in the route's words ---------------------------------------------------------------------------------
 
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
+REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"input_embeds": [[0.5, HUGE]]}, "numbers that float32 can hold", "input_embeds[0]"),
     ({"input_embeds": [[1e39]]}, "must be finite", "input_embeds"),
     ({"input_embeds": [[1.0]] * 600}, "input_embeds must hold at most 512 tokens", "input_embeds"),
