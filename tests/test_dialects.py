@@ -18,6 +18,7 @@ from tirage.dialects.own import OWN
 from tirage.dialects.table import join, lost_fields
 from tirage.dialects.vllm import VLLM
 from tirage.params import FIELDS
+from tirage.patterns import compile_pattern, search
 
 EVERY = [(name, field) for name, case in CASES.items() for field in case.dialect.entries]
 
@@ -279,6 +280,21 @@ def test_errors_speak_of_their_names(request_: dict[str, Any], message: str, par
 def test_several_stop_patterns_are_one() -> None:
     assert from_sglang({"stop_regex": ["a+", "b|c"]}).stop_pattern == "(?:a+)|(?:b|c)"
     assert from_sglang({"stop_regex": []}).stop_pattern is None
+    flags = from_sglang({"stop_regex": ["(?i)the", "(?x)a b # c", "(?i)(?s)x.y"]}).stop_pattern
+    assert flags is not None
+    found = [search(compile_pattern(flags), text) for text in ("one THE", "AB", "zab", "X\nY", "The")]
+    assert found == [(4, 7), None, (1, 3), (0, 3), (0, 3)]
+
+
+def test_the_patterns_of_a_request_share_one_bound() -> None:
+    within = [f"[0-9]{{28}}{number:02}" for number in range(32)]
+    assert from_sglang({"stop_regex": within}).stop_pattern is not None
+    wide = ["[abcdefghijklmnop]" * 13 + f"{number:02}" for number in range(32)]
+    assert sum(map(len, wide)) > 7000
+    assert from_sglang({"stop_regex": wide}).stop_pattern is not None
+    with pytest.raises(DialectError, match="stop_regex must be patterns of at most 2000 states together") as caught:
+        from_sglang({"stop_regex": ["q" * 250 + f"{number:02}" for number in range(32)]})
+    assert caught.value.param == "stop_regex"
 
 
 def test_an_empty_constraint_is_none() -> None:

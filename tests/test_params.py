@@ -173,7 +173,7 @@ def test_a_stop_pattern_that_does_not_compile_is_refused() -> None:
 
 
 def test_a_stop_pattern_is_bounded_in_length() -> None:
-    assert refusal(stop_pattern="a" * 1025).startswith("stop_pattern must be at most 1024 characters")
+    assert refusal(stop_pattern="a" * 16385).startswith("stop_pattern must be at most 16384 characters")
 
 
 def test_max_tokens_may_be_zero_or_none() -> None:

@@ -173,6 +173,17 @@ def test_the_first_token_that_differs_is_named(llm: LLM) -> None:
     assert replay(llm, record).difference == Difference(sample=0, position=11, was=None, now=last)
 
 
+def test_a_hypothesis_that_is_not_there_is_a_difference(llm: LLM) -> None:
+    beams = BeamSearchParams(beam_width=3, max_tokens=4)
+    call = Call(prompt=Prompt(text=PROMPT), params=SamplingParams(), beams=beams)
+    completion = llm.beam_search(PROMPT, beams)[0]
+    ticket = Ticket.of(call, llm.engine.submit(llm.request(PROMPT, call.params)), mark_of(llm, "tiny"))
+    record = json.loads(json.dumps(effective(ticket, completion)))
+    gone = record["samples"].pop()
+    found = replay(llm, record).difference
+    assert found == Difference(sample=2, position=0, was=None, now=gone["token_ids"][0])
+
+
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 def test_another_model_is_told_from_this_one(llm: LLM) -> None:
     record, tokens = ran(llm, Call(prompt=Prompt(token_ids=[1, 300]), params=SamplingParams(seed=1, max_tokens=20)))
@@ -217,6 +228,11 @@ def test_records_are_found_wherever_an_answer_has_them(llm: LLM) -> None:
         ({"params": None}, "as an answer gives them"),
         ({"adapter": 3}, "as an answer gives them"),
         ({"more": 3}, "as an answer gives them"),
+        ({"standalone": 1}, "as an answer gives them"),
+        ({"unrepeatable": 5}, "as an answer gives them"),
+        ({"model": {"name": {}, "fingerprint": "x"}}, "as an answer gives them"),
+        ({"params": {"n": 2}}, "must be given all 2 samples of a request, got 1"),
+        ({"params": {"n": 10**8}}, "must draw at most 65536 samples, got 100000000"),
         ({"unrepeatable": "media"}, "must be of text and token ids alone, got a request with media"),
         ({"params": {"temperature": -1}}, "temperature must be"),
         ({"prompt_token_ids": [10**9]}, "prompt token ids must be"),

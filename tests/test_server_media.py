@@ -29,6 +29,8 @@ from small_files import (
 
 from tirage import ParamsError
 from tirage.server import decoder, decoders
+from tirage.server.client import Client
+from tirage.server.errors import Refusal
 from tirage.server.media import (
     Item,
     MediaError,
@@ -183,7 +185,10 @@ def test_what_is_no_image_is_refused_at_its_place(loader: MediaLoader, name: str
 
 
 NO_SOUND = {
-    "24 hours": (flac_of(24 * 3600 * 8000), "at most 600 seconds long, got 86400"),
+    "24 hours": (
+        flac_of(24 * 3600 * 8000),
+        "seconds long, got 86400; .* --max-audio-seconds",
+    ),
     "unknown length": (flac_of(0, seconds=2.0), "damaged FLAC"),
     "many channels": (wav_of(10, channels=200), "in at most 8 channels"),
     "a fast clock": (wav_of(10, rate=1_000_000), "at 4000 to 192000 Hz"),
@@ -273,18 +278,30 @@ def test_the_items_of_a_request_are_limited(loader: MediaLoader) -> None:
     assert asyncio.run(loader.load([])) == []
 
 
+def test_nothing_is_loaded_for_a_client_that_has_left() -> None:
+    loader, looks = MediaLoader(Options(), sampling_rate=None), iter([False, True])
+    items = [image(base64_of(image_file())), image("nothing of the kind")]
+    with pytest.raises(Refusal, match="the client has left"):
+        loader.load_now(items, Client(lambda: next(looks)))
+
+
+_PORTRAIT = base64_of(image_file(image=Image.new("RGB", (40, 60))))
+
+
 def test_pixels_and_bytes_are_limited_together() -> None:
     data = base64_of(image_file())
     loader = MediaLoader(Options.of(max_request_pixels=5000, max_media_pixels=3000), sampling_rate=None)
     assert len(loader.load_now([image(data), image(data)])) == 2
     with pytest.raises(MediaError, match="at most 5000 pixels together with those before it"):
         loader.load_now([image(data)] * 3)
+    with pytest.raises(MediaError, match="got 40 x 60; the operator can raise it with --max-request-pixels"):
+        loader.load_now([image(base64_of(image_file(image=Image.new("RGB", (50, 60))))), image(_PORTRAIT)])
     wide = base64_of(image_file(image=Image.new("RGB", (100, 50))))
-    with pytest.raises(MediaError, match="at most 3000 pixels, got 100 x 50"):
+    with pytest.raises(MediaError, match=r"at most 3000 pixels, got 100 x 50; .* --max-media-pixels"):
         loader.load_now([image(wide)])
     small = MediaLoader(Options.of(max_media_bytes=1024), sampling_rate=None)
     for source in (base64_of(bytes(1025)), base64_of(bytes(100_000))):
-        with pytest.raises(MediaError, match="at most 1024 bytes"):
+        with pytest.raises(MediaError, match=r"at most 1024 bytes, got .*; .* --max-media-bytes"):
             small.load_now([image(source)])
 
 

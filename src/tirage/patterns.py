@@ -20,7 +20,8 @@ from typing import Any
 MAX_STATES = 2000
 """Largest automaton: `a{1000}` needs 1000 states, `(a{1000}){1000}` a million."""
 
-_REMEMBERED = 4096
+# Characters that each state remembers; there may be thousands of states.
+_REMEMBERED = 256
 
 # What an assertion leaves to be shown by the next character: a bit each, joined with |.
 _WORD, _NO_WORD, _ASCII_WORD, _NO_ASCII_WORD, _LINE_END, _LAST_LINE_END, _END = (1 << bit for bit in range(7))
@@ -48,6 +49,11 @@ class Pattern:
     states: list[_State] = field(default_factory=lambda: [_State([])])
     first: int = 0
     behind: list[Pattern] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Its states, those of its look-behinds among them: the work that a character may cost."""
+        return len(self.states) + sum(inner.size for inner in self.behind)
 
 
 @lru_cache(maxsize=256)

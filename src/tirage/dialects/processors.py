@@ -19,15 +19,14 @@ _MOST_CHARS = 4096
 _MODULE = "sglang.srt.sampling.custom_logit_processor"
 
 
-def _budget(start: int, end: int, newline: int) -> tuple[str, dict[str, Any]]:
-    return "thinking_budget", {"think_start_id": start, "think_end_id": end, "newline_id": newline}
-
+# SGLang's classes hold the ids of their models' own tokenizers; these are the same tokens of any tokenizer.
+_BUDGET = ("thinking_budget", {"think_start_id": "<think>", "think_end_id": "</think>", "newline_id": "\n"})
 
 KNOWN_CLASSES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     (_MODULE, "DisallowedTokensLogitsProcessor"): ("disallowed_tokens", {}),
-    (_MODULE, "Qwen3ThinkingBudgetLogitProcessor"): _budget(151667, 151668, 198),
-    (_MODULE, "DeepSeekR1ThinkingBudgetLogitProcessor"): _budget(128798, 128799, 201),
-    (_MODULE, "Glm4MoeThinkingBudgetLogitProcessor"): _budget(151350, 151351, 198),
+    (_MODULE, "Qwen3ThinkingBudgetLogitProcessor"): _BUDGET,
+    (_MODULE, "DeepSeekR1ThinkingBudgetLogitProcessor"): _BUDGET,
+    (_MODULE, "Glm4MoeThinkingBudgetLogitProcessor"): _BUDGET,
 }
 """SGLang's own classes, and the built-in processor with the arguments that does what each does."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from tirage.dialects.table import Dialect, DialectError, Entry, Inexpressible, l
 from tirage.errors import ParamsError
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import BrokenRuleError, Custom, Float, Int, Json, Pattern, Texts, items
+from tirage.patterns import MAX_STATES, compile_pattern
 
 ANY_JSON = "$$ANY$$"
 """The `json_schema` that stands for any JSON value."""
@@ -34,21 +36,26 @@ def _patterns(value: Any) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else items(value, text)
     if len(listed) > _MOST:
         raise BrokenRuleError(f"at most {_MOST} patterns", value)
+    states = 0
     for index, one in enumerate(listed):
         place = "" if isinstance(value, str) else f"[{index}]"
         if not isinstance(one, str):
             raise BrokenRuleError("a regular expression", one, place)
         if len(one.encode("utf-8", "replace")) > _STOP_CHARS:
             raise BrokenRuleError(f"at most {_STOP_CHARS} bytes", one, place)
-        _in_place(one, place)
+        states += _size(one, place)
+        if states > MAX_STATES:
+            raise BrokenRuleError(f"patterns of at most {MAX_STATES} states together, repeats written out", value)
     return tuple(dict.fromkeys(listed))
 
 
-def _in_place(pattern: str, place: str) -> None:
+def _size(pattern: str, place: str) -> int:
+    """The states of one pattern's automaton: about one for every character that it reads."""
     try:
         Pattern().check(pattern)
     except BrokenRuleError as broken:
         raise BrokenRuleError(broken.rule, pattern, place) from None
+    return compile_pattern(pattern).size
 
 
 STOPS = Custom(f"a string or a list of at most {_MOST} non-empty strings", _stops, list, lambda plain: plain)
@@ -59,7 +66,20 @@ def join_patterns(patterns: tuple[str, ...]) -> str | None:
     """One expression that matches where any of several does."""
     if len(patterns) < 2:
         return patterns[0] if patterns else None
-    return "|".join(f"(?:{pattern})" for pattern in patterns)
+    return "|".join(map(_group, patterns))
+
+
+_FLAGS = re.compile(r"(?:\(\?[aimsux]+\))+")
+
+
+def _group(pattern: str) -> str:
+    """A pattern as a group, with the flags that it begins with for the group alone."""
+    found = _FLAGS.match(pattern)
+    if found is None:
+        return f"(?:{pattern})"
+    flags = "".join(sorted(set(found[0]) - set("(?)")))
+    # With the flag x, a comment at the end would take the bracket in.
+    return f"(?{flags}:{pattern[found.end() :]}\n)" if "x" in flags else f"(?{flags}:{pattern[found.end() :]})"
 
 
 STOP_REGEX = Entry(

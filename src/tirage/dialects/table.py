@@ -241,6 +241,7 @@ class Dialect:
                 )
             if not lenient:
                 hint = nearest(name, {*self.entries, *known}) if isinstance(name, str) else ""
+                hint = hint or "; leave it out"
                 raise DialectError(f"{self.name} field must be a known name, got {shown(name)}{hint}", f"{where}{name}")
             ignored.append(name)
         return tuple(ignored)

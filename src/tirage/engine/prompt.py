@@ -78,7 +78,7 @@ def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[
     """The ids as Python integers; ParamsError for one outside the model's vocabulary."""
     for i in token_ids:
         if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)) or not 0 <= i < vocab_size:
-            raise ParamsError(f"prompt token ids must be integers in [0, {vocab_size}), got {i!r}")
+            raise ParamsError(f"prompt token ids must be integers in [0, {vocab_size}), got {i!r:.60}")
     return [int(i) for i in token_ids]
 
 

@@ -247,7 +247,7 @@ class Text(Plain):
 class Pattern(Plain):
     """A regular expression that `tirage.patterns` can run, or None."""
 
-    max_chars: int = 1024
+    max_chars: int = 16 * 1024
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tirage.errors import ParamsError
 from tirage.params.record import specs
 from tirage.params.rules import BrokenRuleError, Ids, shown
+from tirage.processors import find_processor
 
 if TYPE_CHECKING:
     from tirage.params.sampling import SamplingParams
@@ -94,6 +95,8 @@ def untokenized(params: SamplingParams) -> tuple[str, ...]:
     names = ["bad_words"] if by_sequence and not known.issuperset(params.bad_words) else []
     if params.dry_multiplier and not known.issuperset(params.dry_sequence_breakers or ()):
         names.append("dry_sequence_breakers")
+    if any(find_processor(name).spellings(args) for name, args in params.logits_processors):
+        names.append("logits_processors")
     return tuple(names)
 
 
@@ -123,7 +126,26 @@ def with_tokenizer(params: SamplingParams, tokenizer: Tokenizer) -> SamplingPara
         breakers = _containing(tokenizer, params.dry_sequence_breakers or ())
         changes["dry_breaker_token_ids"] = (*params.dry_breaker_token_ids, *breakers)
         texts += params.dry_sequence_breakers or ()
+    if "logits_processors" in pending:
+        changes["logits_processors"] = tuple(_with_ids(tokenizer, *each) for each in params.logits_processors)
     return params.replace(tokenized=tuple(texts), **changes)
+
+
+def _with_ids(tokenizer: Tokenizer, name: str, args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A processor with the ids of the tokens that its arguments spell."""
+    spelled = find_processor(name).spellings(args)
+    return name, {**args, **{key: _token_of(tokenizer, text, key) for key, text in spelled.items()}}
+
+
+def _token_of(tokenizer: Tokenizer, text: str, key: str) -> int:
+    """The token that spells exactly this text, perhaps with the space that an encoding puts before it."""
+    found = [token for token in encode(tokenizer, text) if text.encode() in _spellings(tokenizer, token)]
+    if len(found) != 1:
+        raise ParamsError(
+            f"logits_processors argument {key} must be one token of the model, got {shown(text)}, which its tokenizer "
+            "does not have as a token; give the id of another"
+        )
+    return found[0]
 
 
 def _words(tokenizer: Tokenizer, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
@@ -156,6 +178,13 @@ def _containing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     wanted = [text.encode() for text in texts]
     pieces = ((token, _bytes(tokenizer, token)) for token in range(vocabulary_size(tokenizer)))
     return [token for token, piece in pieces if any(part in piece for part in wanted)]
+
+
+def _spellings(tokenizer: Any, token: int) -> set[bytes]:
+    """A token's text, and its name, which it has as a special token even where those are left out of texts."""
+    name_of = getattr(tokenizer, "id_to_token", None) or getattr(tokenizer, "convert_ids_to_tokens", str)
+    piece = _bytes(tokenizer, token)
+    return {piece, piece.removeprefix(b" "), str(name_of(token)).encode()}
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

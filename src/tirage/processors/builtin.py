@@ -17,11 +17,12 @@ _LARGEST_ID = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn:
-    """One of them: its function, the arguments it must have, and those it may have."""
+    """One of them: its function, the arguments it must have, those it may have, and those that may be text."""
 
     fn: ProcessorFunction
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
+    spelled: tuple[str, ...] = ()
 
     def check(self, name: str, args: Mapping[str, Any]) -> None:
         """Raises ParamsError for an argument that is missing or no token id, list of them or number."""
@@ -29,7 +30,7 @@ class BuiltIn:
             if args.get(key) is None:
                 raise ParamsError(f"argument {key} of processor {name!r} must be given, got none")
         for key, value in args.items():
-            if value is not None:
+            if value is not None and not (key in self.spelled and isinstance(value, str) and value):
                 _CHECKS[key](name, key, value)
 
 
@@ -103,7 +104,8 @@ def disallowed_tokens(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndar
 def thinking_budget(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
     """Ends a section that `think_start_id` began after `thinking_budget` tokens, with `think_end_id`.
 
-    With `newline_id` that token comes first, as SGLang has it. The last section that is open counts.
+    With `newline_id` that token comes first, as SGLang has it. The last section that is open counts. An id may be
+    given as the token's text, such as "<think>".
     """
     for row, given in enumerate(args):
         past: Past = given[PAST]
@@ -138,6 +140,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         fn=thinking_budget,
         required=("thinking_budget", "think_start_id", "think_end_id"),
         optional=("newline_id",),
+        spelled=("think_start_id", "think_end_id", "newline_id"),
     ),
 }
 """By name. Repeated sequences have parameters instead: `no_repeat_ngram_size` and `dry_multiplier`."""
@@ -152,4 +155,5 @@ def register_built_in() -> None:
             arg_names=(*one.required, *one.optional),
             check=lambda args, name=name, one=one: one.check(name, args),
             replace=True,
+            token_args=one.spelled,
         )

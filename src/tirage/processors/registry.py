@@ -34,6 +34,8 @@ class Past:
 class Processor:
     """A registered function with the names of the arguments it takes; None takes any name.
 
+    `token_args` name arguments that may be the text of one token, for which `update_with_tokenizer` puts its id.
+
     `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`. `check` says what is wrong
     with a request's arguments.
     """
@@ -41,8 +43,13 @@ class Processor:
     name: str
     fn: ProcessorFunction
     arg_names: tuple[str, ...] | None = None
+    token_args: tuple[str, ...] = ()
     wants_past: bool = False
     check: Callable[[Mapping[str, Any]], None] | None = None
+
+    def spellings(self, args: Mapping[str, Any]) -> dict[str, str]:
+        """The arguments that are texts for which an id is wanted."""
+        return {key: args[key] for key in self.token_args if isinstance(args.get(key), str)}
 
     def takes(self, key: str) -> bool:
         """Whether an argument called `key` reaches this processor."""
@@ -72,13 +79,15 @@ def register_processor(
     fn: ProcessorFunction,
     *,
     arg_names: Iterable[str] | None = None,
+    token_args: Iterable[str] = (),
     replace: bool = False,
     check: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
     """Makes `fn` available to requests as `logits_processors=((name, args),)`.
 
     `fn(logits, args)` gets float32 logits `[rows, V]` of the rows that named it and one dict of arguments per
-    row; it returns logits of the same shape. The logits are a copy that it may change. `arg_names` declares the
+    row; it returns logits of the same shape. The logits are a copy that it may change. `token_args` may be the text of
+    one token instead of its id; then `SamplingParams.update_with_tokenizer` finds the id. `arg_names` declares the
     arguments it takes: any other key in a request is refused. `check(arguments)` raises ParamsError for arguments that
     make no sense, before anything runs. A function with the attribute `wants_past` finds the request's tokens under
     `__req__`. A name that is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
@@ -87,6 +96,7 @@ def register_processor(
         name=_name(name),
         fn=_function(name, fn),
         arg_names=_arg_names(name, arg_names),
+        token_args=tuple(token_args),
         wants_past=bool(getattr(fn, "wants_past", False)),
         check=check,
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from fastapi import Request
 
 from tirage.errors import nearest
+from tirage.params.rules import shown
 from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
 from tirage.server.media import MediaLoader
 from tirage.server.options import Options
 from tirage.server.strict_json import parse_object
 
-# A body that parses within a millisecond is not worth a thread.
+# A body that parses within a millisecond is not worth a thread; understanding it may take longer than parsing it.
 _SMALL = 64 * 1024
+_SHORT = 4 * 1024
+T = TypeVar("T")
 
 
 def desk_of(request: Request) -> Desk:
@@ -61,11 +64,28 @@ async def read_json(request: Request) -> dict[str, Any]:
     return parse_object(body, depth=depth)
 
 
+async def beside(request: Request, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """What a function makes of a body that was read, in a thread unless the body is short."""
+    if len(await request.body()) > _SHORT:
+        return await asyncio.to_thread(function, *arguments, **options)
+    return function(*arguments, **options)
+
+
 def check_names(body: dict[str, Any], known: Iterable[str]) -> None:
     """Refusal 400 for a field that is none of the known ones."""
     for name in body:
         if name not in known:
-            raise Refusal(400, f"field must be a known name, got {name!r:.64}{nearest(name, known)}", param=name[:64])
+            hint = nearest(name, known) or "; leave it out"
+            raise Refusal(400, f"field must be a known name, got {name!r:.64}{hint}", param=name[:64])
+
+
+def flag_of(body: dict[str, Any], name: str, *, default: bool) -> bool:
+    """A true-or-false field; null is as absent."""
+    value = default if body.get(name) is None else body[name]
+    if not isinstance(value, bool):
+        text = f"{name} must be true or false, got {shown(value)}; leave it out for {str(default).lower()}"
+        raise Refusal(400, text, param=name)
+    return value
 
 
 def is_lenient(request: Request) -> bool:

@@ -33,9 +33,9 @@ class Auth:
             return
         given = bearer(scope["headers"])
         digest = self._digest(given or b"")
-        admin = self._admin is not None and hmac.compare_digest(digest, self._admin)
+        admin = given is not None and self._admin is not None and hmac.compare_digest(digest, self._admin)
         # Every key is compared, so that the time does not tell which one it was.
-        known = sum(hmac.compare_digest(digest, key) for key in self._keys) > 0
+        known = sum(hmac.compare_digest(digest, key) for key in self._keys) > 0 and given is not None
         if self._keys and scope["path"] not in OPEN_PATHS and not (known or admin):
             await refused(given)(scope, receive, send)
             return

@@ -21,6 +21,7 @@ _LOW_DETAIL = (512, 512)
 _RATES = (4_000, 192_000)
 _CHANNELS = 8
 _BLOCK = 1 << 16
+_LONGER = "the operator can raise it with --max-audio-seconds"
 
 
 class Refused(Exception):  # noqa: N818  (an answer, not only an error)
@@ -32,7 +33,7 @@ def read_image(data: bytes, task: Task) -> tuple[Task, bytes]:
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data), formats=[task["format"]]) as opened:
-        check_size(*opened.size, most=task["pixels"])
+        check_size(*opened.size, most=task["pixels"], flag=task["flag"])
         turned = ImageOps.exif_transpose(opened)
         image = on_white(turned)
     if task["detail"] == "low":
@@ -40,10 +41,10 @@ def read_image(data: bytes, task: Task) -> tuple[Task, bytes]:
     return {"width": image.width, "height": image.height}, image.tobytes()
 
 
-def check_size(width: int, height: int, *, most: int) -> None:
+def check_size(width: int, height: int, *, most: int, flag: str) -> None:
     """Refuses a size that would take too much memory, or that a model's processor would take for another layout."""
     if width * height > most:
-        raise Refused(f"at most {most} pixels, got {width} x {height}")
+        raise Refused(f"at most {most} pixels, got {width} x {height}; the operator can raise it with {flag}")
     if min(width, height) < _SMALLEST_SIDE or max(width, height) > _LARGEST_RATIO * min(width, height):
         raise Refused(
             f"at least {_SMALLEST_SIDE} pixels on each side and at most {_LARGEST_RATIO} times as long as wide, "
@@ -79,7 +80,7 @@ def read_sound(data: bytes, task: Task) -> tuple[Task, bytes]:
         while (block := sound.read(_BLOCK, dtype="float32", always_2d=True)).size:
             left -= len(block)
             if left < 0:
-                raise Refused(f"at most {task['seconds']:g} seconds long, got more")
+                raise Refused(f"at most {task['seconds']:g} seconds long, got more; {_LONGER}")
             parts.append(stream.resample_chunk(np.nan_to_num(block.mean(axis=1))))
         parts.append(stream.resample_chunk(np.empty(0, np.float32), last=True))
     samples = np.concatenate(parts)
@@ -98,7 +99,8 @@ def check_sound(sound: Any, task: Task) -> None:
             f"got {sound.samplerate} Hz in {sound.channels}"
         )
     if 0 < sound.frames < 1 << 62 and sound.frames > task["seconds"] * sound.samplerate:
-        raise Refused(f"at most {task['seconds']:g} seconds long, got {sound.frames / sound.samplerate:.0f}")
+        long = sound.frames / sound.samplerate
+        raise Refused(f"at most {task['seconds']:g} seconds long, got {long:.0f}; {_LONGER}")
 
 
 READERS = {"image": read_image, "audio": read_sound}

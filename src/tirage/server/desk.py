@@ -67,6 +67,8 @@ class Desk:
         self._check_room(len(calls))
         arrival = Arrival(tenant, frozenset({rid, *(call.rid for call in calls)}))
         requests = await self._prepared(calls, arrival)
+        entries = sum(map(named_logprobs, requests))
+        check_limit(self.options.limits, "max_logprob_entries", entries, "logprob entries of the answer")
         patience = self.options.limits.stall_timeout if stream else None
         try:
             handles = self.llm.engine.submit_all(requests, buffer=_BUFFER if stream else 0, patience_s=patience)
@@ -93,13 +95,15 @@ class Desk:
         return sum(visit.abort_named(rid) for visit in visits) > 0 or bool(arrivals)
 
     def abort_all(self, *, reason: str = "request") -> list[str]:
-        """Ends everything; the names of what ran."""
+        """Ends everything; the names of what ran, and of what was about to where it has a name."""
+        arriving: list[str] = []
         for each in self._arrivals:
             each.aborted = True
+            arriving += sorted(name for name in each.names if name is not None)
         running = [ticket.rid or ticket.id for visit in self._visits for ticket in visit.tickets]
         for visit in list(self._visits):
             visit.abort(reason)
-        return running
+        return [*running, *arriving]
 
     async def drain(self, seconds: float) -> None:
         """Waits for what runs, then ends the rest."""
@@ -217,6 +221,17 @@ def check_lists(params: SamplingParams, limits: Limits) -> None:
     check_limit(limits, "max_bad_word_chars", max(map(len, params.bad_words), default=0), "bad_words characters")
     check_limit(limits, "max_logprob_ids", len(params.logprob_token_ids), "number of logprob_token_ids")
     check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
+
+
+def named_logprobs(request: Request) -> int:
+    """The log-probabilities that an answer holds for the prompt's tokens, and at most for tokens named for each step.
+
+    How many likely tokens a text has beside it is not foreseen: most texts end long before their limit.
+    """
+    params = request.params
+    named = len(params.logprob_token_ids)
+    prompt = 0 if params.prompt_logprobs is None else request.inputs.length * (1 + params.prompt_logprobs + named)
+    return prompt + request.limit * len(request.samples) * named
 
 
 def samples_of(call: Call) -> int:

@@ -94,7 +94,7 @@ def of_stop(stop: Stop | None) -> Refusal:
     kind = stop.kind if stop is not None else "model_failed"
     text = stop.matched_text if stop is not None else None
     if kind in {"no_allowed_token", "grammar_failed"}:
-        return Refusal(400, text or "the constraints left no token that could be drawn", code=kind)
+        return Refusal(400, text or "the constraints left no token that could be drawn; allow more", code=kind)
     if kind == "non_finite_logits":
         return Refusal(500, "the model's logits were not finite numbers", code=kind)
     if kind == "processor_failed":
@@ -125,7 +125,7 @@ def subject(message: str) -> str | None:
 
 
 def clean(message: str) -> str:
-    """A message fit for anyone: no control characters, no addresses, no absolute paths, not endless."""
+    """A message fit for anyone: no control characters, no addresses in memory, not endless."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda m: repr(m[0])[1:-1], message)
     text = re.sub(r"\b0x[0-9a-fA-F]{4,}\b", "0x...", text)
     text = re.sub(r"[\ud800-\udfff]", "\ufffd", text)

@@ -22,7 +22,10 @@ from urllib.parse import unquote
 import numpy as np
 
 from tirage.errors import ParamsError
+from tirage.server import client
+from tirage.server.client import Client
 from tirage.server.decoders import DecodeError, Decoders, Kind, missing
+from tirage.server.errors import Refusal
 from tirage.server.media_url import Fetcher, FetchError
 from tirage.server.options import Options, check_limit
 
@@ -36,6 +39,7 @@ Detail = Literal["auto", "low", "high"]
 _THREADS = 4
 _ECHO = 60
 _LONGEST_NAME = 4096
+_LARGER = "the operator can raise it with --max-media-bytes"
 _SIGNATURES: dict[Kind, tuple[tuple[str, str], ...]] = {
     "image": (("PNG", r"\x89PNG\r\n\x1a\n"), ("JPEG", r"\xff\xd8\xff"), ("GIF", "GIF8[79]a"), ("WEBP", "RIFF.{4}WEBP")),
     "audio": (("WAV", "RIFF.{4}WAVE"), ("FLAC", "fLaC"), ("Ogg", "OggS")),
@@ -174,14 +178,17 @@ class MediaLoader:
         if not items:
             return []
         check_limit(self._limits, "max_media", len(items), "images and sounds of a request")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items)
+        caller = client.current()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items, caller)
 
-    def load_now(self, items: Sequence[Item]) -> list[Any]:
-        """The same, for a thread."""
+    def load_now(self, items: Sequence[Item], caller: Client | None = None) -> list[Any]:
+        """The same, for a thread; once the caller has left, no further item is looked at."""
         loaded: list[Any] = []
         found: dict[tuple[Kind, str, Detail], Any] = {}
         pixels = self._limits.max_request_pixels
         for item in items:
+            if caller is not None and caller.gone:
+                raise Refusal(499, "the client has left")
             key = (item.kind, item.source, item.detail)
             if key not in found:
                 found[key] = self._load_one(item, pixels)
@@ -189,7 +196,8 @@ class MediaLoader:
             pixels -= found[key].width * found[key].height if item.kind == "image" else 0
             if pixels < 0:
                 most = self._limits.max_request_pixels
-                raise MediaError(item.name, f"at most {most} pixels together with those before it, got more")
+                rule = f"at most {most} pixels together with those before it, got more"
+                raise MediaError(item.name, f"{rule}; the operator can raise it with --max-request-pixels")
         return loaded
 
     def close(self) -> None:
@@ -206,7 +214,7 @@ class MediaLoader:
             data = self._read(item)
             name = format_of(item.kind, data)
             if item.kind == "image":
-                return self._decode_image(data, name, item.detail, min(pixels, self._limits.max_media_pixels))
+                return self._decode_image(data, name, item.detail, pixels)
             return self._decode_sound(data, name)
         except (DecodeError, FetchError) as error:
             raise MediaError(item.name, str(error)) from None
@@ -214,7 +222,10 @@ class MediaLoader:
     def _decode_image(self, data: bytes, name: str, detail: Detail, pixels: int) -> Image:
         from PIL import Image
 
-        head, made = self._decoders.decode("image", data, format=name, detail=detail, pixels=pixels)
+        most = self._limits.max_media_pixels
+        flag = "--max-media-pixels" if most <= pixels else "--max-request-pixels"
+        task = {"format": name, "detail": detail, "pixels": min(pixels, most), "flag": flag}
+        head, made = self._decoders.decode("image", data, **task)
         return Image.frombytes("RGB", (head["width"], head["height"]), made)
 
     def _decode_sound(self, data: bytes, name: str) -> NDArray[np.float32]:
@@ -315,13 +326,13 @@ def read_regular(root: Path, parts: Sequence[str], most: int) -> bytes | None:
 def from_base64(text: str, most: int) -> bytes:
     """The bytes of standard base64, in which line breaks may stand; DecodeError for more than `most` or bad ones."""
     if len(text) > most // 3 * 4 + most // 16 + 16:
-        raise DecodeError(f"at most {most} bytes, got {len(text)} characters of base64")
+        raise DecodeError(f"at most {most} bytes, got {len(text)} characters of base64; {_LARGER}")
     try:
         data = binascii.a2b_base64(text.replace("\r", "").replace("\n", ""), strict_mode=True)
     except ValueError:
         raise DecodeError(f"a data URI, base64, a file name or a URL, got {text[:_ECHO]!r}") from None
     if len(data) > most:
-        raise DecodeError(f"at most {most} bytes, got {len(data)}")
+        raise DecodeError(f"at most {most} bytes, got {len(data)}; {_LARGER}")
     return data
 
 

@@ -108,6 +108,9 @@ class Limits:
     max_bad_words: int = option(128, "bad words of a request", low=0, high=1 << 16)
     max_bad_word_chars: int = option(256, "characters of a bad word", low=1, high=1 << 16)
     max_logprob_ids: int = option(1024, "tokens whose logprobs a request names", low=0, high=1 << 20)
+    max_logprob_entries: int = option(
+        1_000_000, "logprobs in all of an answer, of prompts and of named tokens", low=1024, high=1 << 40
+    )
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
     max_media: int = option(16, "images and sounds of a request", low=0, high=4096)
@@ -172,6 +175,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check(self, OPTION_FLAGS)
+        for flag, keys in (("--api-key", self.api_key), ("--admin-key", (self.admin_key,))):
+            for key in keys:
+                if key is not None and (not key.strip() or key != key.strip()):
+                    # An empty key would be that of everyone who sends none.
+                    raise ParamsError(f"{flag} must be a text without spaces around it, got an empty or padded one")
 
     @classmethod
     def of(cls, **settings: Any) -> Options:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ _KEYS = frozenset({
     "replay", "tirage", "model", "prompt_token_ids", "standalone", "adapter", "unrepeatable", "params", "beams",
     "samples",
 })  # fmt: skip
+_MOST_SAMPLES = 1 << 16
+_NOTHING: Mapping[str, Any] = {"token_ids": [], "finish_reason": None}
 _ENDS = 64 << 10
 _FILES = ("*.json", "*.safetensors", "*.npz", "*.model")
 
@@ -145,7 +148,9 @@ def check_record(record: Mapping[str, Any]) -> None:
         ("params", lambda value: isinstance(value, dict)),
         ("beams", lambda value: value is None or isinstance(value, dict)),
         ("adapter", lambda value: value is None or isinstance(value, str)),
-        ("model", lambda value: isinstance(value, dict) and {"name", "fingerprint"} <= set(value)),
+        ("model", is_mark),
+        ("standalone", lambda value: isinstance(value, bool)),
+        ("unrepeatable", lambda value: value is None or isinstance(value, str)),
         ("samples", lambda value: isinstance(value, list) and bool(value) and all(map(is_sample, value))),
     )
     if set(record) != _KEYS or not all(fits(record[name]) for name, fits in shapes):
@@ -155,6 +160,11 @@ def check_record(record: Mapping[str, Any]) -> None:
 def is_ids(value: Any) -> bool:
     """Whether a value is a list of integers."""
     return isinstance(value, list) and all(type(each) is int for each in value)
+
+
+def is_mark(value: Any) -> bool:
+    """Whether a value tells a model as `effective` does."""
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("name", "fingerprint"))
 
 
 def is_sample(value: Any) -> bool:
@@ -173,8 +183,10 @@ def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
         raise ParamsError(f"replay must be of text and token ids alone, got a request with {record['unrepeatable']}")
     prompt = Prompt(token_ids=record["prompt_token_ids"], adapter=record["adapter"])
     params = SamplingParams.from_dict(record["params"])
-    if record["beams"] is not None:
-        completion = llm.beam_search(prompt, BeamSearchParams.from_dict(record["beams"]), sampling=params)[0]
+    beams = None if record["beams"] is None else BeamSearchParams.from_dict(record["beams"])
+    check_samples(record["samples"], params, beams)
+    if beams is not None:
+        completion = llm.beam_search(prompt, beams, sampling=params)[0]
     else:
         completion = llm.engine.submit(llm.request(prompt, params, standalone=bool(record["standalone"]))).wait()
     mark = mark_of(llm, record["model"]["name"])
@@ -192,12 +204,23 @@ def changes(was: Any, now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...
     return tuple((name, before[name], value) for name, value in now.items() if before.get(name, value) != value)
 
 
+def check_samples(samples: Sequence[Any], params: SamplingParams, beams: BeamSearchParams | None) -> None:
+    """ParamsError when the samples are not as many as the request's, or the request draws more than any server does."""
+    count = params.n if beams is None else beams.beam_width
+    drawn = max(count, params.best_of or 0)
+    if drawn > _MOST_SAMPLES:
+        raise ParamsError(f"replay must draw at most {_MOST_SAMPLES} samples, got {drawn}")
+    # A search of short texts may end with fewer hypotheses than beams.
+    if len(samples) != count and (beams is None or len(samples) > count):
+        raise ParamsError(f"replay must be given all {count} samples of a request, got {len(samples)}")
+
+
 def first_difference(samples: Sequence[Mapping[str, Any]], completion: Completion) -> Difference | None:
     """The first token, by position and then by sample, that is not the recorded one."""
     found = [
         difference
-        for index, (sample, now) in enumerate(zip(samples, completion.samples, strict=True))
-        if (difference := differs(index, sample, now.token_ids)) is not None
+        for index, (sample, now) in enumerate(zip_longest(samples, completion.samples))
+        if (difference := differs(index, sample or _NOTHING, now.token_ids if now else ())) is not None
     ]
     return min(found, key=lambda each: (each.position, each.sample), default=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from fastapi.responses import Response
@@ -18,8 +18,10 @@ from tirage.server.visit import Visit
 _log = logging.getLogger("tirage.server")
 # What a stream keeps for a client that reads slowly; beyond it the engine puts deltas together.
 _BUFFER_BYTES = 256 * 1024
-# Answers of more tokens than this are put into words in a thread.
+# Answers of more tokens and log-probabilities than this are put into words in a thread.
 _LONG = 2000
+# So many members of a list are encoded at once: numbers, or log-probabilities of as many tokens.
+_PIECE = 16
 DONE = b"data: [DONE]\n\n"
 
 Event = Mapping[str, Any] | bytes
@@ -167,13 +169,51 @@ class Answer(Response):
     async def _send(self, completions: Sequence[Completion], scope: Scope, receive: Receive, send: Send) -> None:
         if self._visit.reason == "timeout":
             raise errors.late()
-        long = sum(one.usage.total_tokens for one in completions) > _LONG
-        body = await asyncio.to_thread(self._body, completions) if long else self._body(completions)
+        long = sum(map(weight, completions)) > _LONG
+        body = await asyncio.to_thread(self._long_body, completions) if long else self._body(completions)
         response = Response(body, headers=dict(self.headers), media_type=self.media_type)
         await response(scope, receive, send)
 
     def _body(self, completions: Sequence[Completion]) -> bytes:
         return dump(self._make(completions))
+
+    def _long_body(self, completions: Sequence[Completion]) -> bytes:
+        return b"".join(pieces(self._make(completions)))
+
+
+def weight(completion: Completion) -> int:
+    """About how many values an answer has: its tokens, their log-probabilities, and hidden states."""
+    scored = [*(completion.prompt_logprobs or ()), *(completion.logprobs or ())]
+    wide = next((entry for entry in reversed(scored) if entry is not None), None)
+    each = 1 if wide is None else 1 + len(wide.top) + len(wide.given)
+    states = 0 if completion.hidden_states is None else completion.hidden_states.size
+    return each * completion.usage.total_tokens + states
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is an object, or a list of lists or objects."""
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], (list, dict)))
+
+
+def pieces(value: Any) -> Iterator[bytes]:
+    """The JSON of a value bit by bit: no other thread runs while the encoder is at one of them."""
+    if isinstance(value, dict):
+        yield b"{"
+        for index, (key, each) in enumerate(value.items()):
+            yield (b"," if index else b"") + dump(key) + b":"
+            yield from pieces(each)
+        yield b"}"
+    elif isinstance(value, list) and value and is_nested(value[0]):
+        yield b"["
+        for index, each in enumerate(value):
+            yield b"," if index else b""
+            yield from pieces(each)
+        yield b"]"
+    elif isinstance(value, list) and len(value) > _PIECE:
+        slices = (value[start : start + _PIECE] for start in range(0, len(value), _PIECE))
+        yield b"[" + b",".join(dump(each)[1:-1] for each in slices) + b"]"
+    else:
+        yield dump(value)
 
 
 async def disconnected(receive: Receive) -> None:

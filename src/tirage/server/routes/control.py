@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from tirage.params.rules import shown
 from tirage.server.aside import apart
-from tirage.server.asking import admin_of, check_names, desk_of, options_of, read_json, tenant_of
+from tirage.server.asking import admin_of, check_names, desk_of, flag_of, options_of, read_json, tenant_of
 from tirage.server.errors import Refusal
 from tirage.server.openapi import TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
@@ -35,9 +36,7 @@ async def abort_request(request: Request) -> Response:
     """
     desk, body = desk_of(request), await read_json(request)
     check_names(body, fields_of(_ABORT))
-    if not isinstance(body.get("abort_all", False), bool):
-        raise Refusal(400, "abort_all must be true or false", param="abort_all")
-    if body.get("abort_all"):
+    if flag_of(body, "abort_all", default=False):
         check_admin(request)
         return JSONResponse({"aborted": desk.abort_all(), "not_found": []})
     names, tenant = names_of(body.get("rid"), request), tenant_of(request)
@@ -57,14 +56,16 @@ async def flush_cache(request: Request) -> Response:
 
 
 def names_of(rid: Any, request: Request) -> list[str]:
-    """The names in a body's `rid`."""
+    """The names in a body's `rid`, each once."""
     names = [rid] if isinstance(rid, str) else rid
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise Refusal(400, "rid must be a non-empty text, or a list of them", param="rid")
+        raise Refusal(
+            400, f"rid must be a non-empty text, or a list of them, got {shown(rid)}; name what to stop", param="rid"
+        )
     limits = options_of(request).limits
     check_limit(limits, "max_prompts", len(names), "rid")
     check_limit(limits, "max_rid", max(len(name) for name in names), "rid")
-    return names
+    return list(dict.fromkeys(names))
 
 
 def check_admin(request: Request) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from tirage.dialects.table import DialectError
 from tirage.engine import Completion
 from tirage.errors import GrammarError, ParamsError
 from tirage.params import RequestOutputKind
-from tirage.server.asking import desk_of, ignored_header, is_lenient, media_of, options_of, read_json, tenant_of
+from tirage.server.asking import beside, desk_of, ignored_header, is_lenient, media_of, options_of, read_json, tenant_of
 from tirage.server.call import Call
-from tirage.server.desk import Desk, Ticket, Visit
+from tirage.server.desk import Ticket, Visit
 from tirage.server.errors import Refusal, of_stop
 from tirage.server.replay import effective
 from tirage.server.routes.sglang_request import GENERATE, Ask, Body, body_schema, read_body
@@ -52,18 +51,19 @@ _BODY = {"requestBody": {"required": True, "content": {"application/json": {"sch
 async def generate(request: Request) -> Response:
     """One entry per prompt and sample, or their growth as server-sent events."""
     began, desk, plain = time.perf_counter(), desk_of(request), await read_json(request)
-    body = read_body(plain, options_of(request), lenient=is_lenient(request))
-    await check_starts(desk, body)
+    body = await beside(request, read_body, plain, options_of(request), lenient=is_lenient(request))
     calls = [call_of(ask, media) for ask, media in zip(body.asks, await loaded(request, body), strict=True)]
     try:
         visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
     except GrammarError as error:
         raise grammar_refusal(error) from None
+    except Refusal as refusal:
+        raise renamed(refusal, body) from None
     except DialectError:
         raise
     except ParamsError as error:
         raise translated(error, body) from None
-    check_room(visit, body)
+    check_fit(visit, body)
     headers = ignored_header(body.ignored)
     spell = speller(desk.llm.tokenizer)
     if body.stream:
@@ -96,40 +96,44 @@ def speller(tokenizer: Tokenizer) -> Any:
     return lambda token: tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
-async def check_starts(desk: Desk, body: Body) -> None:
-    """DialectError for prompt log-probabilities that begin after the prompt, or that have no tokens to speak of."""
-    for ask in body.asks:
-        if ask.start is None:
-            continue
-        if ask.prompt.embeds is not None:
-            raise DialectError(
-                "logprob_start_len must be -1 for input_embeds, whose prompt has no tokens; leave it out",
-                "logprob_start_len",
-            )
-        if ask.start and not ask.media:
-            ids = ask.prompt.token_ids
-            length = len(
-                ids if ids is not None else await asyncio.to_thread(desk.llm.tokenizer.encode, ask.prompt.text or "")
-            )
-            if ask.start > length:
-                raise DialectError(
-                    f"logprob_start_len must be at most the prompt's {length} tokens, got {ask.start}",
-                    "logprob_start_len",
-                )
-
-
-def check_room(visit: Visit, body: Body) -> None:
-    """DialectError when the context has no room for the tokens that a request itself asks for."""
+def check_fit(visit: Visit, body: Body) -> None:
+    """DialectError, and the end of the visit, when a prompt turns out to be too long or too short for its request."""
     for ticket, ask in zip(visit.tickets, body.asks, strict=True):
-        wanted = ticket.request.params.max_tokens
-        if ask.limited and wanted is not None and wanted > ticket.request.limit:
+        if (error := no_room(ticket, ask) or no_start(ticket, ask)) is not None:
             visit.abort()
-            place = f"{ask.where}max_new_tokens"
-            raise DialectError(
-                f"{place} must be at most {ticket.request.limit}, what the prompt of {ticket.request.inputs.length} "
-                f"tokens leaves of the model's context, got {wanted}; ask for fewer or shorten the prompt",
-                place,
-            )
+            raise error
+
+
+def no_room(ticket: Ticket, ask: Ask) -> DialectError | None:
+    """The error when the context has no room for the tokens that the request itself asks for."""
+    wanted, request = ticket.request.params.max_tokens, ticket.request
+    if not ask.limited or wanted is None or wanted <= request.limit:
+        return None
+    place = f"{ask.where}max_new_tokens"
+    return DialectError(
+        f"{place} must be at most {request.limit}, what the prompt of {request.inputs.length} "
+        f"tokens leaves of the model's context, got {wanted}; ask for fewer or shorten the prompt",
+        place,
+    )
+
+
+def no_start(ticket: Ticket, ask: Ask) -> DialectError | None:
+    """The error when prompt log-probabilities would begin after the prompt."""
+    length = ticket.request.inputs.length
+    if ask.start is None or ask.start <= length:
+        return None
+    return DialectError(
+        f"logprob_start_len must be at most the prompt's {length} tokens, got {ask.start}; -1 is for outputs only",
+        "logprob_start_len",
+    )
+
+
+def renamed(refusal: Refusal, body: Body) -> Refusal:
+    """The desk's refusal, with this route's name for the prompt."""
+    if refusal.param != "prompt":
+        return refusal
+    message = body.source + refusal.message.removeprefix("prompt")
+    return Refusal(refusal.status, message, param=body.source, code=refusal.code, headers=refusal.headers)
 
 
 def translated(error: ParamsError, body: Body) -> DialectError:
@@ -137,13 +141,12 @@ def translated(error: ParamsError, body: Body) -> DialectError:
     message = str(error)
     for ours, theirs in _THEIRS.items():
         if re.match(rf"{ours}\b(?!_)", message):
-            if theirs == "text" and body.asks[0].prompt.token_ids is not None:
-                theirs = "input_ids"
-            return DialectError(theirs + message[len(ours) :], theirs)
+            name = body.source if theirs == "text" else theirs
+            return DialectError(name + message[len(ours) :], name)
     return GENERATE.translated(error, "sampling_params.")
 
 
-_CONSTRAINTS = {"json": "json_schema", "grammar": "ebnf"}
+_CONSTRAINTS = {"json": "json_schema", "schema": "json_schema", "grammar": "ebnf"}
 
 
 def grammar_refusal(error: GrammarError) -> Refusal:

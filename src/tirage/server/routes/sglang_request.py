@@ -9,7 +9,7 @@ from typing import Any
 from tirage.dialects.own import OWN
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.sglang import BEAM_WIDTH, SGLANG
-from tirage.dialects.table import Dialect, DialectError, join, listed
+from tirage.dialects.table import Dialect, DialectError, Reading, join, listed
 from tirage.engine import Prompt
 from tirage.errors import nearest
 from tirage.params import BeamSearchParams, SamplingParams
@@ -21,13 +21,23 @@ from tirage.server.plugins import with_named
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdsAsAsked(Ids):
+    """A tuple of token ids in their order, as often as they are given: an answer has an entry for each."""
+
+    def check(self, value: Any) -> tuple[int, ...]:
+        Ids.check(self, value)
+        return tuple(value)
+
+
 _NAME = Text(max_bytes=4096, optional=True)
 EACH: Mapping[str, tuple[Rule, Any, str]] = {
     "rid": (_NAME, None, "the client's own id of the request, by which it can be aborted"),
     "return_logprob": (Bool(), False, "report log-probabilities, after penalties, masks and temperature"),
     "logprob_start_len": (Int(low=-1), -1, "where in the prompt log-probabilities begin; -1 for outputs only"),
     "top_logprobs_num": (Int(low=0), 0, "how many of the likeliest tokens to report"),
-    "token_ids_logprob": (Ids(), (), "tokens whose log-probabilities to report at every step"),
+    "token_ids_logprob": (IdsAsAsked(), (), "tokens whose log-probabilities to report at every step"),
     "lora_path": (_NAME, None, "the name of a LoRA adapter that the operator has loaded"),
     "custom_logit_processor": (_NAME, None, "a reference to a processor that the operator has registered"),
     "return_hidden_states": (Bool(), False, "report the last layer's states of every token that was read"),
@@ -53,7 +63,8 @@ INTERVAL = Int(low=1, optional=True)
 class Ask:
     """What one prompt asks for; `media` go into the prompt once they are loaded.
 
-    `start` is where prompt log-probabilities begin, None without any. `limited`: the request itself names a number of
+    `start` is where prompt log-probabilities begin, None without any; `ids` are the tokens of `token_ids_logprob`.
+    `limited`: the request itself names a number of
     tokens. `best` is how many hypotheses of a beam search come back, None for all. `patterns` are its `stop_regex`.
     `where` is the place of its fields.
     """
@@ -65,6 +76,7 @@ class Ask:
     media: tuple[Item, ...] = ()
     logprobs: bool = False
     start: int | None = None
+    ids: tuple[int, ...] = ()
     hidden_states: bool = False
     interval: int = 1
     limited: bool = False
@@ -80,7 +92,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A request: its prompts in order, and how it wants to be answered."""
+    """A request: its prompts in order, and how it wants to be answered. `source` is the field they came in."""
 
     asks: tuple[Ask, ...]
     batch: bool
@@ -89,6 +101,7 @@ class Body:
     text_in_logprobs: bool
     prompt_ids: bool
     effective: bool
+    source: str = "text"
     rid: str | None = None
     ignored: tuple[str, ...] = ()
 
@@ -110,11 +123,10 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     whole = {name: one(name, body.get(name), *WHOLE[name][:2]) for name in WHOLE}
     rids = read_rids(body.get("rid"), each["rid"], len(prompts), options)
     asks, more = [], []
-    for number, (plain, where) in enumerate(read_params(body, len(prompts), batch)):
+    for number, sampling in enumerate(read_params(body, len(prompts), batch, lenient=lenient)):
         given = {name: values[number] for name, values in each.items()} | {"rid": rids[number]}
-        ask, unknown = read_ask(prompts[number], plain, where, given, body.get("semantics"), options, lenient=lenient)
-        asks.append(replace(ask, media=media[number]))
-        more += unknown
+        asks.append(replace(read_ask(prompts[number], sampling, given, options), media=media[number]))
+        more += [sampling.where + name for name in sampling.reading.ignored]
     return Body(
         asks=tuple(asks),
         batch=batch,
@@ -123,6 +135,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
         text_in_logprobs=whole["return_text_in_logprobs"],
         prompt_ids=whole["return_prompt_token_ids"],
         effective=whole["return_effective_params"],
+        source=next(name for name in SOURCES if body.get(name) is not None),
         rid=body["rid"] if isinstance(body.get("rid"), str) else None,
         ignored=(*ignored, *dict.fromkeys(more)),
     )
@@ -134,6 +147,7 @@ def refuse_unknown(body: Mapping[str, Any], *, lenient: bool) -> tuple[str, ...]
     if unknown and not lenient:
         name = unknown[0]
         inner = f"; did you mean sampling_params.{name}?" if name in GENERATE.names else nearest(name, NAMES)
+        inner = inner or "; leave it out"
         raise DialectError(f"/generate field must be a known name, got {shown(name)}{inner}", name)
     return unknown
 
@@ -146,7 +160,8 @@ def one(name: str, value: Any, rule: Rule, default: Any, where: str = "") -> Any
         return rule.check(value)
     except BrokenRuleError as broken:
         place = f"{name}{where}{broken.where}"
-        message = f"{place} must be {broken.rule}, got {shown(broken.value)}; leave it out for the default, {default!r}"
+        message = f"{place} must be {broken.rule}, got {shown(broken.value)}; leave it out"
+        message += f" for the default, {default!r}" if default not in (None, ()) else ""
         raise DialectError(message, place) from None
 
 
@@ -216,12 +231,19 @@ def embeds_of(value: Sequence[Any], where: str) -> Any:
     import numpy as np
 
     width = len(value[0]) if isinstance(value[0], list) else 0
+    vectors = np.empty((len(value), width), np.float32)
     for index, row in enumerate(value):
         plain = isinstance(row, list) and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in row)
         if not plain or not row or len(row) != width:
             place = f"{where}[{index}]"
             raise DialectError(f"{place} must be a list of as many numbers as the others, got {shown(row)}", place)
-    return np.asarray(value, np.float32)
+        try:
+            with np.errstate(over="ignore"):
+                vectors[index] = row
+        except OverflowError:
+            place = f"{where}[{index}]"
+            raise DialectError(f"{place} must be numbers that float32 can hold, got {shown(row)}", place) from None
+    return vectors
 
 
 def spread(body: Mapping[str, Any], name: str, count: int, batch: bool) -> list[Any]:
@@ -257,17 +279,41 @@ def read_rids(value: Any, each: list[Any], count: int, options: Options) -> list
     return rids
 
 
-def read_params(body: Mapping[str, Any], count: int, batch: bool) -> list[tuple[Any, str]]:
-    """The `sampling_params` of each prompt with the place of its fields."""
-    value = body.get("sampling_params")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """A `sampling_params` object: what it says, its fields that are the route's own, and the place of them all."""
+
+    reading: Reading
+    special: Mapping[str, Any]
+    where: str
+
+
+def read_params(body: Mapping[str, Any], count: int, batch: bool, *, lenient: bool) -> list[Sampling]:
+    """The `sampling_params` of each prompt; one object for all of them is read once."""
+    value, semantics = body.get("sampling_params"), body.get("semantics")
     if not isinstance(value, list):
-        return [({} if value is None else value, "sampling_params.")] * count
+        return [read_sampling(value, "sampling_params.", semantics, lenient=lenient)] * count
     if not batch or len(value) != count:
         raise DialectError(
             f"sampling_params must be one object, or in a batch one per prompt ({count}), got a list of {len(value)}",
             "sampling_params",
         )
-    return [({} if one is None else one, f"sampling_params[{index}].") for index, one in enumerate(value)]
+    places = (f"sampling_params[{index}]." for index in range(count))
+    return [read_sampling(each, where, semantics, lenient=lenient) for each, where in zip(value, places, strict=True)]
+
+
+def read_sampling(plain: Any, where: str, semantics: Any, *, lenient: bool) -> Sampling:
+    """One `sampling_params` object, null for none; `semantics` is the one that holds for the whole request."""
+    plain = {} if plain is None else plain
+    if not isinstance(plain, Mapping):
+        raise DialectError(f"{where[:-1]} must be an object, got {shown(plain)}; leave it out", where[:-1])
+    special = {name: plain.get(name) for name in ("beam_width", "stream_interval")}
+    rest = {name: value for name, value in plain.items() if name not in special}
+    defaults = (
+        {} if semantics is None else {"semantics": one("semantics", semantics, OWN.entries["semantics"].rule, None)}
+    )
+    reading = GENERATE.read(rest, where=where, known=(*special, *NAMES), defaults=defaults, lenient=lenient)
+    return Sampling(reading=reading, special=special, where=where)
 
 
 def read_mode(value: Any, *, stream: bool) -> str:
@@ -285,34 +331,32 @@ def read_mode(value: Any, *, stream: bool) -> str:
     return one("stream_options.mode", value.get("mode"), MODE, "cumulative")
 
 
-def read_ask(
-    prompt: Prompt, plain: Any, where: str, given: dict[str, Any], semantics: Any, options: Options, *, lenient: bool
-) -> tuple[Ask, tuple[str, ...]]:
-    """One prompt's request, and the unknown names in its parameters."""
-    if not isinstance(plain, Mapping):
-        raise DialectError(f"{where[:-1]} must be an object, got {shown(plain)}; leave it out", where[:-1])
-    special = {name: plain.get(name) for name in ("beam_width", "stream_interval")}
-    rest = {name: value for name, value in plain.items() if name not in special}
-    defaults = (
-        {} if semantics is None else {"semantics": one("semantics", semantics, OWN.entries["semantics"].rule, None)}
-    )
-    reading = GENERATE.read(rest, where=where, known=(*special, *NAMES), defaults=defaults, lenient=lenient)
+def read_ask(prompt: Prompt, sampling: Sampling, given: dict[str, Any], options: Options) -> Ask:
+    """One prompt's request."""
+    reading, special, where = sampling.reading, sampling.special, sampling.where
     reference, arguments = given["custom_logit_processor"], reading.given.get("custom_params")
     params = with_named(reading.params, reference, arguments, options, where)
+    check_limit(options.limits, "max_logprob_ids", len(given["token_ids_logprob"]), "number of token_ids_logprob")
     params, start = with_logprobs(params, given, mode=reading.given.get("logprobs_mode"))
+    if start is not None and prompt.embeds is not None:
+        raise DialectError(
+            "logprob_start_len must be -1 for input_embeds, whose prompt has no tokens; leave it out",
+            "logprob_start_len",
+        )
     ask = Ask(
         prompt=replace(prompt, adapter=adapter_of(given["lora_path"])),
         params=params,
         rid=given["rid"],
         logprobs=given["return_logprob"],
         start=start,
+        ids=given["token_ids_logprob"],
         hidden_states=given["return_hidden_states"],
         interval=one(f"{where}stream_interval", special["stream_interval"], INTERVAL, None) or 1,
         limited=reading.given.get("max_new_tokens") is not None,
         patterns=tuple(reading.given.get("stop_regex") or ()),
         where=where,
     )
-    return with_beams(ask, special["beam_width"], "n" in reading.given), tuple(where + n for n in reading.ignored)
+    return with_beams(ask, special["beam_width"], "n" in reading.given)
 
 
 def adapter_of(name: str | None) -> str | None:
@@ -332,11 +376,11 @@ def with_logprobs(params: SamplingParams, given: Mapping[str, Any], *, mode: Any
                 got = shown(given[name])
                 raise DialectError(f"{name} must go with return_logprob=true, got {got}; leave it out", name)
         return params, None
-    start, top = given["logprob_start_len"], given["top_logprobs_num"]
+    start, top, ids = (given[name] for name in ("logprob_start_len", "top_logprobs_num", "token_ids_logprob"))
     changed = params.replace(
         logprobs=top,
         prompt_logprobs=top if start >= 0 else None,
-        logprob_token_ids=given["token_ids_logprob"],
+        logprob_token_ids=ids,
         logprobs_mode=mode or "processed",
     )
     return changed, start if start >= 0 else None

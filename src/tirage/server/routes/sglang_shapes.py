@@ -77,7 +77,7 @@ class Scores:
     def __init__(self, ask: Ask, body: Body, spell: Any) -> None:
         self._text, self._start = body.text_in_logprobs, ask.start
         self._top, self._given = bool(ask.params.logprobs), bool(ask.params.logprob_token_ids)
-        self._spell = spell
+        self._spell, self._ids = spell, ask.ids
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,7 +108,8 @@ class Scores:
         return [triple(top, text=self._text) for top in entry.top]
 
     def _chosen(self, entry: LogprobEntry) -> list[Any]:
-        return [[logprob(value), token, self._word(token)] for token, value in entry.given]
+        values = dict(entry.given)
+        return [[logprob(values[token]), token, self._word(token)] for token in self._ids]
 
     def _word(self, token: int | None) -> str | None:
         return self._spell(token) if self._text and token is not None else None

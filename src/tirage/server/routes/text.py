@@ -8,7 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tirage.engine import check_ids
-from tirage.server.asking import check_names, desk_of, read_json
+from tirage.errors import ParamsError
+from tirage.params.rules import shown
+from tirage.server.asking import check_names, desk_of, flag_of, read_json
 from tirage.server.desk import Desk, longest_text
 from tirage.server.errors import Refusal
 from tirage.server.openapi import IDS, TEXT, TRUE_OR_FALSE, fields_of, json_body
@@ -20,7 +22,8 @@ _TEXTS = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 _TOKENIZE = json_body({
     "model": TEXT, "prompt": _TEXTS, "text": _TEXTS, "content": _TEXTS, "add_special_tokens": TRUE_OR_FALSE,
 })  # fmt: skip
-_DETOKENIZE = json_body({"model": TEXT, "tokens": IDS, "skip_special_tokens": TRUE_OR_FALSE}, required=["tokens"])
+_TOKENS = {"anyOf": [IDS, {"type": "array", "items": IDS}]}
+_DETOKENIZE = json_body({"model": TEXT, "tokens": _TOKENS, "skip_special_tokens": TRUE_OR_FALSE}, required=["tokens"])
 
 
 @router.post("/tokenize", openapi_extra=_TOKENIZE)
@@ -47,18 +50,35 @@ async def tokenize(request: Request) -> Response:
 @router.post("/detokenize", openapi_extra=_DETOKENIZE)
 @router.post("/v1/detokenize", openapi_extra=_DETOKENIZE)
 async def detokenize(request: Request) -> Response:
-    """The text of token ids, under the names that the engines' clients know: `text`, `prompt` and `content`."""
+    """The text of token ids, under the names that the engines' clients know: `text`, `prompt` and `content`.
+
+    A list of lists has a list of texts.
+    """
     desk, body = desk_of(request), await read_json(request)
     check_names(body, fields_of(_DETOKENIZE))
     tokens, skip = body.get("tokens"), flag_of(body, "skip_special_tokens", default=True)
     if not isinstance(tokens, list):
-        raise Refusal(400, "tokens must be a list of token ids", param="tokens")
+        raise Refusal(400, f"tokens must be a list of token ids, or of such lists, got {shown(tokens)}", param="tokens")
+    batch = bool(tokens) and isinstance(tokens[0], list)
+    if batch:
+        check_limit(desk.options.limits, "max_prompts", len(tokens), "tokens")
+    texts = [await desk.apart(spelled, each, desk, skip) for each in (tokens if batch else [tokens])]
+    text = texts if batch else texts[0]
+    return JSONResponse({"text": text, "prompt": text, "content": text})
+
+
+def spelled(tokens: Any, desk: Desk, skip: bool) -> str:
+    """The text of token ids."""
+    if not isinstance(tokens, list):
+        raise Refusal(400, f"tokens must be lists of token ids, got {shown(tokens)} among them", param="tokens")
     most = longest_text(desk.llm, desk.options.limits)
     if len(tokens) > most:
         raise Refusal(400, f"tokens must be at most {most}, got {len(tokens)}; send fewer", param="tokens")
-    ids = await desk.apart(check_ids, tokens, desk.llm.model.vocab_size)
-    text = await desk.apart(lambda: desk.llm.tokenizer.decode(ids, skip_special_tokens=skip))
-    return JSONResponse({"text": text, "prompt": text, "content": text})
+    try:
+        ids = check_ids(tokens, desk.llm.model.vocab_size)
+    except ParamsError as error:
+        raise Refusal(400, str(error).replace("prompt token ids", "tokens", 1), param="tokens") from None
+    return desk.llm.tokenizer.decode(ids, skip_special_tokens=skip)
 
 
 def one_of(body: dict[str, Any], names: tuple[str, ...]) -> Any:
@@ -72,7 +92,7 @@ def one_of(body: dict[str, Any], names: tuple[str, ...]) -> Any:
 def checked_text(text: Any, desk: Desk) -> str:
     """A text that is worth tokenising."""
     if not isinstance(text, str):
-        raise Refusal(400, f"prompt must be a text or a list of texts, got {type(text).__name__}", param="prompt")
+        raise Refusal(400, f"prompt must be a text or a list of texts, got {shown(text)}; send text", param="prompt")
     most = longest_text(desk.llm, desk.options.limits)
     if len(text) > most:
         raise Refusal(
@@ -82,11 +102,3 @@ def checked_text(text: Any, desk: Desk) -> str:
             param="prompt",
         )
     return text
-
-
-def flag_of(body: dict[str, Any], name: str, *, default: bool) -> bool:
-    """A true-or-false field."""
-    value = body.get(name, default)
-    if not isinstance(value, bool):
-        raise Refusal(400, f"{name} must be true or false, got {value!r:.64}", param=name)
-    return value
