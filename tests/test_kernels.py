@@ -66,7 +66,8 @@ MISLEADING = {
 def test_a_sample_that_misleads_the_search_for_a_nucleus_changes_no_draw(seen: float, unseen: float):
     r = np.random.default_rng(3)
     ids = np.arange(20_000)
-    sampled = (ids % 64) == 2 * ((ids // passes.BLOCK) % 32)
+    runs = passes.BLOCK // 8
+    sampled = (ids % passes.BLOCK) // 8 == (13 * (ids // passes.BLOCK)) % runs
     logits = np.where(sampled, seen, unseen) + 0.3 * r.standard_normal((6, ids.size))
     programs: list[Program] = [
         [(Op.TOP_P, random_mass(r), rule, ties, 0)] for rule, ties in ((0, 0), (1, 1), (2, 0), (0, 1))

@@ -115,7 +115,9 @@ class Frame:
                 "pass mask=, or generate through tirage.LLM"
             )
         rows = self.base
-        rows.steps = np.array([state.at for state in self.states], np.int64)
+        # `at` of each, spelled out: between two forward passes every call finds its code out of the caches.
+        steps = [state.history.step if state.step is None else state.step for state in self.states]
+        rows.steps = np.array(steps, np.int64)
         if not self.fixed:
             rows.programs, rows.edit_ids, rows.edit_values = packed([state.lower() for state in self.states])
             rows.memo.clear()

@@ -206,20 +206,24 @@ class Drawn:
     asked_logprobs: NDArray[np.float32]
 
     @classmethod
-    def empty(cls, rows: Rows) -> Drawn:
-        """A Drawn of the right shapes, filled with the sentinels of rows that asked for nothing."""
+    def empty(cls, rows: Rows, *, keep: bool = False) -> Drawn:
+        """A Drawn of the right shapes, filled with the sentinels of rows that asked for nothing.
+
+        With `keep`, rows without any view are given the same arrays for views each time: nothing but their sentinels
+        may be written there, and they must not be handed out.
+        """
         b = rows.count
-        n = max(rows.top_n.tolist(), default=0)
+        views = rows.memo.get("views") if keep else None
+        if views is None:
+            views = _empty_views(rows)
+            if keep and not rows.wants_logprobs:
+                rows.memo["views"] = views
         return cls(
             _filled(b, -1, np.int64),
             _filled(b, np.nan, np.float32),
             np.zeros(b, np.int64),
             np.zeros(b, np.int8),
-            _filled(b, np.nan, np.float32),
-            np.zeros(b, np.int64),
-            _filled((b, n), -1, np.int64),
-            _filled((b, n), -np.inf, np.float32),
-            _filled(rows.asked_ids.size, np.nan, np.float32),
+            *views,
         )
 
     def moved(self, move: Callable[[NDArray], Any], *, viewed: bool = True) -> Drawn:
@@ -235,6 +239,18 @@ class Drawn:
             move(self.status),
             *(map(move, views) if viewed else views),
         )
+
+
+def _empty_views(rows: Rows) -> tuple[NDArray[Any], ...]:
+    """The arrays of a Drawn that describe a view, filled with sentinels."""
+    b, n = rows.count, max(rows.top_n.tolist(), default=0)
+    return (
+        _filled(b, np.nan, np.float32),
+        np.zeros(b, np.int64),
+        _filled((b, n), -1, np.int64),
+        _filled((b, n), -np.inf, np.float32),
+        _filled(rows.asked_ids.size, np.nan, np.float32),
+    )
 
 
 def _filled(shape: int | tuple[int, int], value: float, dtype: type[np.generic]) -> NDArray[Any]:

@@ -24,15 +24,17 @@ def as_logits(logits: Any) -> Tensor:
     """
     if type(logits) not in _PLAIN_TYPES or not _is_dense(logits) or logits.is_meta:
         raise ParamsError(f"logits must be a dense torch.Tensor with data, got {_kind(logits)}; pass the local tensor")
-    if logits.dtype not in _LOGIT_TYPES:
-        raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; cast them")
-    if logits.ndim not in {1, 2}:
-        raise ParamsError(f"logits must have shape [V] or [B, V], got {tuple(logits.shape)}; reshape them")
-    if not 1 <= logits.shape[-1] <= MAX_VOCAB:
-        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {logits.shape[-1]}")
-    ready = logits.dtype is torch.float32 and logits.is_contiguous() and not (logits.requires_grad or logits.is_neg())
+    dtype = logits.dtype
+    if dtype not in _LOGIT_TYPES:
+        raise ParamsError(f"logits must be float16, bfloat16, float32 or float64, got {dtype}; cast them")
+    shape = logits.shape
+    if len(shape) not in {1, 2}:
+        raise ParamsError(f"logits must have shape [V] or [B, V], got {tuple(shape)}; reshape them")
+    if not 1 <= shape[-1] <= MAX_VOCAB:
+        raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {shape[-1]}")
+    ready = dtype is torch.float32 and logits.is_contiguous() and not (logits.requires_grad or logits.is_neg())
     matrix = logits if ready else logits.detach().resolve_neg().to(torch.float32).contiguous()
-    return matrix[None] if matrix.ndim == 1 else matrix
+    return matrix[None] if len(shape) == 1 else matrix
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | NDArray[np.int32] | None:

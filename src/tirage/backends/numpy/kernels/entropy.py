@@ -32,8 +32,8 @@ from tirage.backends.numpy.kernels.bits import (
     weight,
 )
 from tirage.backends.numpy.kernels.filters import W_AT_LEAST, lowest_key, sort_list, weigh_list
-from tirage.backends.numpy.kernels.passes import cut, inside, list_window
-from tirage.backends.numpy.kernels.state import set_high, set_low, shrink
+from tirage.backends.numpy.kernels.passes import cut, list_window
+from tirage.backends.numpy.kernels.state import member, set_high, set_low, shrink
 from tirage.backends.numpy.kernels.vectors import BLOCK, ends, spread
 
 _ONE32 = u64(1) << u64(32)
@@ -85,7 +85,7 @@ def _least_of_block(x, j, s):
     least = s.high_key
     for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
         k = key_of(x[i])
-        if inside(k, i, s):
+        if member(s, k, i):
             least = min(least, k)
     return least
 
@@ -108,7 +108,7 @@ def _sums(x, s, work, top, unit):
         if mixed:
             for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
                 k = key_of(x[i])
-                if inside(k, i, s):
+                if member(s, k, i):
                     v = u64(i64(f64(_distance(top, k)) * unit))
                     n, s1 = n + 1, s1 + v
                     high, low = add(high, low, u64(0), v * v)

@@ -29,7 +29,8 @@ from tirage.backends.numpy.kernels.bits import (
     value_of,
     weight,
 )
-from tirage.backends.numpy.kernels.vectors import BLOCK, extremes, heavy, light, moments, part, tally
+from tirage.backends.numpy.kernels.state import member
+from tirage.backends.numpy.kernels.vectors import BLOCK, extremes, heavy, light, moments, part, split, tally
 
 _LIGHT = i32(17 << 23)
 """From 17 octaves down, 256 weights sum to less than 2^32."""
@@ -125,14 +126,6 @@ def total_mass(x, block_max, m, c, block_mass):
 
 
 @inline
-def inside(key, token, s):
-    """True when the token is in the window of `s`."""
-    return ((key > s.low_key) | ((key == s.low_key) & (token <= s.low_id))) & (
-        (key < s.high_key) | ((key == s.high_key) & (token >= s.high_id))
-    )
-
-
-@inline
 def cut(j, size, low_key, low_id, high_key, high_id):
     """(mixed, lowest key, highest key): how the window looks from one block; mixed = ids matter in it."""
     start, stop = j * BLOCK, min((j + 1) * BLOCK, size)
@@ -151,7 +144,7 @@ def _slow_block(x, j, s, c, inner_low, inner_high):
     high = u64(0)
     for i in range(j * BLOCK, min((j + 1) * BLOCK, x.size)):
         k = key_of(x[i])
-        if inside(k, i, s):
+        if member(s, k, i):
             q = exponent(x[i], s.m, c)
             w = weight(q)
             total, n = total + w, n + 1
@@ -306,39 +299,73 @@ def _inner_block(x, j, s, inner_low, inner_high):
     return joined(top, bottom), i64(n)
 
 
+@once
+def weigh_and_split(x, work, s, near, far):
+    """`split_window` of a whole row that is not weighed yet, which it does too: q <= near are in, q <= far are listed.
+
+    Tokens without weight are never listed.
+    """
+    total, sure, members, n = u64(0), u64(0), i64(0), i64(0)
+    far = min(far, i64(LIMIT) - 1)
+    for j in range(work.block_max.size):
+        best = work.block_max[j]
+        inner = u64(0)
+        if i64(exponent(value_of(best), s.m, s.c)) > far:
+            total += block_mass_of(x, j, best, s.m, s.c)
+        else:
+            high, low, top, bottom, count = split(x, j, (s.m, s.c, i32(near), i32(far)), work.marks)
+            inner = joined(top, bottom)
+            total, sure, members = total + joined(high, low), sure + inner, members + i64(count)
+            n = _list_marked(x, j, work, n)
+        work.block_mass[j] = inner
+    s.total, s.weighed = total, 1
+    return sure, members, n
+
+
+@inline
+def _list_marked(x, j, work, n):
+    """Append the marked tokens of a block to the list; returns the new length."""
+    for k in range(BLOCK // 64):
+        word = work.marks[k]
+        while word != u64(0):
+            i = j * BLOCK + k * 64 + i64(trailing_zeros(word))
+            word &= word - u64(1)
+            work.keys[n], work.ids[n] = key_of(x[i]), i
+            n += 1
+    return n
+
+
 @kernel
 def crossing(order, mass, n, before, target, table):
     """(u, mass before u): the least `order` value at which `before` + the mass up to it reaches `target`.
 
-    A weighted radix selection, at most four levels of 8 bits: no sort, no data movement. When the target is out of
-    reach, the largest value.
+    A weighted selection by histograms of 256 bins, each dividing the bin of the one before: no sort, no data
+    movement. When the target is out of reach, the largest value.
     """
     out_of_line()
-    varied = u32(0)
+    least, most = u32(order[0]), u32(order[0])
     for i in range(n):
-        varied = u32(varied | u32(order[i] ^ order[0]))
-    prefix, fixed = u32(0), u32(0)
+        least, most = min(least, u32(order[i])), max(most, u32(order[i]))
+    width, shift = u32(most - least), u32(0)
     reached = before
-    for level in range(4):
-        shift = u32(24 - 8 * level)
-        if u32(varied >> shift) == u32(0):
-            prefix = u32(order[0] & u32(u32(0xFFFFFFFF) << shift))
-        else:
-            for b in range(256):
-                table[b] = u64(0)
-            last = u32(0)
-            for i in range(n):
-                if u32(order[i] & fixed) == prefix:
-                    b = u32(u32(order[i] >> shift) & u32(255))
-                    table[b] += mass[i]
-                    last = max(last, b)
-            b = u32(0)
-            while b < last and reached + table[b] < target:
-                reached += table[b]
-                b = u32(b + u32(1))
-            prefix = u32(prefix | u32(b << shift))
-        fixed = u32(fixed | u32(u32(255) << shift))
-    return prefix, reached
+    while u32(width >> shift) > u32(255):
+        shift = u32(shift + u32(1))
+    while True:
+        for b in range(256):
+            table[b] = u64(0)
+        for i in range(n):
+            at = u32(u32(order[i]) - least)
+            if at <= width:
+                table[u32(at >> shift)] += mass[i]
+        b, last = u32(0), u32(width >> shift)
+        while b < last and reached + table[b] < target:
+            reached += table[b]
+            b = u32(b + u32(1))
+        least = u32(least + u32(b << shift))
+        if shift == u32(0):
+            return least, reached
+        width = min(u32(most - least), u32(u32(u32(1) << shift) - u32(1)))
+        shift = u32(max(shift, u32(8)) - u32(8))
 
 
 @inline

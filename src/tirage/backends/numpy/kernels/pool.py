@@ -90,7 +90,7 @@ def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None)
     `logits` float32 [B, V], C-contiguous, never written. `threads` overrides the number of threads. The kernels
     must be `ready()`.
     """
-    out = Drawn.empty(rows)
+    out = Drawn.empty(rows, keep=True)
     arguments = _inputs(logits, rows)
     results = (
         out.token_ids,

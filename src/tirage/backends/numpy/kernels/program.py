@@ -44,9 +44,7 @@ _ONE40 = u64(1) << u64(40)
 @kernel
 def run(x, s, work, program, coin):
     """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed."""
-    if _joint_ahead(program, i64(0)):
-        filters.weigh(x, s, work)
-        s.base = s.total
+    _take_base(x, s, work, program, i64(0))
     for i in range(program.shape[0]):
         step = program[i]
         op = step[0]
@@ -62,7 +60,7 @@ def run(x, s, work, program, coin):
             filters.compact(x, s, work)
         if op in (_TYPICAL, _ETA, _DYNAMIC):
             filters.find_mean(x, s, work, UNIT if op == _DYNAMIC else s.c)
-        if op in (_TOP_P, _EPSILON, _TOP_H) or (op == _XTC and coin):
+        if op in (_EPSILON, _TOP_H) or (op == _XTC and coin):
             filters.weigh(x, s, work)
         if op == _TOP_P:
             nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3] != 0, step[4] != 0)
@@ -72,9 +70,8 @@ def run(x, s, work, program, coin):
             _cut(x, s, work, step, coin)
         if s.loose:
             filters.settle(x, s, work)
-        if (op in (_TEMPERATURE, _DYNAMIC)) and _joint_ahead(program, i + 1):
-            filters.weigh(x, s, work)
-            s.base = s.total
+        if op in (_TEMPERATURE, _DYNAMIC):
+            _take_base(x, s, work, program, i + 1)
     filters.weigh(x, s, work)
 
 
@@ -105,15 +102,19 @@ def _cut(x, s, work, step, coin):
 
 
 @kernel
-def _joint_ahead(program, start):
-    """True when a joint top-p follows before the next temperature: its base must be taken now."""
+def _take_base(x, s, work, program, start):
+    """Weigh what a joint top-p judges on if it follows before the next temperature; 0: what it finds itself."""
+    out_of_line()
+    s.base = u64(0)
     for i in range(start, program.shape[0]):
         op = program[i, 0]
         if op in (_TEMPERATURE, _DYNAMIC):
-            return False
+            return
         if op == _TOP_P and program[i, 4] != 0:
-            return True
-    return False
+            if i > start:
+                filters.weigh(x, s, work)
+                s.base = s.total
+            return
 
 
 @once

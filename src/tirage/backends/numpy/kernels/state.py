@@ -68,6 +68,7 @@ class Work(NamedTuple):
     order: Any
     mass: Any
     table: Any
+    marks: Any
     states: Any
 
 
@@ -84,6 +85,7 @@ def scratch(vocab_size: int) -> Work:
         order=np.empty(room, np.uint32),
         mass=np.empty(room, np.uint64),
         table=np.empty(256, np.uint64),
+        marks=np.empty(BLOCK // 64, np.uint64),
         states=np.zeros(3, STATE),
     )
 
@@ -122,8 +124,8 @@ def set_high(s, key, token):
 @inline
 def member(s, key, token):
     """True when this token is kept."""
-    return ((key > s.low_key) or ((key == s.low_key) and (token <= s.low_id))) and (
-        (key < s.high_key) or ((key == s.high_key) and (token >= s.high_id))
+    return ((key > s.low_key) | ((key == s.low_key) & (token <= s.low_id))) & (
+        (key < s.high_key) | ((key == s.high_key) & (token >= s.high_id))
     )
 
 

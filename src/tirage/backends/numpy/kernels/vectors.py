@@ -22,6 +22,7 @@ from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 BLOCK = 256
 _LANES = 64
+_FEW = 16
 _BIT, _WORD, _LONG = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _WORDS, _LONGS = ir.VectorType(_WORD, _LANES), ir.VectorType(_LONG, _LANES)
 _REALS, _DOUBLES = ir.VectorType(ir.FloatType(), _LANES), ir.VectorType(ir.DoubleType(), _LANES)
@@ -41,28 +42,34 @@ def _words(value: int) -> Any:
     return _all(_WORDS, value)
 
 
-def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]]) -> Callable[[Step], Any]:
+def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]], *, marks: bool = False) -> Callable[[Step], Any]:
     """Decorator: an intrinsic from a step that maps a vector of logits to one vector for each of `sums`.
 
-    `sums` names the reductions ("add", "smax", "smin") and the lane type of each result.
+    `sums` names the reductions ("add", "smax", "smin") and the lane type of each result. With `marks` the step ends
+    with a vector of bits, and the fold's last argument, uint64 [BLOCK / 64], gets those of the block.
     """
+    result = types.Tuple(tuple(types.int32 if lane == _WORD else types.uint64 for _, lane in sums))
+    packed = types.Tuple(operands)
 
     def decorate(step: Step) -> Any:
         def generate(ctx, builder, signature, args):
-            array = ctx.make_array(signature.args[0])(ctx, builder, args[0])
+            data = [ctx.make_array(signature.args[i])(ctx, builder, args[i]) for i in ((0, 3) if marks else (0,))]
             given = [builder.extract_value(args[2], i) for i in range(len(operands))]
-            function = _function(builder.module, step, sums, [value.type for value in given])
-            found = builder.call(function, [array.data, array.nitems, args[1], *given])
+            kinds = [value.type for value in given]
+            function = _function(builder.module, step, sums, kinds, marks=marks)
+            words = [data[1].data] if marks else []
+            found = builder.call(function, [data[0].data, data[0].nitems, args[1], *given, *words])
             parts = [builder.extract_value(found, i) for i in range(len(sums))]
             return ctx.make_tuple(builder, signature.return_type, parts)
 
-        result = types.Tuple(tuple(types.int32 if lane == _WORD else types.uint64 for _, lane in sums))
-        return intrinsic(lambda _context, x, _block, _given: (result(x, types.int64, types.Tuple(operands)), generate))
+        if marks:
+            return intrinsic(lambda _c, x, _block, _given, words: (result(x, types.int64, packed, words), generate))
+        return intrinsic(lambda _c, x, _block, _given: (result(x, types.int64, packed), generate))
 
     return decorate
 
 
-def _function(module, step, sums, kinds):
+def _function(module, step, sums, kinds, *, marks):
     """The fold as a function of its own: inlined, its body would be optimised again wherever it is used."""
     name = f"tirage_fold_{step.__name__}"
     known = module.globals.get(name)
@@ -70,18 +77,26 @@ def _function(module, step, sums, kinds):
         return known
     row = ir.FloatType().as_pointer()
     result = ir.LiteralStructType([lane for _, lane in sums])
-    function = ir.Function(module, ir.FunctionType(result, [row, _LONG, _LONG, *kinds]), name)
+    places = [_LONG.as_pointer()] if marks else []
+    function = ir.Function(module, ir.FunctionType(result, [row, _LONG, _LONG, *kinds, *places]), name)
     function.linkage = "linkonce_odr"
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     data, size, block, *values = function.args
+    words = values.pop() if marks else None
     given = [splat(builder, value, ir.VectorType(value.type, _LANES)) for value in values]
-    totals = [cgutils.alloca_once_value(builder, _all(_of(lane), _START[how])) for how, lane in sums]
+    totals = [cgutils.alloca_once_value(builder, ir.Constant(_few(lane), [_START[how]] * _FEW)) for how, lane in sums]
 
-    def visit(logits):
-        for (how, _), total, value in zip(sums, totals, step(builder, logits, given), strict=True):
-            builder.store(_JOIN[how](builder, builder.load(total), value), total)
+    def visit(index, logits):
+        found = list(step(builder, logits, given))
+        if words is not None:
+            builder.store(builder.bitcast(found.pop(), _LONG), builder.gep(words, [index]))
+        for (how, _), total, value in zip(sums, totals, found, strict=True):
+            builder.store(_JOIN[how](builder, builder.load(total), _folded(builder, how, value)), total)
 
+    if words is not None:
+        for i in range(BLOCK // _LANES):
+            builder.store(_LONG(0), builder.gep(words, [_LONG(i)]))
     _each(builder, data, size, block, visit)
     found = ir.Constant(result, ir.Undefined)
     for i, ((how, _), total) in enumerate(zip(sums, totals, strict=True)):
@@ -90,8 +105,19 @@ def _function(module, step, sums, kinds):
     return function
 
 
-def _of(lane: Any) -> Any:
-    return _WORDS if lane == _WORD else _LONGS
+def _few(lane: Any) -> Any:
+    return ir.VectorType(lane, _FEW)
+
+
+def _folded(builder, how, value):
+    """The vector folded upon itself down to `_FEW` lanes: narrow totals leave registers to the step."""
+    while value.type.count > _FEW:
+        half = value.type.count // 2
+        kind = ir.VectorType(_WORD, half)
+        low, high = (ir.Constant(kind, list(range(start, start + half))) for start in (0, half))
+        none = ir.Constant(value.type, ir.Undefined)
+        value = _JOIN[how](builder, builder.shuffle_vector(value, none, low), builder.shuffle_vector(value, none, high))
+    return value
 
 
 _START = {"add": 0, "smax": _LEAST, "smin": _MOST}
@@ -104,7 +130,7 @@ _JOIN: dict[str, Callable[..., Any]] = {
 
 def _reduced(builder, how, value):
     lane = value.type.element
-    name = f"llvm.vector.reduce.{how}.v{_LANES}i{lane.width}"
+    name = f"llvm.vector.reduce.{how}.v{value.type.count}i{lane.width}"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lane, [value.type]), name)
     return builder.call(function, [value])
 
@@ -129,7 +155,7 @@ def _each(builder, data, size, block, visit):
         _prefetch(builder, at)
         logits = builder.load(builder.bitcast(at, _REALS.as_pointer()))
         logits.align = 4
-        visit(logits)
+        visit(loop.index, logits)
 
 
 def _prefetch(builder, at):
@@ -233,6 +259,20 @@ def part(b, x, given):
     return _where(b, mask, h), _where(b, mask, rest), b.zext(mask, _WORDS)
 
 
+@_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 5, marks=True)
+def split(b, x, given):
+    """(high, low) of all logits, (high, low, count) of those with q <= near; marks near < q <= far.
+
+    For (m, c, near, far).
+    """
+    m, c, near, far = given
+    q = _exponents(b, x, m, c)
+    h, rest = _halves(b, _weights(b, q))
+    inner = b.icmp_signed("<=", q, near)
+    between = b.and_(b.icmp_signed("<=", q, far), b.not_(inner))
+    return h, rest, _where(b, inner, h), _where(b, inner, rest), b.zext(inner, _WORDS), between
+
+
 @_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 3 + [("add", _LONG)] * 2)
 def moments(b, x, given):
     """`part`, and the sums of high * q and of low * q."""
@@ -258,3 +298,62 @@ def spread(b, x, given):
     square = b.mul(v, v)
     low_word = b.and_(square, _all(_LONGS, 0xFFFFFFFF))
     return b.zext(mask, _WORDS), v, b.lshr(square, _all(_LONGS, 32)), low_word
+
+
+# --- probes: a sample of a row ------------------------------------------------------------------------------------
+
+PROBED_BLOCKS = 8
+_RUN = _LANES // PROBED_BLOCKS
+MASS_OF_UNIT = 4096.0
+
+
+@intrinsic
+def probe(_context, x, _block, _given, _orders, _units, _at):
+    """(sum of units / 64, largest exponent of a logit that has any), of a short run in each of 8 blocks, a vector.
+
+    For (m, c, low, high). Stores from `_at` on the exponents, and the weights in units of 2^12: 0 for a key outside
+    [low, high]. The blocks must be whole. Where in a block the run lies differs from block to block.
+    """
+    packed = types.Tuple((_F4, _F4, _I4, _I4))
+
+    def build(ctx, builder, signature, args):
+        arrays = [ctx.make_array(signature.args[i])(ctx, builder, args[i]) for i in (0, 3, 4)]
+        given = [builder.extract_value(args[2], i) for i in range(4)]
+        wide = [splat(builder, value, ir.VectorType(value.type, _LANES)) for value in given]
+        logits = _joined_runs(builder, arrays[0].data, args[1])
+        q, units = _probed(builder, logits, wide)
+        for array, value in ((arrays[1], q), (arrays[2], units)):
+            place = builder.bitcast(builder.gep(array.data, [args[5]]), _WORDS.as_pointer())
+            builder.store(value, place).align = 4
+        mass = _reduced(builder, "add", _folded(builder, "add", builder.lshr(units, _words(6))))
+        widest = builder.select(builder.icmp_signed(">", units, _words(0)), q, _words(0))
+        return ctx.make_tuple(
+            builder, signature.return_type, [mass, _reduced(builder, "smax", _folded(builder, "smax", widest))]
+        )
+
+    result = types.Tuple((types.int32, types.int32))
+    return result(x, types.int64, packed, _orders, _units, types.int64), build
+
+
+def _joined_runs(builder, data, block):
+    """A vector of the runs of 8 blocks, the first of which is `block`."""
+    kind = ir.VectorType(ir.FloatType(), _RUN)
+    runs = []
+    for i in range(PROBED_BLOCKS):
+        j = builder.add(block, _LONG(i))
+        within = builder.and_(builder.mul(j, _LONG(13 * _RUN)), _LONG(BLOCK - _RUN))
+        at = builder.gep(data, [builder.add(builder.mul(j, _LONG(BLOCK)), within)])
+        runs.append(builder.load(builder.bitcast(at, kind.as_pointer())))
+        runs[-1].align = 4
+    while len(runs) > 1:
+        both = range(2 * runs[0].type.count)
+        order = ir.Constant(ir.VectorType(_WORD, len(both)), list(both))
+        runs = [builder.shuffle_vector(a, b, order) for a, b in zip(runs[::2], runs[1::2], strict=True)]
+    return runs[0]
+
+
+def _probed(b, x, given):
+    """(exponents, weights in units) of a vector of probes."""
+    m, c, low, high = given
+    q = b.select(_within(b, _keys(b, x), low, high), _exponents(b, x, m, c), _words(Q_LIMIT))
+    return q, b.fptosi(b.fmul(_weights(b, q), _all(_REALS, 1 / MASS_OF_UNIT)), _WORDS)
