@@ -73,7 +73,7 @@ def _narrowed(at: Reach, distance: Array, mass: Mass, goal: Wide) -> Reach:
 
 
 def _within(distance: Array, mass: Mass, ends: Array) -> Wide:
-    """The mass within each of several distances, uint32 [n, B]: two limbs [n, B]."""
+    """The mass within each of the distances `ends`, uint32 [n, B]: two limbs [n, B]."""
     size = min(distance.shape[1], 1024)
     parts = [block(jnp.where(distance <= end[:, None], limb, 0), size) for end in ends for limb in mass]
     total = sums(parts)
@@ -92,15 +92,15 @@ class Few(NamedTuple):
 
 
 def narrowed(distance: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Reach, Array]:
-    """A range that holds `ROOM` tokens at most, or one distance; and whether it is the former in all rows."""
-    at = _until(
-        _whole(distance, among),
-        distance,
-        mass,
-        goal,
-        lambda at: (count(at.of(distance)) > ROOM) & (at.low < at.high),
-    )
-    return at, count(among & at.of(distance)) <= ROOM
+    """A range that holds `ROOM` tokens at most, or one distance; and which rows have the former, bool [B].
+
+    Distances must be below 2^32 - 1.
+    """
+    start = _whole(distance, among)
+    distance = jnp.where(among, distance, np.uint32(0xFFFFFFFF))
+    many = lambda at: count(at.of(distance)) > ROOM  # noqa: E731
+    at = _until(start, distance, mass, goal, lambda at: many(at) & (at.low < at.high))
+    return at, ~many(at)
 
 
 def together(chosen: Array) -> Few:
