@@ -31,7 +31,7 @@ from tirage.engine import (
     stream,
 )
 from tirage.errors import ModelError, ParamsError
-from tirage.guided import BYTES, Compiler, Vocabulary
+from tirage.guided import BYTES, Compiler, Shortest, Vocabulary
 from tirage.models import (
     Inputs,
     Model,
@@ -360,7 +360,10 @@ class LLM:
         if guided is None:
             return None
         grammar = self._compiler("tokens").compile(guided)
-        return Constrained(grammar, self._compiler("bytes").compile(guided) if params.close_grammar else None)
+        if not params.close_grammar:
+            return Constrained(grammar)
+        by_byte = self._compiler("bytes").compile(guided)
+        return Constrained(grammar, by_byte, Shortest(guided, by_byte.backend, grammar.vocabulary))
 
     def _compiler(self, kind: str) -> Compiler:
         """The compiler of constraints for this model's tokens, or for bytes; made when first needed."""

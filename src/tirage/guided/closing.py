@@ -11,6 +11,7 @@ from copy import copy
 
 import numpy as np
 
+from tirage.guided.fewest import HardError, Place, Shortest
 from tirage.guided.matcher import Matcher, only_bit, set_bit
 from tirage.guided.vocabulary import Vocabulary
 
@@ -54,20 +55,34 @@ class Closing:
 
     `matcher` is a matcher of the text's grammar over BYTES; the way is counted in tokens of `vocabulary`, without those
     that are `unusable`. `tokens` are the way: empty when the text is complete, None when no way is known. They are the
-    fewest that spell it, but another text could need fewer still (SPEC.md S-G6). Where no way was found the next search
+    fewest that spell it, but another text could need fewer still; `fits` looks for the fewest of all, if there is a
+    `shortest` to ask (SPEC.md S-G6). `least` tokens at least are needed. No way begins with
+    a byte that is `shunned`. Where no way was found the next search
     waits, longer each time; after one that takes too long there is none.
     """
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, unusable: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        matcher: Matcher,
+        vocabulary: Vocabulary,
+        unusable: frozenset[int] = frozenset(),
+        *,
+        shortest: Shortest | None = None,
+        shunned: frozenset[int] = frozenset(),
+    ) -> None:
         self._matcher, self._vocabulary, self._unusable = matcher, vocabulary, unusable
-        self._shunned: frozenset[int] = frozenset()
+        self._place = None if shortest is None else Place(shortest, unusable)
+        self.least = 0
+        self._shunned = shunned
         self._slow, self._failures, self._wait = False, 0, 0
         self._find()
 
     def advance(self, token_id: int) -> None:
         """Moves past a token that the grammar allows."""
         spelled = self._vocabulary.tokens[token_id]
-        self._shunned = frozenset()
+        self._shunned, self.least = frozenset(), max(0, self.least - 1)
+        if self._place is not None:
+            self._place.advance(spelled)
         for byte in spelled:
             self._matcher.accept(byte)
         if self._way is not None and self._way.startswith(spelled):
@@ -85,7 +100,29 @@ class Closing:
         """An independent one at the same place."""
         other = copy(self)
         other._matcher = self._matcher.fork()
+        other._place = None if self._place is None else self._place.fork()
         return other
+
+    def fits(self, most: int) -> bool:
+        """Whether a way of at most `most` tokens is known, after a search for the fewest if none is at hand."""
+        if self.tokens is not None and len(self.tokens) <= most:
+            return True
+        if self._place is None or most < self.least:
+            return False
+        try:
+            found = self._place.fewest(most, self._shunned)
+        except HardError:
+            return False
+        if found is None:
+            self.least = self.least if self._shunned else most + 1
+            return False
+        way = b"".join(self._vocabulary.tokens[token] for token in found)
+        # Rules that let too much through can lead to no end.
+        if not completes(self._matcher, way):
+            return False
+        self._way, self.tokens = way, found
+        self.least = self.least if self._shunned else len(found)
+        return True
 
     def renew(self) -> None:
         """Looks for a way of fewer tokens than the one known."""
@@ -104,7 +141,7 @@ class Closing:
             self._wait -= 1
             self._set(None)
             return
-        self._set(self._within(lambda budget: straight(self._matcher, budget)))
+        self._set(None if self._shunned else self._within(lambda budget: straight(self._matcher, budget)))
         if self.tokens is None:
             self._set(self._shortest())
         if self.tokens is None:
