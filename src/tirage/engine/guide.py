@@ -151,9 +151,7 @@ class Guide:
         return None
 
 
-def open_closing(
-    constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool
-) -> Closing | None:
+def open_closing(constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool) -> Closing | None:
     """What looks after a way to the end; None without being asked to, and when every way takes more than `limit`."""
     if constrained.closing is None:
         return None

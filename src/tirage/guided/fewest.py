@@ -7,21 +7,28 @@ import itertools
 from copy import copy
 from dataclasses import dataclass
 from operator import ge
+from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.guided.machine import DEAD, UNKNOWN, HardError, Machine
 from tirage.guided.outline import outline_of
+from tirage.guided.reduction import in_order
 from tirage.guided.trie import Trie
 from tirage.guided.vocabulary import Vocabulary
 from tirage.params import GuidedDecodingParams
 
-FUEL = 3_000_000
-"""Work of one search: nodes of the tree looked at, and `_STATE` for each state met."""
-TANK = 4 * FUEL
-"""Work of all searches for one text."""
-_STATE = 2_000
+FUEL, LATER, TANK = 3_000_000, 300_000, 1_000_000
+"""Work of a search before a text begins, of one inside it, and of all inside it: nodes of the tree looked at,
+`_LEVEL` for each step from nodes to those below, `_STATE` and `_STACK` for each state met and each of its stacks. A
+million take about a quarter second. What is known already counts too: no answer depends on earlier texts."""
+LESSON, LESSONS = 100_000, 600_000
+"""Work for what is learned of one rule, and of all."""
+_STATE, _STACK, _LEVEL, _FAR = 300, 100, 300, 1 << 30
+# So many nodes are worth a look at which of them lead anywhere.
+_MANY = 500
+Frontier = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +48,16 @@ class Spelling:
         return cls(trie, trie.tokens_at(usable), int(max(sizes[usable], default=0)))
 
 
+def firsts(values: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The distinct values, all >= 0, in ascending order, each with where it comes first."""
+    if not values.size:
+        return []
+    at = np.full(int(values.max()) + 1, -1)
+    at[values[::-1]] = np.arange(len(values))[::-1]
+    found = np.flatnonzero(at >= 0)
+    return list(zip(found.tolist(), at[found].tolist(), strict=True))
+
+
 class Search:
     """One search from a state of a machine; see `fewest`."""
 
@@ -49,15 +66,17 @@ class Search:
         self.spent = 0
         self._order = itertools.count()
         self._met: set[int] = set()
+        self._ended = False
         self._queue: list[tuple[int, int, int, int]] = []
         self._best: dict[int, int] = {}
         self._came: dict[int, tuple[int, int]] = {}
-        # For each shape the counts of states reached, with their tokens: one with more room and as few makes others idle.
+        # For each shape the tokens and counts of its states: one with as few and more room makes others idle.
         self._rooms: dict[object, list[tuple[int, tuple[float, ...]]]] = {}
 
     def run(self, start: int, shunned: frozenset[int] = frozenset()) -> list[int] | None:
         """The tokens, of which the first begins with no shunned byte; None when every completion needs too many."""
-        self._shunned = np.array(sorted(shunned), np.uint8)
+        first = self._children(np.zeros(1, np.int64), np.array([start]))
+        kept = ~np.isin(self._spelling.trie.spelled[first[0]], sorted(shunned))
         self._reach(start, 0)
         while self._queue:
             _, _, used, state = heapq.heappop(self._queue)
@@ -66,10 +85,36 @@ class Search:
                 continue
             if self._machine.complete(state):
                 return self._way(start, state)
-            for following, token in self.moves(state, first=not used):
+            for following, token in self.moves(state, None if used else (first[0][kept], first[1][kept])):
                 if self._reach(following, used + 1):
                     self._came[following] = state, token
         return None
+
+    def inside(self, start: int) -> int:
+        """At most the number of tokens that end inside the text of a state, before its last byte, wherever tokens begin
+        and end around it; as near to that as the work allowed."""
+        found, bound = self._most, 0
+        if self._machine.complete(start):
+            return 0
+        self._reach(start, 0)
+        try:
+            while self._queue and bound < found:
+                _, _, used, state = heapq.heappop(self._queue)
+                self._ended = False
+                if -used <= self._best[state]:
+                    for following, _ in self.moves(state, None if used else self._anywhere(start)):
+                        self._reach(following, 1 - used)
+                found = min(found, -used) if self._ended else found
+                bound = max(bound, min(found, self._queue[0][0] - 1 if self._queue else found))
+        except HardError:
+            pass
+        return bound
+
+    def _anywhere(self, start: int) -> Frontier:
+        """The nodes that can be reached by the first byte of a text which begins inside a token."""
+        by_byte = self._spelling.trie.by_byte
+        nodes = np.concatenate([by_byte[byte] for byte in range(256) if self._machine.step(start, byte) != DEAD])
+        return nodes, np.full(len(nodes), start)
 
     def _reach(self, state: int, used: int) -> bool:
         """Queues a state unless it was reached as cheaply, is too far from an end, or another one is as good."""
@@ -84,56 +129,64 @@ class Search:
 
     def _needs(self, state: int) -> int:
         """At most as many tokens as a completion needs."""
+        if self._machine.complete(state):
+            return 0
         least = self._machine.least_bytes(state)
-        return -(-least // self._spelling.longest) if self._spelling.longest else least
+        return max(self._machine.least_ends(state) + 1, -(-least // max(1, self._spelling.longest)))
 
     def _is_idle(self, state: int, used: int) -> bool:
         shape, counts = self._machine.shape(state)
         rooms = self._rooms.setdefault(shape, [])
+        self.spent += len(rooms) * len(counts)
         if any(n <= used and all(map(ge, other, counts)) for n, other in rooms):
             return True
         rooms.append((used, counts))
         return False
 
-    def moves(self, state: int, *, first: bool = False) -> list[tuple[int, int]]:
+    def moves(self, state: int, frontier: Frontier | None = None) -> list[tuple[int, int]]:
         """The states after one token, each with a token that leads there: of several a shortest one, first by its
-        bytes."""
-        trie = self._spelling.trie
-        nodes, states = np.zeros(1, np.int64), np.array([state], np.int64)
+        bytes. The `frontier` are the nodes after the first byte, where not every token may come."""
         found: dict[int, int] = {}
+        nodes, states = self._stepped(*(frontier or self._children(np.zeros(1, np.int64), np.array([state]))))
         while nodes.size:
-            children, parent = trie.below(nodes)
-            if first and self._shunned.size:
-                kept = ~np.isin(trie.spelled[children], self._shunned)
-                children, parent = children[kept], parent[kept]
-            first = False
-            nodes, states = self._stepped(children, states[parent])
             ends = np.flatnonzero(self._spelling.tokens[nodes] >= 0)
-            reached, index = np.unique(states[ends], return_index=True)
-            for one, at in zip(reached.tolist(), ends[index].tolist(), strict=True):
-                found.setdefault(one, int(self._spelling.tokens[nodes[at]]))
+            for one, at in firsts(states[ends]):
+                found.setdefault(one, int(self._spelling.tokens[nodes[ends[at]]]))
+            nodes, states = self._stepped(*self._children(*self._open(nodes, states, {state, *found})))
         return sorted(found.items(), key=lambda move: move[1])
 
-    def _stepped(
-        self, nodes: NDArray[np.int64], states: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _children(self, nodes: NDArray[np.int64], states: NDArray[np.int64]) -> Frontier:
+        children, parent = self._spelling.trie.below(nodes)
+        return children, states[parent]
+
+    def _open(self, nodes: NDArray[np.int64], states: NDArray[np.int64], known: set[int]) -> Frontier:
+        """Without the nodes below which nothing leads from a known state to another one."""
+        if len(nodes) < _MANY:
+            return nodes, states
+        kept = np.ones(len(nodes), bool)
+        for one in (each for each, _ in firsts(states) if each in known):
+            here = np.flatnonzero(states == one)
+            kept[here] = (self._spelling.trie.below_bytes[nodes[here]] & ~self._machine.loops(one)).any(axis=1)
+        return nodes[kept], states[kept]
+
+    def _stepped(self, nodes: NDArray[np.int64], states: NDArray[np.int64]) -> Frontier:
         """The nodes whose byte may come in the state before them, and the states after it."""
         spelled, table = self._spelling.trie.spelled[nodes], self._machine.table
         unknown = np.flatnonzero(table[states, spelled] == UNKNOWN)
-        for pair in np.unique(states[unknown] * 256 + spelled[unknown]).tolist():
+        for pair in set((states[unknown] * 256 + spelled[unknown]).tolist()):
             self._machine.step(pair >> 8, pair & 255)
         after = self._machine.table[states, spelled].astype(np.int64)
-        self._spend(nodes, after)
         kept = np.flatnonzero(after != DEAD)
-        return nodes[kept], after[kept]
-
-    def _spend(self, nodes: NDArray[np.int64], after: NDArray[np.int64]) -> None:
+        nodes, states = nodes[kept], after[kept]
         # Counted so that it is the same whatever the machine knows already.
-        fresh = set(np.unique(after).tolist()) - self._met
+        present = {one for one, _ in firsts(states)}
+        self._ended = self._ended or any(map(self._machine.complete, present))
+        fresh = present - self._met
         self._met |= fresh
-        self.spent += len(nodes) + _STATE * len(fresh)
+        self.spent += _LEVEL + len(after) + sum(_STATE + _STACK * self._machine.width(one) for one in fresh)
         if self.spent > self._fuel:
             raise HardError
+        return nodes, states
 
     def _way(self, start: int, state: int) -> list[int]:
         tokens: list[int] = []
@@ -144,30 +197,47 @@ class Search:
 
 
 class Shortest:
-    """The rules of one constraint and the tokens that may be used; made when first needed, shared by a request's texts."""
+    """What searches for one constraint need, made when first asked for and shared by all its texts, from any thread."""
 
     def __init__(self, guided: GuidedDecodingParams, backend: str, vocabulary: Vocabulary) -> None:
         self._guided, self._backend, self._vocabulary = guided, backend, vocabulary
-        self._machine: Machine | None = None
-        self._known, self._spellings = True, dict[frozenset[int], Spelling]()
+        self._ready: dict[frozenset[int], tuple[Machine, Spelling] | None] = {}
+        self.lock = RLock()
 
     @property
-    def machine(self) -> Machine:
-        """The machine of the constraint's outline; HardError when there is none."""
-        if self._machine is None and self._known:
-            self._known = False
-            outline = outline_of(self._guided, backend=self._backend)
-            self._machine = None if outline is None else Machine(outline.rules, outline.root)
-        if self._machine is None:
-            raise HardError
-        return self._machine
+    def worn(self) -> bool:
+        """Whether it holds so much that a new one should take over."""
+        return len(self._ready) > 4 or any(ready is not None and ready[0].worn for ready in self._ready.values())
 
-    def spelling(self, unusable: frozenset[int]) -> Spelling:
-        """The tokens without the unusable ones."""
-        if unusable not in self._spellings:
-            words = self._vocabulary
-            self._spellings[unusable] = Spelling.of(words.trie, words.tokens, unusable)
-        return self._spellings[unusable]
+    def ready(self, unusable: frozenset[int]) -> tuple[Machine, Spelling]:
+        """The machine of the constraint's outline, and the tokens without the unusable ones; HardError without one."""
+        if unusable not in self._ready:
+            self._ready[unusable] = None
+            self._ready[unusable] = self._prepared(unusable)
+        ready = self._ready[unusable]
+        if ready is None:
+            raise HardError
+        return ready
+
+    def _prepared(self, unusable: frozenset[int]) -> tuple[Machine, Spelling] | None:
+        outline = outline_of(self._guided, backend=self._backend)
+        if outline is None:
+            return None
+        spelling = Spelling.of(self._vocabulary.trie, self._vocabulary.tokens, unusable)
+        machine = Machine(outline.rules, outline.root)
+        teach(machine, spelling, in_order(outline.rules, outline.root)[:-1])
+        return machine, spelling
+
+
+def teach(machine: Machine, spelling: Spelling, rules: list[str]) -> None:
+    """Finds out how many tokens end inside the texts of each rule, those first that others refer to."""
+    left = LESSONS
+    for rule in rules:
+        if not left:
+            return
+        search = Search(machine, spelling, _FAR, min(left, LESSON))
+        machine.learn(rule, search.inside(machine.start_of(rule)))
+        left = max(0, left - search.spent)
 
 
 class Place:
@@ -178,30 +248,37 @@ class Place:
 
     def __init__(self, shortest: Shortest, unusable: frozenset[int]) -> None:
         self._shortest, self._unusable = shortest, unusable
-        self._state, self._ahead = 0, b""
+        self._state, self._ahead, self._begun = 0, b"", False
         self._tank = [TANK]
 
     def advance(self, spelled: bytes) -> None:
         """Moves past the bytes of a token; they are looked at when an answer is asked for."""
-        self._ahead += spelled
+        self._ahead, self._begun = self._ahead + spelled, True
 
     def fork(self) -> Place:
         """An independent one at the same place."""
         return copy(self)
 
     def fewest(self, most: int, shunned: frozenset[int] = frozenset()) -> list[int] | None:
-        """The fewest tokens that complete the text and begin with no shunned byte; None when that takes more than `most`.
+        """The fewest tokens that complete the text, from no shunned byte on; None when that takes more than `most`.
 
         HardError when no answer is found with the work allowed, and where the text has left the outline.
         """
-        machine = self._shortest.machine
+        with self._shortest.lock:
+            machine, spelling = self._shortest.ready(self._unusable)
+            self._catch_up(machine)
+            search = Search(machine, spelling, most, min(LATER, self._tank[0]) if self._begun else FUEL)
+            try:
+                return search.run(self._state, shunned)
+            finally:
+                self._tank[0] -= search.spent if self._begun else 0
+
+    def _catch_up(self, machine: Machine) -> None:
         for byte in self._ahead:
             self._state = DEAD if self._state == DEAD else machine.step(self._state, byte)
+            self._tank[0] -= _STACK // 10 * (1 if self._state == DEAD else machine.width(self._state))
+            if self._tank[0] < 0:
+                self._state = DEAD
         self._ahead = b""
-        if self._state == DEAD or not self._tank[0]:
+        if self._state == DEAD:
             raise HardError
-        search = Search(machine, self._shortest.spelling(self._unusable), most, min(FUEL, self._tank[0]))
-        try:
-            return search.run(self._state, shunned)
-        finally:
-            self._tank[0] = max(0, self._tank[0] - search.spent)

@@ -7,17 +7,19 @@ end where rules refer to themselves, of which only those that are met are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tirage.guided.charset import Ranges
 from tirage.guided.expression import Chars, Choice, Expression, Repeat, Rule, Sequence, Text
 
-STACKS, STATES, CLOSURE = 200_000, 20_000, 4_000
-"""Stacks and states that one machine may meet, and stacks that may be open at one place."""
+STATES, STACKS, OPEN = 20_000, 250_000, 5_000
+"""States and stacks that one machine may meet, and stacks that one may stand for."""
 DEAD, UNKNOWN = -1, -2
 _ENDLESS = 1 << 40
 Bytes = tuple[tuple[int, int], ...]
@@ -56,20 +58,43 @@ class Machine:
         self._states: list[tuple[tuple[int, ...], bool]] = []
         self._state_numbers: dict[tuple[tuple[int, ...], bool], int] = {}
         self._bounds: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._split: dict[int, list[tuple[int, int, list[int]]]] = {}
         self.table = np.full((64, 256), UNKNOWN, np.int32)
-        self._state_of([self._push(Item(self._nodes.rule(root)), 0)])
+        self.start_of(root)
 
     def step(self, state: int, byte: int) -> int:
         """The state after a byte, DEAD when it may not come."""
         following = int(self.table[state, byte])
         if following == UNKNOWN:
-            following = self._state_of(after for stack in self._states[state][0] for after in self._after(stack, byte))
-            self.table[state, byte] = following
+            low, high, stacks = next(one for one in self._spans(state) if one[0] <= byte <= one[1])
+            following = self._state_of(stacks) if stacks else DEAD
+            self.table[state, low : high + 1] = following
         return following
+
+    def _spans(self, state: int) -> list[tuple[int, int, list[int]]]:
+        """All bytes as spans after which the same stacks are left."""
+        if state not in self._split:
+            branches = [branch for stack in self._states[state][0] for branch in self._branches(stack)]
+            starts = sorted({0, *(low for low, _, _ in branches), *(high + 1 for _, high, _ in branches)} - {256})
+            self._split[state] = [
+                (start, end - 1, [after for low, high, after in branches if low <= start <= high])
+                for start, end in itertools.pairwise([*starts, 256])
+            ]
+        return self._split[state]
 
     def complete(self, state: int) -> bool:
         """Whether the text may end here."""
         return self._states[state][1]
+
+    @property
+    def worn(self) -> bool:
+        """Whether it has met so much that a new one should take over."""
+        return len(self._states) > STATES // 4 or len(self._stacks) > STACKS // 4
+
+    def width(self, state: int) -> int:
+        """The number of its stacks."""
+        return len(self._states[state][0])
 
     def least_bytes(self, state: int) -> int:
         """The number of bytes in the shortest completion."""
@@ -77,6 +102,37 @@ class Machine:
             least = min((self._least[stack] for stack in self._states[state][0]), default=_ENDLESS)
             self._bounds[state] = 0 if self.complete(state) else least
         return self._bounds[state]
+
+    def least_ends(self, state: int) -> int:
+        """At most the number of tokens that end inside every completion, before its last byte; see `learn`."""
+        if self.complete(state):
+            return 0
+        return min((self._ends_of(stack) for stack in self._states[state][0]), default=0)
+
+    def learn(self, rule: str, ends: int) -> None:
+        """Notes that inside every text of a rule, wherever tokens begin around it, so many of them end at least."""
+        self._nodes.learn(rule, ends)
+        self._ends.clear()
+
+    def start_of(self, rule: str) -> int:
+        """The state in which the text of one rule is still to come, and nothing after it."""
+        return self._state_of([self._push(Item(self._nodes.rule(rule)), 0)])
+
+    def loops(self, state: int) -> NDArray[np.uint64]:
+        """The bytes, as 256 bits, that change nothing here."""
+        for low, _, _ in self._spans(state):
+            self.step(state, low)
+        return np.packbits(self.table[state] == state, bitorder="little").view(np.uint64)
+
+    def _ends_of(self, stack: int) -> int:
+        chain: list[int] = []
+        while stack and stack not in self._ends:
+            chain.append(stack)
+            stack = self._stacks[stack][1]
+        for one in reversed(chain):
+            item, rest = self._stacks[one]
+            self._ends[one] = self._nodes.ends(item) + self._ends.get(rest, 0)
+        return self._ends[chain[0]] if chain else self._ends.get(stack, 0)
 
     def shape(self, state: int) -> tuple[tuple[tuple[int, ...], bool], tuple[float, ...]]:
         """The state without its counts, and the counts.
@@ -95,8 +151,6 @@ class Machine:
             opened, ends = self._open(stack)
             found |= opened
             complete = complete or ends
-        if len(found) > CLOSURE:
-            raise HardError
         key = tuple(sorted(stack for stack in found if self._least[stack] < _ENDLESS)), complete
         if not key[0] and not complete:
             return DEAD
@@ -147,14 +201,15 @@ class Machine:
                 following = [self._piled(items, rest) for items in self._nodes.expand(item)]
                 todo.extend(one for one in following if one not in seen)
                 seen.update(following)
-            if len(seen) > CLOSURE:
+            if len(seen) > OPEN:
                 raise HardError
         self._opened[stack] = frozenset(found), empty
         return self._opened[stack]
 
-    def _after(self, stack: int, byte: int) -> list[int]:
+    def _branches(self, stack: int) -> list[tuple[int, int, int]]:
+        """The bytes that may come, as spans, each with the stack that it leaves."""
         item, rest = self._stacks[stack]
-        return [self._piled(items, rest) for items in self._nodes.after(item, byte)]
+        return [(low, high, self._piled(items, rest)) for low, high, items in self._nodes.branches(item)]
 
     def _piled(self, items: tuple[Item, ...], rest: int) -> int:
         for item in reversed(items):
@@ -177,7 +232,11 @@ class Nodes:
         bodies = {name: self._node(body) for name, body in rules.items()}
         for name, body in bodies.items():
             self._parts[self._roots[name]] = (body,)
+        self._size_tails: dict[int, list[int]] = {}
+        self._end_tails: dict[int, list[int]] = {}
         self._sizes = self._all_sizes()
+        self._learned: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
 
     def rule(self, name: str) -> int:
         """The number of a rule."""
@@ -236,18 +295,14 @@ class Nodes:
             following.append((self._item(part), *(() if again.high == 0 else (again,))))
         return following
 
-    def after(self, item: Item, byte: int) -> list[tuple[Item, ...]]:
-        """What is left of an item after its first byte: each a row of items, no row when it may not come."""
+    def branches(self, item: Item) -> list[tuple[int, int, tuple[Item, ...]]]:
+        """The first bytes of an item, as spans, each with what is left of it."""
         kind = self.kinds[item.node]
         if isinstance(kind, bytes):
-            rest = () if item.at + 1 == len(kind) else (Item(item.node, item.at + 1),)
-            return [rest] if kind[item.at] == byte else []
+            byte = kind[item.at]
+            return [(byte, byte, () if item.at + 1 == len(kind) else (Item(item.node, item.at + 1),))]
         rows: tuple[Bytes, ...] = self._chars[item.node] if isinstance(kind, Chars) else (kind,)  # type: ignore[assignment]
-        return [
-            (Item(self._add(("bytes", row[1:]), row[1:], ())),) if len(row) > 1 else ()
-            for row in rows
-            if row[0][0] <= byte <= row[0][1]
-        ]
+        return [(*row[0], (Item(self._add(("bytes", row[1:]), row[1:], ())),) if len(row) > 1 else ()) for row in rows]
 
     def least(self, item: Item) -> int:
         """The fewest bytes that an item matches."""
@@ -259,15 +314,48 @@ class Nodes:
         if isinstance(kind, Repeat):
             return item.at * self._sizes[self._parts[item.node][0]]
         if isinstance(kind, Sequence):
-            return sum(self._sizes[part] for part in self._parts[item.node][item.at :])
+            return self._tail(item, self._size_tails, self._sizes.__getitem__)
         return self._sizes[item.node]
+
+    def learn(self, rule: str, ends: int) -> None:
+        """See Machine."""
+        self._learned[self._roots[rule]] = ends
+        self._ends.clear()
+        self._end_tails.clear()
+
+    def ends(self, item: Item) -> int:
+        """At most the number of tokens that end inside every text of an item."""
+        kind, parts = self.kinds[item.node], self._parts[item.node]
+        if isinstance(kind, Repeat):
+            return item.at * self._ends_of(parts[0])
+        if isinstance(kind, Sequence):
+            return self._tail(item, self._end_tails, self._ends_of)
+        return self._ends_of(item.node)
+
+    def _ends_of(self, node: int) -> int:
+        kind = self.kinds[node]
+        if isinstance(kind, Rule):
+            return self._learned.get(node, 0)
+        if node not in self._ends:
+            parts = self._parts[node]
+            alike = min((self._ends_of(part) for part in parts), default=0) if isinstance(kind, Choice) else 0
+            self._ends[node] = alike if isinstance(kind, Choice) else self.ends(self._item(node)) if parts else 0
+        return self._ends[node]
+
+    def _tail(self, item: Item, known: dict[int, list[int]], size: Callable[[int], int]) -> int:
+        """The sum of the parts of a sequence from a place in it on."""
+        if item.node not in known:
+            sizes = [size(part) for part in reversed(self._parts[item.node])]
+            known[item.node] = [*itertools.accumulate(sizes, initial=0)][::-1]
+        return known[item.node][item.at]
 
     def _all_sizes(self) -> list[int]:
         """The fewest bytes that each node matches, by making them smaller until nothing changes."""
         sizes, changed = [_ENDLESS] * len(self.kinds), True
+        order = range(len(self.kinds))
         while changed:
-            changed = False
-            for node in range(len(self.kinds)):
+            changed, order = False, order[::-1]
+            for node in order:
                 size = self._size(node, sizes)
                 if size < sizes[node]:
                     sizes[node], changed = size, True

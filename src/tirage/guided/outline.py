@@ -1,16 +1,17 @@
-"""What a constraint lets a text be, as rules over characters, exactly or as near as they get without leaving any out.
+"""What a constraint lets a text be, as rules over characters: exactly that, or more, but nothing left out.
 
-The compilers keep what they know to themselves; these rules can be searched (fewest.py). `exact` is False when rules let
-more through than the constraint, for example numbers whose bounds are fractions: what is found with them must be tried.
+The compilers keep what they know to themselves; these rules can be searched (fewest.py). Where they let more through
+than the constraint, for example numbers whose bounds are fractions, what is found with them must be tried.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from tirage.guided.charset import complement
+from tirage.guided.charset import Ranges, complement
 from tirage.guided.constraint import Constraint, read_constraint
 from tirage.guided.expression import DIGIT, EMPTY, Chars, Choice, Expression, Repeat, Rule, Sequence, Text
 from tirage.guided.gbnf import read_gbnf
@@ -20,14 +21,17 @@ from tirage.guided.reduction import productive, prune
 from tirage.guided.schema import pointer, target, walk
 from tirage.params import GuidedDecodingParams
 
-PARTS = 4000
+PARTS = 8000
 """Schemas, names and values that an outline may hold."""
+_DEEP = 60
 _NONE = Choice(())
-_PLAIN = complement(((0, 0x1F), (ord('"'),) * 2, (ord("\\"),) * 2, (0x7F, 0x7F)))
+_NEVER: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+"""Control characters, the quote and the backslash."""
+_PLAIN = complement((*_NEVER, (0x7F, 0x7F)))
 _ESCAPED = '"\\bfnrt'
 _CHAR = Choice((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted(_ESCAPED)))))))
 _LOOSE_CHAR = Choice((
-    Chars(complement(((0, 0x1F), (ord('"'),) * 2, (ord("\\"),) * 2))),
+    Chars(complement(_NEVER)),
     Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted('"/\\bfnrtu'))))),
 ))
 _LOOSE_SPACE = Repeat(Chars(((9, 10), (13, 13), (32, 32))), 0, 8)
@@ -61,7 +65,8 @@ def outline_of(guided: GuidedDecodingParams, *, backend: str = "llguidance") -> 
     constraint = read_constraint(guided)
     match constraint.kind:
         case "regex":
-            return Outline({"root": constraint.expression}, "root", exact=True)
+            expression = one_of(list(guided.choice)) if guided.choice else constraint.expression
+            return Outline({"root": expression}, "root", exact=True)
         case "gbnf":
             rules = read_gbnf(constraint.text)
             alive = productive(rules)
@@ -86,7 +91,9 @@ class SchemaOutline:
         self._exact = not loose
         self._places = dict(walk(self._schema, ()))
         self._anchors = {
-            inner["$anchor"]: path for path, inner in self._places.items() if isinstance(inner, dict) and "$anchor" in inner
+            inner["$anchor"]: path
+            for path, inner in self._places.items()
+            if isinstance(inner, dict) and "$anchor" in inner
         }
 
     def read(self) -> Outline | None:
@@ -131,11 +138,15 @@ class SchemaOutline:
         types = [types] if isinstance(types, str) else types
         if others - {"type"}:
             self._roughly()
-        return Choice(tuple(self._constant(value) for value in values if any(is_type(value, one) for one in types)))
+        parts = [self._constant(value) for value in values if any(is_type(value, one) for one in types)]
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        return Choice((one_of(texts), *(part for part in parts if not isinstance(part, Text))))
 
     def _constant(self, value: Any) -> Expression:
         if isinstance(value, dict):
-            pairs = [Sequence((self._name(key), self._constant(inner))) for key, inner in value.items()]
+            pairs: list[Expression] = [
+                Sequence((self._name(key), self._constant(inner))) for key, inner in value.items()
+            ]
             return self._between("{", pairs, "}")
         if isinstance(value, list):
             return self._between("[", [self._constant(inner) for inner in value], "]")
@@ -205,14 +216,14 @@ class SchemaOutline:
         if not fixed:
             least = max(0, low - 1)
             again = Repeat(Sequence((self._comma, Rule(rest))), least, None if high is None else max(0, high - 1))
-            return self._listed(f"{name}//", Sequence((Rule(rest), again)), low, high)
+            return self._listed(Sequence((Rule(rest), again)), low, high)
         for i in reversed(range(1, len(fixed))):
             self._rules[f"{name}//{i}"] = after
             one = Sequence((self._comma, Rule(fixed[i]), Rule(f"{name}//{i}")))
             after = one if i < low else Repeat(one, 0, 1)
-        return self._listed(f"{name}//", Sequence((Rule(fixed[0]), after)), low, high)
+        return self._listed(Sequence((Rule(fixed[0]), after)), low, high)
 
-    def _listed(self, name: str, inner: Expression, low: int, high: int | None) -> Expression:
+    def _listed(self, inner: Expression, low: int, high: int | None) -> Expression:
         """A list of some items, or of none where it may be empty."""
         ways = [] if low else [self._between("[", [], "]")]
         return Choice((*ways, *(() if high == 0 else (self._bracketed("[", inner, "]"),))))
@@ -240,7 +251,9 @@ class SchemaOutline:
     ) -> Expression:
         """An object: its named members in their order, then others; `rest` says which, at least and at most how many."""
         extra, low, high = rest
-        others: Expression = Repeat(Sequence((self._comma, extra)), max(0, low - 1), None if high is None else max(0, high - 1))
+        others: Expression = Repeat(
+            Sequence((self._comma, extra)), max(0, low - 1), None if high is None else max(0, high - 1)
+        )
         none = Sequence((self._space, Text("}")))
         first = Sequence((self._space, extra, others, self._space, Text("}")))
         head: Expression = Choice((*(() if low else (none,)), *(() if high == 0 else (first,))))
@@ -254,6 +267,23 @@ class SchemaOutline:
             more: Expression = Sequence((self._comma, member))
             tail = Sequence((more if needed else Repeat(more, 0, 1), after))
         return Sequence((Text("{"), head))
+
+
+def one_of(texts: list[str]) -> Expression:
+    """One of the texts, which share what they begin with as far as that is not too deep."""
+    return shared(sorted(set(texts)), 0) if texts else _NONE
+
+
+def shared(texts: list[str], depth: int) -> Expression:
+    """One of the sorted, distinct texts."""
+    first, last = texts[0], texts[-1]
+    start = first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
+    rests = [text[len(start) :] for text in texts]
+    if len(texts) == 1 or depth == _DEEP:
+        return Choice(tuple(Text(text) if text else EMPTY for text in texts))
+    groups = [shared(list(group), depth + 1) for char, group in groupby(rests, key=lambda rest: rest[:1]) if char]
+    ways = Choice((*groups, *(() if rests[0] else (EMPTY,))))
+    return Sequence((Text(start), ways)) if start else ways
 
 
 def is_type(value: Any, kind: str) -> bool:
