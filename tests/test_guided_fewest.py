@@ -165,7 +165,8 @@ def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     simple: list[dict[str, Any]] = [
         {"type": "integer"}, {"type": "integer", "minimum": 9, "maximum": 102}, {"type": "null"},
         {"enum": [1, "a", 11]}, {"type": "string", "maxLength": 2}, {"type": "string", "minLength": 1},
-        {"type": "boolean"}, {"type": "integer", "maximum": -1}, {"const": {"a": [1]}}, {"type": "integer", "minimum": 10},
+        {"type": "boolean"}, {"type": "integer", "maximum": -1}, {"const": {"a": [1]}},
+        {"type": "integer", "minimum": 10},
     ]  # fmt: skip
     form = rng.randrange(5) if depth else 4
     if form == 0:
@@ -259,6 +260,28 @@ def some_tasks(kind: str, seed: int, count: int) -> Iterator[int]:
     rng = random.Random(f"{kind} {seed}")
     for _ in range(count):
         yield from check(TASKS[kind](rng), rng.randrange(1000))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "tokens", "least"),
+    [
+        ("[ab]{4,6}x", "a aa x", 3),
+        ("[ab]{4,}x", "a aa x", 3),
+        ("[ab]{4,6}x", "b a bab x bx", 2),
+        ("([ab]{2}c){2,3}x", "a b c ab abc abcab cx x", 2),
+        ("[ab]{0,3}x", "abbx bx a", 1),
+        ("(a{1,3}b){2}", "a aaa aab b baaab", 2),
+        ("a{3,}b{2,}", "a aab b ab bb", 3),
+    ],
+)
+def test_repetitions_are_counted(pattern: str, tokens: str, least: int) -> None:
+    words = Vocabulary(tuple(one.encode() for one in tokens.split()))
+    place = Place(Shortest(GuidedDecodingParams(regex=pattern), "llguidance", words), frozenset())
+    assert place.fewest(least - 1) is None
+    way = place.fewest(least + 2)
+    assert way is not None
+    assert len(way) == least
+    assert re.fullmatch(pattern, b"".join(words.tokens[i] for i in way).decode())
 
 
 # --- what the search rests on ------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ class SchemaOutline:
     def _members(
         self, name: str, named: dict[str, str], required: set[str], rest: tuple[Expression, int, int | None]
     ) -> Expression:
-        """An object: its named members in their order, then others; `rest` says which, at least and at most how many."""
+        """An object: its named members in order, then others; `rest` is which, at least and at most how many."""
         extra, low, high = rest
         others: Expression = Repeat(
             Sequence((self._comma, extra)), max(0, low - 1), None if high is None else max(0, high - 1)
