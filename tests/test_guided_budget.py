@@ -67,7 +67,8 @@ def ascii_task(kind: str, rng: random.Random) -> tuple[Task, int]:
 def open_llm(task: Task, library: str) -> LLM:
     width = len(task.tokens) + 1
     end = {"eos_token_id": width - 1}
-    return LLM(Noise(width, library), tokenizer=Cut(task.tokens), generation_config=end)
+    model: Any = Noise(width, library)
+    return LLM(model, tokenizer=Cut(task.tokens), generation_config=end)
 
 
 def asked(task: Task, limit: int, seed: int, **params: Any) -> SamplingParams:

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from operator import ge
 from threading import RLock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,13 @@ from tirage.guided.trie import Trie
 from tirage.guided.vocabulary import Vocabulary
 from tirage.params import GuidedDecodingParams
 
-FUEL, LATER, TANK = 3_000_000, 300_000, 1_000_000
+FUEL, LATER, TANK = 2_000_000, 300_000, 1_000_000
 """Work of a search before a text begins, of one inside it, and of all inside it: nodes of the tree looked at,
 `_LEVEL` for each step from nodes to those below, `_STATE` and `_STACK` for each state met and each of its stacks. A
-million take about a quarter second. What is known already counts too: no answer depends on earlier texts."""
+million take about a quarter second. What is known already counts too: other texts change no answer."""
 LESSON, LESSONS = 100_000, 600_000
 """Work for what is learned of one rule, and of all."""
-_STATE, _STACK, _LEVEL, _FAR = 300, 100, 300, 1 << 30
+_STATE, _STACK, _LEVEL, _BYTE, _FAR = 300, 100, 300, 4, 1 << 30
 # So many nodes are worth a look at which of them lead anywhere.
 _MANY = 500
 Frontier = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -248,12 +249,14 @@ class Place:
 
     def __init__(self, shortest: Shortest, unusable: frozenset[int]) -> None:
         self._shortest, self._unusable = shortest, unusable
-        self._state, self._ahead, self._begun = 0, b"", False
+        self._state, self._begun = 0, False
+        # The tokens not yet looked at, the last one first: the ones before it, and it.
+        self._ahead: tuple[Any, bytes] | None = None
         self._tank = [TANK]
 
     def advance(self, spelled: bytes) -> None:
         """Moves past the bytes of a token; they are looked at when an answer is asked for."""
-        self._ahead, self._begun = self._ahead + spelled, True
+        self._ahead, self._begun = (self._ahead, spelled), True
 
     def fork(self) -> Place:
         """An independent one at the same place."""
@@ -274,11 +277,14 @@ class Place:
                 self._tank[0] -= search.spent if self._begun else 0
 
     def _catch_up(self, machine: Machine) -> None:
-        for byte in self._ahead:
+        tokens: list[bytes] = []
+        while self._ahead is not None:
+            self._ahead, spelled = self._ahead
+            tokens.append(spelled)
+        for byte in b"".join(reversed(tokens)):
             self._state = DEAD if self._state == DEAD else machine.step(self._state, byte)
-            self._tank[0] -= _STACK // 10 * (1 if self._state == DEAD else machine.width(self._state))
+            self._tank[0] -= _BYTE * (1 if self._state == DEAD else machine.width(self._state))
             if self._tank[0] < 0:
                 self._state = DEAD
-        self._ahead = b""
         if self._state == DEAD:
             raise HardError

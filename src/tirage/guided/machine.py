@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from tirage.guided.charset import Ranges
 from tirage.guided.expression import Chars, Choice, Expression, Repeat, Rule, Sequence, Text
 
-STATES, STACKS, OPEN = 20_000, 250_000, 5_000
-"""States and stacks that one machine may meet, and stacks that one may stand for."""
+STATES, STACKS, OPENED, DEPTH = 20_000, 250_000, 40_000, 1_000
+"""States and stacks that one machine may meet, stacks that it may expand to find those that begin with a byte, and
+items of one stack, at which a rule that begins with itself fails."""
 DEAD, UNKNOWN = -1, -2
 _ENDLESS = 1 << 40
 Bytes = tuple[tuple[int, int], ...]
@@ -45,11 +46,12 @@ class Machine:
     """
 
     def __init__(self, rules: Mapping[str, Expression], root: str) -> None:
-        self._nodes = Nodes(rules)
+        self._nodes, self._expanded = Nodes(rules), 0
         # A stack is its first item and the number of the stack behind it; stack 0 is empty.
         self._stacks: list[tuple[Item, int]] = [(Item(-1), 0)]
         self._numbers: dict[tuple[Item, int], int] = {}
         self._least: list[int] = [0]
+        self._depths: list[int] = [0]
         # A stack without its counts, and those counts: with more room in them, more may follow.
         self._shapes: list[int] = [0]
         self._shape_numbers: dict[tuple[int, int, int], int] = {}
@@ -90,7 +92,8 @@ class Machine:
     @property
     def worn(self) -> bool:
         """Whether it has met so much that a new one should take over."""
-        return len(self._states) > STATES // 4 or len(self._stacks) > STACKS // 4
+        met = len(self._states) / STATES, len(self._stacks) / STACKS, self._expanded / OPENED
+        return max(met) > 0.5
 
     def width(self, state: int) -> int:
         """The number of its stacks."""
@@ -170,10 +173,11 @@ class Machine:
         number = self._numbers.get((item, rest))
         if number is not None:
             return number
-        if len(self._stacks) == STACKS:
+        if len(self._stacks) == STACKS or self._depths[rest] == DEPTH:
             raise HardError
         number = self._numbers[item, rest] = len(self._stacks)
         self._stacks.append((item, rest))
+        self._depths.append(self._depths[rest] + 1)
         self._least.append(self._nodes.least(item) + self._least[rest])
         self._shape(item, rest)
         return number
@@ -191,6 +195,9 @@ class Machine:
             return self._opened[stack]
         seen, todo, found, empty = {stack}, [stack], set[int](), False
         while todo:
+            self._expanded += 1
+            if self._expanded > OPENED:
+                raise HardError
             top = todo.pop()
             item, rest = self._stacks[top]
             if not top:
@@ -201,8 +208,6 @@ class Machine:
                 following = [self._piled(items, rest) for items in self._nodes.expand(item)]
                 todo.extend(one for one in following if one not in seen)
                 seen.update(following)
-            if len(seen) > OPEN:
-                raise HardError
         self._opened[stack] = frozenset(found), empty
         return self._opened[stack]
 
