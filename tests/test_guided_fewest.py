@@ -304,7 +304,7 @@ OUTLINED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("backend", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", OUTLINED, ids=lambda mode: str(mode)[:60])
 def test_an_outline_leaves_nothing_out_and_an_exact_one_is_the_constraint(mode: dict[str, Any], backend: str) -> None:
     guided = GuidedDecodingParams(**mode, backend=backend)
