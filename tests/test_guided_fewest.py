@@ -248,7 +248,7 @@ TASKS = {"patterns": pattern_task, "choices": choice_task, "schemas": schema_tas
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_completion_is_found_exactly_when_the_budget_allows_one(kind: str, seed: int) -> None:
-    assert sum(1 for _ in some_tasks(kind, seed, 10)) > 20
+    assert sum(1 for _ in some_tasks(kind, seed, 10)) > 5
 
 
 @pytest.mark.parametrize("kind", TASKS)
