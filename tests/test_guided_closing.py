@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from small_tokenizers import byte_level_tokenizer
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.guided import BYTES, Closing, Compiler, Matcher, Vocabulary
+from tirage.guided import BYTES, Closing, Compiler, Matcher, Shortest, Vocabulary
 from tirage.text import Stop
 
 EOS = 260
@@ -89,7 +89,7 @@ def test_a_way_is_found_where_there_is_one_and_it_is_valid_and_short(
             token = int(rng.choice(allowed))
             assert matcher.accept(token)
             closing.advance(token)
-    # SPEC.md S-G6: a way, not always the shortest one. So much longer it is at most here, where tokens are many.
+    # A quick way, not always the one of the fewest tokens (test_guided_fewest.py): so much longer it is at most here.
     assert all(0 <= extra <= 2 for extra in over)
     assert over.count(0) >= len(over) // 3
 
@@ -99,10 +99,14 @@ def leads_to_an_end(place: Matcher, tokens: Sequence[int]) -> bool:
 
 
 def test_a_way_can_be_longer_than_the_shortest_in_tokens() -> None:
-    # Few bytes are not always few tokens; SPEC.md S-G6 promises no more than that the way is one.
+    # Few bytes are not always few tokens: the quick way is taken while it fits, then the one of the fewest tokens.
     asked = GuidedDecodingParams(regex="b1|bcxy(a|b)")
-    closing = Closing(BY_BYTE.compile(asked).matcher(), Vocabulary((b"a", b"b", b"1", b"bcxya")))
+    words = Vocabulary((b"a", b"b", b"1", b"bcxya"))
+    closing = Closing(BY_BYTE.compile(asked).matcher(), words, shortest=Shortest(asked, "llguidance", words))
+    assert closing.fits(2)
     assert closing.tokens == [1, 2]
+    assert closing.fits(1)
+    assert closing.tokens == [3]
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import le
 from typing import Any
 
 import guided_cases
 import numpy as np
 import pytest
 import test_guided
+import test_guided_budget
 import test_guided_closing
+import test_guided_fewest
 import test_guided_grammar
 import test_guided_schema
 from guided_cases import GRAMMARS, VOCABULARY, compiled, texts
 from test_guided_grammar import CHECKS
 
 from tirage.engine.guide import Guide
-from tirage.guided import BYTES, Compiler, Matcher
+from tirage.guided import BYTES, Closing, Compiler, Matcher
+from tirage.guided.fewest import Search, Spelling
 from tirage.guided.llg import LlguidanceCursor
+from tirage.guided.machine import Machine
 from tirage.guided.vocabulary import Vocabulary
 
 Patch = pytest.MonkeyPatch
@@ -53,6 +58,20 @@ def closes_in_time() -> None:
 def takes_another_way() -> None:
     for block in test_guided_closing.BLOCKS:
         test_guided_closing.test_another_way_is_taken_where_something_else_forbids_the_first(block, 0)
+
+
+def finds_what_fits() -> None:
+    for kind in test_guided_fewest.TASKS:
+        for _ in test_guided_fewest.some_tasks(kind, 99, 4):
+            pass
+
+
+def counts_repetitions() -> None:
+    test_guided_fewest.test_repetitions_are_counted("[ab]{4,}x", "a aa x", 3)
+
+
+def closes_when_it_can() -> None:
+    test_guided_budget.test_the_completion_of_fewest_tokens_is_taken_where_fewer_bytes_take_more()
 
 
 def mask_is_one_token_off(patch: Patch) -> None:
@@ -127,6 +146,35 @@ def every_token_is_said_to_leave_room(patch: Patch) -> None:
     patch.setattr(Guide, "keeps", lambda self, token_id: True)
 
 
+def only_few_bytes_are_looked_for(patch: Patch) -> None:
+    patch.setattr(Closing, "_fewest", lambda self, most: None)
+
+
+def bounds_are_one_too_high(patch: Patch) -> None:
+    needs = Search._needs
+    patch.setattr(Search, "_needs", lambda self, state: needs(self, state) + (not self._machine.complete(state)))
+
+
+def counts_do_not_matter(patch: Patch) -> None:
+    shape = Machine.shape
+    patch.setattr(Machine, "shape", lambda self, state: (shape(self, state)[0], ()))
+
+
+def more_room_is_worse(patch: Patch) -> None:
+    patch.setattr("tirage.guided.fewest.ge", le)
+
+
+def tokens_may_not_cross_parts(patch: Patch) -> None:
+    longest = Spelling.of
+    patch.setattr(
+        Spelling, "of", classmethod(lambda cls, trie, tokens, unusable: longest(trie, tokens, unusable | long(tokens)))
+    )
+
+
+def long(tokens: Sequence[bytes]) -> frozenset[int]:
+    return frozenset(i for i, token in enumerate(tokens) if len(token) > 1)
+
+
 def no_other_way_is_looked_for(patch: Patch) -> None:
     patch.setattr("tirage.engine.turns.DETOURS", 0)
 
@@ -144,6 +192,12 @@ CAUGHT: list[tuple[Callable[[Patch], None], Callable[[], object]]] = [
     (lexemes_are_never_cut, grammars_mean_what_they_derive),
     (every_token_is_said_to_leave_room, closes_in_time),
     (no_other_way_is_looked_for, takes_another_way),
+    (only_few_bytes_are_looked_for, closes_when_it_can),
+    (only_few_bytes_are_looked_for, finds_what_fits),
+    (bounds_are_one_too_high, finds_what_fits),
+    (counts_do_not_matter, counts_repetitions),
+    (more_room_is_worse, counts_repetitions),
+    (tokens_may_not_cross_parts, finds_what_fits),
 ]  # fmt: skip
 
 

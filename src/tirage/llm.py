@@ -31,7 +31,7 @@ from tirage.engine import (
     stream,
 )
 from tirage.errors import ModelError, ParamsError
-from tirage.guided import BYTES, Compiler, Vocabulary
+from tirage.guided import BYTES, Compiler, Shortest, Vocabulary
 from tirage.models import (
     Inputs,
     Model,
@@ -41,7 +41,7 @@ from tirage.models import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.params import BeamSearchParams, SamplingParams
+from tirage.params import BeamSearchParams, GuidedDecodingParams, SamplingParams
 from tirage.text import ChatTemplate, Tokenizer, load_tokenizer, wrap_tokenizer
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "Completion", "Delta", "Prompt"]
 
+CLOSED = 8
+"""Constraints whose searches for short ways are kept."""
 _log = logging.getLogger("tirage")
 
 
@@ -97,6 +99,7 @@ class LLM:
         self.cache_length = cache_length
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
+        self._closed: dict[GuidedDecodingParams, Shortest] = {}
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
         options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
@@ -360,7 +363,19 @@ class LLM:
         if guided is None:
             return None
         grammar = self._compiler("tokens").compile(guided)
-        return Constrained(grammar, self._compiler("bytes").compile(guided) if params.close_grammar else None)
+        if not params.close_grammar:
+            return Constrained(grammar)
+        by_byte = self._compiler("bytes").compile(guided)
+        return Constrained(grammar, by_byte, self._shortest(guided, by_byte.backend))
+
+    def _shortest(self, guided: GuidedDecodingParams, backend: str) -> Shortest:
+        """The search for short ways of a constraint, kept for the constraints closed most recently."""
+        known = self._closed.pop(guided, None)
+        found = Shortest(guided, backend, self._compiler("tokens").vocabulary) if known is None or known.worn else known
+        self._closed[guided] = found
+        while len(self._closed) > CLOSED:
+            self._closed.pop(next(iter(self._closed)), None)
+        return found
 
     def _compiler(self, kind: str) -> Compiler:
         """The compiler of constraints for this model's tokens, or for bytes; made when first needed."""

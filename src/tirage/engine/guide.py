@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.guided import Closing, Grammar
+from tirage.guided import Closing, Grammar, Shortest
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
 from tirage.text import Stop
@@ -17,10 +17,12 @@ from tirage.text import Stop
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """A compiled constraint, shared by the samples of a request; `closing` is the same over bytes, to close it."""
+    """A compiled constraint, shared by the samples of a request; `closing` is the same over bytes, to close it, and
+    `shortest` finds the ways of the fewest tokens."""
 
     grammar: Grammar
     closing: Grammar | None = None
+    shortest: Shortest | None = None
 
 
 class Guide:
@@ -34,13 +36,11 @@ class Guide:
     def __init__(
         self, constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool = False
     ) -> None:
-        grammar, closing = constrained.grammar, constrained.closing
+        grammar = constrained.grammar
         self._eos_ids = () if params.ignore_eos else params.eos_token_ids
         self._matcher = grammar.matcher(self._eos_ids)
         self._vocabulary = grammar.vocabulary
-        self._closing: Closing | None = None
-        if closing is not None:
-            self._closing = Closing(closing.matcher(), grammar.vocabulary, unusable(params, grammar.vocabulary.width))
+        self._closing = open_closing(constrained, params, limit=limit, drops_space=drops_space)
         self._spaces = grammar.vocabulary.with_space if drops_space else None
         self._left, self._least, self._taken = limit, params.min_tokens, 0
         self.forcing = self.forced = False
@@ -76,13 +76,14 @@ class Guide:
 
     def _must_close(self) -> bool:
         """Whether the way to the end takes all tokens that are left; a way that takes more is given up."""
-        if self._closing is None or len(self._closing.tokens or ()) < self._left:
+        closing = self._closing
+        if closing is None or len(closing.tokens or ()) < self._left or closing.fits(self._left - 1):
             return False
-        self._closing.renew()
-        need = len(self._closing.tokens or ())
-        if need > self._left:
+        if closing.least < self._left:
+            closing.renew()
+        if not closing.fits(self._left):
             self._closing = None
-        return need == self._left
+        return self._closing is not None and len(closing.tokens or ()) == self._left
 
     def keeps(self, token_id: int) -> bool:
         """Whether the text can still be closed in time after this token, if it can be now."""
@@ -92,8 +93,7 @@ class Guide:
         if not self._vocabulary.tokens[token_id] or not (way or self._eos_ids):
             return True
         self._ahead = token_id, self._closing.after(token_id)
-        after = self._ahead[1].tokens
-        return after is not None and len(after) <= self._left - 1
+        return self._ahead[1].fits(self._left - 1)
 
     def force(self, mask: NDArray[np.int32]) -> None:
         """Allows nothing but the next token of the way to the end, or an end where there is no way to go."""
@@ -116,7 +116,7 @@ class Guide:
         if self._closing is None:
             return
         self._closing.turn()
-        if give_up or not self._closing.tokens or len(self._closing.tokens) > self._left:
+        if give_up or not self._closing.fits(self._left) or not self._closing.tokens:
             self._closing = None
 
     def accept(self, token_id: int) -> None:
@@ -149,6 +149,17 @@ class Guide:
         if (self._matcher.done or closed) and self._taken >= self._least:
             return Stop(kind="grammar", matched="close_grammar" if self.forced else None)
         return None
+
+
+def open_closing(constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool) -> Closing | None:
+    """What looks after a way to the end; None without being asked to, and when every way takes more than `limit`."""
+    if constrained.closing is None:
+        return None
+    words = constrained.grammar.vocabulary
+    banned = unusable(params, words.width)
+    shunned = frozenset(b" " if drops_space else b"")
+    closing = Closing(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
+    return closing if closing.fits(limit) or closing.least <= limit else None
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:

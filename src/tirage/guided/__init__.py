@@ -6,9 +6,10 @@ follows it with a `Matcher` of its own.
 
 from tirage.guided.closing import BYTES, Closing
 from tirage.guided.compiler import Compiler, Grammar
+from tirage.guided.fewest import Shortest
 from tirage.guided.matcher import Matcher
 from tirage.guided.probe import LimitError
 from tirage.guided.supported import supported
 from tirage.guided.vocabulary import Vocabulary
 
-__all__ = ["BYTES", "Closing", "Compiler", "Grammar", "LimitError", "Matcher", "Vocabulary", "supported"]
+__all__ = ["BYTES", "Closing", "Compiler", "Grammar", "LimitError", "Matcher", "Shortest", "Vocabulary", "supported"]

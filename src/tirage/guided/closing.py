@@ -11,6 +11,7 @@ from copy import copy
 
 import numpy as np
 
+from tirage.guided.fewest import HardError, Place, Shortest
 from tirage.guided.matcher import Matcher, only_bit, set_bit
 from tirage.guided.vocabulary import Vocabulary
 
@@ -21,6 +22,8 @@ LONGEST = 2048
 SECONDS = 0.5
 """Processor time of one search; beyond it the text is no longer closed. Most searches take a thousandth of that."""
 _LONGEST_WAIT = 64
+# Bytes that are tried before all tokens are, and more tokens than any way has.
+_NEAR, _FAR = 600, 1 << 20
 # Texts of one length after which the same bytes may follow: so many are followed.
 _ALIKE = 3
 # Where more bytes than this may follow, the place is inside a string.
@@ -54,20 +57,33 @@ class Closing:
 
     `matcher` is a matcher of the text's grammar over BYTES; the way is counted in tokens of `vocabulary`, without those
     that are `unusable`. `tokens` are the way: empty when the text is complete, None when no way is known. They are the
-    fewest that spell it, but another text could need fewer still (SPEC.md S-G6). Where no way was found the next search
-    waits, longer each time; after one that takes too long there is none.
+    fewest that spell it, but another text could need fewer still; `fits` looks for the fewest of all, if there is a
+    `shortest` to ask (SPEC.md S-G6). `least` tokens at least are needed. No way begins with a byte that is `shunned`.
+    Where no way was found the next search waits, longer each time; after one that takes too long there is none.
     """
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, unusable: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        matcher: Matcher,
+        vocabulary: Vocabulary,
+        unusable: frozenset[int] = frozenset(),
+        *,
+        shortest: Shortest | None = None,
+        shunned: frozenset[int] = frozenset(),
+    ) -> None:
         self._matcher, self._vocabulary, self._unusable = matcher, vocabulary, unusable
-        self._shunned: frozenset[int] = frozenset()
+        self._place = None if shortest is None else Place(shortest, unusable)
+        self.least = 0
+        self._shunned = shunned
         self._slow, self._failures, self._wait = False, 0, 0
         self._find()
 
     def advance(self, token_id: int) -> None:
         """Moves past a token that the grammar allows."""
         spelled = self._vocabulary.tokens[token_id]
-        self._shunned = frozenset()
+        self._shunned, self.least = frozenset(), max(0, self.least - 1)
+        if self._place is not None:
+            self._place.advance(spelled)
         for byte in spelled:
             self._matcher.accept(byte)
         if self._way is not None and self._way.startswith(spelled):
@@ -85,7 +101,31 @@ class Closing:
         """An independent one at the same place."""
         other = copy(self)
         other._matcher = self._matcher.fork()
+        other._place = None if self._place is None else self._place.fork()
         return other
+
+    def fits(self, most: int) -> bool:
+        """Whether a way of at most `most` tokens is known, after a search for the fewest if none is at hand."""
+        if self.tokens is not None and len(self.tokens) <= most:
+            return True
+        way = self._fewest(most)
+        if way is not None:
+            self._set(way)
+        return way is not None
+
+    def _fewest(self, most: int) -> bytes | None:
+        """The way of the fewest tokens; None where it takes more than `most`, and where none is found."""
+        if self._place is None or most < self.least:
+            return None
+        try:
+            found = self._place.fewest(most, self._shunned)
+        except HardError:
+            return None
+        if not self._shunned:
+            self.least = most + 1 if found is None else len(found)
+        way = b"".join(self._vocabulary.tokens[token] for token in found or ())
+        # Rules that let too much through can lead to no end.
+        return None if found is None or not completes(self._matcher, way) else way
 
     def renew(self) -> None:
         """Looks for a way of fewer tokens than the one known."""
@@ -104,12 +144,16 @@ class Closing:
             self._wait -= 1
             self._set(None)
             return
-        self._set(self._within(lambda budget: straight(self._matcher, budget)))
-        if self.tokens is None:
-            self._set(self._shortest())
-        if self.tokens is None:
-            self._failures += 1
-            self._wait = min(2**self._failures, _LONGEST_WAIT)
+        searches = [lambda: self._straight(_NEAR), lambda: self._fewest(_FAR), lambda: self._straight(LONGEST)]
+        for search in [*(searches[1:2] if self._shunned else searches), self._shortest]:
+            self._set(search())
+            if self.tokens is not None or self.least > _FAR:
+                return
+        self._failures += 1
+        self._wait = min(2**self._failures, _LONGEST_WAIT)
+
+    def _straight(self, longest: int) -> bytes | None:
+        return self._within(lambda budget: straight(self._matcher, budget, longest))
 
     def _shortest(self) -> bytes | None:
         def spells(text: bytes) -> bool:
@@ -140,14 +184,14 @@ def completes(matcher: Matcher, way: bytes) -> bool:
     return complete
 
 
-def straight(matcher: Matcher, budget: Budget) -> bytes | None:
+def straight(matcher: Matcher, budget: Budget, longest: int = LONGEST) -> bytes | None:
     """A text that completes the matcher's, found by taking at each place the byte that best leads to an end.
 
-    None where this does not come to an end.
+    None where this does not come to an end within that many bytes.
     """
     place, text = matcher.fork(), b""
     chosen: dict[bytes, int | None] = {}
-    while not place.complete and len(text) < LONGEST:
+    while not place.complete and len(text) < longest:
         budget.check()
         mask = mask_of(place)
         sign = mask.tobytes()

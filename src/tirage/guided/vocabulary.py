@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import GrammarError
+from tirage.guided.trie import Trie
 
 
 class Speller(Protocol):
@@ -86,6 +87,11 @@ class Vocabulary:
             ids.setdefault(token, i)
         ids.pop(b"", None)
         return ids
+
+    @cached_property
+    def trie(self) -> Trie:
+        """The tokens as a tree."""
+        return Trie.of(self.tokens)
 
     @cached_property
     def has_bytes(self) -> bool:

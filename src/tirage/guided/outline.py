@@ -1,0 +1,325 @@
+"""What a constraint lets a text be, as rules over characters: exactly that, or more, but nothing left out.
+
+The compilers keep what they know to themselves; these rules can be searched (fewest.py). Where they let more through
+than the constraint, for example numbers whose bounds are fractions, what is found with them must be tried.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from tirage.guided.charset import Ranges, complement
+from tirage.guided.constraint import Constraint, read_constraint
+from tirage.guided.expression import DIGIT, EMPTY, Chars, Choice, Expression, Repeat, Rule, Sequence, Text
+from tirage.guided.gbnf import read_gbnf
+from tirage.guided.integers import integers
+from tirage.guided.pattern import read_pattern
+from tirage.guided.reduction import productive, prune
+from tirage.guided.schema import pointer, target, walk
+from tirage.params import GuidedDecodingParams
+
+PARTS = 8000
+"""Schemas, names and values that an outline may hold."""
+_DEEP = 60
+_NONE = Choice(())
+_NEVER: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+"""Control characters, the quote and the backslash."""
+_PLAIN = complement((*_NEVER, (0x7F, 0x7F)))
+_ESCAPED = '"\\bfnrt'
+_CHAR = Choice((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted(_ESCAPED)))))))
+_LOOSE_CHAR = Choice((
+    Chars(complement(_NEVER)),
+    Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted('"/\\bfnrtu'))))),
+))
+_LOOSE_SPACE = Repeat(Chars(((9, 10), (13, 13), (32, 32))), 0, 8)
+_DIGITS = Repeat(Chars(DIGIT), 1, None)
+_MINUS = Repeat(Text("-"), 0, 1)
+_WHOLE = Choice((Text("0"), Sequence((Chars(((49, 57),)), Repeat(Chars(DIGIT), 0, None)))))
+_FRACTION = Repeat(Sequence((Text("."), _DIGITS)), 0, 1)
+_POWER = Repeat(Sequence((Chars(((69, 69), (101, 101))), Repeat(Chars(((43, 43), (45, 45))), 0, 1), _DIGITS)), 0, 1)
+_NUMBER = Sequence((_MINUS, _WHOLE, _FRACTION, _POWER))
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list,
+    "object": dict,
+}  # fmt: skip
+_WRITTEN = {"type", "$defs", "definitions", "$anchor", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "minLength",
+            "maxLength", "minimum", "maximum", "items", "prefixItems", "minItems", "maxItems", "properties", "required",
+            "additionalProperties", "minProperties", "maxProperties"}  # fmt: skip
+_ALONE = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Rules of which `root` is the first; every text of the constraint follows them, with `exact` no other does."""
+
+    rules: dict[str, Expression]
+    root: str
+    exact: bool
+
+
+def outline_of(guided: GuidedDecodingParams, *, backend: str = "llguidance") -> Outline | None:
+    """The outline of a constraint that this backend compiles; None for Lark, tags, and a schema too large."""
+    constraint = read_constraint(guided)
+    match constraint.kind:
+        case "regex":
+            expression = one_of(list(guided.choice)) if guided.choice else constraint.expression
+            return Outline({"root": expression}, "root", exact=True)
+        case "gbnf":
+            rules = read_gbnf(constraint.text)
+            alive = productive(rules)
+            return Outline({name: prune(rules[name], alive) for name in rules if name in alive}, "root", exact=True)
+        case "json":
+            return SchemaOutline(constraint, loose=backend == "xgrammar").read()
+    return None
+
+
+class SchemaOutline:
+    """Reads a schema in the form of `read_schema` into rules.
+
+    `loose`: strings are escaped and spaces stand as xgrammar lets them, which is more than its options say.
+    """
+
+    def __init__(self, constraint: Constraint, *, loose: bool) -> None:
+        self._schema = json.loads(constraint.text)
+        spaces, self._loose = constraint.whitespace, loose
+        self._space: Expression = _LOOSE_SPACE if loose else read_pattern(spaces) if spaces else EMPTY
+        self._char = _LOOSE_CHAR if loose else _CHAR
+        self._rules: dict[str, Expression] = {}
+        self._exact = not loose
+        self._places = dict(walk(self._schema, ()))
+        self._anchors = {
+            inner["$anchor"]: path
+            for path, inner in self._places.items()
+            if isinstance(inner, dict) and "$anchor" in inner
+        }
+
+    def read(self) -> Outline | None:
+        """The outline; None when it would be too large."""
+        if sum(size_of(schema) for schema in self._places.values()) > PARTS:
+            return None
+        self._rules["any"] = self._any_of_types({}, "any")
+        for path, schema in self._places.items():
+            name = pointer(path)
+            self._rules[name] = self._value(schema, name) if isinstance(schema, dict) else self._bare(schema)
+        return Outline(self._rules, "#", self._exact)
+
+    def _bare(self, schema: bool) -> Expression:
+        return Rule("any") if schema else _NONE
+
+    def _roughly(self) -> None:
+        """Notes that what is written now lets more through than the schema."""
+        self._exact = False
+
+    def _value(self, schema: dict[str, Any], name: str) -> Expression:
+        if not set(schema) <= _WRITTEN:
+            self._roughly()
+        keys = [key for key in _ALONE if key in schema]
+        others = set(schema) - {"$defs", "definitions", "$anchor", *keys[:1]}
+        if not keys:
+            return self._any_of_types(schema, name)
+        values = schema.get("enum", [schema.get("const")])
+        if keys[0] in {"enum", "const"}:
+            return self._constants(values, schema, others)
+        if others:
+            self._roughly()
+        if keys[0] == "$ref":
+            return Rule(pointer(target(schema["$ref"], self._anchors, self._places, ())))
+        if keys[0] == "allOf":
+            if len(schema["allOf"]) > 1:
+                self._roughly()
+            return Rule(f"{name}/allOf/0")
+        return Choice(tuple(Rule(f"{name}/{keys[0]}/{i}") for i in range(len(schema[keys[0]]))))
+
+    def _constants(self, values: list[Any], schema: dict[str, Any], others: set[str]) -> Expression:
+        types = schema.get("type", list(_TYPES))
+        types = [types] if isinstance(types, str) else types
+        if others - {"type"}:
+            self._roughly()
+        parts = [self._constant(value) for value in values if any(is_type(value, one) for one in types)]
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        return Choice((one_of(texts), *(part for part in parts if not isinstance(part, Text))))
+
+    def _constant(self, value: Any) -> Expression:
+        if isinstance(value, dict):
+            pairs: list[Expression] = [
+                Sequence((self._name(key), self._constant(inner))) for key, inner in value.items()
+            ]
+            return self._between("{", pairs, "}")
+        if isinstance(value, list):
+            return self._between("[", [self._constant(inner) for inner in value], "]")
+        if isinstance(value, float):
+            self._roughly()
+            return _NUMBER
+        return Text(json.dumps(value, ensure_ascii=False))
+
+    def _name(self, name: str) -> Expression:
+        return Sequence((Text(json.dumps(name, ensure_ascii=False)), self._space, Text(":"), self._space))
+
+    @property
+    def _comma(self) -> Expression:
+        return Sequence((self._space, Text(","), self._space))
+
+    def _between(self, opening: str, parts: list[Expression], closing: str) -> Expression:
+        """The parts in brackets, with commas."""
+        if not parts:
+            return Sequence((Text(opening), self._space, Text(closing)))
+        inner = [one for part in parts for one in (self._comma, part)][1:]
+        return self._bracketed(opening, Sequence(tuple(inner)), closing)
+
+    def _bracketed(self, opening: str, inner: Expression, closing: str) -> Expression:
+        return Sequence((Text(opening), self._space, inner, self._space, Text(closing)))
+
+    # --- by type -----------------------------------------------------------------------------------------------------
+
+    def _any_of_types(self, schema: dict[str, Any], name: str) -> Expression:
+        types = schema.get("type", ["null", "boolean", "number", "string", "array", "object"])
+        types = [types] if isinstance(types, str) else types
+        # Numbers hold the integers; a bound can tell them apart.
+        return Choice(tuple(self._typed(one, schema, name) for one in types))
+
+    def _typed(self, kind: str, schema: dict[str, Any], name: str) -> Expression:
+        match kind:
+            case "null":
+                return Text("null")
+            case "boolean":
+                return Choice((Text("true"), Text("false")))
+            case "integer" | "number":
+                return self._number(kind, schema)
+            case "string":
+                chars = Repeat(self._char, schema.get("minLength", 0), schema.get("maxLength"))
+                return Sequence((Text('"'), chars, Text('"')))
+            case "array":
+                return self._array(schema, name)
+        return self._object(schema, name)
+
+    def _number(self, kind: str, schema: dict[str, Any]) -> Expression:
+        low, high = schema.get("minimum"), schema.get("maximum")
+        if low is None and high is None:
+            return _NUMBER if kind == "number" else Sequence((_MINUS, _WHOLE))
+        if kind == "integer" and all(bound is None or bound == int(bound) for bound in (low, high)):
+            return integers(None if low is None else int(low), None if high is None else int(high))
+        self._roughly()
+        return _NUMBER if kind == "number" else Sequence((_MINUS, _WHOLE))
+
+    def _array(self, schema: dict[str, Any], name: str) -> Expression:
+        fixed = [f"{name}/prefixItems/{i}" for i in range(len(schema.get("prefixItems", ())))]
+        rest = f"{name}/items" if "items" in schema else "any"
+        low, high = schema.get("minItems", 0), schema.get("maxItems")
+        if schema.get("items") is False:
+            high = len(fixed) if high is None else min(high, len(fixed))
+        fixed = fixed[:high]
+        left = None if high is None else high - len(fixed)
+        after: Expression = Repeat(Sequence((self._comma, Rule(rest))), max(0, low - len(fixed)), left)
+        if not fixed:
+            least = max(0, low - 1)
+            again = Repeat(Sequence((self._comma, Rule(rest))), least, None if high is None else max(0, high - 1))
+            return self._listed(Sequence((Rule(rest), again)), low, high)
+        for i in reversed(range(1, len(fixed))):
+            self._rules[f"{name}//{i}"] = after
+            one = Sequence((self._comma, Rule(fixed[i]), Rule(f"{name}//{i}")))
+            after = one if i < low else Repeat(one, 0, 1)
+        return self._listed(Sequence((Rule(fixed[0]), after)), low, high)
+
+    def _listed(self, inner: Expression, low: int, high: int | None) -> Expression:
+        """A list of some items, or of none where it may be empty."""
+        ways = [] if low else [self._between("[", [], "]")]
+        return Choice((*ways, *(() if high == 0 else (self._bracketed("[", inner, "]"),))))
+
+    def _object(self, schema: dict[str, Any], name: str) -> Expression:
+        named = {key: f"{name}/properties/{pointer((key,))[2:]}" for key in schema.get("properties", {})}
+        rest = f"{name}/additionalProperties" if "additionalProperties" in schema else "any"
+        required = schema.get("required", ())
+        named |= {key: rest for key in required if key not in named}
+        if "patternProperties" in schema:
+            rest = "any"
+        any_name = Sequence((Text('"'), Repeat(self._char, 0, None), Text('"')))
+        key = any_name if self._loose else other_than(list(named))
+        extra: Expression = Sequence((key, self._space, Text(":"), self._space, Rule(rest)))
+        low, high = schema.get("minProperties", 0), schema.get("maxProperties")
+        if low <= len(set(required)):
+            low = 0
+        if named and (low or high is not None):
+            self._roughly()
+            low, high = 0, None
+        return self._members(name, named, set(required), (extra, low, high))
+
+    def _members(
+        self, name: str, named: dict[str, str], required: set[str], rest: tuple[Expression, int, int | None]
+    ) -> Expression:
+        """An object: its named members in order, then others; `rest` is which, at least and at most how many."""
+        extra, low, high = rest
+        others: Expression = Repeat(
+            Sequence((self._comma, extra)), max(0, low - 1), None if high is None else max(0, high - 1)
+        )
+        none = Sequence((self._space, Text("}")))
+        first = Sequence((self._space, extra, others, self._space, Text("}")))
+        head: Expression = Choice((*(() if low else (none,)), *(() if high == 0 else (first,))))
+        tail: Expression = Sequence((others, self._space, Text("}")))
+        for i, (key, value) in reversed(list(enumerate(named.items()))):
+            self._rules[f"{name}/tail/{i}"], self._rules[f"{name}/head/{i}"] = tail, head
+            after, skip = Rule(f"{name}/tail/{i}"), Rule(f"{name}/head/{i}")
+            member = Sequence((self._name(key), Rule(value)))
+            needed = key in required
+            head = Choice((Sequence((self._space, member, after)), *(() if needed else (skip,))))
+            more: Expression = Sequence((self._comma, member))
+            tail = Sequence((more if needed else Repeat(more, 0, 1), after))
+        return Sequence((Text("{"), head))
+
+
+def one_of(texts: list[str]) -> Expression:
+    """One of the texts, which share what they begin with as far as that is not too deep."""
+    return shared(sorted(set(texts)), 0) if texts else _NONE
+
+
+def shared(texts: list[str], depth: int) -> Expression:
+    """One of the sorted, distinct texts."""
+    first, last = texts[0], texts[-1]
+    start = first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
+    rests = [text[len(start) :] for text in texts]
+    if len(texts) == 1 or depth == _DEEP:
+        return Choice(tuple(Text(text) if text else EMPTY for text in texts))
+    groups = [shared(list(group), depth + 1) for char, group in groupby(rests, key=lambda rest: rest[:1]) if char]
+    ways = Choice((*groups, *(() if rests[0] else (EMPTY,))))
+    return Sequence((Text(start), ways)) if start else ways
+
+
+def is_type(value: Any, kind: str) -> bool:
+    """Whether a constant is of a JSON type."""
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])
+
+
+def size_of(schema: Any) -> int:
+    """Names and values in one schema."""
+    if not isinstance(schema, dict):
+        return 1
+    return 1 + sum(len(value) for value in schema.values() if isinstance(value, (list, dict)))
+
+
+def other_than(names: list[str]) -> Expression:
+    """Strings of JSON that are none of these, each in its one spelling."""
+    return Sequence((Text('"'), differing([tuple(spelled(name)) for name in names])))
+
+
+def spelled(name: str) -> list[str]:
+    """The characters of a string as JSON writes them."""
+    return [json.dumps(char, ensure_ascii=False)[1:-1] for char in name]
+
+
+def differing(names: list[tuple[str, ...]]) -> Expression:
+    """The rest of a string, its closing quote included, that is the rest of none of the names."""
+    if not names:
+        return Sequence((Repeat(_CHAR, 0, None), Text('"')))
+    ways: list[Expression] = [] if () in names else [Text('"')]
+    firsts = sorted({name[0] for name in names if name})
+    plain = tuple((ord(c), ord(c)) for c in firsts if len(c) == 1)
+    free = complement(tuple(sorted({*complement(_PLAIN), *plain})))
+    escapes = tuple((ord(c), ord(c)) for c in sorted(_ESCAPED) if "\\" + c not in firsts)
+    other = Choice((Chars(free), Sequence((Text("\\"), Chars(escapes)))))
+    ways.append(Sequence((other, Repeat(_CHAR, 0, None), Text('"'))))
+    ways += [Sequence((Text(c), differing([name[1:] for name in names if name[:1] == (c,)]))) for c in firsts]
+    return Choice(tuple(ways))

@@ -1,0 +1,128 @@
+"""Texts that must close within a budget, in the engine: they do exactly when some completion fits."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from test_guided_fewest import BY_BYTE, DEPTH, TASKS, Task, fewest
+from test_guided_libraries import LIBRARIES
+
+from tirage import LLM, BeamSearchParams, Completion, SamplingParams
+from tirage.guided import BYTES, Closing
+from tirage.text import Stop
+
+
+class Cut:
+    """A user's own tokenizer: the tokens of a task, and an end."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._tokens = [*tokens, b""]
+
+    def encode(self, text: str) -> list[int]:
+        return [0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self._tokens[i] for i in ids).decode("utf-8", "replace")
+
+
+class Noise:
+    """Random logits, other ones after every text, as arrays of one library."""
+
+    max_length = 64
+
+    def __init__(self, vocab_size: int, library: str) -> None:
+        self.vocab_size, self._as = vocab_size, LIBRARIES[library]
+
+    def prefill(self, token_ids: Sequence[int]) -> tuple[Any, list[int]]:
+        return self._as(self._logits(list(token_ids))), list(token_ids)
+
+    def decode(self, token_ids: Sequence[int], caches: Sequence[list[int]]) -> Any:
+        for cache, token in zip(caches, token_ids, strict=True):
+            cache.append(token)
+        return self._as(np.stack([self._logits(cache) for cache in caches]))
+
+    def fork(self, cache: list[int]) -> list[int]:
+        return list(cache)
+
+    def _logits(self, tokens: list[int]) -> NDArray[np.float32]:
+        return (np.random.default_rng(tokens).normal(size=self.vocab_size) * 2).astype(np.float32)
+
+
+def ascii_task(kind: str, rng: random.Random) -> tuple[Task, int]:
+    """A task of single-byte characters that some completion ends, and the fewest tokens of all."""
+    while True:
+        task = TASKS[kind](rng)
+        task = Task(task.mode, tuple(token for token in task.tokens if token.isascii()), task.accepts)
+        least = fewest(task, b"", BY_BYTE.compile(task.guided).matcher(), frozenset())
+        if least is not None and 1 <= least <= DEPTH:
+            return task, least
+
+
+def open_llm(task: Task, library: str) -> LLM:
+    width = len(task.tokens) + 1
+    end = {"eos_token_id": width - 1}
+    model: Any = Noise(width, library)
+    return LLM(model, tokenizer=Cut(task.tokens), generation_config=end)
+
+
+def asked(task: Task, limit: int, seed: int, **params: Any) -> SamplingParams:
+    return SamplingParams(seed=seed, max_tokens=limit, close_grammar=True, guided_decoding=task.guided, **params)
+
+
+def check(task: Task, done: Completion, fits: bool) -> None:
+    for sample in done.samples:
+        text = b"".join((*task.tokens, b"")[i] for i in sample.token_ids)
+        assert sample.grammar_complete is fits, (task.mode, task.tokens, text)
+        assert task.accepts(text) is fits
+        assert fits or sample.finish_reason in {"length", "error"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_text_closes_exactly_when_its_tokens_allow_it(kind: str, library: str) -> None:
+    rng = random.Random(f"{kind} {library}")
+    for _ in range(4 if library == "numpy" else 1):
+        task, least = ascii_task(kind, rng)
+        llm = open_llm(task, library)
+        limits = [limit for limit in range(least - 2, least + 4) if limit > 0]
+        requests = [asked(task, limit, seed) for limit in limits for seed in range(3 if library == "numpy" else 1)]
+        for params, done in zip(requests, llm.generate(["p"] * len(requests), requests), strict=True):
+            check(task, done, (params.max_tokens or 0) >= least)
+        lone = [llm.generate("p", params)[0].token_ids for params in requests[::4]]
+        assert lone == [done.token_ids for done in llm.generate(["p"] * len(requests[::4]), requests[::4])]
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_sample_and_every_beam_closes_too(kind: str) -> None:
+    rng = random.Random(f"{kind} beams")
+    for _ in range(3):
+        task, least = ascii_task(kind, rng)
+        llm = open_llm(task, "numpy")
+        for limit in range(least, least + 3):
+            check(task, llm.generate("p", asked(task, limit, 1, n=3))[0], True)
+            check(task, llm.generate("p", asked(task, limit, 1, temperature=0))[0], True)
+            sampling = SamplingParams(close_grammar=True, guided_decoding=task.guided)
+            beams = BeamSearchParams(beam_width=2, max_tokens=limit)
+            check(task, llm.beam_search("p", beams, sampling=sampling)[0], True)
+
+
+def test_the_completion_of_fewest_tokens_is_taken_where_fewer_bytes_take_more() -> None:
+    tokens = (b"a", b"b", b"1", b"bcxya")
+    task = Task({"regex": "b1|bcxy(a|b)"}, tokens, lambda text: text in {b"b1", b"bcxya", b"bcxyb"})
+    done = open_llm(task, "numpy").generate("p", asked(task, 1, 1))[0]
+    assert (done.text, done.stop) == ("bcxya", Stop(kind="grammar", matched="close_grammar"))
+
+
+def test_far_from_the_end_of_the_budget_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Closing, most: int) -> bool:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr("tirage.guided.fewest.Place.fewest", never)
+    task = Task({"json": {"enum": ["a", "b"]}}, BYTES.tokens[:128], lambda text: json.loads(text) in {"a", "b"})
+    check(task, open_llm(task, "numpy").generate("p", asked(task, 40, 1))[0], True)
