@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, ParamsError, Prompt, SamplingParams, cli
+from tirage.cli.replay import verdict
 from tirage.processors import register_processor, unregister_processor
 from tirage.server.call import Call
 from tirage.server.replay import Difference, effective, mark_of, read_records, replay
@@ -123,7 +124,7 @@ def test_a_replay_that_differs_says_what_the_model_ran_on_then(llm: LLM, monkeyp
     assert again.difference is None
     assert again.changed == (("class", "Other", own), ("threads", 1234, 2))
     record["samples"][0]["token_ids"] = [7, *tokens[0][1:]]
-    line = cli.verdict(replay(llm, record), llm.tokenizer)
+    line = verdict(replay(llm, record), llm.tokenizer)
     assert line.endswith(f"; class was 'Other', is {own!r}; threads was 1234, is 2")
 
 

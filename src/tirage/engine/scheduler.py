@@ -167,7 +167,7 @@ class Scheduler:
             job.states.append(job.row.hidden)
         if not job.row.left:
             # A copy: the others, of every token of a prompt that is scored, need not live as long.
-            job.logits = np.array(logits[-1])
+            job.logits = np.asarray(logits[-1]).copy()
             job.request.prompt_logprobs = job.scores.entries if job.scores is not None else None
 
     def _start(self) -> None:
