@@ -202,6 +202,8 @@ class Shortest:
 
     def __init__(self, guided: GuidedDecodingParams, backend: str, vocabulary: Vocabulary) -> None:
         self._guided, self._backend, self._vocabulary = guided, backend, vocabulary
+        # Half a second for a large vocabulary, once: better in the thread that asks than between the engine's steps.
+        self._trie = vocabulary.trie
         self._ready: dict[frozenset[int], tuple[Machine, Spelling] | None] = {}
         self.lock = RLock()
 
@@ -224,7 +226,7 @@ class Shortest:
         outline = outline_of(self._guided, backend=self._backend)
         if outline is None:
             return None
-        spelling = Spelling.of(self._vocabulary.trie, self._vocabulary.tokens, unusable)
+        spelling = Spelling.of(self._trie, self._vocabulary.tokens, unusable)
         machine = Machine(outline.rules, outline.root)
         teach(machine, spelling, in_order(outline.rules, outline.root)[:-1])
         return machine, spelling

@@ -13,7 +13,7 @@ from tirage.engine import Completion, Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
-from tirage.server.asking import desk_of, is_lenient, media_of, read_json
+from tirage.server.asking import beside, desk_of, is_lenient, media_of, read_json
 from tirage.server.call import Call
 from tirage.server.desk import Desk
 from tirage.server.media import load_messages
@@ -43,7 +43,7 @@ router = APIRouter(tags=["openai"])
 async def chat(request: Request) -> Response:
     """The assistant's next message, as JSON or as a stream."""
     desk, body = desk_of(request), await read_json(request)
-    asked = read_request(CHAT, body, desk.options, desk.llm, lenient=is_lenient(request))
+    asked = await beside(request, read_request, CHAT, body, desk.options, desk.llm, lenient=is_lenient(request))
     own = asked.own
     tools = read_tools(
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)

@@ -14,7 +14,7 @@ from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind
 from tirage.params.rules import shown
 from tirage.server import sse
-from tirage.server.asking import desk_of, is_lenient, read_json
+from tirage.server.asking import beside, desk_of, is_lenient, read_json
 from tirage.server.call import Call
 from tirage.server.desk import Desk
 from tirage.server.routes.fields import body_schema
@@ -41,7 +41,7 @@ KIND = "text_completion"
 async def completions(request: Request) -> Response:
     """Completions of one or more prompts, as JSON or as a stream."""
     desk, body = desk_of(request), await read_json(request)
-    asked = read_request(COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
+    asked = await beside(request, read_request, COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
     calls = calls_of(asked, desk)
     source = "prompt" if asked.own["prompt_token_ids"] is None else "prompt_token_ids"
     visit = await admitted(calls, asked, desk, request, prompt=source)
