@@ -6,6 +6,7 @@ tokens. `python -m benchmarks.engine [small|large]` runs one size alone.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -138,7 +139,7 @@ def sampling_share(size: str, sharpness: float) -> dict[str, Any]:
     """The sampler's part of a step at V = 128 k, 32 rows, temperature 0.8 and top_p 0.95.
 
     The logits of a random model have a standard deviation of 0.3, so that top_p keeps most of the vocabulary;
-    `sharpness` 10 makes it 3, as peaked as a trained model's.
+    `sharpness` 10 makes it 3, as peaked as a trained model's. The least that any sampler can take stands beside it.
     """
     module = llama(size, WIDE)
     module.model.norm.weight.data *= sharpness
@@ -153,9 +154,24 @@ def sampling_share(size: str, sharpness: float) -> dict[str, Any]:
     llm.generate(prompts, params)
     after = llm.engine.progress()
     spent = {part: getattr(after, part) - getattr(before, part) for part in ("sample_s", "text_s", "decode_s")}
-    share = spent["sample_s"] / sum(spent.values())
+    step_s = sum(spent.values()) / (after.steps - before.steps)
     shape = {"V": WIDE, "B": 32, "logits_std": round(0.32 * sharpness, 1)}
-    return {"question": "sampling share", "model": size, **shape, "share": round(share, 4)}
+    shares = {"share": spent["sample_s"] / sum(spent.values()), "one_pass_share": one_pass_s() / step_s}
+    return {"question": "sampling share", "model": size, **shape, **{k: round(v, 4) for k, v in shares.items()}}
+
+
+def one_pass_s() -> float:
+    """Seconds that `np.max` takes over the logits of a step: what it costs to look at them at all."""
+    logits = np.random.default_rng(0).standard_normal((32, WIDE), dtype=np.float32)
+    elsewhere = np.ones(16 << 20, np.float32)
+    times = []
+    for _ in range(20):
+        # A step computes its logits long before they are drawn from: by then they have left the caches.
+        elsewhere += 1
+        start = time.perf_counter()
+        logits.max(axis=1)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def second_turn(size: str) -> dict[str, Any]:

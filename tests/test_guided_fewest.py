@@ -19,9 +19,9 @@ from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, derives
 
 from tirage import GuidedDecodingParams
 from tirage.guided import BYTES, Closing, Compiler, Matcher, Shortest, Vocabulary
-from tirage.guided.fewest import Place
-from tirage.guided.machine import DEAD, HardError, Machine
-from tirage.guided.outline import outline_of
+from tirage.guided.ending.fewest import Place
+from tirage.guided.ending.machine import DEAD, HardError, Machine
+from tirage.guided.ending.outline import outline_of
 
 BY_BYTE = Compiler(BYTES)
 DEPTH, TEXTS = 5, 1_500

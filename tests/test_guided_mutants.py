@@ -20,9 +20,9 @@ from test_guided_grammar import CHECKS
 
 from tirage.engine.guide import Guide
 from tirage.guided import BYTES, Closing, Compiler, Matcher
-from tirage.guided.fewest import Search, Spelling
+from tirage.guided.ending.fewest import Search, Spelling
+from tirage.guided.ending.machine import Machine
 from tirage.guided.llg import LlguidanceCursor
-from tirage.guided.machine import Machine
 from tirage.guided.vocabulary import Vocabulary
 
 Patch = pytest.MonkeyPatch
@@ -161,7 +161,7 @@ def counts_do_not_matter(patch: Patch) -> None:
 
 
 def more_room_is_worse(patch: Patch) -> None:
-    patch.setattr("tirage.guided.fewest.ge", le)
+    patch.setattr("tirage.guided.ending.fewest.ge", le)
 
 
 def tokens_may_not_cross_parts(patch: Patch) -> None:

@@ -4,9 +4,9 @@ A `Compiler` turns `GuidedDecodingParams` into a `Grammar`, compiled once for a 
 follows it with a `Matcher` of its own.
 """
 
-from tirage.guided.closing import BYTES, Closing
 from tirage.guided.compiler import Compiler, Grammar
-from tirage.guided.fewest import Shortest
+from tirage.guided.ending.closing import BYTES, Closing
+from tirage.guided.ending.fewest import Shortest
 from tirage.guided.matcher import Matcher
 from tirage.guided.probe import LimitError
 from tirage.guided.supported import supported

@@ -13,9 +13,9 @@ from typing import Any
 
 from tirage.guided.charset import Ranges, complement
 from tirage.guided.constraint import Constraint, read_constraint
+from tirage.guided.ending.integers import integers
 from tirage.guided.expression import DIGIT, EMPTY, Chars, Choice, Expression, Repeat, Rule, Sequence, Text
 from tirage.guided.gbnf import read_gbnf
-from tirage.guided.integers import integers
 from tirage.guided.pattern import read_pattern
 from tirage.guided.reduction import productive, prune
 from tirage.guided.schema import pointer, target, walk

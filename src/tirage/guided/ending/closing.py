@@ -11,7 +11,7 @@ from copy import copy
 
 import numpy as np
 
-from tirage.guided.fewest import HardError, Place, Shortest
+from tirage.guided.ending.fewest import HardError, Place, Shortest
 from tirage.guided.matcher import Matcher, only_bit, set_bit
 from tirage.guided.vocabulary import Vocabulary
 

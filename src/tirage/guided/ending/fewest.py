@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.guided.machine import DEAD, UNKNOWN, HardError, Machine
-from tirage.guided.outline import outline_of
+from tirage.guided.ending.machine import DEAD, UNKNOWN, HardError, Machine
+from tirage.guided.ending.outline import outline_of
 from tirage.guided.reduction import in_order
 from tirage.guided.trie import Trie
 from tirage.guided.vocabulary import Vocabulary
