@@ -30,7 +30,7 @@ from tirage.server.routes.openai_shapes import (
     text_entries,
     usage,
 )
-from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
+from tirage.server.routes.openai_stream import Choice, ChunkSpeaker
 from tirage.server.routes.thoughts import Marks, Reader, is_begun, mark_ids, marks_of
 from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece, Thought
 from tirage.server.routes.tools import Tools, form_of, read_tools
@@ -211,7 +211,7 @@ class ChatSpeaker(ChunkSpeaker):
         self._parsers: dict[int, Parser] = {choice.index: reader.parser() for choice in self._choices.values()}
         self._called: set[int] = set()
         self._reader = reader
-        self._molds: dict[int, Mold] = {}
+        self._molds: dict[int, sse.Mold] = {}
         names = ("reasoning_content", "prompt_token_ids", "completion_token_ids") if asked.fastdeploy else ()
         self._nothing: dict[str, Any] = dict.fromkeys(names)
 
@@ -228,8 +228,8 @@ class ChatSpeaker(ChunkSpeaker):
         if self._asked.stream_options["continuous_usage_stats"]:
             return None
         if choice.index not in self._molds:
-            self._molds[choice.index] = Mold(self.chunk(choice, self._choice({"content": Mold.hole()})))
-        return self._molds[choice.index].fill(text)
+            self._molds[choice.index] = sse.Mold(self.chunk(choice, self._choice({"content": None})), ["content"])
+        return self._molds[choice.index].fill(sse.dump(text))
 
     def parts(
         self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]

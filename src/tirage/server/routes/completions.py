@@ -29,7 +29,7 @@ from tirage.server.routes.openai_shapes import (
     text_entries,
     usage,
 )
-from tirage.server.routes.openai_stream import Choice, ChunkSpeaker, Mold
+from tirage.server.routes.openai_stream import Choice, ChunkSpeaker
 from tirage.server.visit import Ticket, Visit
 from tirage.text import Tokenizer, open_detokenizer
 
@@ -184,7 +184,7 @@ class CompletionSpeaker(ChunkSpeaker):
         super().__init__(head, asked, visit)
         self._texts = texts
         self._starts: dict[int, int] = {}
-        self._molds: dict[int, Mold] = {}
+        self._molds: dict[int, sse.Mold] = {}
 
     def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """The echoed prompt with its logprobs."""
@@ -198,8 +198,8 @@ class CompletionSpeaker(ChunkSpeaker):
         if not text or self._asked.stream_options["continuous_usage_stats"] or own["return_token_ids"]:
             return None
         if choice.index not in self._molds:
-            self._molds[choice.index] = Mold(self.chunk(choice, worded(Mold.hole())))
-        return self._molds[choice.index].fill(text)
+            self._molds[choice.index] = sse.Mold(self.chunk(choice, {**worded(""), "text": None}), ["text"])
+        return self._molds[choice.index].fill(sse.dump(text))
 
     def parts(
         self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]

@@ -142,22 +142,3 @@ class ChunkSpeaker(ABC):
     @abstractmethod
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
         """Choices that end one."""
-
-
-class Mold:
-    """A chunk made ahead, into which only a text is put: most chunks of a stream differ in nothing else."""
-
-    _HOLE = "\ue000tirage\ue001"
-
-    def __init__(self, chunk: dict[str, Any]) -> None:
-        before, _, after = sse.dump(chunk).partition(sse.dump(self._HOLE))
-        self._before, self._after = before, after
-
-    @classmethod
-    def hole(cls) -> str:
-        """What stands for the text in the chunk."""
-        return cls._HOLE
-
-    def fill(self, text: str) -> bytes:
-        """The chunk with that text."""
-        return self._before + sse.dump(text) + self._after
