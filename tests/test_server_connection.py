@@ -59,6 +59,7 @@ def test_a_client_that_sent_ahead_and_leaves_ends_its_request(server: Server, st
     assert "Traceback" not in server.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [
@@ -100,6 +101,7 @@ def test_bytes_of_no_use_after_a_head_are_not_taken_for_ever(server: Server, par
     assert server.get("/health").status_code == 200
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_not_told_that_it_is_slow(server: Server) -> None:
     with connect(server.port) as connection:
         connection.sendall(kept("/generate", SHORT))
@@ -119,6 +121,7 @@ def test_a_second_head_that_does_not_come_is_given_up(server: Server) -> None:
         assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_a_body_that_nobody_reads_does_not_hold_a_connection(server: Server) -> None:
     began = time.monotonic()
     with connect(server.port) as connection:

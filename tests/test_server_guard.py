@@ -276,6 +276,7 @@ def test_a_head_that_does_not_come_is_given_up(sent: bytes) -> None:
     assert time.monotonic() - began > 0.5
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_come_is_given_up() -> None:
     server = shared(*SMALL)
     began = time.monotonic()

@@ -220,6 +220,7 @@ def test_health_is_503_while_the_loop_hangs_and_200_when_it_goes_on(idle: Server
     soon(lambda: idle.get("/health").status_code == 200)
 
 
+@pytest.mark.slow
 def test_health_stays_200_while_the_loop_is_busy(idle: Server) -> None:
     running = [
         Background(idle, {**LONG, "sampling_params": {"max_new_tokens": 100, "ignore_eos": True}}) for _ in range(3)
@@ -274,6 +275,7 @@ def test_a_client_that_leaves_while_a_grammar_is_compiled_leaves_nothing_running
     assert busy(idle) == 0
 
 
+@pytest.mark.slow
 def test_two_hundred_clients_that_leave_at_odd_moments_leave_nothing_behind(idle: Server) -> None:
     alone = idle.post(
         "/generate", {**SHORT, "sampling_params": {**SHORT["sampling_params"], "sampling_seed": 5}}

@@ -72,6 +72,7 @@ def test_times_are_counted_as_they_come_and_not_at_the_end(idle: Server) -> None
     running.join(60)
 
 
+@pytest.mark.slow
 def test_the_time_to_the_first_token_holds_the_time_in_the_queue(idle: Server) -> None:
     before = idle.metrics()
     first = post(idle, ASKED)
