@@ -79,6 +79,7 @@ def test_eager_calls_and_scan_draw_what_each_request_draws_alone() -> None:
         assert [batch.history(slot) for slot in batch.slots] == histories
 
 
+@pytest.mark.slow
 def test_a_new_value_compiles_nothing_anew_and_a_new_stage_does_once() -> None:
     traces = []
 

@@ -229,6 +229,7 @@ HARD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", HARD, ids=lambda mode: str(mode)[:40])
 def test_a_way_that_is_hard_to_find_costs_little(mode: dict[str, Any]) -> None:
     matcher = BY_BYTE.compile(GuidedDecodingParams(**mode)).matcher()

@@ -62,6 +62,7 @@ def test_a_text_of_megabytes_is_refused_in_any_field(client: Client, name: str) 
         refused(client, "/v1/chat/completions", with_param("/v1/chat/completions", name, value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_of_hundred_thousands_is_refused_in_any_field(client: Client, name: str) -> None:
     for route in ROUTES:
@@ -78,6 +79,7 @@ def test_the_tokens_whose_probabilities_are_asked_for_are_few(client: Client) ->
         refused(client, "/generate", {**NORMAL["/generate"], "return_logprob": True, "token_ids_logprob": ids})
 
 
+@pytest.mark.slow
 def test_a_name_of_megabytes_and_thousands_of_names_are_refused(client: Client) -> None:
     for route in ROUTES:
         refused(client, route, {**NORMAL[route], LONG: 1})

@@ -75,6 +75,7 @@ WAYS: dict[str, Callable[[LLM], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_that_is_over_is_freed_without_a_collector(
     llm: LLM, requests: list[weakref.ref[Request]], way: str

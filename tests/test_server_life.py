@@ -205,6 +205,7 @@ def test_only_hosts_of_this_machine_are_safe_without_a_key(host: str, alone: boo
 # --- health ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_health_is_503_while_the_loop_hangs_and_200_when_it_goes_on(idle: Server, hang: Path) -> None:
     hang.touch()
     try:
