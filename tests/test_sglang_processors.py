@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from operator_processors import CountingLogitProcessor, DeterministicLogitProcessor
-from servers import Server
+from servers import Server, until
 
 import tirage
 from tirage import LLM, ParamsError, SamplingParams
@@ -128,10 +128,12 @@ def test_three_failures_are_enough_for_one_client_and_its_arguments(server: Serv
         return server.post("/generate", body, **options)
 
     counted = f'tirage_processor_failures_total{{processor="{name}"}}'
+    settle(server)
     before = server.metric(counted)
     for _ in range(3):
         failed = answer({"fail": True, "other": 1}, **mine)
         assert (failed.status_code, failed.json()["error"]["code"]) == (500, "processor_failed")
+        settle(server)
     refused = answer({"other": 1, "fail": True}, **mine)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "processor_disabled")
     assert 0 < int(refused.headers["retry-after"]) <= 30
@@ -139,8 +141,14 @@ def test_three_failures_are_enough_for_one_client_and_its_arguments(server: Serv
     assert answer({"fail": False, "other": 1}, **mine).status_code == 200
     assert answer({"fail": True, "other": 1}).status_code == 500
     assert ask(server, "counting", None).status_code == 200
+    settle(server)
     assert server.metric(counted) == before + 4
     assert f"warning: logits processor '{name}' failed 3 times in a row" in server.log
+
+
+def settle(server: Server) -> None:
+    """Waits until all that was answered is counted, which is a moment after the answer."""
+    until(lambda: server.metric("tirage_requests_in_flight") == 0, server, "idle")
 
 
 def test_an_operators_own_check_makes_bad_arguments_the_clients_fault(server: Server) -> None:

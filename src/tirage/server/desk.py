@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tirage.engine import Request
+from tirage.engine import Completion, Request
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
@@ -159,14 +159,19 @@ class Desk:
 
     def _over(self, visit: Visit) -> None:
         """Notes that a visit has ended, once and with everything it has drawn."""
-        self._visits.discard(visit)
-        for ticket in visit.tickets:
-            completion = ticket.request.completion()
-            self.metrics.ended(completion)
-            if any(sample.finish_reason == "abort" for sample in completion.samples):
-                self.metrics.aborted(visit.reason or "stalled")
-            if self._breaker.note(ticket.call.params, visit.tenant, completion):
-                self.metrics.processors_failed(processors_of(ticket.call.params))
+        try:
+            for ticket in visit.tickets:
+                self._count(ticket, visit, ticket.request.completion())
+        finally:
+            # Last, so that nothing is uncounted when nothing is in flight.
+            self._visits.discard(visit)
+
+    def _count(self, ticket: Ticket, visit: Visit, completion: Completion) -> None:
+        self.metrics.ended(completion)
+        if any(sample.finish_reason == "abort" for sample in completion.samples):
+            self.metrics.aborted(visit.reason or "stalled")
+        if self._breaker.note(ticket.call.params, visit.tenant, completion):
+            self.metrics.processors_failed(processors_of(ticket.call.params))
 
 
 def aborted(caller: client.Client) -> Refusal:
