@@ -7,16 +7,28 @@ Every process computes with one thread, unless a test says otherwise: tests run 
 each other busily would eat most of the time. The last bits of a matrix product may depend on the number of threads.
 
 Hypothesis tries the same examples in every run, however slow the machine is.
+
+A process forgets after each file what JAX compiled for its tests, which nobody asks for again: gigabytes by the end.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything that reads it is imported
 settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tirage")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_programs_end_with_their_file() -> Iterator[None]:
+    yield
+    if jax := sys.modules.get("jax"):
+        jax.clear_caches()
