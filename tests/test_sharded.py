@@ -189,7 +189,7 @@ def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) ->
 
     def work(meter: Metered, span: tuple[int, int]) -> Draw:
         shard = sharded.Shard(logits=column_of(logits, span), start=span[0], vocab_size=size, group=meter)
-        return tirage.sample(shard, params)
+        return tirage.sample(shard, params, history=[((), ())] * rows)
 
     table.run([partial(work, meter, span) for meter, span in zip(meters, spans(edges), strict=True)])
     return [(meter.rounds, meter.sent) for meter in meters]

@@ -33,9 +33,11 @@ def sample(
 
     `logits` [V] or [B, V], float16, bfloat16, float32 or float64 (rounded to float32), 1 <= V <= 2^20, B may be 0;
     never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
-    read by penalties, bad words and n-gram rules. `step`: the position that keys the uniform and that min_tokens
-    counts, by default the row's number of output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit
-    first, 1 = allowed. `sample_index` separates the streams of several samples of one request.
+    read by penalties, bad words and n-gram rules, which are refused without it; ((), ()) is a row without tokens.
+    `step`: the position that keys the uniform and that min_tokens counts, by default the row's number of output ids, so
+    0 without a history: a loop must pass one of them. Rows of one seed draw alike; see `tirage.seeds`. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit
+    first, 1 = allowed. `sample_index` separates the streams of several samples of one request; a list of it, one per
+    row, is what parameters with n > 1 need here.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
@@ -44,6 +46,8 @@ def sample(
     backend = find(logits)
     matrix = backend.as_logits(logits)
     states = row_states(matrix.shape, params, history, step, sample_index)
+    if isinstance(sample_index, (int, np.integer)):
+        _refuse_several(states)
     return draw_frame(backend, matrix, Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape))
 
 
@@ -130,8 +134,21 @@ def row_states(
     for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
         state = RowState.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
         state.plan.check(vocab_size)
+        if history is None:
+            state.plan.check_history()
         states.append(state)
     return states
+
+
+def _refuse_several(states: Sequence[RowState]) -> None:
+    for state in states:
+        for name in ("n", "best_of"):
+            count = getattr(state.params, name)
+            if count is not None and count > 1:
+                raise ParamsError(
+                    f"{name} must be 1 for a row of logits, which is one sample, got {count}; use tirage.LLM, or one "
+                    "row per sample, each with a seed of tirage.seeds or a sample_index of its own"
+                )
 
 
 def _per_row(value: Any, count: int, name: str, kind: type) -> list[Any]:

@@ -32,6 +32,7 @@ from tirage.params.rules import (
     Processors,
     Texts,
 )
+from tirage.processors import find_processor
 from tirage.semantics import Semantics, resolve
 
 
@@ -76,6 +77,18 @@ def _load_semantics(plain: Any) -> Any:
         raise BrokenRuleError("the options of a Semantics", plain) from None
 
 
+def _always(value: Any) -> bool:
+    return True
+
+
+def _is_longer_than_a_token(words: Sequence[Sequence[int]]) -> bool:
+    return any(len(word) > 1 for word in words)
+
+
+def _reads_past(named: Sequence[tuple[str, Any]]) -> bool:
+    return any(find_processor(name).wants_past for name, _ in named)
+
+
 _PENALTY = Float(low=-LARGEST, high=LARGEST)
 _COUNT_OF_IDS = Int(low=0, high=TOKEN_ID_LIMIT, optional=True)
 
@@ -105,6 +118,7 @@ class SamplingParams(Record):
         source="OpenAI",
         off=0.0,
         stage="presence",
+        needs_history=_always,
     )
     frequency_penalty: float = param(
         0.0,
@@ -113,6 +127,7 @@ class SamplingParams(Record):
         source="OpenAI",
         off=0.0,
         stage="frequency",
+        needs_history=_always,
     )
     repetition_penalty: float = param(
         1.0,
@@ -121,6 +136,7 @@ class SamplingParams(Record):
         source="arXiv:1909.05858, Hugging Face",
         off=1.0,
         stage="repetition",
+        needs_history=_always,
     )
     temperature: float = param(
         1.0,
@@ -264,6 +280,7 @@ class SamplingParams(Record):
         "token sequences that are never generated; a bare id is a word of one token",
         source="SGLang, FastDeploy",
         off=(),
+        needs_history=_is_longer_than_a_token,
     )
     bad_words_level: str = param(
         "sequence",
@@ -289,6 +306,7 @@ class SamplingParams(Record):
         source="SGLang",
         off=(),
         stage="processors",
+        needs_history=_reads_past,
     )
     close_grammar: bool = param(
         False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False
@@ -366,6 +384,7 @@ class SamplingParams(Record):
         source="llama.cpp",
         off=0.0,
         stage="dry",
+        needs_history=_always,
     )
     dry_base: float = param(
         1.75, Float(low=1.0, high=LARGEST), "growth of the DRY penalty per repeated token", source="llama.cpp"
@@ -389,6 +408,7 @@ class SamplingParams(Record):
         source="Hugging Face",
         off=0,
         stage="no_repeat_ngram",
+        needs_history=_always,
     )
     dynatemp_range: float = param(
         0.0,
