@@ -35,9 +35,9 @@ def sample(
     never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
     read by penalties, bad words and n-gram rules, which are refused without it; ((), ()) is a row without tokens.
     `step`: the position that keys the uniform and that min_tokens counts, by default the row's number of output ids, so
-    0 without a history: a loop must pass one of them. Rows of one seed draw alike; see `tirage.seeds`. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit
-    first, 1 = allowed. `sample_index` separates the streams of several samples of one request; a list of it, one per
-    row, is what parameters with n > 1 need here.
+    0 without a history: a loop must pass one of them. Rows of one seed draw alike; `tirage.seeds` gives others. `mask`:
+    int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed. `sample_index` separates the streams of
+    several samples of one request; a list of it, one per row, is what parameters with n > 1 need here.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,

@@ -6,6 +6,7 @@ runs the process. Nothing that arrives in a request is ever executed.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ def register_processor(
     one token instead of its id; then `SamplingParams.update_with_tokenizer` finds the id. `arg_names` declares the
     arguments it takes: any other key in a request is refused. `check(arguments)` raises ParamsError for arguments that
     make no sense, before anything runs. A function with the attribute `wants_past` finds the request's tokens under
-    `__req__`. A name that is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
+    `__req__`. A class, and a function that cannot be called with two arguments, raise ParamsError: register an
+    instance. A name that is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
     """
     processor = Processor(
         name=_name(name),
@@ -136,9 +138,25 @@ def _name(name: object) -> str:
 
 
 def _function(name: str, fn: object) -> Any:
+    rule = f"processor {name!r} must be a function of (logits, args)"
+    if inspect.isclass(fn):
+        raise ParamsError(f"{rule}, got the class {fn.__name__}; register an instance, {fn.__name__}()")
     if not callable(fn):
-        raise ParamsError(f"processor {name!r} must be a function, got {type(fn).__name__}")
+        raise ParamsError(f"{rule}, got {type(fn).__name__}")
+    if (signature := _signature(fn)) is not None:
+        try:
+            signature.bind(None, None)
+        except TypeError as error:
+            raise ParamsError(f"{rule}, got one of {signature} ({error}); take both by position") from None
     return fn
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    """How a function is called; None for one written in C that does not say."""
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):
+        return None
 
 
 def _arg_names(name: str, arg_names: Iterable[str] | None) -> tuple[str, ...] | None:
