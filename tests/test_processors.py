@@ -109,7 +109,7 @@ def test_a_row_gets_its_own_arguments_and_the_declared_extra_ones() -> None:
     [
         ("", double, None, "processor name must be a non-empty string"),
         (5, double, None, "processor name must be a non-empty string"),
-        ("x", "double", None, "processor 'x' must be a function, got str"),
+        ("x", "double", None, r"processor 'x' must be a function of \(logits, args\), got str"),
         ("x", double, "factor", "arg_names of processor 'x' must be a list of names"),
         ("x", double, [1], "arg_names of processor 'x' must be a list of names"),
     ],

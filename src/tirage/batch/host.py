@@ -75,7 +75,10 @@ class Batch:
         output_ids: Iterable[int] = (),
         sample_index: int = 0,
     ) -> int:
-        """The slot, lowest free, that now holds this request; ParamsError when the batch is full."""
+        """The slot, lowest free, that now holds this request; ParamsError when the batch is full.
+
+        A slot is one sample: for `n` of them, add the request n times with sample_index 0 to n - 1.
+        """
         free = next((slot for slot, state in enumerate(self._slots) if state is None), None)
         if free is None:
             raise ParamsError(f"batch must have a free slot, got {self.capacity} requests in {self.capacity} slots")

@@ -85,8 +85,8 @@ def _is_longer_than_a_token(words: Sequence[Sequence[int]]) -> bool:
     return any(len(word) > 1 for word in words)
 
 
-def _reads_past(named: Sequence[tuple[str, Any]]) -> bool:
-    return any(find_processor(name).wants_past for name, _ in named)
+def _needs_past(named: Sequence[tuple[str, Any]]) -> bool:
+    return any(find_processor(name).needs_past for name, _ in named)
 
 
 _PENALTY = Float(low=-LARGEST, high=LARGEST)
@@ -306,7 +306,7 @@ class SamplingParams(Record):
         source="SGLang",
         off=(),
         stage="processors",
-        needs_history=_reads_past,
+        needs_history=_needs_past,
     )
     close_grammar: bool = param(
         False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False
