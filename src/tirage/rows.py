@@ -231,8 +231,7 @@ def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, Any]:
 
 
 def _view(params: SamplingParams) -> View:
-    wanted = params.logprobs is not None or bool(params.logprob_token_ids)
-    return _VIEWS[params.logprobs_mode] if wanted else View.NONE
+    return _VIEWS[params.logprobs_mode] if params.lists_logprobs else View.NONE
 
 
 def starts(sizes: Sequence[int]) -> NDArray[np.int64]:

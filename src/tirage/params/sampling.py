@@ -107,7 +107,7 @@ class SamplingParams(Record):
     best_of: int | None = param(
         None,
         Int(low=1, optional=True),
-        "completions drawn, of which the best `n` are returned; at least `n`",
+        "completions drawn, of which the `n` with the highest log-probability per token are returned; at least `n`",
         source="OpenAI, EasyDeL",
         off=None,
     )
@@ -455,6 +455,11 @@ class SamplingParams(Record):
         With `ignore_eos` the EOS tokens are still listed; they just end nothing.
         """
         return frozenset(self.stop_token_ids) | frozenset(self.eos_token_ids)
+
+    @property
+    def lists_logprobs(self) -> bool:
+        """Whether logprobs of the drawn tokens are asked for."""
+        return self.logprobs is not None or bool(self.logprob_token_ids)
 
     @property
     def untokenized(self) -> tuple[str, ...]:
