@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends import Backend, Drawn, find, known, type_name
-from tirage.backends.numpy import outcome
+from tirage.backends.numpy import dispatch, outcome
 from tirage.backends.numpy.arrays import as_mask
 from tirage.draw import Draw
 from tirage.errors import ParamsError
@@ -66,8 +66,7 @@ def law(
     """
     matrix = on_host(logits)
     states = row_states(matrix.shape, params, history, step, 0)
-    results = outcomes(matrix, Frame.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
-    return np.array([result.law() for result in results]).reshape(matrix.shape)
+    return dispatch.law(matrix, Frame.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
 
 
 def on_host(logits: Any) -> NDArray[np.float32]:
@@ -82,7 +81,7 @@ def host_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
 
 
 def outcomes(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> list[outcome.Outcome]:
-    """The law of each row, as an Outcome: what `law` and `explain` read."""
+    """The law of each row, as an Outcome: what `explain` and beams read."""
     rows = frame.rows(mask)
     processes = frame.processes or (None,) * len(frame.states)
     return [outcome.outcome(outcome.request_of(logits, rows, r, process)) for r, process in enumerate(processes)]
