@@ -17,7 +17,10 @@ from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.rows import Frame, RowState
 
-Pair = tuple[Iterable[int], Iterable[int]]
+Ids = Iterable[int] | NDArray[np.integer[Any]]
+Pair = tuple[Ids, Ids] | Sequence[Ids]
+Counter = int | np.integer[Any] | Sequence[int] | NDArray[np.integer[Any]]
+"""A number for all rows, or one for each."""
 
 
 def sample(
@@ -25,9 +28,9 @@ def sample(
     params: SamplingParams | Sequence[SamplingParams],
     *,
     history: Sequence[Pair] | None = None,
-    step: int | Sequence[int] | None = None,
+    step: Counter | None = None,
     mask: Any = None,
-    sample_index: int | Sequence[int] = 0,
+    sample_index: Counter = 0,
 ) -> Draw:
     """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
 
@@ -56,7 +59,7 @@ def law(
     params: SamplingParams | Sequence[SamplingParams],
     *,
     history: Sequence[Pair] | None = None,
-    step: int | Sequence[int] | None = None,
+    step: Counter | None = None,
     mask: Any = None,
 ) -> NDArray[np.float64]:
     """The probability with which `sample` draws each token, NumPy float64 [B, V]; NaN rows where it draws none.
@@ -120,8 +123,8 @@ def row_states(
     shape: tuple[int, ...],
     params: SamplingParams | Sequence[SamplingParams],
     history: Sequence[Pair] | None,
-    step: int | Sequence[int] | None,
-    sample_index: int | Sequence[int],
+    step: Counter | None,
+    sample_index: Counter,
 ) -> list[RowState]:
     """One checked RowState per row of logits of this shape."""
     count, vocab_size = shape

@@ -14,20 +14,20 @@ MOST = 1 << 20
 _WORD = 0xFFFFFFFF
 
 
-def seeds(base: int, n: int) -> list[int]:
+def seeds(base: int | np.integer[Any], n: int | np.integer[Any]) -> list[int]:
     """`n` different seeds in [0, 2^63) that follow from `base`, for `SamplingParams.seed`: one per row of a batch.
 
     Rows with one seed share their uniforms and so draw alike; rows with these do not. The same `base` gives the same
     seeds everywhere and always, and the first of many are those of few. `base` is any int64, `n` in [0, 2^20];
     anything else raises ParamsError. SPEC.md S-S6.
     """
-    base = _integer(base, "base", -(1 << 63), (1 << 63) - 1)
-    n = _integer(n, "n", 0, MOST)
+    start = _integer(base, "base", -(1 << 63), (1 << 63) - 1)
+    count = _integer(n, "n", 0, MOST)
     found = np.zeros(0, np.uint64)
     drawn = 0
-    while found.size < n:
-        more = n - found.size
-        found = _distinct(np.concatenate([found, _block(base, drawn, drawn + more)]))
+    while found.size < count:
+        more = count - found.size
+        found = _distinct(np.concatenate([found, _block(start, drawn, drawn + more)]))
         drawn += more
     return found.tolist()
 

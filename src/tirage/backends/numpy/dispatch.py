@@ -60,7 +60,7 @@ def law_rows(
         kernels.law(logits, _without(rows, left), out)
     else:
         _count_plain_work(logits.size)
-    for r in left:
+    for r in left.tolist():
         process = None if processes is None else processes[r]
         out[r] = outcome.outcome(outcome.request_of(logits, rows, r, process)).law()
     return out
