@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Backend, Drawn, find, known, type_name
+from tirage.backends import Backend, Drawn, find, known, tell, type_name
 from tirage.backends.numpy import dispatch, outcome
 from tirage.backends.numpy.arrays import as_mask
 from tirage.draw import Draw
@@ -48,10 +48,15 @@ def sample(
     """
     backend = find(logits)
     matrix = backend.as_logits(logits)
-    states = row_states(matrix.shape, params, history, step, sample_index)
-    if isinstance(sample_index, (int, np.integer)):
-        _refuse_several(states)
-    return draw_frame(backend, matrix, Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape))
+    try:
+        states = row_states(matrix.shape, params, history, step, sample_index)
+        if isinstance(sample_index, (int, np.integer)):
+            _refuse_several(states)
+        frame, words = Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
+    except Exception as error:
+        tell(matrix, error)
+        raise
+    return draw_frame(backend, matrix, frame, words)
 
 
 def law(

@@ -28,7 +28,7 @@ from tirage.exact.philox import Domain
 from tirage.stages import Op
 
 
-def refuse(rows: Rows, processes: Sequence[Process | None] | None) -> None:
+def check_supported(rows: Rows, processes: Sequence[Process | None] | None) -> None:
     """Raise ParamsError, by name, for what would need the whole logits in one place."""
     if processes is not None or has(rows, Op.PROCESS).any():
         raise ParamsError("logits_processors must see whole rows, got shards; gather the logits for these requests")
