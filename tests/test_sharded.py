@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -87,16 +88,56 @@ def test_many_random_programs_draw_what_whole_rows_draw(size: int) -> None:
         check_random_programs(800_000 + 100 * size + seed, size, 1 + seed % 8)
 
 
+def with_mixtures(rows: Rows, size: int, seed: int) -> Rows:
+    """`rows` of which half check a random mask after the draw, and of which those with XTC report any view."""
+    r = np.random.default_rng(seed)
+    checks = r.integers(-(2**31), 2**31, (rows.count, -(-size // 32))).astype(np.int32)
+    checks |= np.where(r.random((rows.count, 1)) < 0.5, np.roll(checks, 1, axis=0), 0)
+    xtc = (rows.programs[:, :, 0] == Op.XTC).any(axis=1) & (rows.views != View.NONE)
+    views = np.where(xtc, r.integers(1, 4, rows.count), rows.views).astype(np.int8)
+    return replace(rows, checks=checks, resample=r.random(rows.count) < 0.5, views=views)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("size", "seeds"),
+    [(2, range(2)), (33, range(2, 4)), *[pytest.param(s, range(4, 24), marks=pytest.mark.slow) for s in (1, 33, 400)]],
+)
+def test_random_mixtures_draw_what_whole_rows_draw(size: int, seeds: range) -> None:
+    for seed in seeds:
+        logits, rows = random_case(910_000 + 100 * size + seed, size)
+        rows = with_mixtures(rows, size, seed)
+        cuts = np.random.default_rng(seed).integers(0, size + 1, seed % 4)
+        with np.errstate(all="ignore"):
+            expected = expected_drawn(logits, rows)
+        assert_same(expected, by_shards(logits, rows, spans([0, *sorted(cuts.tolist()), size])))
+
+
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_operator_of_every_preset_draws_what_whole_rows_draw(preset: str) -> None:
     params, size = [p for p in requests(PRESETS[preset]) if not p.logits_processors], 60
-    logits = np.round(np.random.default_rng(5).standard_normal((len(params), size)) * 8).astype(np.float32) / 4
-    rows = Frame.of(states(params, size), size).rows(None)
-    mixed = (rows.programs[:, :, 0] == Op.XTC).any(axis=1) & (rows.views == View.SAMPLED)
-    rows.views[mixed] = View.PROCESSED
+    rng = np.random.default_rng(5)
+    logits = np.round(rng.standard_normal((len(params), size)) * 8).astype(np.float32) / 4
+    mask = rng.integers(-(2**31), 2**31, (len(params), 2)).astype(np.int32) if preset == "llamacpp" else None
+    rows = Frame.of(states(params, size), size).rows(mask)
     with np.errstate(all="ignore"):
         expected = expected_drawn(logits, rows)
     assert_same(expected, by_shards(logits, rows, spans([0, 23, size])))
+
+
+def test_rows_of_two_draws_in_one_do_not_disturb_their_neighbours() -> None:
+    logits = np.random.default_rng(2).standard_normal((4, 40)).astype(np.float32) * 2
+    params = [
+        SamplingParams(seed=1, top_p=0.9, logprobs=3),
+        SamplingParams(seed=2, xtc_probability=0.6, xtc_threshold=0.05, logprobs=5, logprobs_mode="sampled"),
+        SamplingParams(seed=3, semantics="llamacpp", logprobs=5, logprobs_mode="sampled", logprob_token_ids=[0, 7]),
+        SamplingParams(seed=4, semantics="llamacpp", xtc_probability=0.5, temperature=0.7, logprobs=4),
+    ]
+    mask = np.array([[-1, -1], [-1, -1], [0x0F0F0F0F, 0], [0x33333333, 0]], np.int32)
+    parts = sharded.Shards([logits[:, :11], logits[:, 11:11], logits[:, 11:]])
+    assert_draws_equal(tirage.sample(logits, params, mask=mask), tirage.sample(parts, params, mask=mask))
+    alone = tirage.sample(sharded.Shards([logits[:1, :11], logits[:1, 11:]]), params[0], mask=mask[:1])
+    assert_draws_equal(tirage.sample(logits[:1], params[0], mask=mask[:1]), alone)
 
 
 @pytest.mark.parametrize("edges", [[0, 40], [0, 13, 40], [0, 0, 1, 1, 39, 40], [0, 5, 10, 15, 20, 25, 30, 35, 40]])
@@ -181,7 +222,9 @@ CALL, ROW = 48, 16 + 24
 """Bytes that a shard contributes to any draw: per call (meeting, digest), and per row (entry, the draw)."""
 
 
-def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) -> list[tuple[int, int]]:
+def metered(
+    params: SamplingParams, size: int, rows: int = 3, count: int = 4, *, mask: Any = None
+) -> list[tuple[int, int]]:
     """(rounds, bytes) of each shard for one draw."""
     logits = np.random.default_rng(size).standard_normal((rows, size)).astype(np.float32)
     table = Table(count)
@@ -190,7 +233,7 @@ def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) ->
 
     def work(meter: Metered, span: tuple[int, int]) -> Draw:
         shard = sharded.Shard(logits=column_of(logits, span), start=span[0], vocab_size=size, group=meter)
-        return tirage.sample(shard, params, history=[((), ())] * rows)
+        return tirage.sample(shard, params, history=[((), ())] * rows, mask=mask)
 
     table.run([partial(work, meter, span) for meter, span in zip(meters, spans(edges), strict=True)])
     return [(meter.rounds, meter.sent) for meter in meters]
@@ -233,6 +276,16 @@ def test_a_shard_contributes_the_stated_bytes_whatever_the_vocabulary(
 
 def test_a_fresh_seed_costs_a_row_8_bytes() -> None:
     assert metered(SamplingParams(), 40) == [(5, CALL + 3 * (ROW + 8))] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "drawing", "rounds"), [({}, 80, 7), ({"xtc_probability": 0.5}, 80 + 40 + 2 * (24 + 8), 7 + 2 * (2 + 1))]
+)
+def test_a_row_that_is_drawn_again_costs_its_entry_and_filters_twice(
+    fields: dict[str, Any], drawing: int, rounds: int
+) -> None:
+    params, mask = SamplingParams(semantics="llamacpp", seed=1, **fields), np.full((3, 2), 5, np.int32)
+    assert metered(params, 40, mask=mask) == [(rounds, CALL + 3 * (2 * 16 + drawing))] * 4
 
 
 def test_a_place_ranks_like_a_key_and_then_an_id() -> None:
@@ -454,17 +507,8 @@ def test_rows_without_a_seed_share_a_fresh_one() -> None:
 def test_what_needs_whole_rows_is_refused_by_name() -> None:
     parts = sharded.Shards([np.zeros((1, 3), np.float32)] * 2)
     tirage.register_processor("sharded test: unchanged", lambda logits, args: logits)
-    refused = {
-        "logits_processors must see whole rows": SamplingParams(logits_processors=(("sharded test: unchanged", {}),)),
-        'logprobs_mode must be "raw" or "processed" for XTC': SamplingParams(
-            xtc_probability=0.5, logprobs=1, logprobs_mode="sampled"
-        ),
-    }
-    for message, params in refused.items():
-        with pytest.raises(ParamsError, match=message):
-            tirage.sample(parts, params)
-    with pytest.raises(ParamsError, match='mask_mode must be "first" over shards'):
-        tirage.sample(parts, SamplingParams(semantics="llamacpp"), mask=np.array([[5]], np.int32))
+    with pytest.raises(ParamsError, match="logits_processors must see whole rows"):
+        tirage.sample(parts, SamplingParams(logits_processors=(("sharded test: unchanged", {}),)))
     with pytest.raises(ParamsError, match="logits must be whole rows here, got shards"):
         tirage.law(parts, SamplingParams())
 
