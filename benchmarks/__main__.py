@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 QUESTIONS = (
-    "one_pass", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start", "engine", "server",
+    "one_pass", "laws", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start", "engine", "server",
     "readme",
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ REPORTED = (
     "top_logprobs",
 )
 EDGES = [0, 20, 20, 57]
+PAST = [((1, 25), (25, 50))] * 6
 ROWS = [
     SamplingParams(seed=1, top_p=0.9, logprobs=3),
     SamplingParams(seed=2, top_k=5, logprobs=2, logprobs_mode="sampled", logprob_token_ids=[3]),
@@ -42,8 +44,19 @@ def rows_to_share() -> NDArray[np.float32]:
     return logits
 
 
+def wrong_arguments(rank: int) -> list[dict[str, Any]]:
+    """What ranks pass that others do not: seeds of their own, then rank 1 alone what is wrong or just different."""
+    wrong: list[dict[str, Any]] = [
+        {"params": [*ROWS, ROWS[0]]},
+        {"mask": np.zeros((len(ROWS), 3), np.int32)},
+        {"history": [((1, 25), (25, 49))] * len(ROWS)},
+        {"params": [p.replace(stop=["end"]) for p in ROWS]},
+    ]
+    return [{"params": [p.replace(seed=rank) for p in ROWS]}, *[each if rank == 1 else {} for each in wrong]]
+
+
 def draw_and_tell(rank: int, folder: str) -> None:
-    """One rank of a gloo group: draws, is refused twice, and writes down what it saw."""
+    """One rank of a gloo group: is refused in several ways, draws, and writes down what it saw."""
     torch.set_num_threads(1)
     # They meet over a file: a port that was free a moment ago may be another program's by now.
     where = (Path(folder) / "meeting").as_uri()
@@ -51,13 +64,15 @@ def draw_and_tell(rank: int, folder: str) -> None:
     start, stop = EDGES[rank : rank + 2]
     own = torch.from_numpy(rows_to_share()[:, start:stop].copy())
     shard = sharded.Shard(logits=own, start=start, vocab_size=57)
-    drawn = tirage.sample(shard, ROWS, history=[((1, 25), (25, 50))] * len(ROWS))
     complaints = []
-    for wrong, params in ((start + rank, ROWS), (start, [p.replace(seed=rank) for p in ROWS])):
+    for wrong in ({"start": start + rank}, *wrong_arguments(rank)):
+        given: dict[str, Any] = {"start": start, "params": ROWS, "history": PAST, **wrong}
+        own_shard = sharded.Shard(logits=own, start=given.pop("start"), vocab_size=57, group=dist.group.WORLD)
         try:
-            tirage.sample(sharded.Shard(logits=own, start=wrong, vocab_size=57, group=dist.group.WORLD), params)
+            tirage.sample(own_shard, **given)
         except ParamsError as error:
             complaints.append(str(error))
+    drawn = tirage.sample(shard, ROWS, history=PAST)
     fields = {name: np.asarray(getattr(drawn, name)) for name in REPORTED}
     np.savez(Path(folder) / f"{rank}.npz", complaints=np.array(complaints), **fields)
     dist.destroy_process_group()

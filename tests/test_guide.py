@@ -112,12 +112,8 @@ def test_every_sample_of_a_request_follows_the_constraint_by_itself(llm: LLM) ->
     completion = write(llm, {"n": 4}, json=PERSON)
     assert len({sample.text for sample in completion.samples}) == 4
     assert all(is_person(sample.text) and sample.grammar_complete for sample in completion.samples)
-    best = write(llm, {"n": 1, "seed": 2}, json=PERSON)
-    ranked = llm.generate("p", SamplingParams(best_of=3, seed=2, max_tokens=200, guided_decoding=guided(json=PERSON)))[
-        0
-    ]
-    assert ranked.cumulative_logprob >= best.cumulative_logprob
-    assert is_person(ranked.text)
+    asked = SamplingParams(best_of=3, seed=2, max_tokens=200, guided_decoding=guided(json=PERSON))
+    assert is_person(llm.generate("p", asked)[0].text)
 
 
 def test_a_row_does_not_notice_the_constraints_of_others(llm: LLM) -> None:

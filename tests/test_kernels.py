@@ -177,9 +177,9 @@ def test_a_cache_that_cannot_be_written_in_the_end_is_done_without(monkeypatch: 
         def disable_compile(self) -> None:
             self.signatures.append("closed")
 
-    monkeypatch.setattr(rows_module, "dispatcher", lambda *, cache=True: Made(cache))
+    monkeypatch.setattr(rows_module, "dispatcher", lambda make, *, cache=True: Made(cache))
 
-    made = rows_module.compiled()
+    made = rows_module.compiled(rows_module.draw_entry, rows_module.draw_signature())
 
     assert made.cache is False
     assert len(made.signatures) == 2

@@ -113,13 +113,27 @@ def test_the_first_of_n_samples_is_the_only_one_of_one(llm: LLM) -> None:
     assert three.usage.completion_tokens == sum(len(sample.token_ids) for sample in three.samples)
 
 
-def test_best_of_returns_the_likeliest_samples(llm: LLM) -> None:
-    params = SamplingParams(seed=5, max_tokens=6, temperature=1.5, ignore_eos=True)
-    drawn = llm.generate("ab", params.replace(n=8))[0].samples
-    best = llm.generate("ab", params.replace(n=2, best_of=8))[0]
-    scores = sorted((sample.cumulative_logprob, sample.token_ids) for sample in drawn)
-    assert [sample.token_ids for sample in best.samples] == [scores[-1][1], scores[-2][1]]
-    assert best.usage.completion_tokens == 48
+@pytest.mark.parametrize("mode", ["raw", "sampled"])
+def test_best_of_returns_the_samples_with_the_highest_logprob_per_token(llm: LLM, mode: str) -> None:
+    likeliest_in_sum = 0
+    for seed in range(6):
+        params = SamplingParams(seed=seed, max_tokens=12, temperature=1.5, logprobs_mode=mode)
+        drawn = llm.generate("ab", params.replace(n=8, logprobs=0))[0].samples
+        best = llm.generate("ab", params.replace(n=2, best_of=8))[0]
+        order = sorted(drawn, key=lambda one: -sum(e.logprob for e in one.logprobs or ()) / len(one.token_ids))
+        assert [one.token_ids for one in best.samples] == [one.token_ids for one in order[:2]]
+        assert best.cumulative_logprob == order[0].cumulative_logprob
+        assert best.logprobs is None
+        assert best.usage.completion_tokens == sum(len(one.token_ids) for one in drawn)
+        likeliest_in_sum += max(drawn, key=lambda one: one.cumulative_logprob) == order[0]
+    assert likeliest_in_sum < 6
+
+
+def test_listing_logprobs_does_not_change_which_samples_best_of_returns(llm: LLM) -> None:
+    params = SamplingParams(seed=3, max_tokens=12, temperature=1.5, n=2, best_of=6)
+    plain, listed = (llm.generate("ab", p)[0] for p in (params, params.replace(logprobs=2)))
+    assert [one.token_ids for one in plain.samples] == [one.token_ids for one in listed.samples]
+    assert [one.cumulative_logprob for one in plain.samples] == [one.cumulative_logprob for one in listed.samples]
 
 
 def test_a_prompt_is_read_once_for_all_its_samples() -> None:
@@ -338,7 +352,16 @@ def test_prompt_logprobs_are_those_of_the_prompts_tokens(llm: LLM) -> None:
         assert entry.top[0].logprob == pytest.approx(log_softmax(row).max(), abs=1e-4)
 
 
-def test_the_cumulative_logprob_is_that_of_the_law_drawn_from(llm: LLM) -> None:
+@pytest.mark.parametrize("mode", ["raw", "processed", "sampled"])
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"top_k": 1}, {"top_p": 0.7}, {"logprob_token_ids": [3]}])
+def test_the_cumulative_logprob_is_the_sum_of_those_listed(llm: LLM, how: dict[str, Any], mode: str) -> None:
+    params = SamplingParams(**how, seed=1, max_tokens=9, logprobs=0, logprobs_mode=mode)
+    done = llm.generate("Once", params)[0]
+    assert done.cumulative_logprob == sum(entry.logprob for entry in done.logprobs or ())
+    assert (done.cumulative_logprob == 0.0) == (mode == "sampled" and ("temperature" in how or "top_k" in how))
+
+
+def test_where_nothing_is_listed_the_cumulative_logprob_is_that_of_the_law_drawn_from(llm: LLM) -> None:
     assert llm.generate("Once", SamplingParams(temperature=0, max_tokens=9))[0].cumulative_logprob == 0.0
     done = llm.generate("Once", SamplingParams(seed=1, top_k=2, max_tokens=1, temperature=3))[0]
     logits = llm.model.prefill(done.prompt_token_ids)[0]

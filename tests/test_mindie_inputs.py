@@ -160,3 +160,27 @@ def test_an_unknown_law_of_logprobs_is_refused() -> None:
 def test_arguments_of_another_type_are_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         sample(*arguments)
+
+
+@pytest.mark.parametrize("name", ["seed", "frequency_penalty", "presence_penalty", "repetition_penalty"])
+def test_what_depends_on_the_output_is_refused_past_prefill_without_it(name: str) -> None:
+    x, written = np.zeros((2, V), np.float32), [[3], [5, 5]]
+    values = np.array([1, 2]) if name == "repetition_penalty" else np.array([0, 2])
+    param = PARAM(**{name: values}, temperature=np.array([0.0, 1.0]))
+    with pytest.raises(ParamsError) as error:
+        sample(x, DATA(is_prefill=False), param)
+    assert str(error.value).startswith(f"output_ids must be given for {name} when is_prefill is False, got None for ")
+    assert "for request 1; pass what each request has written" in str(error.value)
+    for data in (DATA(is_prefill=True), DATA(output_ids=written, is_prefill=False)):
+        assert [0 <= token < V for token in sample(x, data, param).tolist()] == [True, True]
+
+
+def test_past_prefill_all_ids_are_enough_for_the_repetition_penalty_alone() -> None:
+    x, param = np.zeros((2, V), np.float32), PARAM(repetition_penalty=np.array([2.0, 2.0]))
+    assert sample(x, DATA(all_input_ids=[[3], [5, 5]], is_prefill=False), param).tolist() == [0, 0]
+
+
+def test_a_seed_that_decides_nothing_needs_no_output() -> None:
+    x = np.zeros((2, V), np.float32)
+    for param in (PARAM(seed=np.array([1, 2])), PARAM(temperature=np.array([0.7, 0.7]))):
+        assert sample(x, DATA(is_prefill=False), param).shape == (2,)

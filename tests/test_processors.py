@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tirage.dialects import from_sglang
 from tirage.errors import ParamsError
+from tirage.params import SamplingParams
 from tirage.processors import find_processor, processor_names, register_processor, unregister_processor
 
 
@@ -43,6 +45,47 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         find_processor("duoble")
 
 
+class Doubling:
+    def __call__(self, logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
+        return logits * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "got"),
+    [
+        (Doubling, r"got the class Doubling; register an instance, Doubling\(\)$"),
+        (dict, r"got the class dict; register an instance, dict\(\)$"),
+        (3, "got int$"),
+        (lambda logits: logits, r"got one of \(logits\) \(too many positional arguments\); take both by position$"),
+        (
+            lambda logits, args, extra: logits,
+            r"got one of \(logits, args, extra\) \(missing a required argument: 'extra'\)",
+        ),
+        (lambda logits, *, args: logits, r".*; take both by position$"),
+    ],
+)
+def test_what_cannot_be_called_with_logits_and_args_is_refused_at_once(fn: Any, got: str) -> None:
+    with pytest.raises(ParamsError, match=rf"^processor 'unfit' must be a function of \(logits, args\), {got}"):
+        register_processor("unfit", fn)
+    assert "unfit" not in processor_names()
+
+
+@pytest.mark.parametrize("fn", [Doubling(), Doubling().__call__, lambda *both: both[0], np.multiply])
+def test_whatever_takes_logits_and_args_can_be_registered(fn: Any) -> None:
+    register_processor("fit", fn)
+    unregister_processor("fit")
+
+
+def test_in_a_program_an_unknown_name_is_answered_with_what_registers_it() -> None:
+    for refused in (
+        lambda: SamplingParams(logits_processors=(("nobody", {}),)),
+        lambda: from_sglang({}, custom_logit_processor="nobody"),
+        lambda: from_sglang({}, custom_logit_processor='{"processor": "nobody"}'),
+    ):
+        with pytest.raises(ParamsError, match=r"'nobody'; register it with tirage\.register_processor$"):
+            refused()
+
+
 def test_an_unregistered_name_is_gone() -> None:
     register_processor("short_lived", double)
     unregister_processor("short_lived")
@@ -66,7 +109,7 @@ def test_a_row_gets_its_own_arguments_and_the_declared_extra_ones() -> None:
     [
         ("", double, None, "processor name must be a non-empty string"),
         (5, double, None, "processor name must be a non-empty string"),
-        ("x", "double", None, "processor 'x' must be a function, got str"),
+        ("x", "double", None, r"processor 'x' must be a function of \(logits, args\), got str"),
         ("x", double, "factor", "arg_names of processor 'x' must be a list of names"),
         ("x", double, [1], "arg_names of processor 'x' must be a list of names"),
     ],

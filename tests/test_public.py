@@ -40,6 +40,7 @@ NAMES = (
     "law",
     "register_processor",
     "sample",
+    "seeds",
     "warmup",
 )
 HEAVY = ("jax", "jinja2", "numba", "numpy", "rich", "safetensors", "tokenizers", "torch", "transformers", "typer")

@@ -83,9 +83,10 @@ def test_the_law_follows_the_temperature() -> None:
 def test_the_law_is_the_same_for_every_seed_and_adds_up_to_one() -> None:
     x = hashed_logits("sum", size=V)
     params = full_params("canonical", seed=1)
-    law = tirage.law(x, params)
+    history = [([1, 2], [3])]
+    law = tirage.law(x, params, history=history)
     assert abs(1 - law.sum()) < 1e-12
-    np.testing.assert_array_equal(law, tirage.law(x, params.replace(seed=2), step=9))
+    np.testing.assert_array_equal(law, tirage.law(x, params.replace(seed=2), history=history, step=9))
 
 
 def test_the_support_size_counts_the_tokens_that_can_be_drawn() -> None:

@@ -42,8 +42,11 @@ def bits(drawn: Draw) -> list[Any]:
 def test_every_float_type_means_the_float32_of_the_same_value(dtype: Any) -> None:
     rounded = hashed_logits("dtype", size=3 * V).reshape(3, V).astype(dtype)
     params = full_params("canonical", seed=3)
-    assert bits(tirage.sample(rounded.astype(np.float32), params)) == bits(tirage.sample(rounded, params))
-    np.testing.assert_array_equal(tirage.law(rounded.astype(np.float32), params), tirage.law(rounded, params))
+    widened, history = rounded.astype(np.float32), [([1, 2], [3])] * 3
+    expected = tirage.sample(widened, params, history=history)
+    assert bits(expected) == bits(tirage.sample(rounded, params, history=history))
+    expected = tirage.law(widened, params, history=history)
+    np.testing.assert_array_equal(expected, tirage.law(rounded, params, history=history))
 
 
 def test_float64_rounds_to_float32() -> None:
@@ -117,7 +120,8 @@ def test_no_rows_give_an_empty_result(per_row: dict[str, Any]) -> None:
 
 
 def test_a_vocabulary_of_one_token_always_gives_it() -> None:
-    drawn = tirage.sample(np.array([[-3.0], [88.0]]), full_params("canonical", logit_bias=None, seed=1))
+    params = full_params("canonical", logit_bias=None, seed=1)
+    drawn = tirage.sample(np.array([[-3.0], [88.0]]), params, history=[((), ()), ((), ())])
     assert drawn.token_ids.tolist() == [0, 0]
     assert np.array([0.0, 0.0], np.float32).tobytes() == drawn.sampled_logprobs.tobytes()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -86,16 +88,56 @@ def test_many_random_programs_draw_what_whole_rows_draw(size: int) -> None:
         check_random_programs(800_000 + 100 * size + seed, size, 1 + seed % 8)
 
 
+def with_mixtures(rows: Rows, size: int, seed: int) -> Rows:
+    """`rows` of which half check a random mask after the draw, and of which those with XTC report any view."""
+    r = np.random.default_rng(seed)
+    checks = r.integers(-(2**31), 2**31, (rows.count, -(-size // 32))).astype(np.int32)
+    checks |= np.where(r.random((rows.count, 1)) < 0.5, np.roll(checks, 1, axis=0), 0)
+    xtc = (rows.programs[:, :, 0] == Op.XTC).any(axis=1) & (rows.views != View.NONE)
+    views = np.where(xtc, r.integers(1, 4, rows.count), rows.views).astype(np.int8)
+    return replace(rows, checks=checks, resample=r.random(rows.count) < 0.5, views=views)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("size", "seeds"),
+    [(2, range(2)), (33, range(2, 4)), *[pytest.param(s, range(4, 24), marks=pytest.mark.slow) for s in (1, 33, 400)]],
+)
+def test_random_mixtures_draw_what_whole_rows_draw(size: int, seeds: range) -> None:
+    for seed in seeds:
+        logits, rows = random_case(910_000 + 100 * size + seed, size)
+        rows = with_mixtures(rows, size, seed)
+        cuts = np.random.default_rng(seed).integers(0, size + 1, seed % 4)
+        with np.errstate(all="ignore"):
+            expected = expected_drawn(logits, rows)
+        assert_same(expected, by_shards(logits, rows, spans([0, *sorted(cuts.tolist()), size])))
+
+
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_operator_of_every_preset_draws_what_whole_rows_draw(preset: str) -> None:
     params, size = [p for p in requests(PRESETS[preset]) if not p.logits_processors], 60
-    logits = np.round(np.random.default_rng(5).standard_normal((len(params), size)) * 8).astype(np.float32) / 4
-    rows = Frame.of(states(params, size), size).rows(None)
-    mixed = (rows.programs[:, :, 0] == Op.XTC).any(axis=1) & (rows.views == View.SAMPLED)
-    rows.views[mixed] = View.PROCESSED
+    rng = np.random.default_rng(5)
+    logits = np.round(rng.standard_normal((len(params), size)) * 8).astype(np.float32) / 4
+    mask = rng.integers(-(2**31), 2**31, (len(params), 2)).astype(np.int32) if preset == "llamacpp" else None
+    rows = Frame.of(states(params, size), size).rows(mask)
     with np.errstate(all="ignore"):
         expected = expected_drawn(logits, rows)
     assert_same(expected, by_shards(logits, rows, spans([0, 23, size])))
+
+
+def test_rows_of_two_draws_in_one_do_not_disturb_their_neighbours() -> None:
+    logits = np.random.default_rng(2).standard_normal((4, 40)).astype(np.float32) * 2
+    params = [
+        SamplingParams(seed=1, top_p=0.9, logprobs=3),
+        SamplingParams(seed=2, xtc_probability=0.6, xtc_threshold=0.05, logprobs=5, logprobs_mode="sampled"),
+        SamplingParams(seed=3, semantics="llamacpp", logprobs=5, logprobs_mode="sampled", logprob_token_ids=[0, 7]),
+        SamplingParams(seed=4, semantics="llamacpp", xtc_probability=0.5, temperature=0.7, logprobs=4),
+    ]
+    mask = np.array([[-1, -1], [-1, -1], [0x0F0F0F0F, 0], [0x33333333, 0]], np.int32)
+    parts = sharded.Shards([logits[:, :11], logits[:, 11:11], logits[:, 11:]])
+    assert_draws_equal(tirage.sample(logits, params, mask=mask), tirage.sample(parts, params, mask=mask))
+    alone = tirage.sample(sharded.Shards([logits[:1, :11], logits[:1, 11:]]), params[0], mask=mask[:1])
+    assert_draws_equal(tirage.sample(logits[:1], params[0], mask=mask[:1]), alone)
 
 
 @pytest.mark.parametrize("edges", [[0, 40], [0, 13, 40], [0, 0, 1, 1, 39, 40], [0, 5, 10, 15, 20, 25, 30, 35, 40]])
@@ -180,7 +222,9 @@ CALL, ROW = 48, 16 + 24
 """Bytes that a shard contributes to any draw: per call (meeting, digest), and per row (entry, the draw)."""
 
 
-def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) -> list[tuple[int, int]]:
+def metered(
+    params: SamplingParams, size: int, rows: int = 3, count: int = 4, *, mask: Any = None
+) -> list[tuple[int, int]]:
     """(rounds, bytes) of each shard for one draw."""
     logits = np.random.default_rng(size).standard_normal((rows, size)).astype(np.float32)
     table = Table(count)
@@ -189,7 +233,7 @@ def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) ->
 
     def work(meter: Metered, span: tuple[int, int]) -> Draw:
         shard = sharded.Shard(logits=column_of(logits, span), start=span[0], vocab_size=size, group=meter)
-        return tirage.sample(shard, params)
+        return tirage.sample(shard, params, history=[((), ())] * rows, mask=mask)
 
     table.run([partial(work, meter, span) for meter, span in zip(meters, spans(edges), strict=True)])
     return [(meter.rounds, meter.sent) for meter in meters]
@@ -224,14 +268,24 @@ def metered(params: SamplingParams, size: int, rows: int = 3, count: int = 4) ->
 def test_a_shard_contributes_the_stated_bytes_whatever_the_vocabulary(
     fields: dict[str, Any], per_row: int, rounds: int
 ) -> None:
-    expected = [(5 + rounds, CALL + 3 * (ROW + per_row))] * 4
+    expected = [(4 + rounds, CALL + 3 * (ROW + per_row))] * 4
     params = SamplingParams(**fields, seed=1)
     assert metered(params, 300) == expected
     assert metered(params, 1500) == expected
 
 
 def test_a_fresh_seed_costs_a_row_8_bytes() -> None:
-    assert metered(SamplingParams(), 40) == [(6, CALL + 3 * (ROW + 8))] * 4
+    assert metered(SamplingParams(), 40) == [(5, CALL + 3 * (ROW + 8))] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "drawing", "rounds"), [({}, 80, 7), ({"xtc_probability": 0.5}, 80 + 40 + 2 * (24 + 8), 7 + 2 * (2 + 1))]
+)
+def test_a_row_that_is_drawn_again_costs_its_entry_and_filters_twice(
+    fields: dict[str, Any], drawing: int, rounds: int
+) -> None:
+    params, mask = SamplingParams(semantics="llamacpp", seed=1, **fields), np.full((3, 2), 5, np.int32)
+    assert metered(params, 40, mask=mask) == [(rounds, CALL + 3 * (2 * 16 + drawing))] * 4
 
 
 def test_a_place_ranks_like_a_key_and_then_an_id() -> None:
@@ -265,7 +319,13 @@ def errors_of(calls: Sequence[Call]) -> list[str]:
             return str(error)
         return ""
 
-    return Table(len(calls)).run([partial(text, call) for call in calls])
+    return waiting(Table(len(calls))).run([partial(text, call) for call in calls])
+
+
+def waiting(table: Table) -> Table:
+    """The table, at which nobody waits for ever."""
+    table.barrier = threading.Barrier(len(table.seats), timeout=30)
+    return table
 
 
 def meeting(
@@ -277,9 +337,10 @@ def meeting(
 ) -> list[str]:
     """What each shard of a group complains of."""
     each = params or [SamplingParams(seed=1)] * len(parts)
+    table = waiting(Table(len(parts)))
     shards = [
         sharded.Shard(logits=part, start=start, vocab_size=size, group=comm)
-        for part, start, size, comm in zip(parts, starts, sizes, Table(len(parts)).communicators(), strict=True)
+        for part, start, size, comm in zip(parts, starts, sizes, table.communicators(), strict=True)
     ]
     return errors_of([partial(tirage.sample, shard, p, **given) for shard, p in zip(shards, each, strict=True)])
 
@@ -327,6 +388,9 @@ def test_rows_that_differ_in_number_are_an_error_on_every_shard() -> None:
         {"logit_bias": {0: 1.0}},
         {"logprobs": 2},
         {"allowed_token_ids": [1]},
+        {"stop": "end"},
+        {"stop_token_ids": [3]},
+        {"max_tokens": 3},
     ],
 )
 def test_params_that_differ_are_an_error_on_every_shard(other: dict[str, Any]) -> None:
@@ -337,9 +401,93 @@ def test_params_that_differ_are_an_error_on_every_shard(other: dict[str, Any]) -
 
 def test_logits_that_one_shard_refuses_are_an_error_on_every_shard() -> None:
     complaints = meeting([torch.zeros(1, 4), torch.zeros(1, 4, dtype=torch.int64)], [0, 4], [8, 8])
-    assert "got a refusal from shards [1]" in complaints[0]
-    assert "logits must be float16, bfloat16, float32 or float64, got torch.int64" in complaints[1]
+    refused = "shard 1 refused: logits must be float16, bfloat16, float32 or float64, got torch.int64"
+    assert [refused in text for text in complaints] == [True, True]
     assert "start must be a whole number of at least 0, got -1" in meeting([torch.zeros(1, 4)], [-1], [4])[0]
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "params must hold one entry per row (2), got 3": {"params": [SamplingParams(seed=1)] * 3},
+    "params must be a SamplingParams or a sequence of 2, got int": {"params": 5},
+    "repetition_penalty must come with the tokens so far, got history None": {
+        "params": SamplingParams(seed=1, repetition_penalty=2)
+    },
+    "history must be a list of 2 (prompt_ids, output_ids) pairs, got 1": {"history": [((), ())]},
+    "history output ids must lie in [0, 12), got 12": {"history": [((), ()), ((), (12,))]},
+    "step must be an integer in [0, 2^32), got -1": {"step": -1},
+    "mask must have shape [2, 1] for logits [2, 12], got [2, 9]": {"mask": np.zeros((2, 9), np.int32)},
+    "guided_decoding must come with a mask": {
+        "params": SamplingParams(seed=1, guided_decoding=tirage.GuidedDecodingParams(regex="a"))
+    },
+    "n must be 1 for a row of logits": {"params": SamplingParams(seed=1, n=2)},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_one_shard_turns_down_all_turn_down_and_the_next_call_works(message: str) -> None:
+    table = waiting(Table(3))
+    whole = np.random.default_rng(3).standard_normal((2, 12)).astype(np.float32)
+
+    def work(comm: Any) -> tuple[str, list[int]]:
+        start = 4 * comm.rank
+        shard = sharded.Shard(logits=column_of(whole, (start, start + 4)), start=start, vocab_size=12, group=comm)
+        given: dict[str, Any] = {"params": SamplingParams(seed=1), **(WRONG[message] if comm.rank == 1 else {})}
+        with pytest.raises(ParamsError) as refused:
+            tirage.sample(shard, **given)
+        return str(refused.value), tirage.sample(shard, SamplingParams(seed=4)).token_ids.tolist()
+
+    found = table.run([partial(work, comm) for comm in table.communicators()])
+    tokens = tirage.sample(whole, SamplingParams(seed=4)).token_ids.tolist()
+    assert len({text for text, _ in found}) == 1
+    assert found[0][0].startswith("every shard must accept its arguments, shard 1 refused: " + message)
+    assert [drawn for _, drawn in found] == [tokens] * 3
+
+
+def test_an_error_that_is_no_params_error_is_told_too() -> None:
+    table = waiting(Table(2))
+
+    class Broken(list[Any]):
+        def __iter__(self) -> Any:
+            raise ZeroDivisionError("on purpose")
+
+    def work(comm: Any) -> None:
+        shard = sharded.Shard(logits=torch.zeros(1, 4), start=4 * comm.rank, vocab_size=8, group=comm)
+        history: Any = [((), Broken() if comm.rank else ())]
+        with pytest.raises(ParamsError, match=r"shard 1 refused: on purpose$"):
+            tirage.sample(shard, SamplingParams(), history=history)
+
+    table.run([partial(work, comm) for comm in table.communicators()])
+
+
+@pytest.mark.parametrize("history", [[((1,), (2,))], [((), (2, 1))], [((2, 1), ())], [((), (1, 3))]])
+def test_histories_that_differ_are_an_error_on_every_shard_read_or_not(history: list[Any]) -> None:
+    table = waiting(Table(2))
+
+    def work(comm: Any) -> str:
+        shard = sharded.Shard(logits=torch.zeros(1, 4), start=4 * comm.rank, vocab_size=8, group=comm)
+        given = [((), (1, 2))] if comm.rank == 0 else history
+        with pytest.raises(ParamsError) as refused:
+            tirage.sample(shard, SamplingParams(seed=1), history=given, step=0)
+        return str(refused.value)
+
+    found = table.run([partial(work, comm) for comm in table.communicators()])
+    assert ["must be equal on every shard, got others on [1] than on 0" in text for text in found] == [True, True]
+
+
+def test_a_batch_that_one_shard_cannot_fit_is_an_error_on_every_shard() -> None:
+    table = waiting(Table(2))
+
+    def work(comm: Any) -> tuple[str, list[int]]:
+        batch = tirage.Batch(8, 2)
+        batch.add(SamplingParams(seed=1))
+        shard = sharded.Shard(logits=torch.zeros(1, 4), start=4 * comm.rank, vocab_size=8, group=comm)
+        with pytest.raises(ParamsError) as refused:
+            batch.sample(shard, mask=np.zeros((1, 1 + comm.rank), np.int32))
+        return str(refused.value), batch.sample(shard).token_ids.tolist()
+
+    (text, tokens), other = table.run([partial(work, comm) for comm in table.communicators()])
+    assert other == (text, tokens)
+    assert "shard 1 refused: mask must have shape [1, 1] for logits [1, 8], got [1, 2]" in text
 
 
 def test_rows_without_a_seed_share_a_fresh_one() -> None:
@@ -359,17 +507,8 @@ def test_rows_without_a_seed_share_a_fresh_one() -> None:
 def test_what_needs_whole_rows_is_refused_by_name() -> None:
     parts = sharded.Shards([np.zeros((1, 3), np.float32)] * 2)
     tirage.register_processor("sharded test: unchanged", lambda logits, args: logits)
-    refused = {
-        "logits_processors must see whole rows": SamplingParams(logits_processors=(("sharded test: unchanged", {}),)),
-        'logprobs_mode must be "raw" or "processed" for XTC': SamplingParams(
-            xtc_probability=0.5, logprobs=1, logprobs_mode="sampled"
-        ),
-    }
-    for message, params in refused.items():
-        with pytest.raises(ParamsError, match=message):
-            tirage.sample(parts, params)
-    with pytest.raises(ParamsError, match='mask_mode must be "first" over shards'):
-        tirage.sample(parts, SamplingParams(semantics="llamacpp"), mask=np.array([[5]], np.int32))
+    with pytest.raises(ParamsError, match="logits_processors must see whole rows"):
+        tirage.sample(parts, SamplingParams(logits_processors=(("sharded test: unchanged", {}),)))
     with pytest.raises(ParamsError, match="logits must be whole rows here, got shards"):
         tirage.law(parts, SamplingParams())
 
@@ -418,4 +557,10 @@ def test_three_processes_over_gloo_draw_what_one_draws(tmp_path: Path) -> None:
         for name in REPORTED:
             np.testing.assert_array_equal(seen[name], np.asarray(getattr(expected, name)), name)
         assert "shards must cover [0, 57) once" in seen["complaints"][0]
-        assert "must be equal on every shard, got others on [1, 2] than on 0" in seen["complaints"][1]
+        equal = "must be equal on every shard, got others on "
+        assert f"{equal}[1, 2] than on 0" in seen["complaints"][1]
+        for at, refused in ((2, "params must hold one entry per row (6), got 7"), (3, "mask must have shape [6, 2]")):
+            assert seen["complaints"][at].startswith(
+                f"every shard must accept its arguments, shard 1 refused: {refused}"
+            )
+        assert [f"{equal}[1] than on 0" in text for text in seen["complaints"][4:]] == [True, True]

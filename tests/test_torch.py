@@ -46,7 +46,8 @@ def test_every_float_type_draws_what_its_float32_values_draw_in_numpy(dtype: tor
     history = [((1, 2), (3,))] * 3
     expected = tirage.sample(x.to(torch.float32).numpy(), params, history=history)
     assert as_bytes(expected) == as_bytes(tirage.sample(x, params, history=history))
-    np.testing.assert_array_equal(tirage.law(x.to(torch.float32).numpy(), params), tirage.law(x, params))
+    expected = tirage.law(x.to(torch.float32).numpy(), params, history=history)
+    np.testing.assert_array_equal(expected, tirage.law(x, params, history=history))
 
 
 def test_results_are_tensors_on_the_device_of_the_logits() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tirage.errors import ParamsError as ParamsError
     from tirage.errors import RowError as RowError
     from tirage.errors import TirageError as TirageError
+    from tirage.exact.seeding import seeds as seeds
     from tirage.llm import LLM as LLM
     from tirage.llm import Completion as Completion
     from tirage.llm import Delta as Delta
@@ -40,6 +41,7 @@ _HOMES = {
     "tirage.batch": ("Batch",),
     "tirage.draw": ("Draw", "Status"),
     "tirage.errors": ("GrammarError", "ModelError", "ParamsError", "RowError", "TirageError"),
+    "tirage.exact.seeding": ("seeds",),
     "tirage.tracing": ("Explanation", "explain"),
     "tirage.llm": ("LLM", "Completion", "Delta", "Prompt"),
     "tirage.params": (

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from hashlib import blake2b
 from itertools import accumulate, chain
 from typing import Any
 
@@ -102,6 +103,16 @@ class Frame:
         """Rows whose parameters name no seed."""
         return [r for r, state in enumerate(self.states) if state.params.seed is None]
 
+    def asked(self) -> bytes:
+        """Bytes that are equal where all parameters, histories and sample indices are."""
+        hashed = blake2b()
+        for state in self.states:
+            tokens = state.history.tokens()
+            hashed.update(f"{state.sample_index} {state.at} {state.history.prompt_length} {tokens.size} ".encode())
+            hashed.update(tokens.tobytes())
+            hashed.update(_named(state.plan))
+        return hashed.digest()
+
     @property
     def checks_masks(self) -> bool:
         """True when some row's semantics applies a mask only after the draw."""
@@ -162,6 +173,12 @@ class Frame:
                 bits = np.unpackbits(mask[r].view(np.uint8), bitorder="little")
                 resample[r] = not bits[: self.vocab_size].all()
         return resample
+
+
+@lru_cache(maxsize=1024)
+def _named(plan: Plan) -> bytes:
+    """A digest of a plan's parameters, stops and everything else that a draw does not read included."""
+    return blake2b(plan.params.to_json().encode()).digest()
 
 
 def needs_mask(params: SamplingParams) -> str:
@@ -231,8 +248,7 @@ def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, Any]:
 
 
 def _view(params: SamplingParams) -> View:
-    wanted = params.logprobs is not None or bool(params.logprob_token_ids)
-    return _VIEWS[params.logprobs_mode] if wanted else View.NONE
+    return _VIEWS[params.logprobs_mode] if params.lists_logprobs else View.NONE
 
 
 def starts(sizes: Sequence[int]) -> NDArray[np.int64]:

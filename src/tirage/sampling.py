@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Backend, Drawn, find, known, type_name
-from tirage.backends.numpy import outcome
+from tirage.backends import Backend, Drawn, find, known, tell, type_name
+from tirage.backends.numpy import dispatch, outcome
 from tirage.backends.numpy.arrays import as_mask
 from tirage.draw import Draw
 from tirage.errors import ParamsError
@@ -17,7 +17,10 @@ from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.rows import Frame, RowState
 
-Pair = tuple[Iterable[int], Iterable[int]]
+Ids = Iterable[int] | NDArray[np.integer[Any]]
+Pair = tuple[Ids, Ids] | Sequence[Ids]
+Counter = int | np.integer[Any] | Sequence[int] | NDArray[np.integer[Any]]
+"""A number for all rows, or one for each."""
 
 
 def sample(
@@ -25,17 +28,19 @@ def sample(
     params: SamplingParams | Sequence[SamplingParams],
     *,
     history: Sequence[Pair] | None = None,
-    step: int | Sequence[int] | None = None,
+    step: Counter | None = None,
     mask: Any = None,
-    sample_index: int | Sequence[int] = 0,
+    sample_index: Counter = 0,
 ) -> Draw:
     """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
 
     `logits` [V] or [B, V], float16, bfloat16, float32 or float64 (rounded to float32), 1 <= V <= 2^20, B may be 0;
     never modified. `params`: one for all rows, or one per row. `history`: one (prompt_ids, output_ids) pair per row,
-    read by penalties, bad words and n-gram rules. `step`: the position that keys the uniform and that min_tokens
-    counts, by default the row's number of output ids. `mask`: int32 bitmask [B, ceil(V / 32)], least significant bit
-    first, 1 = allowed. `sample_index` separates the streams of several samples of one request.
+    read by penalties, bad words and n-gram rules, which are refused without it; ((), ()) is a row without tokens.
+    `step`: the position that keys the uniform and that min_tokens counts, by default the row's number of output ids, so
+    0 without a history: a loop must pass one of them. Rows of one seed draw alike; `tirage.seeds` gives others. `mask`:
+    int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed. `sample_index` separates the streams of
+    several samples of one request; a list of it, one per row, is what parameters with n > 1 need here.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
@@ -43,8 +48,15 @@ def sample(
     """
     backend = find(logits)
     matrix = backend.as_logits(logits)
-    states = row_states(matrix.shape, params, history, step, sample_index)
-    return draw_frame(backend, matrix, Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape))
+    try:
+        states = row_states(matrix.shape, params, history, step, sample_index)
+        if isinstance(sample_index, (int, np.integer)):
+            _refuse_several(states)
+        frame, words = Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
+    except Exception as error:
+        tell(matrix, error)
+        raise
+    return draw_frame(backend, matrix, frame, words)
 
 
 def law(
@@ -52,7 +64,7 @@ def law(
     params: SamplingParams | Sequence[SamplingParams],
     *,
     history: Sequence[Pair] | None = None,
-    step: int | Sequence[int] | None = None,
+    step: Counter | None = None,
     mask: Any = None,
 ) -> NDArray[np.float64]:
     """The probability with which `sample` draws each token, NumPy float64 [B, V]; NaN rows where it draws none.
@@ -62,8 +74,7 @@ def law(
     """
     matrix = on_host(logits)
     states = row_states(matrix.shape, params, history, step, 0)
-    results = outcomes(matrix, Frame.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
-    return np.array([result.law() for result in results]).reshape(matrix.shape)
+    return dispatch.law(matrix, Frame.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
 
 
 def on_host(logits: Any) -> NDArray[np.float32]:
@@ -78,7 +89,7 @@ def host_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
 
 
 def outcomes(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> list[outcome.Outcome]:
-    """The law of each row, as an Outcome: what `law` and `explain` read."""
+    """The law of each row, as an Outcome: what `explain` and beams read."""
     rows = frame.rows(mask)
     processes = frame.processes or (None,) * len(frame.states)
     return [outcome.outcome(outcome.request_of(logits, rows, r, process)) for r, process in enumerate(processes)]
@@ -117,8 +128,8 @@ def row_states(
     shape: tuple[int, ...],
     params: SamplingParams | Sequence[SamplingParams],
     history: Sequence[Pair] | None,
-    step: int | Sequence[int] | None,
-    sample_index: int | Sequence[int],
+    step: Counter | None,
+    sample_index: Counter,
 ) -> list[RowState]:
     """One checked RowState per row of logits of this shape."""
     count, vocab_size = shape
@@ -130,8 +141,21 @@ def row_states(
     for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
         state = RowState.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
         state.plan.check(vocab_size)
+        if history is None:
+            state.plan.check_history()
         states.append(state)
     return states
+
+
+def _refuse_several(states: Sequence[RowState]) -> None:
+    for state in states:
+        for name in ("n", "best_of"):
+            count = getattr(state.params, name)
+            if count is not None and count > 1:
+                raise ParamsError(
+                    f"{name} must be 1 for a row of logits, which is one sample, got {count}; use tirage.LLM, or one "
+                    "row per sample, each with a seed of tirage.seeds or a sample_index of its own"
+                )
 
 
 def _per_row(value: Any, count: int, name: str, kind: type) -> list[Any]:

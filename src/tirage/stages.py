@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tirage.errors import ParamsError
 from tirage.exact import numbers
 from tirage.history import Counts, History, banned_by_ngrams, banned_by_words, dry_penalties
-from tirage.params import SamplingParams
+from tirage.params import FIELDS, SamplingParams
 from tirage.semantics import EDITS, Semantics, resolve
 
 
@@ -118,6 +118,7 @@ class _Edits:
 class Plan:
     """What one SamplingParams asks of every row that uses it, independent of history and vocabulary.
 
+    `readers` are the parameters whose effect depends on the tokens so far.
     `fixed` is the finished lowering when the history cannot change it, else None; `needs_counts` says whether a
     penalty reads the history's counts; `coin` is XTC's share in units of 2^-32; `highest_id` names the parameter
     that mentions the highest token id, and that id.
@@ -133,6 +134,7 @@ class Plan:
     highest_id: tuple[str, int]
     coin: int
     needs_counts: bool
+    readers: tuple[str, ...]
     fixed: Lowered | None = None
 
     def check(self, vocab_size: int) -> None:
@@ -141,6 +143,14 @@ class Plan:
         if token >= vocab_size:
             raise ParamsError(
                 f"{name} must lie in [0, {vocab_size}), got {token}; the logits have {vocab_size} columns"
+            )
+
+    def check_history(self) -> None:
+        """Raise ParamsError for what cannot take effect without a history."""
+        for name in self.readers:
+            raise ParamsError(
+                f"{name} must come with the tokens so far, got history None; "
+                "pass history=[((), ())] for none, one pair per row"
             )
 
     def counts(self, history: History) -> Counts | None:
@@ -379,6 +389,7 @@ def _plan(params: SamplingParams) -> Plan:
         highest_id=_highest_id(params),
         coin=next((s.a for s in filters if s.op == Op.XTC), 0),
         needs_counts=bool(_active_penalties(params)),
+        readers=tuple(n for n, spec in FIELDS.items() if spec.reads_history(getattr(params, n))),
     )
     return draft if _depends_on_history(params, semantics) else replace(draft, fixed=draft.lower(_NOTHING, 0))
 

@@ -56,6 +56,10 @@ class Frame(Protocol):
         """Rows that got a fresh seed because their parameters name none."""
         ...
 
+    def asked(self) -> bytes:
+        """Bytes that are equal where all parameters, histories and sample indices are."""
+        ...
+
     @property
     def checks_masks(self) -> bool:
         """True when some row's semantics applies a mask only after the draw ("resample")."""
@@ -115,6 +119,16 @@ def find(array: Any) -> Backend:
 def known(array: Any) -> bool:
     """True when the value is an array of a library that has a backend."""
     return _library(type(array)) in _BACKENDS
+
+
+def tell(logits: Any, error: Exception) -> None:
+    """Say why arguments are refused to those who wait for them: the other shards of the same rows, if there are any.
+
+    They, and the caller, then get one ParamsError that names this shard; for logits in one place nothing happens.
+    """
+    refuse = getattr(logits, "refuse", None)
+    if refuse is not None:
+        refuse(error)
 
 
 @lru_cache(maxsize=len(_BACKENDS))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, Backend, find, known, type_name
+from tirage.backends import MAX_VOCAB, Backend, find, known, tell, type_name
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
@@ -75,7 +75,10 @@ class Batch:
         output_ids: Iterable[int] = (),
         sample_index: int = 0,
     ) -> int:
-        """The slot, lowest free, that now holds this request; ParamsError when the batch is full."""
+        """The slot, lowest free, that now holds this request; ParamsError when the batch is full.
+
+        A slot is one sample: for `n` of them, add the request n times with sample_index 0 to n - 1.
+        """
         free = next((slot for slot, state in enumerate(self._slots) if state is None), None)
         if free is None:
             raise ParamsError(f"batch must have a free slot, got {self.capacity} requests in {self.capacity} slots")
@@ -124,13 +127,12 @@ class Batch:
         slot gets token -1 and status `empty_slot`. `mask` has as many rows.
         """
         backend = find(logits)
-        if self._backend not in {None, backend}:
-            raise ParamsError(f"logits must come from the library of the batch's `like`, got {type_name(logits)}")
         matrix = backend.as_logits(logits)
-        slots = self._rows(matrix.shape[0])
-        if matrix.shape[1] != self.vocab_size:
-            raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
-        words = backend.as_mask(mask, matrix.shape)
+        try:
+            slots, words = self._fitted(backend, logits, matrix, mask)
+        except Exception as error:
+            tell(matrix, error)
+            raise
         if self._frame is None:
             self._frame = Frame.of([state for state in self._slots if state is not None], self.vocab_size)
         if len(self._frame.states) == len(slots):
@@ -166,6 +168,15 @@ class Batch:
         """(prompt_ids, output_ids) of the request in `slot`."""
         history = self._state(slot).history
         return history.tokens()[: history.prompt_length].tolist(), history.output().tolist()
+
+    def _fitted(self, backend: Backend, logits: Any, matrix: Any, mask: Any) -> tuple[Sequence[int], Any]:
+        """The slot of each row and the checked mask; ParamsError when logits or mask do not fit the batch."""
+        if self._backend not in {None, backend}:
+            raise ParamsError(f"logits must come from the library of the batch's `like`, got {type_name(logits)}")
+        slots = self._rows(matrix.shape[0])
+        if matrix.shape[1] != self.vocab_size:
+            raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
+        return slots, backend.as_mask(mask, matrix.shape)
 
     def _put(self, slot: int, state: RowState | None) -> None:
         self._slots[slot] = state

@@ -17,12 +17,14 @@ class CustomLogitProcessor(ABC):
     """A rule that changes logits, with the arguments that each request sends as `custom_params`.
 
     `name` is the one it is registered under; without it, that of the class. `arg_names` may list the arguments it
-    takes, so that a request with another is refused.
+    takes, so that a request with another is refused. With `needs_past`, `tirage.sample` refuses it for rows without a
+    history; otherwise `"__req__"` holds no tokens there.
     """
 
     name: ClassVar[str | None] = None
     arg_names: ClassVar[tuple[str, ...] | None] = None
     wants_past: ClassVar[bool] = True
+    needs_past: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any]]) -> Any:

@@ -15,6 +15,8 @@ from tirage.params.rules import shown
 from tirage.processors import find_processor, processor_names
 
 FIELD = "custom_logit_processor"
+REGISTER = "register it with tirage.register_processor"
+"""What to do about a name that nobody registered, in a program of one's own."""
 _MOST_CHARS = 4096
 _MODULE = "sglang.srt.sampling.custom_logit_processor"
 
@@ -31,10 +33,10 @@ KNOWN_CLASSES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
 """SGLang's own classes, and the built-in processor with the arguments that does what each does."""
 
 
-def read_reference(text: Any) -> tuple[str, dict[str, Any]]:
+def read_reference(text: Any, *, remedy: str = REGISTER) -> tuple[str, dict[str, Any]]:
     """The registered name that the field refers to, and arguments that belong to the reference.
 
-    Raises DialectError for anything but a plain reference to a known name.
+    Raises DialectError for anything but a plain reference to a known name; `remedy` says how a name becomes one.
 
     Accepted: a registered name, `{"processor": name}` as `to_str()` writes it, and SGLang's `{"callable": hex}` when
     the bytes are exactly the reference to an importable class of `KNOWN_CLASSES`. They are read, never unpacked.
@@ -42,12 +44,12 @@ def read_reference(text: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(text, str) or not 0 < len(text) <= _MOST_CHARS:
         raise _refusal("a string of 1 to 4096 characters", text)
     if not text.lstrip().startswith("{"):
-        return _registered(text), {}
+        return _registered(text, remedy), {}
     found = _object(text)
     if set(found) == {"processor"}:
-        return _registered(found["processor"]), {}
+        return _registered(found["processor"], remedy), {}
     if set(found) == {"callable"}:
-        return _class_name(found["callable"])
+        return _class_name(found["callable"], remedy)
     raise _refusal('a name, {"processor": name} or {"callable": reference}', text)
 
 
@@ -61,19 +63,18 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _registered(name: Any) -> str:
+def _registered(name: Any, remedy: str) -> str:
     if not isinstance(name, str):
         raise _refusal("a registered name", name)
     if name not in processor_names():
         raise DialectError(
-            f"{FIELD} must name a processor that the operator registered, got {shown(name)}"
-            f"{nearest(name, processor_names())}; start the server with --logits-processor NAME=MODULE:OBJECT",
+            f"{FIELD} must name a registered processor, got {shown(name)}{nearest(name, processor_names())}; {remedy}",
             FIELD,
         )
     return find_processor(name).name
 
 
-def _class_name(payload: Any) -> tuple[str, dict[str, Any]]:
+def _class_name(payload: Any, remedy: str) -> tuple[str, dict[str, Any]]:
     reference = _opcodes(payload)
     known = KNOWN_CLASSES.get(reference) if reference is not None else None
     if known is not None:
@@ -82,7 +83,7 @@ def _class_name(payload: Any) -> tuple[str, dict[str, Any]]:
         return reference[1], {}
     raise DialectError(
         f"{FIELD} must be a plain reference to a known class, got serialised code, which is never run; "
-        "register the processor with --logits-processor NAME=MODULE:OBJECT and send its name",
+        f"send the name of a registered processor, or {remedy}",
         FIELD,
     )
 

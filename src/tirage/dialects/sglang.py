@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.dialects.constraints import SCHEMA_TEXT, constraint, schema_text
-from tirage.dialects.processors import read_reference
+from tirage.dialects.processors import REGISTER, read_reference
 from tirage.dialects.table import Dialect, DialectError, Entry, Inexpressible, listed, same
 from tirage.errors import ParamsError
 from tirage.params import BeamSearchParams, SamplingParams
@@ -169,9 +169,17 @@ def from_sglang(data: Mapping[str, Any], *, custom_logit_processor: str | None =
 
 
 def with_processor(
-    params: SamplingParams, reference: str | None, custom_params: Mapping[str, Any] | None, where: str = ""
+    params: SamplingParams,
+    reference: str | None,
+    custom_params: Mapping[str, Any] | None,
+    where: str = "",
+    *,
+    remedy: str = REGISTER,
 ) -> SamplingParams:
-    """The parameters with, as their last processor, the one that a request refers to, and its arguments."""
+    """The parameters with, as their last processor, the one that a request refers to, and its arguments.
+
+    DialectError for a name that nobody registered; `remedy` ends its message.
+    """
     if reference is None:
         if custom_params:
             raise DialectError(
@@ -179,7 +187,7 @@ def with_processor(
                 f"{where}custom_params",
             )
         return params
-    name, fixed = read_reference(reference)
+    name, fixed = read_reference(reference, remedy=remedy)
     try:
         named = (name, {**fixed, **(custom_params or {})})
         return params.replace(logits_processors=(*params.logits_processors, named))

@@ -61,9 +61,10 @@ class Timings:
 class Sample:
     """One of a prompt's samples.
 
-    `token_ids` holds every token drawn, the one that ended the text included; `text` leaves a stop out unless
-    the request includes it. `cumulative_logprob` adds up the log-probabilities with which the tokens were
-    drawn. `finish_reason` and `stop` are None while the sample runs.
+    `token_ids` holds every token drawn, the one that ended the text included; `text` leaves a stop out unless the
+    request includes it. `cumulative_logprob` is the sum of the `logprobs` of its tokens, in their `logprobs_mode`, also
+    where only `best_of` asked for them; without any it adds up the log-probabilities with which the tokens were drawn,
+    0 for greedy ones. A beam's is what its score is made of. `finish_reason` and `stop` are None while the sample runs.
     """
 
     index: int
@@ -80,7 +81,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A prompt's answer: its samples in order, with the first (with `best_of`, the best) at hand.
+    """A prompt's answer: its samples in order, with the first at hand.
+
+    With `best_of` they are the best `n`, by log-probability per token, the best first.
 
     `prompt` is None for a prompt of ids. `prompt_logprobs` has an entry per prompt token, None for the first.
     With `seed` the same request gives the same tokens again.

@@ -13,11 +13,16 @@ from tirage.sampling import sample
 from tirage.text import Tokenizer
 
 
+def token_logprob(drawn: Draw, row: int, params: SamplingParams) -> float:
+    """What a row's token adds to the cumulative logprob: its listed logprob, else that of the law drawn from."""
+    return float((drawn.logprobs if params.lists_logprobs else drawn.sampled_logprobs)[row])
+
+
 def output_entry(
     drawn: Draw, row: int, params: SamplingParams, tokenizer: Tokenizer, *, offset: int
 ) -> LogprobEntry | None:
     """The entry of a row's drawn token; None when its request did not ask."""
-    if params.logprobs is None and not params.logprob_token_ids:
+    if not params.lists_logprobs:
         return None
     given = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
     return entry(

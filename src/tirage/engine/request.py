@@ -55,6 +55,7 @@ class Request:
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
         self.limit, limit_stop = room.limit(params, self.inputs.length)
         self.beams = beams
+        row_params = with_scores(self.params)
         self.samples = [
             GrowingSample(
                 self.params,
@@ -64,6 +65,7 @@ class Request:
                 limit=self.limit,
                 limit_stop=limit_stop,
                 constrained=constrained,
+                row_params=row_params,
             )
             for index in range(params.best_of or params.n)
         ]
@@ -113,6 +115,13 @@ class Request:
         # The sort is stable, so equal samples keep the order in which they were drawn.
         ranked = sorted(self.samples, key=lambda sample: -sample.score())
         return ranked[: self.params.n]
+
+
+def with_scores(params: SamplingParams) -> SamplingParams:
+    """The parameters with logprobs for `best_of` to rank by, where the request lists none itself."""
+    if params.best_of in {None, 1} or params.lists_logprobs:
+        return params
+    return params.replace(logprobs=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class GrowingSample:
 
     `context_ids` are the tokens its text continues. `limit` is the number of tokens after which `limit_stop`
     ends it; a stop found on that very token wins. `constrained` is the constraint that the text must satisfy, if any.
+    `row_params` are what its row is drawn with: `params`, perhaps with logprobs that nobody lists.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class GrowingSample:
         limit: int,
         limit_stop: Stop,
         constrained: Constrained | None = None,
+        row_params: SamplingParams | None = None,
     ) -> None:
         self.index = index
         self.token_ids: list[int] = []
@@ -59,6 +61,7 @@ class GrowingSample:
         # Characters decoded so far, those held back included: where the next token starts.
         self.offset = 0
         self.params, self._tokenizer = params, tokenizer
+        self.row_params = params if row_params is None else row_params
         self._limit, self._limit_stop = limit, limit_stop
         self._checker = open_stops(params)
         self._bad_words = open_bad_words(params, tokenizer)
@@ -114,7 +117,7 @@ class GrowingSample:
         return mask
 
     def accept(self, token_id: int, logprob: float) -> None:
-        """Takes the next token, drawn with that log-probability; may end the sample."""
+        """Takes the next token, with the log-probability to add for it; may end the sample."""
         self.token_ids.append(token_id)
         if self._bad_words is not None:
             self._bad_words.accept(token_id)
@@ -154,20 +157,19 @@ class GrowingSample:
         return stop
 
     def score(self) -> float:
-        """Cumulative log-probability, by which `best_of` ranks; failed samples come last."""
+        """Log-probability per token, by which `best_of` ranks (S-T6); failed samples come last."""
         failed = self.finish_reason == "error" or math.isnan(self.cumulative_logprob)
-        return -math.inf if failed else self.cumulative_logprob
+        return -math.inf if failed else self.cumulative_logprob / max(len(self.token_ids), 1)
 
     def freeze(self, *, index: int | None = None) -> Sample:
         """The sample as it stands."""
-        wants = self.params.logprobs is not None or bool(self.params.logprob_token_ids)
         return Sample(
             index=self.index if index is None else index,
             text=self.text,
             token_ids=tuple(self.token_ids),
             finish_reason=self.finish_reason,
             stop=self.stop,
-            logprobs=tuple(self.entries) if wants else None,
+            logprobs=tuple(self.entries) if self.params.lists_logprobs else None,
             cumulative_logprob=self.cumulative_logprob,
             hidden_states=self.hidden_states,
             score=self.beam_score,

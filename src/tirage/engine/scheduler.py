@@ -19,7 +19,7 @@ from tirage.batch import Batch
 from tirage.draw import Status
 from tirage.engine.beams import Search
 from tirage.engine.job import Job, Running, unheard
-from tirage.engine.logprobs import PromptScores, output_entry
+from tirage.engine.logprobs import PromptScores, output_entry, token_logprob
 from tirage.engine.progress import Meter
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
@@ -213,7 +213,7 @@ class Scheduler:
             except BaseException as error:
                 self._fail_sample(job, sample, error)
                 return
-        slot = self._batch.add(job.request.params, job.request.prompt_ids, sample_index=sample.index)
+        slot = self._batch.add(sample.row_params, job.request.prompt_ids, sample_index=sample.index)
         self._running[slot] = Running(job, sample, row, logits)
 
     def _finish_empty(self, job: Job) -> None:
@@ -370,7 +370,7 @@ def take(sample: GrowingSample, row: Row | BaseException, tokenizer: Tokenizer) 
         entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
         if entry is not None:
             sample.entries.append(entry)
-        sample.accept(int(drawn.token_ids[index]), float(drawn.sampled_logprobs[index]))
+        sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.row_params))
     except BaseException as error:
         _log.error("a text failed: %s", named(error), exc_info=error)
         sample.fail(Stop(kind="text_failed", matched_text=named(error)))

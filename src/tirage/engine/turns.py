@@ -65,7 +65,7 @@ def draw_alone(batch: Batch, slot: int, logits: Logits, growing: GrowingSample) 
     try:
         alone = Batch(batch.vocab_size, 1)
         prompt_ids, output_ids = batch.history(slot)
-        alone.add(growing.params, prompt_ids, output_ids=output_ids, sample_index=growing.index)
+        alone.add(growing.row_params, prompt_ids, output_ids=output_ids, sample_index=growing.index)
         return draw_together(alone, logits[None], [growing]), 0
     except BaseException as error:
         return error

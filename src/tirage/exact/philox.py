@@ -7,6 +7,7 @@ Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -21,10 +22,11 @@ class Domain(IntEnum):
     SPECULATION = 2
     PROCESSOR = 3
     RESAMPLE = 4
+    SEED = 5
 
 
-def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Four 32-bit words of Philox4x32-10."""
+def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """Four 32-bit words of Philox4x32-10; words of the counter may be uint64 arrays, and then the results are."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):

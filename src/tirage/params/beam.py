@@ -1,9 +1,12 @@
 """Parameters of beam search."""
 
+# ruff: noqa: RUF009 - param() returns a dataclass field, as dataclasses.field() does.
+
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 
+from tirage.params.accepts import Accepts, Boolean, Integer, Number
 from tirage.params.record import Record, check_fields, param
 from tirage.params.rules import Bool, Float, Int, OneOf
 
@@ -15,35 +18,37 @@ class BeamSearchParams(Record):
     A hypothesis scores its cumulative log-probability divided by its length to the power `length_penalty`.
     """
 
-    beam_width: int = param(
+    beam_width: Accepts[int, Integer] = param(
         MISSING,
         Int(low=1),
         "hypotheses kept at each step, and returned",
         source="EasyDeL",
         remedy="give a width of 1 or more",
     )
-    max_tokens: int = param(
+    max_tokens: Accepts[int, Integer] = param(
         MISSING,
         Int(low=0),
         "largest number of new tokens of a hypothesis",
         source="EasyDeL",
         remedy="give a number of tokens of 0 or more",
     )
-    ignore_eos: bool = param(False, Bool(), "EOS is an ordinary token and ends nothing", source="EasyDeL", off=False)
-    temperature: float = param(
+    ignore_eos: Accepts[bool, Boolean] = param(
+        False, Bool(), "EOS is an ordinary token and ends nothing", source="EasyDeL", off=False
+    )
+    temperature: Accepts[float, Number] = param(
         0.0,
         Float(low=1e-20, high=1e20, zero=True),
         "divides the logits before they are scored; 0 scores them as they are, like 1",
         source="EasyDeL",
     )
-    length_penalty: float = param(
+    length_penalty: Accepts[float, Number] = param(
         1.0,
         Float(low=-30.0, high=30.0),
         "exponent of the length that a score is divided by: above 0 favours long hypotheses, 0 is off",
         source="EasyDeL, Hugging Face",
         off=0.0,
     )
-    include_stop_str_in_output: bool = param(
+    include_stop_str_in_output: Accepts[bool, Boolean] = param(
         False, Bool(), "the text keeps the stop string that ended it", source="EasyDeL", off=False
     )
     early_stopping: bool | str = param(

@@ -7,7 +7,7 @@ JSON, `replace` and the reference page read that declaration.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Self
@@ -23,7 +23,10 @@ _NO_OFF = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSpec:
-    """All that is known about one parameter: rule, default, off value, stage, meaning and origin."""
+    """All that is known about one parameter: rule, default, off value, stage, meaning and origin.
+
+    `needs_history` says of a value that is on whether its effect depends on the tokens so far; None: never.
+    """
 
     rule: Rule
     meaning: str
@@ -34,6 +37,7 @@ class FieldSpec:
     stage: str | None = None
     remedy: str = ""
     public: bool = True
+    needs_history: Callable[[Any], bool] | None = None
 
     @property
     def has_off(self) -> bool:
@@ -44,6 +48,10 @@ class FieldSpec:
         """Whether `value` asks for nothing."""
         empty = value is None or (isinstance(value, (tuple, dict)) and not value)
         return empty or (self.has_off and value == self.off)
+
+    def reads_history(self, value: Any) -> bool:
+        """Whether what `value` does depends on the tokens so far."""
+        return self.needs_history is not None and not self.is_off(value) and self.needs_history(value)
 
     def check(self, value: Any) -> Any:
         """`value` as it is stored; ParamsError when it breaks the rule."""
@@ -81,9 +89,19 @@ def param(
     stage: str | None = None,
     remedy: str = "",
     public: bool = True,
+    needs_history: Callable[[Any], bool] | None = None,
 ) -> Any:
     """A dataclass field that carries its FieldSpec; `MISSING` as default makes it required."""
-    spec = FieldSpec(rule=rule, meaning=meaning, source=source, off=off, stage=stage, remedy=remedy, public=public)
+    spec = FieldSpec(
+        rule=rule,
+        meaning=meaning,
+        source=source,
+        off=off,
+        stage=stage,
+        remedy=remedy,
+        public=public,
+        needs_history=needs_history,
+    )
     if default is MISSING:
         return field(metadata={"spec": spec})
     return field(default=default, metadata={"spec": spec})

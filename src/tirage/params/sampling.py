@@ -12,6 +12,7 @@ from typing import Any
 
 from tirage.errors import TirageError
 from tirage.params import checks, updates
+from tirage.params.accepts import Accepts, Biases, Boolean, IdLists, Integer, Number, Strings, TokenIds
 from tirage.params.guided import GuidedDecodingParams
 from tirage.params.record import Record, check_fields, param
 from tirage.params.rules import (
@@ -32,6 +33,7 @@ from tirage.params.rules import (
     Processors,
     Texts,
 )
+from tirage.processors import find_processor
 from tirage.semantics import Semantics, resolve
 
 
@@ -76,6 +78,18 @@ def _load_semantics(plain: Any) -> Any:
         raise BrokenRuleError("the options of a Semantics", plain) from None
 
 
+def _always(value: Any) -> bool:
+    return True
+
+
+def _is_longer_than_a_token(words: Sequence[Sequence[int]]) -> bool:
+    return any(len(word) > 1 for word in words)
+
+
+def _needs_past(named: Sequence[tuple[str, Any]]) -> bool:
+    return any(find_processor(name).needs_past for name, _ in named)
+
+
 _PENALTY = Float(low=-LARGEST, high=LARGEST)
 _COUNT_OF_IDS = Int(low=0, high=TOKEN_ID_LIMIT, optional=True)
 
@@ -90,39 +104,42 @@ class SamplingParams(Record):
     (`temperature=0`) leaves the other fields as they are, and `n > 1` then gives copies.
     """
 
-    n: int = param(1, Int(low=1), "completions per prompt", source="OpenAI, EasyDeL")
-    best_of: int | None = param(
+    n: Accepts[int, Integer] = param(1, Int(low=1), "completions per prompt", source="OpenAI, EasyDeL")
+    best_of: Accepts[int | None, Integer | None] = param(
         None,
         Int(low=1, optional=True),
-        "completions drawn, of which the best `n` are returned; at least `n`",
+        "completions drawn, of which the `n` with the highest log-probability per token are returned; at least `n`",
         source="OpenAI, EasyDeL",
         off=None,
     )
-    presence_penalty: float = param(
+    presence_penalty: Accepts[float, Number] = param(
         0.0,
         _PENALTY,
         "subtracted from the logit of every token that was seen; the semantics sets the limit, mostly 2",
         source="OpenAI",
         off=0.0,
         stage="presence",
+        needs_history=_always,
     )
-    frequency_penalty: float = param(
+    frequency_penalty: Accepts[float, Number] = param(
         0.0,
         _PENALTY,
         "subtracted once per time a token was seen; the semantics sets the limit, mostly 2",
         source="OpenAI",
         off=0.0,
         stage="frequency",
+        needs_history=_always,
     )
-    repetition_penalty: float = param(
+    repetition_penalty: Accepts[float, Number] = param(
         1.0,
         Float(low=1 / LARGEST, high=LARGEST),
         "positive logits of seen tokens are divided by it, negative ones multiplied",
         source="arXiv:1909.05858, Hugging Face",
         off=1.0,
         stage="repetition",
+        needs_history=_always,
     )
-    temperature: float = param(
+    temperature: Accepts[float, Number | None] = param(
         1.0,
         Float(low=1e-20, high=1e20, zero=True, none=1.0),
         "divides the logits: below 1 sharper, above 1 flatter; 0 takes the largest logit; None is 1",
@@ -131,7 +148,7 @@ class SamplingParams(Record):
         stage="temperature",
         remedy="use 0 for the largest logit, 1.0 to turn it off",
     )
-    top_p: float = param(
+    top_p: Accepts[float, Number] = param(
         1.0,
         Float(low=0.0, high=1.0, open_low=True),
         "keep the shortest prefix of the most likely tokens whose mass reaches it",
@@ -139,7 +156,7 @@ class SamplingParams(Record):
         off=1.0,
         stage="top_p",
     )
-    min_p: float = param(
+    min_p: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1.0),
         "keep tokens at least this fraction as likely as the most likely one",
@@ -147,7 +164,7 @@ class SamplingParams(Record):
         off=0.0,
         stage="min_p",
     )
-    top_k: int = param(
+    top_k: Accepts[int, Integer | None] = param(
         0,
         Int(low=0, alias=-1, optional=True, none=0),
         "keep the k most likely tokens; -1 and None are stored as 0",
@@ -155,14 +172,18 @@ class SamplingParams(Record):
         off=0,
         stage="top_k",
     )
-    seed: int | None = param(
+    seed: Accepts[int | None, Integer | None] = param(
         None,
         Int(low=-(2**63), high=2**63 - 1, optional=True),
         "makes the draw repeatable; None takes a fresh seed, which is reported; -1 is a seed like any other",
         source="OpenAI, EasyDeL",
     )
-    stop: Sequence[str] = param((), Texts(), "strings that end the text", source="OpenAI, EasyDeL", off=())
-    stop_token_ids: Sequence[int] = param((), Ids(), "tokens that end the text", source="vLLM, EasyDeL", off=())
+    stop: Accepts[Sequence[str], Strings] = param(
+        (), Texts(), "strings that end the text", source="OpenAI, EasyDeL", off=()
+    )
+    stop_token_ids: Accepts[Sequence[int], TokenIds] = param(
+        (), Ids(), "tokens that end the text", source="vLLM, EasyDeL", off=()
+    )
     stop_pattern: str | None = param(
         None,
         Pattern(),
@@ -170,54 +191,56 @@ class SamplingParams(Record):
         source="EasyDeL, SGLang",
         off=None,
     )
-    bad_words: Sequence[str] = param(
+    bad_words: Accepts[Sequence[str], Strings] = param(
         (),
         Texts(),
         "strings that are never generated, as `bad_words_level` says; `update_with_tokenizer` finds their ids",
         source="EasyDeL, FastDeploy",
         off=(),
     )
-    ignore_eos: bool = param(
+    ignore_eos: Accepts[bool, Boolean] = param(
         False,
         Bool(),
         "EOS is an ordinary token and ends nothing; other stops still do",
         source="EasyDeL",
         off=False,
     )
-    max_tokens: int | None = param(
+    max_tokens: Accepts[int | None, Integer | None] = param(
         16,
         Int(low=0, optional=True),
         "largest number of new tokens; None fills the context, 0 gives an empty completion",
         source="OpenAI, EasyDeL",
     )
-    min_tokens: int = param(
+    min_tokens: Accepts[int, Integer] = param(
         0, Int(low=0), "no stop of any kind before this many new tokens", source="vLLM, EasyDeL", off=0
     )
-    logprobs: int | None = param(
+    logprobs: Accepts[int | None, Integer | None] = param(
         None,
         _COUNT_OF_IDS,
         "report the log-probability of each drawn token and of this many most likely ones",
         source="OpenAI, EasyDeL",
         off=None,
     )
-    prompt_logprobs: int | None = param(
+    prompt_logprobs: Accepts[int | None, Integer | None] = param(
         None, _COUNT_OF_IDS, "the same for the tokens of the prompt", source="vLLM, EasyDeL", off=None
     )
-    detokenize: bool = param(True, Bool(), "turn tokens into text", source="vLLM, EasyDeL")
-    skip_special_tokens: bool = param(True, Bool(), "leave special tokens out of the text", source="EasyDeL")
-    spaces_between_special_tokens: bool = param(
+    detokenize: Accepts[bool, Boolean] = param(True, Bool(), "turn tokens into text", source="vLLM, EasyDeL")
+    skip_special_tokens: Accepts[bool, Boolean] = param(
+        True, Bool(), "leave special tokens out of the text", source="EasyDeL"
+    )
+    spaces_between_special_tokens: Accepts[bool, Boolean] = param(
         True, Bool(), "put spaces between special tokens that are shown", source="Hugging Face, EasyDeL"
     )
-    include_stop_str_in_output: bool = param(
+    include_stop_str_in_output: Accepts[bool, Boolean] = param(
         False, Bool(), "the text keeps the stop string that ended it", source="vLLM, EasyDeL", off=False
     )
-    output_kind: RequestOutputKind = param(
+    output_kind: Accepts[RequestOutputKind, RequestOutputKind | str] = param(
         RequestOutputKind.CUMULATIVE,
         EnumMember(RequestOutputKind),
         "what comes with each piece of streamed text",
         source="vLLM, EasyDeL",
     )
-    truncate_prompt_tokens: int | None = param(
+    truncate_prompt_tokens: Accepts[int | None, Integer | None] = param(
         None,
         Int(low=1, optional=True),
         "keep only the last tokens of the prompt",
@@ -236,7 +259,7 @@ class SamplingParams(Record):
         source="vLLM, EasyDeL",
         off=None,
     )
-    logit_bias: Mapping[int, float] | None = param(
+    logit_bias: Accepts[Mapping[int, float] | None, Biases | None] = param(
         None,
         Bias(),
         "added to the logits of single tokens; -inf forbids one",
@@ -244,7 +267,7 @@ class SamplingParams(Record):
         off=None,
         stage="logit_bias",
     )
-    allowed_token_ids: Sequence[int] | None = param(
+    allowed_token_ids: Accepts[Sequence[int] | None, TokenIds | None] = param(
         None,
         Ids(optional=True, empty=False),
         "only these tokens can be drawn",
@@ -258,12 +281,13 @@ class SamplingParams(Record):
         source="EasyDeL",
         off=None,
     )
-    bad_words_token_ids: Sequence[Any] = param(
+    bad_words_token_ids: Accepts[Sequence[Any], IdLists] = param(
         (),
         IdWords(),
         "token sequences that are never generated; a bare id is a word of one token",
         source="SGLang, FastDeploy",
         off=(),
+        needs_history=_is_longer_than_a_token,
     )
     bad_words_level: str = param(
         "sequence",
@@ -273,7 +297,7 @@ class SamplingParams(Record):
         source="tirage",
         off="sequence",
     )
-    logprob_token_ids: Sequence[int] = param(
+    logprob_token_ids: Accepts[Sequence[int], TokenIds] = param(
         (), Ids(), "report the log-probabilities of these tokens at every step", source="SGLang", off=()
     )
     logprobs_mode: str = param(
@@ -289,8 +313,9 @@ class SamplingParams(Record):
         source="SGLang",
         off=(),
         stage="processors",
+        needs_history=_needs_past,
     )
-    close_grammar: bool = param(
+    close_grammar: Accepts[bool, Boolean] = param(
         False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False
     )
     semantics: str | Semantics = param(
@@ -304,7 +329,7 @@ class SamplingParams(Record):
         "whose meaning the parameters have: stage order and the rule of each stage",
         source="tirage",
     )
-    typical_p: float = param(
+    typical_p: Accepts[float, Number] = param(
         1.0,
         Float(low=0.0, high=1.0, open_low=True),
         "keep the most typical tokens whose mass reaches it",
@@ -312,7 +337,7 @@ class SamplingParams(Record):
         off=1.0,
         stage="typical",
     )
-    epsilon_cutoff: float = param(
+    epsilon_cutoff: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1.0, open_high=True),
         "drop tokens less likely than this",
@@ -320,7 +345,7 @@ class SamplingParams(Record):
         off=0.0,
         stage="epsilon",
     )
-    eta_cutoff: float = param(
+    eta_cutoff: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1.0, open_high=True),
         "drop tokens below a bound that follows the entropy",
@@ -328,7 +353,7 @@ class SamplingParams(Record):
         off=0.0,
         stage="eta",
     )
-    top_n_sigma: float = param(
+    top_n_sigma: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1e20, open_low=True, zero=True),
         "keep logits within this many standard deviations of the largest",
@@ -336,7 +361,7 @@ class SamplingParams(Record):
         off=0.0,
         stage="top_n_sigma",
     )
-    top_h: float = param(
+    top_h: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1.0, open_low=True, zero=True),
         "keep the most likely tokens that hold this fraction of the entropy",
@@ -344,7 +369,7 @@ class SamplingParams(Record):
         off=0.0,
         stage="top_h",
     )
-    xtc_probability: float = param(
+    xtc_probability: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1.0),
         "chance that all tokens at the XTC threshold but the least likely are removed",
@@ -352,45 +377,53 @@ class SamplingParams(Record):
         off=0.0,
         stage="xtc",
     )
-    xtc_threshold: float = param(
+    xtc_threshold: Accepts[float, Number] = param(
         0.1,
         Float(low=0.0, high=1.0),
         "probability that counts for XTC; above 0.5 no two tokens reach it and nothing is removed",
         source="llama.cpp",
     )
-    xtc_protected_ids: Sequence[int] = param((), Ids(), "tokens that XTC never removes", source="MLX", off=())
-    dry_multiplier: float = param(
+    xtc_protected_ids: Accepts[Sequence[int], TokenIds] = param(
+        (), Ids(), "tokens that XTC never removes", source="MLX", off=()
+    )
+    dry_multiplier: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=LARGEST),
         "strength of the penalty on tokens that would prolong a repeated sequence",
         source="llama.cpp",
         off=0.0,
         stage="dry",
+        needs_history=_always,
     )
-    dry_base: float = param(
+    dry_base: Accepts[float, Number] = param(
         1.75, Float(low=1.0, high=LARGEST), "growth of the DRY penalty per repeated token", source="llama.cpp"
     )
-    dry_allowed_length: int = param(2, Int(low=1), "longest repetition that DRY leaves unpunished", source="llama.cpp")
-    dry_last_n: int = param(-1, Int(low=-1), "how many past tokens DRY looks at; -1 is all, 0 none", source="llama.cpp")
-    dry_sequence_breakers: Sequence[str] | None = param(
+    dry_allowed_length: Accepts[int, Integer] = param(
+        2, Int(low=1), "longest repetition that DRY leaves unpunished", source="llama.cpp"
+    )
+    dry_last_n: Accepts[int, Integer] = param(
+        -1, Int(low=-1), "how many past tokens DRY looks at; -1 is all, 0 none", source="llama.cpp"
+    )
+    dry_sequence_breakers: Accepts[Sequence[str] | None, Strings | None] = param(
         None,
         Texts(optional=True),
         "strings that a DRY repetition does not cross; `update_with_tokenizer` finds their ids, and None is newline, "
         "colon, double quote and asterisk there",
         source="llama.cpp",
     )
-    dry_breaker_token_ids: Sequence[int] = param(
+    dry_breaker_token_ids: Accepts[Sequence[int], TokenIds] = param(
         (), Ids(), "tokens that a DRY repetition does not cross", source="tirage", off=()
     )
-    no_repeat_ngram_size: int = param(
+    no_repeat_ngram_size: Accepts[int, Integer] = param(
         0,
         Int(low=0),
         "no sequence of this many tokens is generated twice",
         source="Hugging Face",
         off=0,
         stage="no_repeat_ngram",
+        needs_history=_always,
     )
-    dynatemp_range: float = param(
+    dynatemp_range: Accepts[float, Number] = param(
         0.0,
         Float(low=0.0, high=1e20),
         "the temperature moves with the entropy, by at most this much either way",
@@ -398,20 +431,20 @@ class SamplingParams(Record):
         off=0.0,
         stage="temperature",
     )
-    dynatemp_exponent: float = param(
+    dynatemp_exponent: Accepts[float, Number] = param(
         1.0,
         Float(low=0.0, high=1e20, open_low=True),
         "how the temperature follows the entropy",
         source="llama.cpp",
     )
-    eos_token_ids: Sequence[int] = param(
+    eos_token_ids: Accepts[Sequence[int], TokenIds] = param(
         (),
         Ids(),
         "EOS tokens of the model, set by `update_with_generation_config`",
         source="EasyDeL",
         public=False,
     )
-    tokenized: Sequence[str] = param(
+    tokenized: Accepts[Sequence[str], Strings] = param(
         (),
         Texts(),
         "bad words and DRY breakers whose ids are known, set by `update_with_tokenizer`",
@@ -435,6 +468,11 @@ class SamplingParams(Record):
         With `ignore_eos` the EOS tokens are still listed; they just end nothing.
         """
         return frozenset(self.stop_token_ids) | frozenset(self.eos_token_ids)
+
+    @property
+    def lists_logprobs(self) -> bool:
+        """Whether logprobs of the drawn tokens are asked for."""
+        return self.logprobs is not None or bool(self.logprob_token_ids)
 
     @property
     def untokenized(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ runs the process. Nothing that arrives in a request is ever executed.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ class Processor:
 
     `token_args` name arguments that may be the text of one token, for which `update_with_tokenizer` puts its id.
 
-    `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`. `check` says what is wrong
-    with a request's arguments.
+    `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`; `needs_past`: rows whose caller
+    does not know their tokens are refused. `check` says what is wrong with a request's arguments.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Processor:
     arg_names: tuple[str, ...] | None = None
     token_args: tuple[str, ...] = ()
     wants_past: bool = False
+    needs_past: bool = False
     check: Callable[[Mapping[str, Any]], None] | None = None
 
     def spellings(self, args: Mapping[str, Any]) -> dict[str, str]:
@@ -85,19 +87,23 @@ def register_processor(
 ) -> None:
     """Makes `fn` available to requests as `logits_processors=((name, args),)`.
 
-    `fn(logits, args)` gets float32 logits `[rows, V]` of the rows that named it and one dict of arguments per
-    row; it returns logits of the same shape. The logits are a copy that it may change. `token_args` may be the text of
-    one token instead of its id; then `SamplingParams.update_with_tokenizer` finds the id. `arg_names` declares the
+    `fn(logits, args)` gets float32 logits `[rows, V]` of the rows that named it and one dict of arguments per row; it
+    returns logits of the same shape. The logits are a copy that it may change. `token_args` may be the text of one
+    token instead of its id; then `SamplingParams.update_with_tokenizer` finds the id. `arg_names` declares the
     arguments it takes: any other key in a request is refused. `check(arguments)` raises ParamsError for arguments that
     make no sense, before anything runs. A function with the attribute `wants_past` finds the request's tokens under
-    `__req__`. A name that is taken raises ParamsError unless `replace=True`. Safe to call from several threads.
+    `__req__`, and rows without a history are refused unless its `needs_past` is False. A class, and a function that
+    cannot be called with two arguments, raise ParamsError: register an instance. A name that is taken raises
+    ParamsError unless `replace=True`. Safe to call from several threads.
     """
+    wants_past = bool(getattr(fn, "wants_past", False))
     processor = Processor(
         name=_name(name),
         fn=_function(name, fn),
         arg_names=_arg_names(name, arg_names),
         token_args=tuple(token_args),
-        wants_past=bool(getattr(fn, "wants_past", False)),
+        wants_past=wants_past,
+        needs_past=wants_past and bool(getattr(fn, "needs_past", True)),
         check=check,
     )
     with _lock:
@@ -136,9 +142,25 @@ def _name(name: object) -> str:
 
 
 def _function(name: str, fn: object) -> Any:
+    rule = f"processor {name!r} must be a function of (logits, args)"
+    if inspect.isclass(fn):
+        raise ParamsError(f"{rule}, got the class {fn.__name__}; register an instance, {fn.__name__}()")
     if not callable(fn):
-        raise ParamsError(f"processor {name!r} must be a function, got {type(fn).__name__}")
+        raise ParamsError(f"{rule}, got {type(fn).__name__}")
+    if (signature := _signature(fn)) is not None:
+        try:
+            signature.bind(None, None)
+        except TypeError as error:
+            raise ParamsError(f"{rule}, got one of {signature} ({error}); take both by position") from None
     return fn
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    """How a function is called; None for one written in C that does not say."""
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):
+        return None
 
 
 def _arg_names(name: str, arg_names: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ from tirage.params import SamplingParams
 from tirage.processors import processor_names, register_processor
 from tirage.server.options import Options
 
+_FLAG = "ask the operator to start the server with --logits-processor NAME=MODULE:OBJECT"
 GROUP = "tirage.processors"
 """Entry points of this group, of any installed package, are processors under their own names."""
 
@@ -108,4 +109,4 @@ def with_named(
             "--enable-custom-logit-processor; ask the operator for it",
             "custom_logit_processor",
         )
-    return with_processor(params, reference, arguments, where)
+    return with_processor(params, reference, arguments, where, remedy=_FLAG)

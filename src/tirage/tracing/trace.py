@@ -30,9 +30,9 @@ def explain(
     *,
     tokenizer: Any | None = None,
     history: Sequence[sampling.Pair] | None = None,
-    step: int | None = None,
+    step: int | np.integer[Any] | None = None,
     mask: Any = None,
-    sample_index: int = 0,
+    sample_index: int | np.integer[Any] = 0,
     top: int = 10,
 ) -> Explanation:
     """Every stage of one draw: the Explanation of the token that `tirage.sample` draws for the same arguments.

@@ -43,6 +43,29 @@ def draw_rows(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Proce
     return outcome.draw(logits, rows, out, which=left, processes=processes)
 
 
+def law(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> NDArray[np.float64]:
+    """The law of each row of float32 logits [B, V], float64 [B, V]; NaN for rows that draw nothing."""
+    return law_rows(logits, frame.rows(mask), frame.processes)
+
+
+def law_rows(
+    logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | None] | None = None
+) -> NDArray[np.float64]:
+    """The law of each row of packed `rows`, float64 [B, V]; arguments as `draw_rows` takes them."""
+    out = np.zeros(logits.shape)
+    left = np.arange(rows.count)
+    if kernels.law_ready():
+        rows = replace(rows, views=np.zeros_like(rows.views), memo={})
+        left = np.flatnonzero(~kernels.supports(rows))
+        kernels.law(logits, _without(rows, left), out)
+    else:
+        _count_plain_work(logits.size)
+    for r in left.tolist():
+        process = None if processes is None else processes[r]
+        out[r] = outcome.outcome(outcome.request_of(logits, rows, r, process)).law()
+    return out
+
+
 def _without(rows: Rows, left: NDArray[np.int64]) -> Rows:
     """`rows` with those that are `left` to the plain path made greedy: one cheap pass, overwritten afterwards."""
     if not left.size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from tirage.backends import MAX_VOCAB, Rows
 from tirage.backends.sharded.communicate import Communicator
 from tirage.errors import ParamsError
 
+_REASON = 512
+"""Bytes of a refusal's message that cross."""
 _ALIKE = tuple(field.name for field in fields(Rows) if field.name != "memo")
 
 
@@ -46,45 +49,67 @@ class Layout:
         return [other for other, span in enumerate(self.bounds) if (span, other) < (self.bounds[rank], rank)]
 
 
-def meet(
-    comm: Communicator, rows: int, start: int, width: int, vocab_size: int, refusal: ParamsError | None, like: Tensor
-) -> Layout:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one shard brings to a draw: the shape of its part, and a digest of everything that all must ask alike."""
+
+    rows: int
+    start: int
+    width: int
+    vocab_size: int
+    digest: int
+
+
+def meet(comm: Communicator, offer: Offer, like: Tensor) -> Layout:
     """The Layout of all shards; the same ParamsError on each of them when they do not fit together.
 
-    `refusal` is why this shard's own logits were turned down, if they were. One round, 40 bytes.
+    One round, 48 bytes. A shard that refused its arguments takes part through `refuse` instead.
     """
-    mine = [refusal is not None, rows, start, start + width, vocab_size]
-    told = comm.gather(torch.tensor(mine, dtype=torch.int64, device=like.device)).tolist()
-    if refusal is not None:
-        raise refusal
-    refused = [rank for rank, said in enumerate(told) if said[0]]
-    if refused:
-        raise ParamsError(f"logits of every shard must be accepted, got a refusal from shards {refused}; see there")
+    mine = [0, offer.rows, offer.start, offer.start + offer.width, offer.vocab_size, offer.digest]
+    told = _gathered(comm, mine, like)
+    if any(said[0] for said in told):
+        raise _refusal(comm, "", like)
     for at, name in ((1, "the same number of rows"), (4, "the same vocab_size")):
         seen = [said[at] for said in told]
         if len(set(seen)) > 1:
             raise ParamsError(f"shards must have {name}, got {seen} by rank")
-    return Layout.of([(said[2], said[3]) for said in told], vocab_size)
-
-
-def agree(comm: Communicator, rows: Rows, unseeded: Sequence[int], like: Tensor) -> None:
-    """Settle one seed for rows that have none, those of rank 0; ParamsError on every shard when anything else differs.
-
-    8 bytes, and where rows are unseeded 8 for each of them in a second round.
-    """
-    digests = comm.gather(torch.tensor([digest(rows, unseeded)], dtype=torch.int64, device=like.device))[:, 0].tolist()
-    if len(set(digests)) > 1:
-        odd = [rank for rank, said in enumerate(digests) if said != digests[0]]
+    layout = Layout.of([(said[2], said[3]) for said in told], offer.vocab_size)
+    odd = [rank for rank, said in enumerate(told) if said[5] != told[0][5]]
+    if odd:
         raise ParamsError(
             f"params, history, step, mask and sample_index must be equal on every shard, got others on {odd} than on 0"
         )
+    return layout
+
+
+def refuse(comm: Communicator, error: Exception, like: Tensor) -> NoReturn:
+    """Raise, on this and on every other shard, a ParamsError that says why this one turned its arguments down."""
+    _gathered(comm, [1, 0, 0, 0, 0, 0], like)
+    raise _refusal(comm, str(error) or type(error).__name__, like) from error
+
+
+def _gathered(comm: Communicator, values: list[int], like: Tensor) -> list[list[int]]:
+    return comm.gather(torch.tensor(values, dtype=torch.int64, device=like.device)).tolist()
+
+
+def _refusal(comm: Communicator, reason: str, like: Tensor) -> ParamsError:
+    """The error of every shard once one has refused: each tells its reason, "" where it has none."""
+    text = reason.encode()[:_REASON].ljust(_REASON, b"\0")
+    told = np.array(_gathered(comm, np.frombuffer(text, np.int64).tolist(), like), np.int64)
+    reasons = [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in told]
+    named = "; ".join(f"shard {rank} refused: {reason}" for rank, reason in enumerate(reasons) if reason)
+    return ParamsError(f"every shard must accept its arguments, {named}")
+
+
+def share_seeds(comm: Communicator, rows: Rows, unseeded: Sequence[int], like: Tensor) -> None:
+    """Give rows without a seed that of rank 0: where there are any, one round of 8 bytes for each."""
     if len(unseeded):
         rows.seeds[unseeded] = comm.gather(torch.from_numpy(rows.seeds[unseeded]).to(like.device))[0].cpu().numpy()
 
 
-def digest(rows: Rows, unseeded: Sequence[int] = ()) -> int:
-    """64 bits, signed, of everything that `rows` ask; fresh seeds do not count."""
-    hashed = blake2b(digest_size=8)
+def digest(rows: Rows, unseeded: Sequence[int] = (), asked: bytes = b"") -> int:
+    """64 bits, signed, of everything that `rows` ask, and of `asked`; fresh seeds do not count."""
+    hashed = blake2b(asked, digest_size=8)
     for name in _ALIKE:
         array = getattr(rows, name)
         hashed.update(f"{name}{array.shape}".encode())

@@ -63,13 +63,33 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """The law of a mixture, whose places are made of logprobs: they need nothing else to be read."""
+
+    def logprobs(self, place: Tensor) -> Tensor:
+        """Logprobs of tokens [G, n]; -inf for NOWHERE."""
+        return values(torch.where(place == NOWHERE, NEG_INF_KEY, key_of(place)))
+
+    def rows(self, row: Tensor) -> Ranked:
+        """The law of the rows `row`."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One view of G rows: the places [G, N] of this shard's tokens in it, NOWHERE for the others, and its law."""
 
     comm: Communicator
     start: int
     place: Tensor
-    law: Law
+    law: Law | Ranked
+
+    @classmethod
+    def ranked(cls, comm: Communicator, start: int, logprobs: Tensor) -> Report:
+        """The report of a mixture, from the logprobs [G, N] of this shard's tokens."""
+        ids = start + torch.arange(logprobs.shape[1], device=logprobs.device)
+        place = torch.where(logprobs == -torch.inf, NOWHERE, place_of(keys(logprobs), ids))
+        return cls(comm, start, place, Ranked())
 
     @classmethod
     def of(cls, view: View, logits: Tensor, start: int, part: Part, totals: list[int]) -> Report:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tirage.backends import Drawn, Frame, find, known, type_name
-from tirage.backends.sharded.agreement import Layout, agree, meet
-from tirage.backends.sharded.communicate import Table, communicator
-from tirage.backends.sharded.shared import Shared, refuse
+from tirage.backends.sharded.agreement import Layout, Offer, digest, meet, refuse, share_seeds
+from tirage.backends.sharded.communicate import Communicator, Table, communicator
+from tirage.backends.sharded.shared import Shared, check_supported
 from tirage.backends.torch.arrays import as_logits
 from tirage.errors import ParamsError
 
@@ -31,7 +31,8 @@ class Shard:
     What each process contributes, in bytes per row: entry 16; temperature and min-p 0; greedy 8; top-k 8 k up to
     k = 200, else 1664; top-p 520 where the 64 first tokens of every row suffice, else 2184; typical 1048; the draw 24;
     logprobs at most 32 + 8 top_n + 8 per asked id. Besides, 48 bytes per call and 8 per unseeded row;
-    docs/sharding.md has the whole table. Logits are never gathered.
+    docs/sharding.md has the whole table. Logits are never gathered. What one process turns down, all do: each raises
+    the same ParamsError, and the next call works.
     """
 
     logits: Any
@@ -40,26 +41,28 @@ class Shard:
     group: Any = None
 
     def ready(self) -> ReadyShard:
-        """This shard once all shards have met; ParamsError on each of them when they do not fit together."""
+        """This shard, checked by itself; logits that it refuses are a ParamsError on every shard."""
         comm = communicator(self.group)
         matrix, refusal = _checked(self.logits, self.start, self.vocab_size)
-        width = 0 if refusal is not None else _width(self.logits)
-        start, size = (0, 0) if refusal is not None else (self.start, self.vocab_size)
-        layout = meet(comm, matrix.shape[0], start, width, size, refusal, matrix)
-        return ReadyShard(matrix=matrix, shared=Shared(comm=comm, layout=layout))
+        if refusal is not None:
+            refuse(comm, refusal, matrix)
+        return ReadyShard(matrix, comm, self.start, _width(self.logits), self.vocab_size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReadyShard:
-    """A shard that has met the others: float32 logits [B, n], as `tirage.sample` hands it on."""
+    """A shard that has not met the others yet: float32 logits [B, n], as `tirage.sample` hands it on."""
 
     matrix: Tensor
-    shared: Shared
+    comm: Communicator
+    start: int
+    width: int
+    vocab_size: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """(B, V): whole rows."""
-        return self.matrix.shape[0], self.shared.layout.vocab_size
+        return self.matrix.shape[0], self.vocab_size
 
     @property
     def like(self) -> Tensor:
@@ -69,12 +72,23 @@ class ReadyShard:
     def __getitem__(self, rows: Sequence[int]) -> ReadyShard:
         return replace(self, matrix=self.matrix[rows])
 
+    def refuse(self, error: Exception) -> NoReturn:
+        """Raise ParamsError for arguments that this shard turned down, here and on the shards that wait for it."""
+        refuse(self.comm, error, self.matrix)
+
     def draw(self, frame: Frame, mask: Any) -> Drawn:
         """One token per row, the same on every shard."""
-        rows = frame.rows(_words(mask))
-        agree(self.shared.comm, rows, frame.unseeded, self.matrix)
-        refuse(rows, frame.processes)
-        return self.shared.draw(self.matrix, rows)
+        try:
+            rows = frame.rows(_words(mask))
+            own = digest(rows, frame.unseeded, frame.asked())
+        except Exception as error:
+            self.refuse(error)
+        size = self.matrix.shape[0]
+        offer = Offer(rows=size, start=self.start, width=self.width, vocab_size=self.vocab_size, digest=own)
+        layout = meet(self.comm, offer, self.matrix)
+        check_supported(rows, frame.processes)
+        share_seeds(self.comm, rows, frame.unseeded, self.matrix)
+        return Shared(comm=self.comm, layout=layout).draw(self.matrix, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +146,7 @@ class ReadyShards:
     def draw(self, frame: Frame, mask: Any) -> Drawn:
         """One token per row."""
         rows = frame.rows(_words(mask))
-        refuse(rows, frame.processes)
+        check_supported(rows, frame.processes)
         table = Table(len(self.parts))
         work = [
             partial(Shared(comm=comm, layout=self.layout).draw, part, rows)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, Process, Rows, View
@@ -14,13 +15,13 @@ from tirage.backends.sharded.agreement import Layout
 from tirage.backends.sharded.communicate import Communicator
 from tirage.backends.sharded.filters import run
 from tirage.backends.sharded.local import localised
+from tirage.backends.sharded.mixture import Mixture, Redraw, Weights, drawable
 from tirage.backends.sharded.part import Part
 from tirage.backends.sharded.places import NOWHERE, id_of
 from tirage.backends.sharded.report import Law, Report
 from tirage.backends.torch.eager import NO_TOKEN, NON_FINITE, OK, blank, protected_from_xtc, uniforms
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.groups import Ids, asked_of, by_program, has, taken
-from tirage.backends.torch.report import mixed_logprob
 from tirage.backends.torch.rule import floats, host, keys
 from tirage.errors import ParamsError
 from tirage.exact.keys import NEG_INF_KEY
@@ -28,19 +29,10 @@ from tirage.exact.philox import Domain
 from tirage.stages import Op
 
 
-def refuse(rows: Rows, processes: Sequence[Process | None] | None) -> None:
+def check_supported(rows: Rows, processes: Sequence[Process | None] | None) -> None:
     """Raise ParamsError, by name, for what would need the whole logits in one place."""
     if processes is not None or has(rows, Op.PROCESS).any():
         raise ParamsError("logits_processors must see whole rows, got shards; gather the logits for these requests")
-    if rows.resample.any():
-        raise ParamsError(
-            'mask_mode must be "first" over shards, got a mask with "resample"; gather the logits for these requests'
-        )
-    if (has(rows, Op.XTC) & (rows.views == View.SAMPLED)).any():
-        raise ParamsError(
-            'logprobs_mode must be "raw" or "processed" for XTC over shards, got "sampled"; its law is a mixture that '
-            "only whole rows can rank"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +50,7 @@ class Shared:
     def draw(self, logits: Tensor, rows: Rows) -> Drawn:
         """One token for each of `rows` from this shard's float32 logits [B, N]; N is 1, at -inf, for an empty shard."""
         out = blank(rows, logits)
-        for part in by_program(rows, np.arange(rows.count)):
+        for part in _groups(rows):
             whole = part.size == rows.count
             some = rows if whole else taken(rows, part)
             group = _Group.of(self, logits if whole else logits[host(part, logits)], some)
@@ -66,39 +58,74 @@ class Shared:
         return out
 
 
+def _groups(rows: Rows) -> Iterator[Ids]:
+    """Rows that run one list of operations and all, or none, of which are drawn again under a mask."""
+    for part in by_program(rows, np.arange(rows.count)):
+        again = rows.resample[part]
+        yield from (some for some in (part[~again], part[again]) if some.size)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """Rows of one list of operations: this shard's logits, and the branches of their law."""
+class _Entry:
+    """Rows whose edits are done: this shard's logits, and what all shards found in them."""
 
     shared: Shared
-    logits: Tensor
-    rows: Rows
+    x: Tensor
+    first: Tensor
     status: Tensor
-    off: Part
-    on: Part | None
-    shares: list[int]
+    protected: Tensor | None
 
     @classmethod
-    def of(cls, shared: Shared, logits: Tensor, rows: Rows) -> _Group:
+    def of(cls, shared: Shared, logits: Tensor, rows: Rows) -> _Entry:
+        """One round."""
         own = localised(rows, *shared.layout.bounds[shared.comm.rank])
         state = edited(logits, own)
         bad, x = state.spoiled(), state.x
         spoiled, first = shared.comm.max(torch.stack([bad.to(torch.int64), keys(x).amax(1).to(torch.int64)]))
         status = torch.where(first > NEG_INF_KEY, OK, NO_TOKEN).masked_fill(spoiled > 0, NON_FINITE)
-        xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
         protected = protected_from_xtc(own, x)
+        return cls(shared=shared, x=x, first=first.to(torch.int32), status=status, protected=protected)
 
-        def branch(coin: bool) -> Part:
-            entered = Part.of(shared.comm, x, shared.start, first.to(torch.int32), coin=coin, protected=protected)
-            return run(entered, rows.programs)
+    def branches(self, programs: NDArray[np.int64]) -> list[Part]:
+        """The rows after their filters: without XTC and, where it occurs, with it."""
+        coins = (False, True) if (programs[0, :, 0] == int(Op.XTC)).any() else (False,)
+        return [run(self._entered(coin), programs) for coin in coins]
 
+    def _entered(self, coin: bool) -> Part:
+        return Part.of(self.shared.comm, self.x, self.shared.start, self.first, coin=coin, protected=self.protected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Rows of one list of operations: this shard's logits, and the branches of their law.
+
+    `masked` are the branches under the mask that is only checked, to be drawn from when it forbids the token.
+    """
+
+    shared: Shared
+    logits: Tensor
+    rows: Rows
+    status: Tensor
+    branches: list[Part]
+    masked: list[Part]
+    shares: list[int]
+
+    @classmethod
+    def of(cls, shared: Shared, logits: Tensor, rows: Rows) -> _Group:
+        entry, masked = _Entry.of(shared, logits, rows), []
+        status = entry.status
+        if rows.resample.any():
+            under_mask = _Entry.of(shared, logits, _with_checks(rows))
+            status = torch.where(status == OK, under_mask.status, status)
+            masked = under_mask.branches(rows.programs)
+        xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
         return cls(
             shared=shared,
             logits=logits,
             rows=rows,
             status=status,
-            off=branch(False),
-            on=branch(True) if xtc.size else None,
+            branches=entry.branches(rows.programs),
+            masked=masked,
             shares=rows.programs[:, xtc[0], 1].tolist() if xtc.size else [0] * rows.count,
         )
 
@@ -106,7 +133,12 @@ class _Group:
         """Draw, and put what each row asked for into its place in `out`."""
         at = host(part, self.logits)
         ok = self.status == OK
-        place, lp, support, totals = self._draw()
+        law, each, support = self._weighed()
+        if law.redraw is None:
+            place, lp = self._draw(law, each)
+        else:
+            place, lp = self._draw_again(law, law.redraw, each)
+            support = self.shared.comm.sum(law.possible().sum(1))
         token = id_of(place)
         out.status[at] = self.status.to(torch.int8)
         out.token_ids[at] = torch.where(ok, token, -1)
@@ -114,52 +146,96 @@ class _Group:
         out.support[at] = torch.where(ok, support, 0)
         out.top_logprobs[at] = torch.where(ok[:, None], out.top_logprobs[at], torch.nan)
         for view in np.unique(self.rows.views[self.rows.views != View.NONE]).tolist():
-            report = Report.of(View(view), self.logits, self.shared.start, self.off, totals)
-            self._report(out, report, View(view), token, at, host(asked, at))
+            self._report(out, self._view(View(view), law), View(view), token, at, host(asked, at))
 
     # --- the draw -------------------------------------------------------------------------------------------------
 
-    def _draw(self) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-        """(place, sampled logprob, support, mass without XTC) of each row; meaningless for bad rows. Two rounds."""
-        weights = [self.off.w()] if self.on is None else [self.off.w(), self.on.w()]
-        # Rows that XTC always cuts cannot give what it removes.
-        never = host([share == 1 << 32 for share in self.shares], weights[0])[:, None] > 0
-        support = ((weights[-1] > 0) | ((weights[0] > 0) & ~never)).sum(1)
-        each = self.shared.comm.gather(torch.stack([support, *[w.sum(1) for w in weights]]))
-        support, *masses = each.sum(0)
-        totals = [[max(total, 1) for total in mass.tolist()] for mass in masses]
-        found = self.shared.comm.max(self._picked(weights, each[:, 1:]))
-        if self.on is None:
-            lp = Law.drawn(self.off, totals[0]).logprobs(found[:1].T)[:, 0]
-        else:
-            pairs = zip(*found[1:].tolist(), strict=True), zip(*totals, strict=True), self.shares
-            lp = floats([mixed_logprob(*row) for row in zip(*pairs, strict=True)], self.logits)
-        return found[0], lp, support, totals[0]
+    def _weighed(self) -> tuple[Mixture, Tensor, Tensor]:
+        """(the law, the masses of each shard [shards, K, G], how many tokens its branches hold [G]); one round."""
+        weights, again = [part.w() for part in self.branches], [part.w() for part in self.masked]
+        legal = self._legal() if again else None
+        held = [w.sum(1) for w in (*weights, *again)]
+        held += [] if legal is None else [(w * ~legal).sum(1) for w in weights]
+        support = drawable([w > 0 for w in weights], self.shares).sum(1)
+        each = self.shared.comm.gather(torch.stack([*held, support]))
+        *totals, count = each.sum(0)
+        n = len(weights)
+        masses = [[max(total, 1) for total in mass.tolist()] for mass in totals]
+        rejected = [mass.tolist() for mass in totals[2 * n :]]
+        redraw = legal if legal is None else Redraw(again, masses[n : 2 * n], rejected, legal)
+        return Mixture(weights=weights, masses=masses[:n], shares=self.shares, redraw=redraw), each, count
 
-    def _picked(self, weights: list[Tensor], masses: Tensor) -> Tensor:
-        """The token if this shard holds it, else NOWHERE: its place [1, G]; after XTC also its weights off and on.
+    def _draw(self, law: Mixture, each: Tensor) -> tuple[Tensor, Tensor]:
+        """(place, logprob) of the token of each row; meaningless for bad rows. One round."""
+        mine, at = self._located(law.weights, each, Domain.DRAW)
+        place = self.branches[0].place.gather(1, at).T
+        mixed = len(self.branches) > 1
+        told = torch.cat([place, law.at(at)]) if mixed else place
+        found = self.shared.comm.max(torch.where(mine, told, NOWHERE))
+        if mixed:
+            return found[0], self._logprobs(law, found[1:])
+        return found[0], Law.drawn(self.branches[0], law.masses[0]).logprobs(found.T)[:, 0]
 
-        It is the first, in id order, whose running sum over all shards exceeds floor(U * W / 2^64): rule S-W5. `masses`
-        [shards, branches, G] are those of the branches' `weights` [G, N] on each shard.
+    def _draw_again(self, law: Mixture, redraw: Redraw, each: Tensor) -> tuple[Tensor, Tensor]:
+        """`_draw` for rows whose token, when the mask forbids it, is drawn again under it (S-P5). Two rounds."""
+        places = []
+        for weights, first, domain in (
+            (law.weights, 0, Domain.DRAW),
+            (redraw.weights, len(law.weights), Domain.RESAMPLE),
+        ):
+            mine, at = self._located(weights, each[:, first:], domain)
+            places.append(torch.where(mine, self.branches[0].place.gather(1, at)[:, 0], NOWHERE))
+        free, under_mask = self.shared.comm.max(torch.stack(places))
+        place = torch.where(self._allows(id_of(free)), free, under_mask)
+        column = id_of(place) - self.shared.start
+        mine = (column >= 0) & (column < self.logits.shape[1])
+        told = law.at(column.clamp(0, self.logits.shape[1] - 1)[:, None])
+        return place, self._logprobs(law, self.shared.comm.max(torch.where(mine, told, NOWHERE)))
+
+    def _logprobs(self, law: Mixture, told: Tensor) -> Tensor:
+        return floats([law.logprob(row, each) for row, each in enumerate(told.T.tolist())], self.logits)
+
+    def _located(self, weights: Weights, each: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
+        """(whether this shard holds the token [G], its column [G, 1]) of each row, by the branch that XTC's coin takes.
+
+        It is the first, in id order, whose running sum over all shards exceeds floor(U * W / 2^64): rule S-W5. `each`
+        [shards, branches, G] are the masses of the branches' `weights` [G, N] on each shard.
         """
-        w, drawn = weights[0], masses[:, 0]
-        if self.on is not None:
+        w, held = weights[0], each[:, 0]
+        if len(weights) > 1:
             coin = self._coin()
-            w, drawn = torch.where(coin[:, None], weights[1], w), torch.where(coin, masses[:, 1], drawn)
-        r = [u * total >> 64 for u, total in zip(uniforms(self.rows, Domain.DRAW), drawn.sum(0).tolist(), strict=True)]
-        rest = host(r, w) - drawn[self.shared.layout.before(self.shared.comm.rank)].sum(0)
+            w, held = torch.where(coin[:, None], weights[1], w), torch.where(coin, each[:, 1], held)
+        r = [u * total >> 64 for u, total in zip(uniforms(self.rows, domain), held.sum(0).tolist(), strict=True)]
+        rest = host(r, w) - held[self.shared.layout.before(self.shared.comm.rank)].sum(0)
         reached = w.cumsum(1)
         at = (reached <= rest[:, None]).sum(1).clamp(max=w.shape[1] - 1)[:, None]
-        mine = (rest >= 0) & (rest < reached[:, -1])
-        told = [self.off.place, *weights] if self.on is not None else [self.off.place]
-        return torch.where(mine, torch.cat([value.gather(1, at) for value in told], 1).T, NOWHERE)
+        return (rest >= 0) & (rest < reached[:, -1]), at
 
     def _coin(self) -> Tensor:
         """Where XTC is on."""
         tossed = zip(uniforms(self.rows, Domain.XTC), self.shares, strict=True)
         return host([u >> 32 < share for u, share in tossed], self.logits) > 0
 
+    def _legal(self) -> Tensor:
+        """bool [G, N]: this shard's tokens that the checked mask allows."""
+        start, stop = self.shared.layout.bounds[self.shared.comm.rank]
+        bits = np.unpackbits(np.ascontiguousarray(self.rows.checks).view(np.uint8), axis=1, bitorder="little")
+        legal = bits[:, start:stop].astype(bool)
+        return host(legal if stop > start else np.zeros((self.rows.count, 1), bool), self.logits) > 0
+
+    def _allows(self, token: Tensor) -> Tensor:
+        """Whether the checked mask allows one token of each row, whichever shard holds it."""
+        ids = token.cpu().numpy()
+        words = self.rows.checks[np.arange(ids.size), ids // 32]
+        return host((words >> (ids % 32)) & 1, self.logits) > 0
+
     # --- the report -----------------------------------------------------------------------------------------------
+
+    def _view(self, view: View, law: Mixture) -> Report:
+        if view != View.SAMPLED or (len(self.branches) == 1 and not self.masked):
+            return Report.of(view, self.logits, self.shared.start, self.branches[0], law.masses[0])
+        wanted = (host(self.rows.views == int(view), self.logits) > 0) & (self.status == OK)
+        return Report.ranked(self.shared.comm, self.shared.start, law.logprobs(wanted))
 
     def _report(self, out: Drawn, report: Report, view: View, token: Tensor, at: Tensor, asked: Tensor) -> None:
         """Fill in the rows of this group that ask for `view`."""
@@ -174,6 +250,11 @@ class _Group:
         most = int(self.rows.top_n.max(initial=0))
         if most:
             _write_top(out, *report.top(most), host(self.rows.top_n, at), good, at)
+
+
+def _with_checks(rows: Rows) -> Rows:
+    """`rows` with the mask that is checked after a draw as a hard mask."""
+    return replace(rows, masks=rows.masks & rows.checks if rows.masks.size else rows.checks, memo={})
 
 
 def _write_top(out: Drawn, ids: Tensor, lp: Tensor, top_n: Tensor, good: Tensor, at: Tensor) -> None:

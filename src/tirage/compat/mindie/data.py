@@ -21,6 +21,7 @@ from tirage.compat.mindie.arrays import (
     tensor_maker,
 )
 from tirage.errors import ParamsError
+from tirage.params import SamplingParams
 
 _IDS = ("all_input_ids", "output_ids")
 _RULE = "a two-dimensional integer array [B, L] or a list of B id lists"
@@ -37,12 +38,13 @@ class SamplingData:
     `all_input_ids`: prompt and output of each request, for the repetition penalty; None: only `output_ids` were read.
     `output_ids`: its output alone, for the frequency and presence penalties; None: nothing has been written. Its length
     without padding is the step that the seed is combined with, so a seeded request must give it to be drawn with fresh
-    randomness at each step. Each is a two-dimensional integer array [B, L] or a ragged list of id lists; -1, V and the
-    sampler's `pad_token_id` are padding wherever they stand and never counted. Another id outside [0, V), or another
-    number of requests than the logits have rows, raises ParamsError at the call.
+    randomness at each step. With `is_prefill` False a token has been written: parameters that need to know which, or
+    how many, are then refused without them. Each is a two-dimensional integer array [B, L] or a ragged list of id
+    lists; -1, V and the sampler's `pad_token_id` are padding wherever they stand and never counted. Another id outside
+    [0, V), or another number of requests than the logits have rows, raises ParamsError at the call.
 
-    `to_tensor` makes the results' tensors; None: they are of the logits' library. `is_prefill` and `request_ids`
-    (one-dimensional, distinct) are checked and have no effect: no state is kept between calls.
+    `to_tensor` makes the results' tensors; None: they are of the logits' library. `request_ids` (one-dimensional,
+    distinct) are checked and have no effect: no state is kept between calls.
     """
 
     all_input_ids: Ids | None = None
@@ -90,6 +92,24 @@ class SamplingData:
         pads = {-1, vocab_size} if pad_token_id is None else {-1, vocab_size, pad_token_id}
         outputs = self._unpadded("output_ids", vocab_size, pads) or [_NOTHING] * count
         return list(zip(self._unpadded("all_input_ids", vocab_size, pads) or outputs, outputs, strict=True))
+
+    def check_known(self, requests: Iterable[SamplingParams]) -> None:
+        """Raise ParamsError for a request that must know the tokens it has written and, past prefill, does not."""
+        if self.is_prefill or self.output_ids is not None:
+            return
+        for at, params in enumerate(requests):
+            drawn = params.seed is not None and params.temperature > 0
+            needs = {
+                "seed": drawn,
+                "frequency_penalty": params.frequency_penalty != 0,
+                "presence_penalty": params.presence_penalty != 0,
+                "repetition_penalty": params.repetition_penalty != 1 and self.all_input_ids is None,
+            }
+            for name in (name for name, needed in needs.items() if needed):
+                raise ParamsError(
+                    f"output_ids must be given for {name} when is_prefill is False, got None for request {at}; "
+                    "pass what each request has written, or leave is_prefill out before its first token"
+                )
 
     def _lengths(self) -> list[tuple[str, int]]:
         named = [(name, getattr(self, name)) for name in (*_IDS, "request_ids")]

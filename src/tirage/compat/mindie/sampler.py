@@ -76,8 +76,9 @@ class Sampler:
         count, vocab_size = matrix.shape
         if self.pad_token_id is not None and self.pad_token_id > vocab_size:
             raise ParamsError(f"pad_token_id must be in [-1, {vocab_size}], got {self.pad_token_id}; use {vocab_size}")
-        history = data.history((count, vocab_size), self.pad_token_id)
-        return sampling.sample(matrix, param.requests(count, mode), history=history), back
+        history, requests = data.history((count, vocab_size), self.pad_token_id), param.requests(count, mode)
+        data.check_known(requests)
+        return sampling.sample(matrix, requests, history=history), back
 
 
 def sample(

@@ -1,13 +1,14 @@
 """Numba kernels: what `plain` and `outcome` do, without a sort, on as many threads as wanted.
 
-`start()` compiles in the background and `ready()` says when `draw` may be called; until then, and wherever
-`supports` is false, the plain path serves with the same results. Numba itself is imported by the compiling thread.
+`start()` compiles in the background, `ready()` says when `draw` may be called and `law_ready()` when `law` may; until
+then, and wherever `supports` is false, the plain path serves with the same results. Numba itself is imported by the
+compiling thread.
 """
 
 from __future__ import annotations
 
-from tirage.backends.numpy.kernels.pool import draw, set_threads, threads
+from tirage.backends.numpy.kernels.pool import draw, law, set_threads, threads
 from tirage.backends.numpy.kernels.support import SUPPORTED_OPS, supports
-from tirage.backends.numpy.kernels.warm import ready, start, wait
+from tirage.backends.numpy.kernels.warm import law_ready, ready, start, wait
 
-__all__ = ["SUPPORTED_OPS", "draw", "ready", "set_threads", "start", "supports", "threads", "wait"]
+__all__ = ["SUPPORTED_OPS", "draw", "law", "law_ready", "ready", "set_threads", "start", "supports", "threads", "wait"]

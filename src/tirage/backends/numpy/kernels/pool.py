@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from tirage.backends import Drawn, Rows
 from tirage.backends.numpy.kernels import warm
 from tirage.errors import ParamsError
+from tirage.exact.philox import Domain, uniform64
+from tirage.stages import FIRST_FILTER, Op
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""
@@ -91,8 +94,55 @@ def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None)
     must be `ready()`.
     """
     out = Drawn.empty(rows, keep=True)
-    arguments = _inputs(logits, rows)
-    results = (
+    arguments, results = _inputs(logits, rows), _results(out)
+    _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
+    return out
+
+
+def law(logits: NDArray[np.float32], rows: Rows, out: NDArray[np.float64]) -> None:
+    """Write the laws of B rows that `supports` accepts into `out` [B, V], zeros at first; NaN where nothing is drawn.
+
+    Arguments as `draw` takes them, with rows that have no view. The kernels must be `law_ready()`.
+    """
+    drawn = Drawn.empty(rows, keep=True)
+    arguments, results = _inputs(logits, rows), _results(drawn)
+
+    def share(lo: int, hi: int) -> None:
+        for r in range(lo, hi):
+            _share(arguments, r, r + 1, results)
+            if drawn.status[r]:
+                out[r] = np.nan
+            else:
+                _write_law(logits, rows, r, out[r])
+
+    _spread(share, logits, None)
+
+
+def _write_law(logits: NDArray[np.float32], rows: Rows, r: int, out: NDArray[np.float64]) -> None:
+    """The law of the row that this thread drew last; with XTC the mixture of both branches."""
+    work, program = _scratch.of(logits.shape[1]), rows.programs[r]
+    edited = 0 < program[0, 0] < FIRST_FILTER or rows.masks.size
+    x = work.row if edited else logits[r]
+    write = warm.law_entry()
+    write(x, work.block_max, work.states, 0, out)
+    xtc = np.flatnonzero(program[:, 0] == Op.XTC)
+    if not xtc.size:
+        return
+    other = np.zeros_like(out)
+    write(x, work.block_max, work.states, 1, other)
+    share = int(program[xtc[0], 1])
+    on = uniform64(*_key(rows, r), Domain.XTC) >> 32 < share
+    p = share / (1 << 32)
+    off_law, on_law = (other, out) if on else (out, other)
+    np.add((1.0 - p) * off_law, p * on_law, out=out)
+
+
+def _key(rows: Rows, r: int) -> tuple[int, int, int]:
+    return int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
+
+
+def _results(out: Drawn) -> tuple[Any, ...]:
+    return (
         out.token_ids,
         out.sampled_logprobs,
         out.support,
@@ -103,19 +153,22 @@ def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None)
         out.top_logprobs,
         out.asked_logprobs,
     )
-    b = rows.count
+
+
+def _spread(work: Callable[[int, int], None], logits: NDArray[np.float32], threads: int | None) -> None:
+    """Call `work` for shares [lo, hi) of the rows, on several threads where there is enough to do."""
+    b = logits.shape[0]
     n = _threads if threads is None else threads
     if n <= 1 or b < 2 or (threads is None and logits.size < _SMALL):
-        _share(arguments, 0, b, results)
-        return out
+        work(0, b)
+        return
     bounds = [b * t // n for t in range(n + 1)]
     waiting: list[Future[None]] = [
-        _executor().submit(_share, arguments, lo, hi, results) for lo, hi in itertools.pairwise(bounds[1:]) if hi > lo
+        _executor().submit(work, lo, hi) for lo, hi in itertools.pairwise(bounds[1:]) if hi > lo
     ]
-    _share(arguments, bounds[0], bounds[1], results)
+    work(bounds[0], bounds[1])
     for future in waiting:
         future.result()
-    return out
 
 
 def _inputs(logits: NDArray[np.float32], rows: Rows) -> tuple[Any, ...]:

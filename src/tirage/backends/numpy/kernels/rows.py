@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,11 @@ def _draw_branch(x, work, program, high, low, seed, step, sample):
     return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share, nested
 
 
-def _entry(digest: int) -> Any:
-    """The entry; `digest` of the package's source makes stale caches miss, since Numba stamps one file only."""
+def draw_entry(digest: int) -> Any:
+    """The function that is compiled.
+
+    `digest` of the package's source makes stale caches miss, since Numba stamps one file only.
+    """
 
     def draw_rows(
         logits, programs, edit_ids, edit_values, count_start, count_ids, prompt_counts, output_counts, masks,
@@ -144,7 +148,7 @@ def _entry(digest: int) -> Any:
     return draw_rows
 
 
-def _signature() -> Any:
+def draw_signature() -> Any:
     def given(kind: Any, dimensions: int = 1) -> Any:
         return types.Array(kind, dimensions, "C", readonly=True)
 
@@ -174,12 +178,12 @@ def _source_digest() -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little") | 1
 
 
-def dispatcher(*, cache: bool = True) -> Any:
-    """The entry before it is compiled, with a cache where Numba finds a folder that it may write to.
+def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -> Any:
+    """An entry before it is compiled, with a cache where Numba finds a folder that it may write to.
 
     That is NUMBA_CACHE_DIR, else this package's `__pycache__`, else the user's cache folder.
     """
-    entry = _entry(_source_digest())
+    entry = make(_source_digest())
     options = {"nogil": True, "error_model": "numpy", "_nrt": False}
     if cache:
         try:
@@ -189,15 +193,15 @@ def dispatcher(*, cache: bool = True) -> Any:
     return njit(**options)(entry)
 
 
-def compiled() -> Any:
-    """The compiled entry, from the cache when it is there; without a cache it is compiled each time."""
-    made = dispatcher()
+def compiled(make: Callable[[int], Any], signature: Any) -> Any:
+    """A compiled entry, from the cache when it is there; without a cache it is compiled each time."""
+    made = dispatcher(make)
     try:
-        made.compile(_signature())
+        made.compile(signature)
     except OSError as error:
         # The folder was there, but the cache could not be read or written: a full disk, say.
         _log.warning(_UNCACHED, error)
-        made = dispatcher(cache=False)
-        made.compile(_signature())
+        made = dispatcher(make, cache=False)
+        made.compile(signature)
     made.disable_compile()
     return made

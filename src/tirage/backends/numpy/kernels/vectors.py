@@ -300,6 +300,61 @@ def spread(b, x, given):
     return b.zext(mask, _WORDS), v, b.lshr(square, _all(_LONGS, 32)), low_word
 
 
+# --- the law of a row ---------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def shares(_context, x, _block, _given, _law):
+    """Writes w / total for the tokens of a block in the window from (high, high_id) to (low, low_id), 0 for others.
+
+    For (m, c, low, low_id, high, high_id, total); `_law` float64 is as long as the row.
+    """
+    given = types.Tuple((_F4, _F4, _I4, _I4, _I4, _I4, _F8))
+
+    def build(ctx, builder, signature, args):
+        row, law = (ctx.make_array(signature.args[i])(ctx, builder, args[i]) for i in (0, 3))
+        values = [builder.extract_value(args[2], i) for i in range(7)]
+        m, c, *ends, total = (splat(builder, value, ir.VectorType(value.type, _LANES)) for value in values)
+
+        def visit(index, logits):
+            at = builder.add(builder.mul(args[1], _LONG(BLOCK)), builder.mul(index, _LONG(_LANES)))
+            inside = _members(builder, _keys(builder, logits), at, ends)
+            w = _whole(builder, _weights(builder, _exponents(builder, logits, m, c)))
+            value = _where(builder, inside, builder.fdiv(builder.fpext(w, _DOUBLES), total))
+            _store(builder, value, builder.gep(law.data, [at]), builder.sub(row.nitems, at))
+
+        _each(builder, row.data, row.nitems, args[1], visit)
+        return ctx.get_dummy_value()
+
+    return types.void(x, types.int64, given, _law), build
+
+
+def _members(b, k, at, ends):
+    """Lanes of a vector that starts at token `at` whose keys `k` lie in a window, ids deciding at its ends."""
+    low, low_id, high, high_id = ends
+    lanes = ir.Constant(_WORDS, list(range(_LANES)))
+    ids = b.add(splat(b, b.trunc(at, _WORD), _WORDS), lanes)
+    above = b.or_(b.icmp_signed(">", k, low), b.and_(b.icmp_signed("==", k, low), b.icmp_signed("<=", ids, low_id)))
+    below = b.or_(b.icmp_signed("<", k, high), b.and_(b.icmp_signed("==", k, high), b.icmp_signed(">=", ids, high_id)))
+    return b.and_(above, below)
+
+
+def _whole(b, w):
+    """Integer weights, as the float32 numbers that they are."""
+    function = ir.FunctionType(_REALS, [_REALS])
+    return b.call(cgutils.get_or_insert_function(b.module, function, f"llvm.trunc.v{_LANES}f32"), [w])
+
+
+def _store(builder, value, place, left):
+    """Store a vector of float64, or its first `left` lanes where the row ends."""
+    with builder.if_else(builder.icmp_signed(">=", left, _LONG(_LANES)), likely=True) as (full, rest):
+        with full:
+            builder.store(value, builder.bitcast(place, _DOUBLES.as_pointer())).align = 8
+        with rest:
+            kept = cgutils.alloca_once_value(builder, value)
+            cgutils.raw_memcpy(builder, place, builder.bitcast(kept, place.type), left, 8)
+
+
 # --- probes: a sample of a row ------------------------------------------------------------------------------------
 
 PROBED_BLOCKS = 8

@@ -11,19 +11,22 @@ _log = logging.getLogger("tirage")
 
 
 class _Warmth:
-    """The compiled entry of this process, and the thread that makes it."""
+    """The compiled entries of this process, to draw and to write laws, and the thread that makes them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.done = threading.Event()
         self.thread: threading.Thread | None = None
         self.entry: Any = None
+        self.law: Any = None
 
     def compile(self) -> None:
         try:
-            from tirage.backends.numpy.kernels.rows import compiled
+            from tirage.backends.numpy.kernels.laws import law_entry, law_signature
+            from tirage.backends.numpy.kernels.rows import compiled, draw_entry, draw_signature
 
-            self.entry = compiled()
+            self.entry = self.entry or compiled(draw_entry, draw_signature())
+            self.law = compiled(law_entry, law_signature())
         except Exception:
             _log.exception("the Numba kernels could not be compiled; plain NumPy goes on serving")
         finally:
@@ -36,7 +39,7 @@ _warmth = _Warmth()
 def start() -> None:
     """Begin compiling or loading the kernels in a daemon thread; at once, and only once per process."""
     with _warmth.lock:
-        if _warmth.thread is None and _warmth.entry is None:
+        if _warmth.thread is None and _warmth.law is None:
             _warmth.thread = threading.Thread(target=_warmth.compile, name="tirage-compile", daemon=True)
             _warmth.thread.start()
 
@@ -58,13 +61,23 @@ def entry() -> Any:
     return _warmth.entry
 
 
+def law_ready() -> bool:
+    """True when `law` can be called without waiting: a little later than `ready`."""
+    return _warmth.law is not None
+
+
+def law_entry() -> Any:
+    """The compiled entry that writes laws; None before `law_ready()`."""
+    return _warmth.law
+
+
 def _after_fork() -> None:
     # A child has the compiled code but not the thread that may have been compiling it.
     global _warmth
-    kept = _warmth.entry
+    entry, law = _warmth.entry, _warmth.law
     _warmth = _Warmth()
-    if kept is not None:
-        _warmth.entry = kept
+    _warmth.entry, _warmth.law = entry, law
+    if law is not None:
         _warmth.done.set()
 
 
