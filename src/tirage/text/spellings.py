@@ -6,8 +6,9 @@ byte tokens; WordPiece has `ed` and `##ed`. Encoding the text alone finds one of
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Spellings:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._piece = cache(tokenizer.inner_bytes)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -68,42 +70,39 @@ class Spellings:
         """The sequences of one word; of any but whitespace, the space before it does not count."""
         bare = word.lstrip() or word
         gaps = ("",) if bare.isspace() else ("", " ")
-        own = [ids for gap in gaps if (ids := self._whole(gap + bare, word))]
-        forms = self._forms(bare, own[:1], spaced=len(gaps) > 1)
+        forms = [gap.encode() + form for form in self._forms(bare, word) for gap in gaps]
         single = [(token,) for form in forms for token in self._vocabulary.spelling(form).tolist()]
-        tails = [self._tail(self._encode(c + gap + bare), frozenset(forms)) for c in CONTEXTS for gap in gaps]
-        found = [*single, *own, *(tail for tail in tails if tail)]
+        encoded = [self._encode(context + gap + bare) for context in CONTEXTS for gap in gaps]
+        found = [*single, *(tail for ids in encoded if (tail := self._tail(ids, frozenset(forms))))]
+        # Tokens that hold parts of characters are not told apart by a decoder; then the whole encoding must do.
+        found += [ids for ids in encoded[: len(gaps)] if not all(map(self._piece, ids)) and self._is_known(ids)]
         if not found:
             raise ParamsError(
-                f"bad_words must be text that this tokenizer can spell, got {word!r:.80}, which needs its unknown "
-                f"token {self._tokenizer.unk_token_id}; leave the word out"
+                f"bad_words must be text that this tokenizer can spell, got {word!r:.80}, for which it has no tokens; "
+                "leave the word out or use bad_words_level 'text'"
             )
         return found
 
-    def _whole(self, text: str, word: str) -> Word:
-        """The ids of a text; none when its unknown token is among them."""
-        ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
-        size = self._vocabulary.size
-        if not ids or not all(0 <= token < size for token in ids):
+    def _forms(self, bare: str, word: str) -> list[bytes]:
+        """The bytes of a word: as it is, and as the tokenizer writes it, perhaps in small letters or with spaces."""
+        ids, size = self._tokenizer.encode(bare, add_special_tokens=False), self._vocabulary.size
+        if not all(0 <= token < size for token in ids):
             raise ParamsError(
                 f"bad_words must be text that this tokenizer encodes to ids in [0, {size}), got {word!r:.80}, "
-                f"which gives {list(ids)!r:.80}; leave the word out"
+                f"which gives {ids!r:.80}; leave the word out"
             )
-        return () if self._tokenizer.unk_token_id in ids else ids
+        written = b"".join(map(self._piece, ids)).decode("utf-8", "replace").lstrip(" ")
+        same = bool(written) and folded(written) == folded(bare)
+        return list(dict.fromkeys(form.encode() for form in ((bare, written) if same else (bare,))))
 
-    def _forms(self, bare: str, own: Sequence[Word], *, spaced: bool) -> list[bytes]:
-        """The bytes of a word: as it is, and as the tokenizer writes it, which may be in small letters."""
-        forms = {bare.encode(): None}
-        pieces = [self._tokenizer.inner_bytes(token) for ids in own for token in ids]
-        if spaced and pieces and all(pieces) and (written := b"".join(pieces).lstrip(b" ")):
-            forms[written] = None
-        return [gap + form for gap in ((b"", b" ") if spaced else (b"",)) for form in forms]
+    def _is_known(self, ids: Word) -> bool:
+        return bool(ids) and self._tokenizer.unk_token_id not in ids
 
     def _tail(self, ids: Sequence[int], forms: frozenset[bytes]) -> Word | None:
         """The last ids that together spell one of `forms`; None when a token reaches across its beginning."""
         text, longest = b"", max(map(len, forms))
         for at in reversed(range(len(ids))):
-            piece = self._tokenizer.inner_bytes(ids[at])
+            piece = self._piece(ids[at])
             text = piece + text
             if not piece or len(text) > longest:
                 return None
@@ -122,6 +121,11 @@ class Spellings:
         raw = self._tokenizer.raw
         name_of = getattr(raw, "id_to_token", None) or getattr(raw, "convert_ids_to_tokens", None)
         return "" if name_of is None else str(name_of(token))
+
+
+def folded(text: str) -> str:
+    """A text without what tokenizers may change before they look for tokens: case, compatibility forms and spaces."""
+    return "".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def spellings_of(tokenizer: Any) -> Spellings:
