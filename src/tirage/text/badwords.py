@@ -21,6 +21,7 @@ from tirage.text.vocabulary import vocabulary_of
 
 MASK_BYTES = 1 << 20
 """The most that the masks of one set of phrases may hold, however many places in a text ask for one."""
+_NONE = np.zeros(0, np.int32)
 _REPLACEMENT = "\ufffd"
 
 
@@ -35,6 +36,8 @@ class Phrases:
         parts = [self._vocabulary.containing(phrase) for phrase in self._automaton.phrases]
         self._always = np.unique(np.concatenate(parts))
         self._masks: dict[tuple[int, int], NDArray[np.int32]] = {}
+        # By the size of the vocabulary, one flag for each token that holds no phrase.
+        self._allowed: dict[int, NDArray[np.uint8]] = {}
 
     def after(self, node: int, token_id: int) -> int:
         """The node of the automaton after one more token."""
@@ -42,21 +45,36 @@ class Phrases:
 
     def forbidden(self, node: int) -> NDArray[np.int32]:
         """Ids of the tokens that would complete a phrase at a node, ascending."""
-        rests = self._automaton.rests(node, self._vocabulary.longest)
-        return np.unique(np.concatenate([self._always, *map(self._vocabulary.starting, rests)]))
+        return np.union1d(self._always, self._completing(node))
 
     def mask(self, node: int, vocab_size: int) -> NDArray[np.int32]:
         """Bitmask int32 [ceil(V / 32)] of the tokens that may come at a node; not to be changed."""
         found = self._masks.get((node, vocab_size))
         if found is None:
-            flags = np.ones(-(-vocab_size // 32) * 32, np.uint8)
-            forbidden = self.forbidden(node)
-            flags[forbidden[forbidden < vocab_size]] = 0
-            found = np.packbits(flags, bitorder="little").view(np.int32)
+            found = self._mask(node, vocab_size)
             if (len(self._masks) + 1) * found.nbytes > MASK_BYTES:
                 self._masks.clear()
             self._masks[node, vocab_size] = found
         return found
+
+    def _mask(self, node: int, vocab_size: int) -> NDArray[np.int32]:
+        if vocab_size not in self._allowed:
+            self._allowed = {
+                vocab_size: without(self._always, np.ones(-(-vocab_size // 32) * 32, np.uint8), vocab_size)
+            }
+        flags = without(self._completing(node), self._allowed[vocab_size].copy(), vocab_size)
+        return np.packbits(flags, bitorder="little").view(np.int32)
+
+    def _completing(self, node: int) -> NDArray[np.int32]:
+        """Ids of the tokens that start with the rest of a phrase that is begun, maybe several times."""
+        rests = self._automaton.rests(node, self._vocabulary.longest)
+        return np.concatenate([_NONE, *map(self._vocabulary.starting, rests)])
+
+
+def without(token_ids: NDArray[np.int32], flags: NDArray[np.uint8], vocab_size: int) -> NDArray[np.uint8]:
+    """The same flags, cleared for those of the tokens that the model knows."""
+    flags[token_ids[token_ids < vocab_size]] = 0
+    return flags
 
 
 class BadWords:
