@@ -179,3 +179,15 @@ def test_words_with_ids_need_no_mask_unless_the_level_is_text() -> None:
     assert tirage.law(logits, params)[0, params.bad_words_token_ids[0][0]] == 0
     with pytest.raises(ParamsError, match="must come with a mask"):
         tirage.law(logits, params.replace(bad_words_level="text"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_longest_token_completes_a_phrase_too(name: str) -> None:
+    tokenizer = FAMILIES[name]
+    longest = max(tokenizer.token_ids(), key=lambda token: len(tokenizer.inner_bytes(token)))
+    first = tokenizer.encode(".", add_special_tokens=False)[-1]
+    begun = tokenizer.inner_bytes(first).decode()
+    words = BadWords(tokenizer, [begun + tokenizer.inner_bytes(longest).decode()], skip_special_tokens=False)
+    assert longest not in words.forbidden()
+    words.accept(first)
+    assert longest in words.forbidden()
