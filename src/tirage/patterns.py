@@ -49,6 +49,13 @@ class Pattern:
     states: list[_State] = field(default_factory=lambda: [_State([])])
     first: int = 0
     behind: list[Pattern] = field(default_factory=list)
+    _started: Matcher | None = None
+
+    def matcher(self) -> Matcher:
+        """A matcher before any text; all of one pattern share how they start."""
+        if self._started is None:
+            self._started = Matcher(self)
+        return self._started.copy()
 
     @property
     def size(self) -> int:
@@ -56,7 +63,8 @@ class Pattern:
         return len(self.states) + sum(inner.size for inner in self.behind)
 
 
-@lru_cache(maxsize=256)
+# The largest patterns take more than a megabyte each.
+@lru_cache(maxsize=64)
 def compile_pattern(source: str) -> Pattern:
     """The automaton of a regular expression in Python's syntax.
 
@@ -184,12 +192,13 @@ class Matcher:
         self._seen: set[tuple[int, int]] = set()
         self._found: int | None = None
         self._enter(pattern.first, 0)
+        self._seen.clear()
 
     def copy(self) -> Matcher:
         """An independent matcher that has read the same text."""
         other = copy(self)
         other._behind = [behind.copy() for behind in self._behind]
-        # `_threads` is replaced by every step and never changed; `_seen` is emptied by every step.
+        # `_threads` is replaced by every step and never changed; `_seen` is empty between steps.
         other._seen = set()
         return other
 
@@ -203,7 +212,6 @@ class Matcher:
         for behind in self._behind:
             behind.feed(letter)
         threads, self._threads = self._threads, {}
-        self._seen.clear()
         self._position += 1
         self._previous, self._found = letter, None
         states = self._pattern.states
@@ -213,6 +221,7 @@ class Matcher:
                 self._enter(states[number].then[0], start, _END if needs & _LAST_LINE_END else 0)
         found = self._found
         self._enter(self._pattern.first, self._position)
+        self._seen.clear()
         return found
 
     def _enter(self, number: int, start: int, needs: int = 0) -> None:

@@ -14,7 +14,7 @@ from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
 from tirage.engine.guide import Constrained, Guide
 from tirage.params import SamplingParams
-from tirage.text import BadWords, Stop, StopChecker, Tokenizer, open_detokenizer
+from tirage.text import BadWords, Stop, StopChecker, Tokenizer, followed, open_detokenizer
 
 _LIMITS = ("max_tokens", "context", "cache")
 _ABORTS = ("abort",)
@@ -214,10 +214,11 @@ class GrowingSample:
 
 
 def open_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> BadWords | None:
-    """The phrases that no spelling may complete; None when the parameters name none at that level."""
-    if params.bad_words_level != "text" or not params.bad_words:
-        return None
-    return BadWords(tokenizer, params.bad_words, skip_special_tokens=params.skip_special_tokens)
+    """The phrases that no spelling may complete; None when there are none to look for in the text."""
+    phrases = params.bad_words if params.bad_words_level != "sequence" else ()
+    if params.bad_words_level == "auto":
+        phrases = followed(tokenizer, phrases)
+    return BadWords(tokenizer, phrases, skip_special_tokens=params.skip_special_tokens) if phrases else None
 
 
 def masks_of(samples: Sequence[GrowingSample], vocab_size: int) -> NDArray[np.int32] | None:

@@ -290,12 +290,12 @@ class SamplingParams(Record):
         needs_history=_is_longer_than_a_token,
     )
     bad_words_level: str = param(
-        "sequence",
-        OneOf(("sequence", "text")),
-        "what of `bad_words` is forbidden: their own token sequences, bare and after a space, or any spelling of "
-        "their text; the latter needs the text, so `LLM` or the server",
+        "auto",
+        OneOf(("auto", "sequence", "text")),
+        "what of `bad_words` is forbidden: 'sequence' the tokens and token sequences by which the tokenizer writes a "
+        "word, 'text' every spelling of its text, which takes `LLM` or the server, 'auto' both, as far as possible",
         source="tirage",
-        off="sequence",
+        off="auto",
     )
     logprob_token_ids: Accepts[Sequence[int], TokenIds] = param(
         (), Ids(), "report the log-probabilities of these tokens at every step", source="SGLang", off=()
@@ -519,7 +519,8 @@ class SamplingParams(Record):
     def update_with_tokenizer(self, tokenizer: updates.Tokenizer) -> SamplingParams:
         """A new object with the ids of `bad_words` and, when DRY is on, of its sequence breakers.
 
-        A bad word is encoded bare and after a space; both sequences are forbidden. A breaker stands for
-        every token whose text contains it. Ids given by hand are kept. Doing it twice changes nothing.
+        Of a bad word each token that spells it is forbidden, with and without a space before it, and each sequence of
+        tokens by which the tokenizer writes it at the start of a text, after a space or inside a word (SPEC S-H6). A
+        breaker stands for every token whose text contains it. Ids given by hand are kept. Twice is the same as once.
         """
         return updates.with_tokenizer(self, tokenizer)

@@ -1,6 +1,6 @@
 """Text: tokens to characters as they arrive, where a text ends, and chats as prompts."""
 
-from tirage.text.badwords import BadWords
+from tirage.text.badwords import BadWords, followed
 from tirage.text.chat import ChatTemplate
 from tirage.text.detokenizer import Detokenizer, open_detokenizer
 from tirage.text.stops import Stop, StopChecker
@@ -13,6 +13,7 @@ __all__ = [
     "Stop",
     "StopChecker",
     "Tokenizer",
+    "followed",
     "load_tokenizer",
     "open_detokenizer",
     "wrap_tokenizer",

@@ -2,79 +2,110 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-Letter = TypeVar("Letter", bound=Hashable)
+import numpy as np
+
+Phrase = TypeVar("Phrase", bytes, str)
 
 START = 0
 """The node before any letter."""
 
 
-class Automaton(Generic[Letter]):
-    """Phrases of letters as one machine: a node stands for the longest beginning of a phrase that just went by.
+class Automaton(Generic[Phrase]):
+    """Phrases as one machine: a node stands for the longest beginning of a phrase that just went by.
 
-    `complete[node]` is the index of the longest phrase that ends there, or -1. `claimed[node]` is how many of the
-    last letters a phrase may still claim by going on. Neither depends on how the letters were cut into pieces.
+    A letter is a byte, or the code point of a character. `phrases` are sorted, each of them once. `complete[node]` is
+    the index of the longest phrase that ends there, or -1, however the letters were cut into pieces. A node takes 36
+    bytes. Nothing changes once an automaton is made, so any number of texts may be followed by one.
     """
 
-    def __init__(self, phrases: Iterable[Sequence[Letter]]) -> None:
-        self.phrases = tuple(phrases)
-        self.complete, self.claimed = [-1], [0]
-        self._then: list[dict[Letter, int]] = [{}]
-        self._back, self._depth = [START], [0]
-        self._through: list[list[int]] = [[]]
+    def __init__(self, phrases: Iterable[Phrase]) -> None:
+        self.phrases: tuple[Phrase, ...] = tuple(sorted(set(phrases)))
+        self.complete, self._depth, self._back = array("i", [-1]), array("i", [0]), array("i", [START])
+        # The letter that leads to a node, its first child, and the next child of the node that it is a child of.
+        self._letter, self._child, self._sibling = array("i", [-1]), array("i", [START]), array("i", [START])
+        # As phrases are sorted, those that begin with a node's letters are neighbours: from `low` to before `high`.
+        self._low, self._high = array("i", [0]), array("i", [len(self.phrases)])
         for index, phrase in enumerate(self.phrases):
             self._add(index, phrase)
         self._link()
 
-    def _add(self, index: int, phrase: Sequence[Letter]) -> None:
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the nodes take."""
+        return 9 * self.complete.itemsize * len(self.complete)
+
+    def _add(self, index: int, phrase: bytes | str) -> None:
         node = START
-        for letter in phrase:
-            if node != START:
-                self._through[node].append(index)
-            if letter not in self._then[node]:
-                self._then[node][letter] = len(self._then)
-                self._then.append({})
-                self.complete.append(-1)
-                self._depth.append(self._depth[node] + 1)
-                self._through.append([])
-            node = self._then[node][letter]
+        for letter in codes(phrase):
+            # Of sorted phrases only the child added last can be the one looked for, and it is kept first.
+            child = self._child[node]
+            if child == START or self._letter[child] != letter:
+                child = self._append(node, letter, index)
+            self._high[child] = index + 1
+            node = child
         self.complete[node] = index
+
+    def _append(self, parent: int, letter: int, index: int) -> int:
+        node = len(self.complete)
+        values = (-1, self._depth[parent] + 1, START, letter, START, self._child[parent], index, index)
+        rows = (self.complete, self._depth, self._back, self._letter, self._child, self._sibling, self._low, self._high)
+        for row, value in zip(rows, values, strict=True):
+            row.append(value)
+        self._child[parent] = node
+        return node
 
     def _link(self) -> None:
         """Where each node falls back to, nearest nodes first: the longest shorter ending that begins a phrase."""
-        self._back, self.claimed = [START] * len(self._then), [0] * len(self._then)
-        waiting = deque([START])
-        while waiting:
-            node = waiting.popleft()
-            back = self._back[node]
-            if self.complete[node] < 0:
-                self.complete[node] = self.complete[back]
-            self.claimed[node] = self._depth[node] if self._then[node] else self.claimed[back]
-            for letter, after in self._then[node].items():
-                self._back[after] = START if node == START else self.step(back, letter)
-                waiting.append(after)
+        for node in np.argsort(np.array(self._depth, np.int32), kind="stable").tolist():
+            for child in self._children(node):
+                back = START if node == START else self.step(self._back[node], self._letter[child])
+                self._back[child] = back
+                if self.complete[child] < 0:
+                    self.complete[child] = self.complete[back]
 
-    def step(self, node: int, letter: Letter) -> int:
+    def _children(self, node: int) -> Iterator[int]:
+        child = self._child[node]
+        while child != START:
+            yield child
+            child = self._sibling[child]
+
+    def step(self, node: int, letter: int) -> int:
         """The node after one more letter."""
-        while letter not in self._then[node]:
-            if node == START:
-                return START
+        while True:
+            child = self._child[node]
+            while child != START and self._letter[child] != letter:
+                child = self._sibling[child]
+            if child != START or node == START:
+                return child
             node = self._back[node]
-        return self._then[node][letter]
 
-    def walk(self, node: int, letters: Iterable[Letter]) -> int:
+    def walk(self, node: int, letters: Iterable[int]) -> int:
         """The node after more letters."""
         for letter in letters:
             node = self.step(node, letter)
         return node
 
-    def begun(self, node: int) -> list[tuple[int, int]]:
-        """(phrase index, letters of it that went by), for every phrase that is begun and not complete."""
-        found: list[tuple[int, int]] = []
+    def claimed(self, node: int) -> int:
+        """How many of the last letters a phrase may still claim by going on."""
+        while node != START and self._child[node] == START:
+            node = self._back[node]
+        return self._depth[node]
+
+    def rests(self, node: int, longest: int) -> set[Phrase]:
+        """What is missing of every phrase that is begun and not complete, where it is at most `longest` letters."""
+        found: set[Phrase] = set()
         while node != START:
-            found += [(index, self._depth[node]) for index in self._through[node]]
+            depth = self._depth[node]
+            begun = self.phrases[self._low[node] : self._high[node]]
+            found.update(phrase[depth:] for phrase in begun if depth < len(phrase) <= depth + longest)
             node = self._back[node]
         return found
+
+
+def codes(phrase: bytes | str) -> Iterable[int]:
+    """The letters of a phrase as numbers."""
+    return phrase if isinstance(phrase, bytes) else map(ord, phrase)

@@ -68,6 +68,11 @@ def pieces_spelling(steps: list[Mapping[str, Any]], kinds: list[Any]) -> Spellin
     )
 
 
+def writes_words(decoder: Mapping[str, Any] | None) -> bool:
+    """Whether a decoder puts a space before each token but the first, or drops a mark of WordPiece's in its place."""
+    return decoder is None or decoder.get("type") == "WordPiece"
+
+
 def byte_level_alphabet() -> dict[str, int]:
     """The byte that each letter of a byte-level vocabulary stands for.
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
+from weakref import WeakValueDictionary
 
-from tirage.patterns import Matcher, compile_pattern
+from tirage.patterns import compile_pattern
 from tirage.text.automaton import START, Automaton
 
 StopKind = Literal[
@@ -49,10 +50,21 @@ class Stop:
     matched_text: str | None = None
 
 
+_automata: WeakValueDictionary[tuple[str, ...], Automaton[str]] = WeakValueDictionary()
+
+
+def automaton_of(strings: Sequence[str]) -> Automaton[str]:
+    """The automaton of some strings: one for all samples that ask for the same, as long as one of them runs."""
+    key = tuple(strings)
+    found = _automata.get(key)
+    return _automata.setdefault(key, Automaton(key)) if found is None else found
+
+
 class StopChecker:
     """The stop rules of one sample, fed with its tokens and its text.
 
-    `include` keeps the matched text in the output; then nothing has to be held back.
+    `include` keeps the matched text in the output; then nothing has to be held back. What is made of the strings and of
+    the pattern is shared with every other sample that has them.
     """
 
     def __init__(
@@ -65,10 +77,10 @@ class StopChecker:
         min_tokens: int = 0,
         include: bool = False,
     ) -> None:
-        self._strings: Automaton[str] | None = Automaton(strings) if strings else None
+        self._strings: Automaton[str] | None = automaton_of(strings) if strings else None
         self._node = START
         self._source = pattern
-        self._pattern = Matcher(compile_pattern(pattern)) if pattern is not None else None
+        self._pattern = compile_pattern(pattern).matcher() if pattern is not None else None
         self._token_ids, self._eos_ids = frozenset(token_ids), frozenset(eos_ids)
         self._min_tokens, self._include = min_tokens, include
         # The characters that a stop may still claim, and how many went before them.
@@ -120,11 +132,11 @@ class StopChecker:
         """Start, in the window, and stop of the match that this letter, the `end`-th of the window, completes."""
         best: tuple[int, Stop] | None = None
         if self._strings is not None:
-            self._node = self._strings.step(self._node, letter)
+            self._node = self._strings.step(self._node, ord(letter))
             index = self._strings.complete[self._node]
             if index >= 0:
                 string = self._strings.phrases[index]
-                best = end - len(string), Stop(kind="string", matched="".join(string))
+                best = end - len(string), Stop(kind="string", matched=string)
         start = self._pattern.feed(letter) if self._pattern is not None else None
         if start is not None and (best is None or start - self._before < best[0]):
             best = start - self._before, Stop(kind="regex", matched=self._source)
@@ -132,6 +144,6 @@ class StopChecker:
 
     def _claimed(self, length: int) -> int:
         """Where in a window of that length the text begins that a stop may still claim."""
-        strings = self._strings.claimed[self._node] if self._strings is not None else 0
+        strings = self._strings.claimed(self._node) if self._strings is not None else 0
         pattern = self._pattern.claimed_from - self._before if self._pattern is not None else length
         return min(length - strings, pattern)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from tirage.errors import ModelError, ParamsError
-from tirage.text.pieces import Spelling, byte_level_bytes, fallback_byte, spelling_of
+from tirage.text.pieces import byte_level_bytes, fallback_byte, spelling_of, writes_words
 
 MARK = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 """What added tokens look like that structure a text though they are not declared special."""
@@ -44,7 +46,11 @@ class Tokenizer:
         self.memo: dict[str, Any] = {}
         self.special_ids = self._find_special_ids()
         self.special_spellings, self.mark_spellings = self._find_spellings()
-        self.spelling = self._find_spelling()
+        decoder = self._find_decoder()
+        self.spelling = spelling_of(decoder)
+        # Whether the text of several tokens, inside a text, is that of each one after the other.
+        self.adds_up = self._rich and (self.spelling is not None or writes_words(decoder))
+        self._before: tuple[list[int], str] | None = None
 
     def _find_special_ids(self) -> frozenset[int]:
         if not self._rich:
@@ -61,30 +67,37 @@ class Tokenizer:
         special = frozenset(token.content for token in added if token.special and token.content)
         return special, frozenset(t.content for t in added if not t.special and MARK.fullmatch(t.content))
 
-    def _find_spelling(self) -> Spelling | None:
+    def _find_decoder(self) -> Mapping[str, Any] | None:
         decoder = self.raw.decoder if self._rich else None
         # A decoder's state is its JSON; the whole tokenizer's would hold the vocabulary too.
-        return spelling_of(json.loads(decoder.__getstate__())) if decoder is not None else None
+        return json.loads(decoder.__getstate__()) if decoder is not None else None
 
     @property
     def vocab_size(self) -> int | None:
         """Number of tokens, added ones included; None when the tokenizer does not tell."""
         if self._rich:
             return self.raw.get_vocab_size(with_added_tokens=True)
-        return len(self.raw) if hasattr(self.raw, "__len__") else None
+        if hasattr(self.raw, "__len__"):
+            return len(self.raw)
+        size = getattr(self.raw, "vocab_size", None)
+        return None if size is None else int(size)
 
     def token_ids(self) -> list[int]:
         """Every id that has a token, ascending; empty when the tokenizer does not tell."""
         return sorted(self.raw.get_vocab(with_added_tokens=True).values()) if self._rich else []
 
-    @property
+    @cached_property
     def unk_token_id(self) -> int | None:
         """Id that stands for text the vocabulary cannot spell, or None."""
-        if not self._rich:
+        model = self.raw.model if self._rich else None
+        if model is None:
             found = getattr(self.raw, "unk_token_id", None)
-            return found if isinstance(found, int) else None
-        unknown = getattr(self.raw.model, "unk_token", None)
-        return self.raw.token_to_id(unknown) if unknown else None
+        elif hasattr(model, "unk_token"):
+            found = self.raw.token_to_id(model.unk_token) if model.unk_token else None
+        else:
+            # A Unigram model tells in its JSON alone.
+            found = json.loads(model.__getstate__()).get("unk_id")
+        return found if isinstance(found, int) else None
 
     @property
     def bos_token(self) -> str:
@@ -165,6 +178,26 @@ class Tokenizer:
             piece = (piece.replace(mark, " ") if mark else piece).encode("utf-8", "surrogatepass")
         return piece or b""
 
+    def inner_bytes(self, token_id: int) -> bytes:
+        """UTF-8 bytes that a token adds to a text that has begun, such as `ed` for WordPiece's `##ed`.
+
+        Empty for an id without a token, and for part of a character where the decoder alone can tell what tokens spell.
+        """
+        if self.spelling is not None:
+            return self.token_bytes(token_id)
+        if self._before is None:
+            ids = self.encode("a", add_special_tokens=False)[-1:]
+            self._before = ids, self.decode(ids, skip_special_tokens=False)
+        ids, before = self._before
+        try:
+            text = self.decode([*ids, token_id], skip_special_tokens=False)
+            text = (
+                text[len(before) :] if text.startswith(before) else self.decode([token_id], skip_special_tokens=False)
+            )
+        except Exception:  # a user's own tokenizer may refuse an id in any way it likes
+            return b""
+        return b"" if "\ufffd" in text else text.encode("utf-8", "surrogatepass")
+
 
 def without_marks(raw: Any) -> Any:
     """A copy of a `tokenizers` object to which spellings of special tokens and of marks are ordinary letters."""
@@ -186,9 +219,17 @@ def ids_of(raw: Any, text: str, *, add_special_tokens: bool) -> list[int]:
 
 def encode_own(raw: Any, text: str, add_special_tokens: bool) -> Any:
     """A user's tokenizer called with the flag where it knows it; Hugging Face ones do."""
-    if hasattr(raw, "all_special_ids"):
+    if hasattr(raw, "all_special_ids") or (not add_special_tokens and knows_flag(raw)):
         return raw.encode(text, add_special_tokens=add_special_tokens)
     return raw.encode(text)
+
+
+def knows_flag(raw: Any) -> bool:
+    """Whether `encode` takes `add_special_tokens` by name."""
+    try:
+        return "add_special_tokens" in inspect.signature(raw.encode).parameters
+    except (TypeError, ValueError):  # a function that Python cannot look into
+        return False
 
 
 def as_ids(encoded: Any) -> list[int]:

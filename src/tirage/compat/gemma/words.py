@@ -9,6 +9,7 @@ import numpy as np
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text import Detokenizer, open_detokenizer, wrap_tokenizer
+from tirage.text.spellings import Spellings
 
 START_OF_TURN, END_OF_TURN = "<start_of_turn>", "<end_of_turn>"
 _ENDS = ("EOS", "END_OF_TURN", "BEGIN_OF_TOOL_RESPONSE")
@@ -76,9 +77,11 @@ class Words:
         if isinstance(token, (int, np.integer)) and not isinstance(token, bool) and token >= 0:
             return int(token)
         ids = self.encode(token) if isinstance(token, str) else []
-        if len(ids) != 1:
+        # A tokenizer that writes a mark before a text may have the text as a token all the same.
+        found = ids[0] if len(ids) == 1 else Spellings(self._wrapped).token(str(token)) if ids else None
+        if found is None:
             raise ParamsError(f"{name} must hold ids >= 0 and texts of exactly one token, got {token!r} = {ids}")
-        return ids[0]
+        return found
 
     def detokenizer(self) -> Detokenizer:
         """Text of new tokens, standing alone."""
