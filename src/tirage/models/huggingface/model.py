@@ -291,28 +291,23 @@ class HuggingFaceModel:
         return floats(out.logits[:, -1])
 
     def _step_together(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
-        members: dict[tuple[int, int] | None, list[int]] = {}
-        for index, row in enumerate(rows):
-            members.setdefault(self._group_of(row), []).append(index)
+        members: dict[tuple[int, int], list[int]] = {}
         logits = np.empty((len(rows), self.vocab_size), np.float32)
-        for index in members.pop(None, ()):
-            logits[index] = self._step_alone(rows[index], token_ids[index])
+        for index, row in enumerate(rows):
+            if self.rope.may_share(row.length + 1):
+                bucket = sum(row.length >= bound for bound in _BUCKETS)
+                members.setdefault((bucket, self.rope.stage(row.length + 1)), []).append(index)
+            else:
+                logits[index] = self._step_alone(row, token_ids[index])
         for key, places in members.items():
             part = self._step_group(key, [rows[i] for i in places], [token_ids[i] for i in places])
             if len(places) == len(rows):
                 logits = part
-                break
-            logits[places] = part
+            else:
+                logits[places] = part
         if len(self._groups) > len(members):
             self._drop_empty_groups()
         return logits
-
-    def _group_of(self, row: HuggingFaceRow) -> tuple[int, int] | None:
-        """Which rows the next step of a row is joined with; None for a row that nobody can be joined with."""
-        length = row.length + 1
-        if not self.rope.may_share(length):
-            return None
-        return sum(row.length >= bound for bound in _BUCKETS), self.rope.stage(length)
 
     def _drop_empty_groups(self) -> None:
         """Gives the memory of groups without rows back."""
