@@ -175,20 +175,20 @@ def test_the_users_module_is_left_as_it_was() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_published_shape_writes_what_generate_writes_around_its_bounds(name: str, tmp_path: Path) -> None:
-    kind, settings, bounds = SHAPES[name]
+    kind, settings, bound = SHAPES[name]
     torch.manual_seed(0)
     module = sharp(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).float().eval())
     module.save_pretrained(tmp_path)
-    prompts = prompts_of(30, *(bound + offset for bound in bounds for offset in (-4, 1)))
+    prompts = prompts_of(30, bound - 4, bound + 1)
     expected = [alone(module, prompt, NEW) for prompt in prompts]
     with LLM(tmp_path, tokenizer=Numbers()) as llm:
         assert texts(llm, prompts) == expected
-        assert texts(llm, prompts[1:2]) == expected[1:2]
     assert len({tuple(text) for text in expected}) > 1
 
 
 @pytest.mark.slow
 def test_a_text_crosses_the_last_bucket() -> None:
-    module, prompts = sharp(build(max_position_embeddings=20_000)), prompts_of(16_380, 4_090)
+    small = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "hidden_size": 16}
+    module, prompts = sharp(build(max_position_embeddings=20_000, **small)), prompts_of(16_380, 4_090)
     with llm_of(module) as llm:
         assert texts(llm, prompts) == [alone(module, prompt, NEW) for prompt in prompts]
