@@ -17,6 +17,9 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaImageProcessorPil,
     LlavaProcessor,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
+    PaliGemmaProcessor,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -28,6 +31,7 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
     Qwen2VLProcessor,
+    SiglipImageProcessorPil,
     SiglipVisionConfig,
     WhisperFeatureExtractor,
 )
@@ -92,6 +96,22 @@ def gemma3() -> tuple[Any, Any]:
     return Gemma3ForConditionalGeneration(config), processor
 
 
+def paligemma() -> tuple[Any, Any]:
+    """All of a prompt sees all of it; what is written sees what came before."""
+    tokenizer = tokenizer_with("<image>", "<bos>")
+    tokenizer.bos_token = "<bos>"
+    config = PaliGemmaConfig(
+        vision_config=SiglipVisionConfig(**_EYES, image_size=28, patch_size=14, vision_use_head=False),
+        text_config={**_TEXT, "model_type": "gemma"},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        projection_dim=64,
+    )
+    config.vision_config.projection_dim = 64
+    images = SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    images.image_seq_length = 4
+    return PaliGemmaForConditionalGeneration(config), PaliGemmaProcessor(image_processor=images, tokenizer=tokenizer)
+
+
 def qwen_config(kind: Any, tokenizer: Any, vision: dict[str, Any]) -> Any:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
     names = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
@@ -148,6 +168,7 @@ def qwen2_audio() -> tuple[Any, Any]:
 BUILDERS = {
     "llava": llava,
     "gemma3": gemma3,
+    "paligemma": paligemma,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen2_audio": qwen2_audio,

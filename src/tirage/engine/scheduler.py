@@ -23,7 +23,7 @@ from tirage.engine.logprobs import PromptScores, output_entry, token_logprob
 from tirage.engine.progress import Meter
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
-from tirage.engine.turns import Row, decode, draw, named
+from tirage.engine.turns import Row, decode, draw, named, read
 from tirage.models import StepModel
 from tirage.text import Stop, Tokenizer
 
@@ -160,14 +160,14 @@ class Scheduler:
             (self._reading if job.row.left else self._ready).append(job)
 
     def _read_piece(self, job: Job) -> None:
-        logits = self._model.read(job.row)
+        logits = read(self._model, job.row, score=job.scores is not None)
         if job.scores is not None:
             job.scores.add(logits)
         if job.row.hidden is not None:
             job.states.append(job.row.hidden)
         if not job.row.left:
             # A copy: the others, of every token of a prompt that is scored, need not live as long.
-            job.logits = np.asarray(logits[-1]).copy()
+            job.logits = logits[-1].copy()
             job.request.prompt_logprobs = job.scores.entries if job.scores is not None else None
 
     def _start(self) -> None:

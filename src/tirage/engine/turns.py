@@ -19,6 +19,7 @@ Logits = NDArray[np.float32]
 Row = tuple[Draw, int]
 DETOURS = 4
 """Ways to the end of a constraint that one draw tries when other parameters forbid them."""
+_LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _log = logging.getLogger("tirage")
 
 
@@ -84,10 +85,10 @@ def decode(model: StepModel, token_ids: Sequence[int], rows: Sequence[Any]) -> t
             return np.full(shape, np.nan, np.float32), {0: error}
         _log.warning("a step of %d rows failed and is repeated row by row: %s", len(rows), named(error))
         return decode_each(model, token_ids, rows)
-    if np.shape(logits) == shape:
-        return logits, {}
-    error = ModelError(f"decode must give logits of shape {list(shape)}, got {list(np.shape(logits))}")
-    return np.full(shape, np.nan, np.float32), dict.fromkeys(range(len(rows)), error)
+    try:
+        return as_matrix(logits, shape, "decode"), {}
+    except ModelError as error:
+        return np.full(shape, np.nan, np.float32), dict.fromkeys(range(len(rows)), error)
 
 
 def decode_each(
@@ -97,6 +98,29 @@ def decode_each(
     each = [decode(model, [token_id], [row]) for token_id, row in zip(token_ids, rows, strict=True)]
     errors = {index: failed[0] for index, (_, failed) in enumerate(each) if failed}
     return np.concatenate([logits for logits, _ in each]), errors
+
+
+def read(model: StepModel, row: Any, *, score: bool) -> Logits:
+    """Logits [k, V] of the next piece of a row's prompt: with `score` of all its tokens, else of the last, if any.
+
+    Raises ModelError for logits of another shape or type.
+    """
+    before = row.left
+    logits = model.read(row)
+    # Before the end of a prompt there may be none.
+    rows = before - row.left if score else None if row.left else 1
+    return as_matrix(logits, (rows, model.vocab_size), "read")
+
+
+def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
+    """A model's logits as float32 of that shape, None for any number of rows; ModelError for others."""
+    array = np.asarray(logits)
+    if array.ndim != 2 or array.shape[1] != shape[1] or shape[0] not in (None, len(array)):
+        wanted = ", ".join("k" if size is None else str(size) for size in shape)
+        raise ModelError(f"{name} must give logits of shape [{wanted}], got {list(array.shape)}")
+    if array.dtype.name not in _LOGIT_TYPES:
+        raise ModelError(f"{name} must give float32 logits, got {array.dtype}")
+    return array.astype(np.float32, copy=False)
 
 
 def named(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from tirage.models.huggingface.media import Media
 from tirage.models.huggingface.packed import pack
 from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
 from tirage.models.huggingface.room import RoomyLayer
+from tirage.models.huggingface.rope import Rope
 from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
@@ -38,13 +39,16 @@ class HuggingFaceRow:
     """One request in flight: what it has read, and its cache while no group holds it."""
 
     __slots__ = (
-        "cache", "cached", "closed", "group", "hidden", "inputs", "left", "length", "positions", "token_ids", "turn",
+        "cache", "cached", "closed", "group", "hidden", "inputs", "left", "length", "positions", "reach", "token_ids",
+        "turn",
     )  # fmt: skip
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
         self.token_ids: list[int] = list(inputs.token_ids)
         self.left, self.length, self.cached = inputs.length, 0, 0
+        # Positions below this one have the rotary frequencies of a text of so many tokens.
+        self.reach = inputs.length
         self.cache: Any = None
         self.group: Any = None
         self.closed = False
@@ -57,10 +61,12 @@ class HuggingFaceRow:
 class HuggingFaceModel:
     """A `transformers` causal language model; implements `tirage.models.StepModel`.
 
-    Prompts are read by the model's own forward pass, in pieces where its layers allow. Decode steps of several
-    rows are joined in one pass when `path` is "joined"; "alone" steps row by row, and "recomputed", for models
-    whose state does not live in a cache, reads the whole text again for each token. `tirage.models.huggingface.probe`
-    chooses. Logits of a row may differ in their last bits with the company of a joined pass.
+    Prompts are read by the model's own forward pass, in pieces of `chunk` tokens, or whole where that is None; only
+    with `resumes` may a prompt be taken up behind what another row has read. Decode steps of several rows are joined
+    in one pass when `path` is "joined"; "alone" steps row by row, and "recomputed", for models whose state does not
+    live in a cache, reads the whole text again for each token. `tirage.models.huggingface.probe` chooses all three.
+    Rows whose rotary frequencies differ (longrope, dynamic NTK) never share a pass. Logits of a row may differ in
+    their last bits with the company of a joined pass.
 
     `prefix_bytes` bounds the memory in which finished rows serve later prompts that begin alike; 0 is off. With
     `packed` the weights of linear layers are laid out anew, in place, for float32 and bfloat16 on a CPU: a module that
@@ -84,13 +90,16 @@ class HuggingFaceModel:
         self.max_length = max_length or context_of(self.config)
         self.path: Path = "joined"
         self.chunk: int | None = CHUNK
+        self.resumes = True
         self.prefixes = PrefixStore(prefix_bytes)
         self.adapters = Adapters(module, adapters or {})
         self.packed = packed and pack(module)
-        self._groups: dict[int, Arena | Joined] = {}
+        self.rope = Rope(module, self.config)
+        # By bucket of lengths and stage of the rotary frequencies.
+        self._groups: dict[tuple[int, int], Arena | Joined] = {}
         known = inspect.signature(module.forward).parameters
         self.cache_name = next((name for name in ("past_key_values", "cache_params") if name in known), None)
-        self._takes_positions = "position_ids" in known
+        self.takes_positions = "position_ids" in known
         self._keeps_logits = "logits_to_keep" in known
         self.device = module.device
 
@@ -147,8 +156,10 @@ class HuggingFaceModel:
         """Logits [k, V] of the next piece of the prompt."""
         start = row.length
         end = row.inputs.length
-        if self.chunk is not None and (start or not row.inputs.media):
-            end = min(end, (start // self.chunk + 1) * self.chunk)
+        # What another row has left is continued token by token where pieces would not do.
+        size = self.chunk or (1 if row.cached else None)
+        if size is not None and (start or not row.inputs.media):
+            end = min(end, (start // size + 1) * size)
         row.left = row.inputs.length - end
         everything = row.inputs.score
         out = self._read_piece(row, start, end, 0 if everything else 1)
@@ -165,6 +176,10 @@ class HuggingFaceModel:
         for row in caches:
             if self._is_lost(row):
                 self._read_again(row)
+        for token_id, row in zip(token_ids, caches, strict=True):
+            if self.rope.moves and self._starts_over(row, token_id):
+                row.reach = row.length + 1
+                self._read_again(row)
         before = [row.length for row in caches]
         try:
             logits = self._step(token_ids, caches)
@@ -178,10 +193,10 @@ class HuggingFaceModel:
     @torch.inference_mode()
     def fork(self, cache: HuggingFaceRow) -> HuggingFaceRow:
         """A second row with the same past."""
-        twin = copy.copy(cache)
-        twin.token_ids, twin.group = list(cache.token_ids), None
         if self._is_lost(cache):
             self._read_again(cache)
+        twin = copy.copy(cache)
+        twin.token_ids, twin.group = list(cache.token_ids), None
         twin.cache = copy.deepcopy(cache.cache) if cache.group is None else cache.group.lone(cache)
         return twin
 
@@ -193,8 +208,7 @@ class HuggingFaceModel:
         row.closed, row.cache = True, None
         if row.group is not None:
             leave(row)
-        # A group without rows gives its memory back.
-        self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
+        self._drop_empty_groups()
 
     def forget(self) -> None:
         """Drops what finished rows left."""
@@ -233,7 +247,7 @@ class HuggingFaceModel:
     def new_cache(self) -> Any:
         """An empty cache of the classes that the model's layers want."""
         cache = DynamicCache(config=self.config)
-        if all(type(layer) in PLAIN_LAYERS for layer in cache.layers):
+        if is_plain(cache):
             cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
         return cache
 
@@ -244,7 +258,8 @@ class HuggingFaceModel:
         positions = None if row.positions is None else row.positions[..., start:end]
         mask = torch.ones((1, end), dtype=torch.long, device=self.device)
         first = start == 0 or row.inputs.embeds is not None
-        return self._forward([row], ids, mask, positions, row.cache, keep=keep, first=first, **extra)
+        with self.rope.reaching(row.reach, end):
+            return self._forward([row], ids, mask, positions, row.cache, keep=keep, first=first, **extra)
 
     def _step(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
         if self.path == "joined":
@@ -253,9 +268,12 @@ class HuggingFaceModel:
         return np.concatenate([step(row, token_id) for row, token_id in zip(rows, token_ids, strict=True)])
 
     def _step_alone(self, row: HuggingFaceRow, token_id: int) -> Logits:
+        if row.group is not None:
+            leave(row)
         mask = torch.ones((1, row.length + 1), dtype=torch.long, device=self.device)
         try:
-            out = self._forward([row], self._ids([token_id]), mask, row.turn, row.cache, keep=1)
+            with self.rope.reaching(row.length + 1, row.length + 1):
+                out = self._forward([row], self._ids([token_id]), mask, row.turn, row.cache, keep=1)
         except BaseException:
             lose([row])
             raise
@@ -266,31 +284,43 @@ class HuggingFaceModel:
     def _recompute(self, row: HuggingFaceRow, token_id: int) -> Logits:
         ids = [*row.token_ids, token_id]
         mask = torch.ones((1, len(ids)), dtype=torch.long, device=self.device)
-        out = self._forward([row], self._ids(ids), mask, None, None, keep=1, first=True)
+        with self.rope.reaching(len(ids), len(ids)):
+            out = self._forward([row], self._ids(ids), mask, None, None, keep=1, first=True)
         row.length = len(ids)
         self._stepped([row], out)
         return floats(out.logits[:, -1])
 
     def _step_together(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
-        buckets: dict[int, list[int]] = {}
-        for index, row in enumerate(rows):
-            buckets.setdefault(sum(row.length >= bound for bound in _BUCKETS), []).append(index)
+        members: dict[tuple[int, int], list[int]] = {}
         logits = np.empty((len(rows), self.vocab_size), np.float32)
-        for bucket, members in buckets.items():
-            part = self._step_group(bucket, [rows[i] for i in members], [token_ids[i] for i in members])
-            if len(buckets) == 1:
-                return part
-            logits[members] = part
+        for index, row in enumerate(rows):
+            if self.rope.may_share(row.length + 1):
+                bucket = sum(row.length >= bound for bound in _BUCKETS)
+                members.setdefault((bucket, self.rope.stage(row.length + 1)), []).append(index)
+            else:
+                logits[index] = self._step_alone(row, token_ids[index])
+        for key, places in members.items():
+            part = self._step_group(key, [rows[i] for i in places], [token_ids[i] for i in places])
+            if len(places) == len(rows):
+                logits = part
+            else:
+                logits[places] = part
+        if len(self._groups) > len(members):
+            self._drop_empty_groups()
         return logits
 
-    def _step_group(self, bucket: int, rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
-        if bucket not in self._groups:
-            self._groups[bucket] = Arena() if is_plain(rows[0]) else Joined()
-        group = self._groups[bucket]
+    def _drop_empty_groups(self) -> None:
+        """Gives the memory of groups without rows back."""
+        self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
+
+    def _step_group(self, key: tuple[int, int], rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
+        if key not in self._groups:
+            self._groups[key] = Arena() if is_plain(self.new_cache()) else Joined()
+        group = self._groups[key]
         try:
             order = group.hold(rows)
         except BaseException:
-            self._give_up(bucket, rows)
+            self._give_up(key, rows)
             raise
         place = {id(row): index for index, row in enumerate(rows)}
         ids = self._ids([token_ids[place[id(row)]] for row in order]).reshape(-1, 1)
@@ -298,10 +328,12 @@ class HuggingFaceModel:
         turns = [row.turn for row in order if row.turn is not None]
         positions = torch.cat(turns, dim=-2) if turns else None
         try:
-            out = self._forward(order, ids, mask, positions, group.cache, keep=1)
+            longest = max(row.length for row in order) + 1
+            with self.rope.reaching(longest, longest):
+                out = self._forward(order, ids, mask, positions, group.cache, keep=1)
         except BaseException:
             if not group.undo():
-                self._give_up(bucket, rows)
+                self._give_up(key, rows)
             raise
         group.stepped()
         self._stepped(order, out)
@@ -310,30 +342,59 @@ class HuggingFaceModel:
         wanted = [slots[id(row)] for row in rows]
         return logits if wanted == list(range(len(rows))) else logits[wanted]
 
-    def _give_up(self, bucket: int, rows: Sequence[HuggingFaceRow]) -> None:
+    def _give_up(self, key: tuple[int, int], rows: Sequence[HuggingFaceRow]) -> None:
         """Drops a group that can no longer be trusted; its rows are read again when they are next needed."""
-        lose([row for row in (*self._groups.pop(bucket).rows, *rows) if row is not None])
+        lose([row for row in (*self._groups.pop(key).rows, *rows) if row is not None])
 
     def _is_lost(self, row: HuggingFaceRow) -> bool:
         return row.cache is None and row.group is None and self.path != "recomputed"
 
+    def _starts_over(self, row: HuggingFaceRow, token_id: int) -> bool:
+        """Whether the model's own loop drops its cache before this token, as Phi-3's does where the factors change."""
+        length = row.length
+        if row.reach > length or self.path == "recomputed" or self.rope.stage(length) == self.rope.stage(length + 1):
+            return False
+        if row.group is not None:
+            leave(row)
+        given = self.module.prepare_inputs_for_generation(
+            self._ids([*row.token_ids, token_id]), next_sequence_length=1, past_key_values=row.cache, use_cache=True
+        )
+        return given.get("past_key_values") is None
+
     def _read_again(self, row: HuggingFaceRow) -> None:
-        """Gives a row that was lost in a step that failed what it had read."""
-        row.cache, row.length, row.left = self.new_cache(), 0, row.inputs.length
-        while row.left:
-            self.read(row)
-        written = row.token_ids[len(row.inputs.token_ids) :]
-        size = self.chunk or 1
-        for start in range(0, len(written), size):
-            self._read_written(row, written[start : start + size])
+        """Gives a row what it had read before a step that failed, or reads it with the frequencies of a longer text."""
+        if row.group is not None:
+            leave(row)
+        row.cache, row.length, row.cached, row.left = self.new_cache(), 0, 0, row.inputs.length
+        try:
+            while row.left:
+                self.read(row)
+            for start, end in self._pieces_written(row):
+                self._read_written(row, row.token_ids[start:end])
+        except BaseException:
+            lose([row])
+            raise
+
+    def _pieces_written(self, row: HuggingFaceRow) -> Iterator[tuple[int, int]]:
+        """Slices of `token_ids` behind the prompt's, each of tokens that were written with the same frequencies."""
+        start, total = len(row.inputs.token_ids), len(row.token_ids)
+        before = row.inputs.length - start
+        while start < total:
+            end = min(start + (self.chunk or 1), total)
+            first, last = before + start + 1, before + end
+            if row.reach < last and self.rope.stage(max(row.reach, first)) != self.rope.stage(last):
+                end = start + 1
+            yield start, end
+            start = end
 
     def _read_written(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> None:
-        count = len(token_ids)
-        mask = torch.ones((1, row.length + count), dtype=torch.long, device=self.device)
-        turns = None if row.turn is None else row.turn + torch.arange(count, device=self.device)
-        self._forward([row], self._ids(token_ids), mask, turns, row.cache, keep=1)
-        row.length += count
-        row.turn = None if row.turn is None else row.turn + count
+        end = row.length + len(token_ids)
+        mask = torch.ones((1, end), dtype=torch.long, device=self.device)
+        turns = None if row.turn is None else row.turn + torch.arange(len(token_ids), device=self.device)
+        with self.rope.reaching(max(row.reach, end), end):
+            self._forward([row], self._ids(token_ids), mask, turns, row.cache, keep=1)
+        row.length = end
+        row.turn = None if row.turn is None else row.turn + len(token_ids)
 
     def _stepped(self, rows: Sequence[HuggingFaceRow], out: Any) -> None:
         for row in rows:
@@ -363,6 +424,9 @@ class HuggingFaceModel:
         given = self.module.prepare_inputs_for_generation(
             ids, attention_mask=mask, use_cache=cache is not None, is_first_iteration=first, **extra
         )
+        if cache is not None and self.cache_name is not None:
+            # Phi-3 drops the cache where its factors change; what is to be read again then is decided elsewhere.
+            given[self.cache_name] = cache
         if self._keeps_logits:
             given["logits_to_keep"] = keep
         states = any(row.inputs.hidden_states for row in rows)
@@ -384,7 +448,7 @@ class HuggingFaceModel:
 
     def _positions(self, row: HuggingFaceRow) -> Tensor | None:
         """Position ids [..., 1, T] as the model itself makes them; None for a model that takes none."""
-        if not self._takes_positions:
+        if not self.takes_positions:
             return None
         ids = self._ids(row.token_ids) if row.inputs.embeds is None else self._embeds(row.inputs.embeds)
         mask = torch.ones(ids.shape[:2], dtype=torch.long, device=self.device)
@@ -399,9 +463,9 @@ class HuggingFaceModel:
     def _reuse(self, row: HuggingFaceRow) -> None:
         inputs = row.inputs
         whole = inputs.score or inputs.hidden_states or inputs.embeds is not None
-        if whole or not self.prefixes.budget:
+        if whole or not self.prefixes.budget or not self.resumes:
             return
-        found = self.prefixes.find(key_of(inputs), row.token_ids, inputs.length - 1)
+        found = self.prefixes.find(key_of(inputs, self.rope.stage(row.reach)), row.token_ids, inputs.length - 1)
         if found is None or found[1] < inputs.media_end:
             return
         entry, count = found
@@ -410,12 +474,13 @@ class HuggingFaceModel:
         row.left = inputs.length - count
 
     def _keep(self, row: HuggingFaceRow) -> None:
-        if not self.prefixes.budget:
+        stage = self.rope.stage(row.reach)
+        if not self.prefixes.budget or not self.resumes or stage != self.rope.stage(row.length):
             return
         cache = row.cache if row.group is None else row.group.lone(row)
         ids = tuple(row.token_ids[: row.length])
         size = size_of(cache)
-        self.prefixes.add(Entry(key_of(row.inputs), ids, cache, is_croppable(cache, len(ids)), size))
+        self.prefixes.add(Entry(key_of(row.inputs, stage), ids, cache, is_croppable(cache, len(ids)), size))
 
 
 def lose(rows: Sequence[HuggingFaceRow]) -> None:
@@ -442,9 +507,9 @@ def context_of(config: Any) -> int:
     return _NO_LIMIT
 
 
-def is_plain(row: HuggingFaceRow) -> bool:
-    """True when every layer of the row's cache is of a class that an Arena can hold."""
-    return all(type(layer) in PLAIN_LAYERS for layer in row.cache.layers)
+def is_plain(cache: Any) -> bool:
+    """True when every layer of a cache is of a class that an Arena can hold."""
+    return all(type(layer) in PLAIN_LAYERS for layer in cache.layers)
 
 
 def is_known(cache: Any) -> bool:

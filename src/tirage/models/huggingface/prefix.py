@@ -11,7 +11,7 @@ from typing import Any
 from tirage.models.protocol import Inputs
 
 BLOCK = 16
-Key = tuple[str | None, bytes, str]
+Key = tuple[str | None, bytes, str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -25,9 +25,9 @@ class Entry:
     size: int
 
 
-def key_of(inputs: Inputs) -> Key:
-    """What must be equal, besides the tokens, for two requests to share a cache."""
-    return inputs.adapter, inputs.media_key, inputs.salt
+def key_of(inputs: Inputs, stage: int) -> Key:
+    """What must be equal, besides the tokens, for two requests to share a cache; `stage` is the rope's."""
+    return inputs.adapter, inputs.media_key, inputs.salt, stage
 
 
 class PrefixStore:
