@@ -305,7 +305,7 @@ class LLM:
         """The parameters with what the model adds: EOS ids always, sampling defaults when there are none."""
         if params is not None and not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
-        base = SamplingParams(**defaults) if params is None else params
+        base = SamplingParams(**defaults) if params is None else params.unwrapped
         check_closing(base)
         known = base.update_with_generation_config(self.generation_config, adopt_sampling=params is None)
         return known.update_with_tokenizer(self.tokenizer)

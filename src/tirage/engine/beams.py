@@ -33,6 +33,7 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
     given = SamplingParams() if sampling is None else sampling
     if not isinstance(given, SamplingParams):
         raise ParamsError(f"sampling must be a SamplingParams or None, got {type(given).__name__}")
+    given = given.unwrapped
     for name, spec in FIELDS.items():
         value = getattr(given, name)
         filters = spec.stage is not None and spec.stage not in EDITS

@@ -4,7 +4,7 @@ The host classes are tirage's own, which are checked and never change. `JitableS
 of them that a compiled program reads, one JAX array per field. Importing this package needs JAX.
 """
 
-from tirage.compat.easydel.host import BeamSearchParams, GuidedDecodingParams, SamplingParams
+from tirage.compat.easydel.host import BeamSearchParams, GuidedDecodingParams, SamplingParams, register_pytrees
 from tirage.compat.easydel.jitable import JitableSamplingParams
 from tirage.compat.easydel.processors import (
     AllowedTokensLogitsProcessor,
@@ -21,6 +21,8 @@ from tirage.compat.easydel.warpers import (
     TopPLogitsWarper,
 )
 from tirage.params import RequestOutputKind, SamplingType
+
+register_pytrees()
 
 __all__ = [
     "AllowedTokensLogitsProcessor",

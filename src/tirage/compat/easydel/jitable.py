@@ -111,7 +111,7 @@ class JitableSamplingParams:
         With `ignore_eos` the stop ids are those of the request alone. Refused with ParamsError: bad words that
         are not tokenised, and whatever changes logits and has no array here, such as `logit_bias` or a grammar.
         """
-        _check_host(params)
+        params = _checked(params)
         allowed = params.allowed_token_ids
         words, lengths = tables.tables_of(params.bad_words_token_ids, bad_words, bad_word_len)
         stops = params.stop_token_ids if params.ignore_eos else params.all_stop_token_ids
@@ -252,9 +252,11 @@ class JitableSamplingParams:
         return cls.from_dict(plain.parsed(json_str))
 
 
-def _check_host(params: host.SamplingParams) -> None:
+def _checked(params: host.SamplingParams) -> host.SamplingParams:
+    """The parameters as tirage's own class; ParamsError when the arrays cannot hold them."""
     if not isinstance(params, host.SamplingParams):
         raise ParamsError(f"params must be a SamplingParams, got {shown(params)}; build one first")
+    params = params.unwrapped
     host.require_tokenized(params)
     if resolve(params.semantics) not in map(resolve, SEMANTICS):
         raise ParamsError(
@@ -268,6 +270,7 @@ def _check_host(params: host.SamplingParams) -> None:
                 f"{name} must be off in a JitableSamplingParams, which has no array for it, "
                 f"got {shown(getattr(params, name))}; use tirage.Batch"
             )
+    return params
 
 
 def _scalar(params: host.SamplingParams, name: str) -> jax.Array:
