@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,21 @@ from tirage.rows import Frame, RowState
 Pair = tuple[Iterable[int], Iterable[int]]
 
 
+@runtime_checkable
+class DrawsItself(Protocol):
+    """Parameters in a form of their own, which know how to draw, as EasyDeL's JitableSamplingParams do."""
+
+    def sample(self, logits: Any, *, history: Any, step: Any, mask: Any, sample_index: Any) -> Draw: ...
+
+
 def sample(
     logits: Any,
-    params: SamplingParams | Sequence[SamplingParams],
+    params: SamplingParams | Sequence[SamplingParams] | DrawsItself,
     *,
-    history: Sequence[Pair] | None = None,
-    step: int | Sequence[int] | None = None,
+    history: Sequence[Pair] | tuple[Any, Any] | None = None,
+    step: int | Sequence[int] | Any = None,
     mask: Any = None,
-    sample_index: int | Sequence[int] = 0,
+    sample_index: int | Sequence[int] | Any = 0,
 ) -> Draw:
     """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
 
@@ -39,11 +46,13 @@ def sample(
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
-    dtype, id or step. SPEC.md S-N to S-L.
+    dtype, id or step. Parameters with a `sample` of their own decide what the other arguments are. SPEC.md S-N to S-L.
     """
+    if not isinstance(params, (SamplingParams, Sequence)) and isinstance(params, DrawsItself):
+        return params.sample(logits, history=history, step=step, mask=mask, sample_index=sample_index)
     backend = find(logits)
     matrix = backend.as_logits(logits)
-    states = row_states(matrix.shape, params, history, step, sample_index)
+    states = row_states(matrix.shape, params, history, step, sample_index)  # type: ignore[arg-type]
     return draw_frame(backend, matrix, Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape))
 
 
