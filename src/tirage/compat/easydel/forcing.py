@@ -115,7 +115,8 @@ class ForceTokensLogitsProcessor:
 
     def __post_init__(self) -> None:
         try:
-            named = {integer(at, ""): token for at, token in dict(self.force_token_map).items()}
+            pairs: Any = self.force_token_map
+            named = {integer(at, ""): token for at, token in dict(pairs).items()}
             forced = {at: integer(token, "") for at, token in named.items() if token is not None}
         except (TypeError, ValueError, BrokenRuleError):
             forced = {-1: -1}
