@@ -184,7 +184,7 @@ def aborted(caller: client.Client) -> Refusal:
 def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
     if call.messages is not None:
-        more = {"tools": call.tools, "arguments": call.template_args}
+        more = {"tools": call.tools, "arguments": call.template_args, "beams": call.beams}
         return llm.chat_request(call.messages, call.params, salt=tenant, adapter=call.adapter, **more)
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
