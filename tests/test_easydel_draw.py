@@ -213,6 +213,24 @@ def test_where_one_side_has_no_seed_it_gets_a_fresh_one_eagerly_and_is_refused_w
             jax.jit(lambda b, s: b.insert(s, 0))(into, second)
 
 
+def test_a_seed_can_be_replaced() -> None:
+    params = SamplingParams(temperature=2.0).make_jitable()
+    x = np.random.default_rng(2).normal(0, 1, V).astype(np.float32)
+    for given, seed in ((-9, -9), (2**40, 2**40), (jnp.array([5, 1], jnp.uint32), 2**32 + 5)):
+        again = params.replace(seed=given)
+        assert again.to_host()[0].seed == seed
+        assert told(tirage.sample(jnp.asarray(x), again)) == told(
+            tirage.sample(x, SamplingParams(temperature=2.0, seed=seed))
+        )
+    assert JitableSamplingParams.init_empty(2).insert(params.replace(seed=3), 1).step.tolist() == [0, 0]
+    batch = JitableSamplingParams.init_empty(2)
+    assert batch.replace(seed=np.array([[1, 0], [2, 0]], np.uint32)).seed.tolist() == [[1, 0], [2, 0]]
+    assert params.replace(seed=None) == params
+    for owner, wrong in ((params, 2**63), (params, 1.5), (params, True), (batch, 3), (params, jnp.zeros(2))):
+        with pytest.raises(ParamsError, match="seed must be uint32"):
+            owner.replace(seed=wrong)
+
+
 def test_a_batch_has_one_semantics() -> None:
     easydel = SamplingParams(seed=1, semantics="easydel").make_jitable()
     with pytest.raises(ParamsError, match="semantics of the batch, 'canonical', got 'easydel'"):

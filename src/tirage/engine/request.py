@@ -88,7 +88,7 @@ class Request:
         """Takes the hypotheses of a beam search, best first, each with its score."""
         for index, (score, sample) in enumerate(hypotheses):
             sample.index, sample.beam_score = index, score
-        self.samples = [sample for _, sample in hypotheses]
+        self.samples, self.live = [sample for _, sample in hypotheses], ()
 
     def completion(self) -> Completion:
         """The request's answer so far, complete once `finished`."""

@@ -195,9 +195,10 @@ def register_pytree(kind: type[Any]) -> None:
     Called when an object is made while JAX is in use, and by the modules that import JAX; nothing here imports it.
     """
     with _REGISTERING:
-        tree_util = getattr(sys.modules["jax"], "tree_util", None)
-        if kind not in _PYTREES and tree_util is not None:
-            tree_util.register_static(kind)
+        # Another thread may be in the middle of importing it.
+        register = getattr(getattr(sys.modules["jax"], "tree_util", None), "register_static", None)
+        if kind not in _PYTREES and register is not None:
+            register(kind)
             _PYTREES.add(kind)
 
 

@@ -135,7 +135,7 @@ class JitableSamplingParams:
             allowed_token_ids=None
             if allowed is None and not allowed_ids
             else tables.table_of("allowed_ids", allowed or (), allowed_ids),
-            seed=None if params.seed is None else jnp.asarray(program.words(np.array(params.seed, np.int64))),
+            seed=None if params.seed is None else _words(params.seed),
             step=None if params.seed is None else jnp.int32(0),
             semantics=resolve(params.semantics).name,
         )
@@ -209,16 +209,22 @@ class JitableSamplingParams:
         return dataclasses.replace(self, **{name: jnp.reshape(getattr(self, name), shape) for name in SCALARS})
 
     def _with_seeds(self) -> JitableSamplingParams:
-        """This object if it has seeds, else with fresh ones and step 0."""
-        if self.seed is not None:
-            return self
+        """The same with a seed and a step for each slot: those it has, else fresh seeds and step 0."""
         shape = () if self.temperature.ndim == 0 else (self.temperature.size,)
-        drawn = np.frombuffer(secrets.token_bytes(8 * max(self.temperature.size, 1)), np.uint32)
-        return dataclasses.replace(self, seed=jnp.asarray(drawn.reshape(*shape, 2)), step=jnp.zeros(shape, jnp.int32))
+        seed, step = self.seed, self.step
+        if seed is None:
+            fresh = np.frombuffer(secrets.token_bytes(8 * self.temperature.size), np.uint32)
+            seed = jnp.asarray(fresh.reshape(*shape, 2))
+        return dataclasses.replace(self, seed=seed, step=jnp.zeros(shape, jnp.int32) if step is None else step)
 
     def replace(self, **changes: Any) -> JitableSamplingParams:
-        """The same with some arrays changed; an unknown name raises ParamsError."""
+        """The same with some arrays changed; an unknown name raises ParamsError.
+
+        `seed` may be an integer where there is one slot; None takes the stream away.
+        """
         plain.refuse_unknown(changes, (*SCALARS, *TABLES, *STREAM))
+        if "seed" in changes:
+            changes["seed"] = _seed_of(changes["seed"], self.temperature)
         return dataclasses.replace(self, **changes)
 
     def next_step(self) -> JitableSamplingParams:
@@ -332,6 +338,25 @@ def _checked(params: host.SamplingParams) -> host.SamplingParams:
     return params
 
 
+def _words(seed: int) -> jax.Array:
+    return jnp.asarray(program.words(np.array(seed, np.int64)))
+
+
+def _seed_of(value: Any, slots: jax.Array) -> jax.Array | None:
+    """A seed as `replace` takes it, as uint32 [2] or [B, 2]."""
+    if value is None:
+        return None
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and slots.size == 1:
+        if -(1 << 63) <= value < 1 << 63:
+            return jnp.reshape(_words(int(value)), (*[1] * min(slots.ndim, 1), 2))
+    elif jnp.shape(value) == (*slots.shape[:1], 2) and jnp.result_type(value) == jnp.uint32:
+        return jnp.asarray(value)
+    raise ParamsError(
+        f"seed must be uint32 {[*slots.shape[:1], 2]}, low word first, or an int64 where there is one slot, "
+        f"got {shown(value)}; insert SamplingParams(seed=...)"
+    )
+
+
 def _known(semantics: Any) -> str:
     """The name of the semantics, if these arrays can have it."""
     found = resolve(semantics) if isinstance(semantics, (str, Semantics)) else None
@@ -352,9 +377,9 @@ def _alike(
             f"second_sample must have the semantics of the batch, {self.semantics!r}, got {second.semantics!r}; "
             "give init_empty the same"
         )
-    if (self.seed is None) == (second.seed is None):
+    if self.seed is None and second.seed is None:
         return self, second
-    if not growing:
+    if not growing and (self.seed is None or second.seed is None):
         raise ParamsError(
             "second_sample must have a seed if and only if the batch has seeds when traced; "
             "give init_empty seeded=True and the parameters a seed, or insert outside jit"
