@@ -121,3 +121,13 @@ def test_fewer_texts_than_beams_are_the_best_of_the_same_search(letters: LLM, re
 def test_more_texts_than_beams_are_refused(value: Any, message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         beams(num_return_sequences=value)
+
+
+def test_easydels_parameters_search_the_same(letters: LLM) -> None:
+    easydel = pytest.importorskip("tirage.compat.easydel", reason="needs JAX; pip install 'tirage[jax]' runs it")
+    theirs = letters.beam_search("a", easydel.BeamSearchParams(4, 12, num_return_sequences=3))[0]
+    assert theirs.samples == letters.beam_search("a", beams(num_return_sequences=3))[0].samples
+    own = easydel.SamplingParams(stop=["b"], bad_words=None)
+    assert [s.text for s in letters.beam_search("a", beams(), sampling=own)[0].samples] == [
+        s.text for s in letters.beam_search("a", beams(), sampling=SamplingParams(stop=["b"]))[0].samples
+    ]

@@ -114,6 +114,7 @@ def test_a_stream_adds_up_to_the_answer(path: str) -> None:
         ({"n": 2, "best_of": 3}, "best_of", "best_of must keep its default None in a beam search"),
         ({"n": 2, "length_penalty": "a"}, "length_penalty", "length_penalty must be a number"),
         ({"n": 2, "beam_width": 300}, None, "samples"),
+        ({"n": 129}, "n", "n must be at most 128"),
         (
             {"use_beam_search": False, "length_penalty": 0.5},
             "length_penalty",
