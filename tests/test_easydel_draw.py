@@ -154,7 +154,7 @@ def test_a_mask_a_step_and_a_sample_index_mean_what_they_mean_elsewhere() -> Non
     params = SamplingParams(seed=11, temperature=3.0)
     x = np.random.default_rng(1).normal(0, 1, (40, V)).astype(np.float32)
     mask = np.full((40, 2), 0b1011, np.int32)
-    for options in ({"step": 5}, {"step": 5, "sample_index": 2}, {"mask": mask}, {"step": list(range(40))}):
+    for options in ({"step": 2**31 + 5}, {"step": 5, "sample_index": 2}, {"mask": mask}, {"step": list(range(40))}):
         drawn = tirage.sample(jnp.asarray(x), params.make_jitable(), **{"step": 0, **options})
         assert told(drawn) == told(tirage.sample(x, params, **{"step": 0, **options}))
     moved = params.make_jitable().next_step().next_step()
@@ -175,7 +175,14 @@ def test_unseeded_parameters_draw_freshly_outside_jit_and_are_refused_inside() -
     [
         (lambda p, x: p.sample(x, history=[([1], [2])]), r"history must be \(input_ids, cur_len\)"),
         (lambda p, x: p.sample(x, history=(np.zeros((3, 4), int), 1)), "must be .B, V. and .B, T. with the same B"),
+        (lambda p, x: p.sample(x, history=[([1], [2]), ([1], [2])]), r"history must be \(input_ids, cur_len\)"),
+        (
+            lambda p, x: p.sample(x, history=(np.zeros((2, 4), int), -1)),
+            r"cur_len must be integers in \[0, 2147483647\]",
+        ),
         (lambda p, x: p.sample(x, step=1.5), "step must be 1 or 2 integers"),
+        (lambda p, x: p.sample(x, step=-1), r"step must be integers in \[0, 4294967295\], got -1"),
+        (lambda p, x: p.sample(x, sample_index=2**32), r"sample_index must be integers in \[0, 4294967295\]"),
         (lambda p, x: p.sample(x, sample_index=[1, 2, 3]), "sample_index must be 1 or 2 integers"),
         (lambda p, x: p.sample(x[:, :0]), "logits must have 1 to"),
         (lambda p, x: p.insert(p, 0).view_2d().sample(jnp.zeros((2, 4)), mask=np.zeros((1, 1))), "mask must be"),

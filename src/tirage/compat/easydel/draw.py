@@ -85,7 +85,8 @@ def _situation(params: JitableSamplingParams, logits: Array, history: Any, step:
 
 
 def _history(history: Any, logits: Array) -> tuple[Array, Array]:
-    if not isinstance(history, (tuple, list)) or len(history) != 2:
+    # A list holds pairs of prompt and output, as for SamplingParams; two of them must not pass for ids and a length.
+    if not isinstance(history, tuple) or len(history) != 2:
         raise ParamsError(
             f"history must be (input_ids, cur_len) for a JitableSamplingParams, got {shown(history)}; "
             "give the ids [B, T] and how many of them are not padding"
@@ -96,12 +97,16 @@ def _history(history: Any, logits: Array) -> tuple[Array, Array]:
 
 
 def _per_row(name: str, value: Any, rows: int, dtype: Any) -> Array:
-    array = jnp.asarray(value)
+    """One integer per row; what is not traced must lie within `dtype`, from 0."""
+    array = value if is_traced(value) else np.asarray(value)
     if array.size not in (1, rows) or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ParamsError(
             f"{name} must be 1 or {rows} integers, one per row of logits, got {shown(value)}; give one per slot"
         )
-    return jnp.broadcast_to(array.astype(dtype).reshape(-1), (rows,))
+    limit = np.iinfo(dtype).max
+    if isinstance(array, np.ndarray) and not ((array >= 0) & (array <= limit)).all():
+        raise ParamsError(f"{name} must be integers in [0, {limit}], got {shown(value)}; count from 0")
+    return jnp.broadcast_to(jnp.asarray(array.astype(dtype)).reshape(-1), (rows,))
 
 
 # --- on the host ------------------------------------------------------------------------------------------------
