@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```)?", re.DOT
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 
 
-LONG = {"jax.md", "sharding.md", "gemma.md", "models.md"}
+LONG = {"easydel.md", "jax.md", "sharding.md", "gemma.md", "models.md"}
 """Pages whose programs take seconds, mostly XLA's."""
 
 

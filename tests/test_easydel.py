@@ -185,8 +185,9 @@ def test_what_changes_logits_and_has_no_array_is_refused_by_name(options: dict[s
 
 
 def test_what_belongs_to_the_loop_or_names_this_door_is_accepted() -> None:
-    params = SamplingParams(n=2, seed=7, stop=["\n"], logprobs=2, semantics="easydel")
+    params = SamplingParams(n=2, stop=["\n"], logprobs=2)
     assert params.make_jitable() == SamplingParams().make_jitable()
+    assert SamplingParams(semantics="easydel").make_jitable().semantics == "easydel"
 
 
 def test_words_must_be_tokenised_and_widths_must_suffice() -> None:

@@ -21,6 +21,8 @@ class Status(IntEnum):
     """A custom logits processor raised or returned something unusable; the log says what."""
     history_full = 5
     """`Batch` inside `jax.jit` only: the request has said more tokens than its slot can hold."""
+    history_missing = 6
+    """`JitableSamplingParams` inside `jax.jit` only: penalties or bad words, and no history to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -199,6 +199,8 @@ class LLM:
     ) -> list[Completion]:
         """One Completion per prompt, whose `samples` are the hypotheses, best first, each with its `score`.
 
+        `params.num_return_sequences` of them, all `beam_width` unless it says less.
+
         `sampling` adds stops, penalties, masks, processors and logprobs; a parameter of it that says how to draw is
         refused by name. Under its `semantics="hf"` penalties change log-probabilities, as in transformers' beams;
         otherwise they change logits. Nothing is random. A search takes the places of `beam_width` samples; one that
@@ -207,6 +209,19 @@ class LLM:
         listed = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
         requests = [self.beam_request(prompt, params, sampling=sampling) for prompt in listed]
         return finish(self.engine, requests, progress=False)
+
+    def beam_search_stream(
+        self, prompt: AnyPrompt, params: BeamSearchParams, *, sampling: SamplingParams | None = None
+    ) -> Iterator[Delta]:
+        """The deltas of one prompt's beam search; parameters and errors are those of `beam_search`.
+
+        While it runs, deltas with index 0 bring the beginning of the best text, as far as all hypotheses that may still
+        come back agree. At its end each hypothesis has one delta with a finish reason, best first: the rest of the best
+        text, then the whole of each other. The last one has the completion. `output_kind=FINAL_ONLY` gives that alone.
+        """
+        if not is_one_prompt(prompt):
+            raise ParamsError(f"prompt must be one text, list of ids or Prompt, got {prompt!r:.60}; use beam_search")
+        return stream(self.engine, self.beam_request(prompt, params, sampling=sampling))
 
     def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, *, position: int = -1) -> Explanation:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
@@ -260,13 +275,14 @@ class LLM:
         adapter: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
+        beams: BeamSearchParams | None = None,
     ) -> Request:
         """A checked request for the assistant's next message; parameters and errors are those of `chat`.
 
         `salt` and `adapter` are those of `Prompt`. `tools` are function definitions in OpenAI's form, `arguments`
-        further variables of the chat template.
+        further variables of the chat template. With `beams` it is a beam search, and `params` are its `sampling`.
         """
-        resolved = self._resolve(params, max_tokens=None)
+        resolved = self._resolve(params if beams is None else sampling_of(beams, params), max_tokens=None)
         if self.chat_template.is_plain:
             _log.info("the model has no chat template; using plain `role: content` lines")
         given = {"tools": tools, "arguments": arguments}
@@ -288,6 +304,7 @@ class LLM:
                 inputs=replace(read, salt=checked_salt(salt), adapter=adapter),
                 constrained=self._constrain(resolved),
                 cache_length=self.cache_length,
+                beams=beams,
             )
         )
 
@@ -305,7 +322,7 @@ class LLM:
         """The parameters with what the model adds: EOS ids always, sampling defaults when there are none."""
         if params is not None and not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
-        base = SamplingParams(**defaults) if params is None else params
+        base = SamplingParams(**defaults) if params is None else params.unwrapped
         check_closing(base)
         known = base.update_with_generation_config(self.generation_config, adopt_sampling=params is None)
         return known.update_with_tokenizer(self.tokenizer)

@@ -43,7 +43,7 @@ class RowState:
         """A RowState for `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        return cls(plan(params), history, seed, sample_index, step)
+        return cls(plan(params.unwrapped), history, seed, sample_index, step)
 
     @property
     def params(self) -> SamplingParams:

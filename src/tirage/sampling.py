@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,14 @@ Counter = int | np.integer[Any] | Sequence[int] | NDArray[np.integer[Any]]
 """A number for all rows, or one for each."""
 
 
+@runtime_checkable
+class DrawsItself(Protocol):
+    """Parameters in a form of their own, which know how to draw, as EasyDeL's JitableSamplingParams do."""
+
+    def sample(self, logits: Any, *, history: Any, step: Any, mask: Any, sample_index: Any) -> Draw: ...
+
+
+@overload
 def sample(
     logits: Any,
     params: SamplingParams | Sequence[SamplingParams],
@@ -31,6 +39,25 @@ def sample(
     step: Counter | None = None,
     mask: Any = None,
     sample_index: Counter = 0,
+) -> Draw: ...
+@overload
+def sample(
+    logits: Any,
+    params: DrawsItself,
+    *,
+    history: Any = None,
+    step: Any = None,
+    mask: Any = None,
+    sample_index: Any = 0,
+) -> Draw: ...
+def sample(
+    logits: Any,
+    params: SamplingParams | Sequence[SamplingParams] | DrawsItself,
+    *,
+    history: Any = None,
+    step: Any = None,
+    mask: Any = None,
+    sample_index: Any = 0,
 ) -> Draw:
     """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
 
@@ -44,8 +71,10 @@ def sample(
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
-    dtype, id or step. SPEC.md S-N to S-L.
+    dtype, id or step. Parameters with a `sample` of their own decide what the other arguments are. SPEC.md S-N to S-L.
     """
+    if not isinstance(params, (SamplingParams, Sequence)) and isinstance(params, DrawsItself):
+        return params.sample(logits, history=history, step=step, mask=mask, sample_index=sample_index)
     backend = find(logits)
     matrix = backend.as_logits(logits)
     try:

@@ -214,6 +214,7 @@ class Dialect:
         """
         if not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
+        params = params.unwrapped
         plain = self._write(params)
         lost = lost_fields(params, self.read(plain).params)
         if lossy:

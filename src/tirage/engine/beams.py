@@ -33,6 +33,7 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
     given = SamplingParams() if sampling is None else sampling
     if not isinstance(given, SamplingParams):
         raise ParamsError(f"sampling must be a SamplingParams or None, got {type(given).__name__}")
+    given = given.unwrapped
     for name, spec in FIELDS.items():
         value = getattr(given, name)
         filters = spec.stage is not None and spec.stage not in EDITS
@@ -97,6 +98,7 @@ class Search:
             self._scorer.note(sample, parents[candidate.parent])
         self.running = self._descend(parents, going[:width])
         self._look_ahead()
+        self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._finished)]
 
     def settle(self, stop: Stop | None = None) -> None:
         """Makes the hypotheses the request's samples: those that ended or, with a stop, the best that was running.
@@ -107,7 +109,7 @@ class Search:
         if stop is not None or not self._finished:
             best.sample.fail(self._failure if stop is None else stop)
             self._finished = [(self._score(best.total, len(best.sample.token_ids)), best.sample)]
-        self._request.settle(self._finished)
+        self._request.settle(self._finished[: self._beams.returned])
 
     @property
     def _full(self) -> bool:

@@ -143,7 +143,7 @@ class Delta:
     """New text of a running sample; the `text` of all its deltas together is the sample's text.
 
     `index` says which of n samples moved. `completion` is all so far, on every delta (CUMULATIVE) or on the
-    last alone (DELTA, FINAL_ONLY).
+    last alone (DELTA, FINAL_ONLY, and any kind of a beam search).
     """
 
     text: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tirage.engine.deltas import Deltas
+from tirage.engine.deltas import deltas_of
 from tirage.engine.handle import Handle, Wakeups
 from tirage.engine.job import Job
 from tirage.engine.plain import as_step_model
@@ -126,7 +126,7 @@ class Engine:
                 job.release()
             handle.put(delta, self._wakeups)
 
-        job = Job(request, Deltas(request, put, whole=buffer == 0 or request.beams is not None))
+        job = Job(request, deltas_of(request, put, whole=buffer == 0))
         return handle, job
 
     def _check_room(self, count: int) -> None:

@@ -20,8 +20,8 @@ Notify = Callable[[GrowingSample], None]
 class Job:
     """A request in the engine: what is still to start, its row while its prompt is read, and who wants to know.
 
-    `notify` is called in the engine's thread with each sample that moved or ended; of a beam search with the best,
-    when it is over.
+    `notify` is called in the engine's thread with each sample that moved or ended; of a beam search with the best one
+    after every step, and when it is over.
     """
 
     def __init__(self, request: Request, notify: Notify) -> None:

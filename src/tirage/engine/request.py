@@ -26,7 +26,7 @@ class Request:
     alone, as a chat reply does. `inputs` hold what the model reads besides ids; with embeddings there are none.
     `constrained` is what `params.guided_decoding` was compiled to. `cache_length`, when it is less than the model's
     `max_length`, bounds prompt and output in its place. With `beams` the samples are the hypotheses of a search, one
-    that has no token yet until it ends.
+    that has no token yet until it ends; `live` are those that may still come back, or that later ones will continue.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Request:
             )
             for index in range(params.best_of or params.n)
         ]
+        self.live: Sequence[GrowingSample] = ()
         if beams is not None:
             self.samples[0].beam_score = 0.0
 
@@ -89,7 +90,7 @@ class Request:
         """Takes the hypotheses of a beam search, best first, each with its score."""
         for index, (score, sample) in enumerate(hypotheses):
             sample.index, sample.beam_score = index, score
-        self.samples = [sample for _, sample in hypotheses]
+        self.samples, self.live = [sample for _, sample in hypotheses], ()
 
     def completion(self) -> Completion:
         """The request's answer so far, complete once `finished`."""

@@ -253,6 +253,8 @@ class Scheduler:
                 self._meter.output_tokens += len(job.search.running)
                 if job.search.over:
                     self._end_search(job, None)
+                else:
+                    self._tell(job, job.search.running[0].sample)
             except BaseException as error:
                 self._fail(job, error)
 

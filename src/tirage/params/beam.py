@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 
+from tirage.errors import ParamsError
 from tirage.params.accepts import Accepts, Boolean, Integer, Number
 from tirage.params.record import Record, check_fields, param
 from tirage.params.rules import Bool, Float, Int, OneOf
@@ -21,7 +22,7 @@ class BeamSearchParams(Record):
     beam_width: Accepts[int, Integer] = param(
         MISSING,
         Int(low=1),
-        "hypotheses kept at each step, and returned",
+        "hypotheses kept at each step",
         source="EasyDeL",
         remedy="give a width of 1 or more",
     )
@@ -58,6 +59,22 @@ class BeamSearchParams(Record):
         "'never' when none can become better",
         source="Hugging Face",
     )
+    num_return_sequences: Accepts[int | None, Integer | None] = param(
+        None,
+        Int(low=1, optional=True),
+        "hypotheses that come back, the best of those that were found; None is `beam_width`",
+        source="Hugging Face",
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.returned > self.beam_width:
+            raise ParamsError(
+                f"num_return_sequences must be at most beam_width, which is {self.beam_width}, got {self.returned}; "
+                "widen the search or leave it out"
+            )
+
+    @property
+    def returned(self) -> int:
+        """How many hypotheses come back at most."""
+        return self.beam_width if self.num_return_sequences is None else self.num_return_sequences

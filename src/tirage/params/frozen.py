@@ -6,7 +6,7 @@ import json
 import math
 import numbers
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -66,12 +66,12 @@ class FrozenList(list[Any]):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenList, (list(self),)
+        return type(self), (list(self),)
 
-    def __copy__(self) -> FrozenList:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenList:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]

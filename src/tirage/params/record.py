@@ -7,6 +7,8 @@ JSON, `replace` and the reference page read that declaration.
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
@@ -149,6 +151,8 @@ class Record:
         missing = [s.name for s in specs(cls).values() if s.default is MISSING and s.name not in options]
         if missing:
             raise ParamsError(f"{cls.__name__} must be given {missing[0]}, got no value; there is no default")
+        if cls not in _PYTREES and "jax" in sys.modules:
+            register_pytree(cls)
         return object.__new__(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -197,6 +201,23 @@ class Record:
         NaN, Infinity and a key given twice are refused: strict JSON has no meaning for them.
         """
         return cls.from_dict(_parse(cls.__name__, text))
+
+
+_PYTREES: set[type[Any]] = set()
+_REGISTERING = threading.Lock()
+
+
+def register_pytree(kind: type[Any]) -> None:
+    """Makes a parameter class a pytree without leaves: a compiled program is compiled for its values.
+
+    Called when an object is made while JAX is in use, and by the modules that import JAX; nothing here imports it.
+    """
+    with _REGISTERING:
+        # Another thread may be in the middle of importing it.
+        register = getattr(getattr(sys.modules["jax"], "tree_util", None), "register_static", None)
+        if kind not in _PYTREES and register is not None:
+            register(kind)
+            _PYTREES.add(kind)
 
 
 def _rebuild(kind: type[Any], options: dict[str, Any]) -> Any:

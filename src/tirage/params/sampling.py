@@ -457,6 +457,11 @@ class SamplingParams(Record):
         checks.check_together(self)
 
     @property
+    def unwrapped(self) -> SamplingParams:
+        """The same parameters as this very class; a subclass may show some fields in another form."""
+        return self
+
+    @property
     def sampling_type(self) -> SamplingType:
         """GREEDY when the temperature is exactly 0, else RANDOM."""
         return SamplingType.GREEDY if self.temperature == 0.0 else SamplingType.RANDOM

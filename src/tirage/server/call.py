@@ -31,6 +31,11 @@ class Call:
     rid: str | None = None
     echo: bool = False
 
+    @property
+    def answers(self) -> int:
+        """The texts that come back: samples, or at most so many hypotheses of a beam search."""
+        return self.params.n if self.beams is None else self.beams.returned
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -184,7 +184,7 @@ def aborted(caller: client.Client) -> Refusal:
 def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
     if call.messages is not None:
-        more = {"tools": call.tools, "arguments": call.template_args}
+        more = {"tools": call.tools, "arguments": call.template_args, "beams": call.beams}
         return llm.chat_request(call.messages, call.params, salt=tenant, adapter=call.adapter, **more)
     if call.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
@@ -207,7 +207,8 @@ def check_counts(calls: Sequence[Call], limits: Limits) -> None:
     """ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
     check_limit(limits, "max_prompts", len(calls), "prompts")
     for call in calls:
-        check_limit(limits, "max_n", call.params.n, "n")
+        asked = call.params.n if call.beams is None else call.beams.num_return_sequences or 1
+        check_limit(limits, "max_n", asked, "n")
         check_limit(limits, "max_best_of", call.params.best_of or 0, "best_of")
         for name in ("logprobs", "prompt_logprobs"):
             check_limit(limits, "max_top_logprobs", getattr(call.params, name) or 0, name)

@@ -206,7 +206,7 @@ def changes(was: Any, now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...
 
 def check_samples(samples: Sequence[Any], params: SamplingParams, beams: BeamSearchParams | None) -> None:
     """ParamsError when the samples are not as many as the request's, or the request draws more than any server does."""
-    count = params.n if beams is None else beams.beam_width
+    count = params.n if beams is None else beams.returned
     drawn = max(count, params.best_of or 0)
     if drawn > _MOST_SAMPLES:
         raise ParamsError(f"replay must draw at most {_MOST_SAMPLES} samples, got {drawn}")

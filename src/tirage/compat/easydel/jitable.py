@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ import numpy as np
 from jax.core import Tracer
 
 from tirage import params as host
-from tirage.compat.easydel import plain, tables
+from tirage.backends.jax import program
+from tirage.compat.easydel import draw, plain, tables
 from tirage.compat.easydel.columns import PAD
 from tirage.compat.easydel.processors import (
     AllowedTokensLogitsProcessor,
@@ -29,10 +31,11 @@ from tirage.compat.easydel.warpers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.params.record import specs
 from tirage.params.rules import shown
-from tirage.semantics import resolve
+from tirage.semantics import Semantics, resolve
 
 SCALARS: dict[str, tuple[Any, Any]] = {
     "random_sampling": (jnp.bool_, True),
@@ -56,6 +59,9 @@ TABLES: dict[str, tuple[int, int]] = {
 }
 """Axes of one request's table of ids, and what fills it up."""
 
+STREAM: dict[str, Any] = {"seed": jnp.uint32, "step": jnp.int32}
+"""dtype of what keys the draws; both are None where no seed is known."""
+
 SEMANTICS = ("canonical", "easydel")
 """The default, and the one whose order the lists have. Any other was asked for, and would not be kept."""
 
@@ -63,13 +69,16 @@ SEMANTICS = ("canonical", "easydel")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, eq=False)
 class JitableSamplingParams:
-    """EasyDeL's 14 arrays, to pass into compiled programs; new values of the same shapes compile nothing anew.
+    """EasyDeL's 14 arrays and the stream they draw from; new values of the same shapes compile nothing anew.
 
     The first ten are [] for one request, [B] for a batch, [B, 1] in its 2-d view. The tables of ids have the
     shape written beside them, for a batch with B in front, and are filled up with -100 (lengths with 0).
     `max_tokens` -1 is no limit, a row of `allowed_token_ids` without any id allows every token. What belongs
-    to the loop around the logits (`n`, `seed`, stop strings, logprobs) stays with the SamplingParams. The order
-    of the edits is EasyDeL's, and penalties count prompt and output.
+    to the loop around the logits (`n`, stop strings, logprobs) stays with the SamplingParams. The lists have EasyDeL's
+    order of edits, and their penalties count prompt and output.
+
+    `seed` uint32 [2], low word first, and `step`, the number of tokens drawn so far, key what `sample` draws; both are
+    None without a seed. `semantics`, "canonical" or "easydel", says whose order `sample` has, and is compiled in.
     """
 
     random_sampling: jax.Array
@@ -86,6 +95,9 @@ class JitableSamplingParams:
     bad_words_token_ids: jax.Array  # [W, L]
     bad_words_lengths: jax.Array  # [W]
     allowed_token_ids: jax.Array | None = None  # [A]
+    seed: jax.Array | None = None  # [2]
+    step: jax.Array | None = None
+    semantics: str = field(default="canonical", metadata={"static": True})
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -111,7 +123,7 @@ class JitableSamplingParams:
         With `ignore_eos` the stop ids are those of the request alone. Refused with ParamsError: bad words that
         are not tokenised, and whatever changes logits and has no array here, such as `logit_bias` or a grammar.
         """
-        _check_host(params)
+        params = _checked(params)
         allowed = params.allowed_token_ids
         words, lengths = tables.tables_of(params.bad_words_token_ids, bad_words, bad_word_len)
         stops = params.stop_token_ids if params.ignore_eos else params.all_stop_token_ids
@@ -123,16 +135,28 @@ class JitableSamplingParams:
             allowed_token_ids=None
             if allowed is None and not allowed_ids
             else tables.table_of("allowed_ids", allowed or (), allowed_ids),
+            seed=None if params.seed is None else _words(params.seed),
+            step=None if params.seed is None else jnp.int32(0),
+            semantics=resolve(params.semantics).name,
         )
 
     @classmethod
     def init_empty(
-        cls, batch_size: int, *, stop_ids: int = 8, bad_words: int = 8, bad_word_len: int = 8, allowed_ids: int = 0
+        cls,
+        batch_size: int,
+        *,
+        stop_ids: int = 8,
+        bad_words: int = 8,
+        bad_word_len: int = 8,
+        allowed_ids: int = 0,
+        seeded: bool = False,
+        semantics: str = "canonical",
     ) -> JitableSamplingParams:
         """A batch whose slots all hold neutral values: they change no logits and end nothing.
 
         The widths are how much a request may bring when it is inserted inside `jax.jit`. With `allowed_ids=0`
-        there is no `allowed_token_ids` at all. ParamsError for a size below 1 or a negative width.
+        there is no `allowed_token_ids` at all. `seeded` slots have fresh seeds, each its own, until a request brings
+        one. ParamsError for a size below 1, a negative width or other semantics.
         """
         widths = {"stop_ids": stop_ids, "bad_words": bad_words, "bad_word_len": bad_word_len}
         for name, size, low in (
@@ -148,7 +172,8 @@ class JitableSamplingParams:
             "bad_words_lengths": np.zeros((batch_size, bad_words), np.int32),
             "allowed_token_ids": np.full((batch_size, allowed_ids), PAD, np.int32) if allowed_ids else None,
         }
-        return cls(**jax.tree.map(jnp.asarray, arrays))
+        empty = cls(**jax.tree.map(jnp.asarray, arrays), semantics=_known(semantics))
+        return empty._with_seeds() if seeded else empty
 
     def insert(self, second_sample: JitableSamplingParams, slot: int | jax.Array) -> JitableSamplingParams:
         """A batch whose slot `slot` holds `second_sample`, all of it: scalars, stop ids, bad words, allowed ids.
@@ -156,7 +181,8 @@ class JitableSamplingParams:
         A second sample of several slots is written to `slot` and those after it. Outside `jax.jit` a slot
         beyond the batch raises ParamsError and narrow tables grow; inside, where shapes are fixed, a table
         that is wider than its place raises ParamsError while tracing, and a slot beyond the batch is not
-        written. A 2-d view stays one; parameters of one request become a batch of one slot.
+        written. A 2-d view stays one; parameters of one request become a batch of one slot. Where only one of the two
+        has seeds, the other gets fresh ones outside `jax.jit`, and ParamsError is raised inside.
         """
         if not isinstance(second_sample, JitableSamplingParams):
             raise ParamsError(
@@ -164,11 +190,12 @@ class JitableSamplingParams:
             )
         places = _places(slot, second_sample.temperature.size, self.temperature.size)
         growing = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, second_sample, slot)))
+        mine, others = _alike(self, second_sample, growing)
         widths = tuple(
-            tables.width_of(name, getattr(self, name), getattr(second_sample, name), rank, growing)
+            tables.width_of(name, getattr(mine, name), getattr(others, name), rank, growing)
             for name, (rank, _) in TABLES.items()
         )
-        return _merged(self, second_sample, places, widths)
+        return _merged(mine, others, places, widths)
 
     def view_1d(self) -> JitableSamplingParams:
         """The same with scalars [B], [] becoming [1]; tables stay as they are. Undoes `view_2d`."""
@@ -181,10 +208,45 @@ class JitableSamplingParams:
     def _reshaped(self, *shape: int) -> JitableSamplingParams:
         return dataclasses.replace(self, **{name: jnp.reshape(getattr(self, name), shape) for name in SCALARS})
 
+    def _with_seeds(self) -> JitableSamplingParams:
+        """The same with a seed and a step for each slot: those it has, else fresh seeds and step 0."""
+        shape = () if self.temperature.ndim == 0 else (self.temperature.size,)
+        seed, step = self.seed, self.step
+        if seed is None:
+            fresh = np.frombuffer(secrets.token_bytes(8 * self.temperature.size), np.uint32)
+            seed = jnp.asarray(fresh.reshape(*shape, 2))
+        return dataclasses.replace(self, seed=seed, step=jnp.zeros(shape, jnp.int32) if step is None else step)
+
     def replace(self, **changes: Any) -> JitableSamplingParams:
-        """The same with some arrays changed; an unknown name raises ParamsError."""
-        plain.refuse_unknown(changes, (*SCALARS, *TABLES))
+        """The same with some arrays changed; an unknown name raises ParamsError.
+
+        `seed` may be an integer where there is one slot; None takes the stream away.
+        """
+        plain.refuse_unknown(changes, (*SCALARS, *TABLES, *STREAM))
+        if "seed" in changes:
+            changes["seed"] = _seed_of(changes["seed"], self.temperature)
         return dataclasses.replace(self, **changes)
+
+    def next_step(self) -> JitableSamplingParams:
+        """The same one token further: `step` is what keys the next draw. Without a seed this object itself."""
+        return self if self.step is None else dataclasses.replace(self, step=self.step + 1)
+
+    def sample(
+        self, logits: Any, *, history: Any = None, step: Any = None, mask: Any = None, sample_index: Any = 0
+    ) -> Draw:
+        """What `tirage.sample` draws for the SamplingParams of each slot, bit for bit, inside `jit` and `scan` too.
+
+        `logits` [V] or [B, V], one row per slot. `history` is `(input_ids [B, T], cur_len [] or [B])` as the processors
+        take them; of these ids the last `step` are the output. It is needed for penalties and bad words of several
+        tokens: without it a slot that has any raises ParamsError for concrete arrays and gets status
+        `history_missing` for traced ones. `step` and `sample_index` are integers, [] or [B]; `step` is this object's by
+        default. `mask` as in `tirage.sample`. Inside `jit` a seed is needed, and `Draw.seeds` is uint32 [B, 2].
+        """
+        return draw.sample(self, logits, history=history, step=step, mask=mask, sample_index=sample_index)
+
+    def to_host(self) -> list[host.SamplingParams]:
+        """Each slot's parameters as a SamplingParams, for `tirage.law` or `explain`; not inside `jit`."""
+        return draw.host_params(self)
 
     def make_jitable(self) -> JitableSamplingParams:
         """This object: it is in that form already."""
@@ -228,19 +290,26 @@ class JitableSamplingParams:
         return self.get_logits_warper()
 
     def to_dict(self) -> dict[str, Any]:
-        """Every array as its shape and its numbers in one plain list; None stays None."""
-        return {name: plain.dumped(getattr(self, name)) for name in (*SCALARS, *TABLES)}
+        """Every array as its shape and its numbers in one plain list; None stays None.
+
+        `seed`, `step` and `semantics` are left out where there is no seed or the semantics is "canonical".
+        """
+        named: dict[str, Any] = {name: plain.dumped(getattr(self, name)) for name in (*SCALARS, *TABLES)}
+        if self.seed is not None:
+            named |= {name: plain.dumped(getattr(self, name)) for name in STREAM}
+        return named | ({} if self.semantics == "canonical" else {"semantics": self.semantics})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> JitableSamplingParams:
         """The object that `to_dict` described, bit for bit; anything else raises ParamsError."""
-        plain.refuse_unknown(data, (*SCALARS, *TABLES))
-        kinds = {name: dtype for name, (dtype, _) in SCALARS.items()}
+        plain.refuse_unknown(data, (*SCALARS, *TABLES, *STREAM, "semantics"))
+        kinds = {name: dtype for name, (dtype, _) in SCALARS.items()} | STREAM
+        optional = {"allowed_token_ids", *STREAM}
         arrays: dict[str, Any] = {
-            name: plain.loaded(name, data.get(name), kinds.get(name, jnp.int32), optional=name == "allowed_token_ids")
-            for name in (*SCALARS, *TABLES)
+            name: plain.loaded(name, data.get(name), kinds.get(name, jnp.int32), optional=name in optional)
+            for name in (*SCALARS, *TABLES, *STREAM)
         }
-        return cls(**arrays)
+        return cls(**arrays, semantics=_known(data.get("semantics", "canonical")))
 
     def to_json(self, **options: Any) -> str:
         """JSON text of `to_dict`; `options` go to `json.dumps`."""
@@ -252,15 +321,13 @@ class JitableSamplingParams:
         return cls.from_dict(plain.parsed(json_str))
 
 
-def _check_host(params: host.SamplingParams) -> None:
+def _checked(params: host.SamplingParams) -> host.SamplingParams:
+    """The parameters as tirage's own class; ParamsError when the arrays cannot hold them."""
     if not isinstance(params, host.SamplingParams):
         raise ParamsError(f"params must be a SamplingParams, got {shown(params)}; build one first")
+    params = params.unwrapped
     host.require_tokenized(params)
-    if resolve(params.semantics) not in map(resolve, SEMANTICS):
-        raise ParamsError(
-            f"semantics must be one of {', '.join(SEMANTICS)} for a JitableSamplingParams, whose order is "
-            f"EasyDeL's, got {shown(params.semantics)}; use tirage.Batch"
-        )
+    _known(params.semantics)
     for name, spec in specs(type(params)).items():
         shapes_logits = spec.stage is not None or name in {"guided_decoding", "extra_args"}
         if shapes_logits and name not in SCALARS and not spec.is_off(getattr(params, name)):
@@ -268,6 +335,56 @@ def _check_host(params: host.SamplingParams) -> None:
                 f"{name} must be off in a JitableSamplingParams, which has no array for it, "
                 f"got {shown(getattr(params, name))}; use tirage.Batch"
             )
+    return params
+
+
+def _words(seed: int) -> jax.Array:
+    return jnp.asarray(program.words(np.array(seed, np.int64)))
+
+
+def _seed_of(value: Any, slots: jax.Array) -> jax.Array | None:
+    """A seed as `replace` takes it, as uint32 [2] or [B, 2]."""
+    if value is None:
+        return None
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and slots.size == 1:
+        if -(1 << 63) <= value < 1 << 63:
+            return jnp.reshape(_words(int(value)), (*[1] * min(slots.ndim, 1), 2))
+    elif jnp.shape(value) == (*slots.shape[:1], 2) and jnp.result_type(value) == jnp.uint32:
+        return jnp.asarray(value)
+    raise ParamsError(
+        f"seed must be uint32 {[*slots.shape[:1], 2]}, low word first, or an int64 where there is one slot, "
+        f"got {shown(value)}; insert SamplingParams(seed=...)"
+    )
+
+
+def _known(semantics: Any) -> str:
+    """The name of the semantics, if these arrays can have it."""
+    found = resolve(semantics) if isinstance(semantics, (str, Semantics)) else None
+    if found is not None and found in map(resolve, SEMANTICS):
+        return found.name
+    raise ParamsError(
+        f"semantics must be one of {', '.join(SEMANTICS)} for a JitableSamplingParams, whose order is "
+        f"EasyDeL's, got {shown(semantics)}; use tirage.Batch"
+    )
+
+
+def _alike(
+    self: JitableSamplingParams, second: JitableSamplingParams, growing: bool
+) -> tuple[JitableSamplingParams, JitableSamplingParams]:
+    """Both with seeds or both without, as one batch holds them."""
+    if self.semantics != second.semantics:
+        raise ParamsError(
+            f"second_sample must have the semantics of the batch, {self.semantics!r}, got {second.semantics!r}; "
+            "give init_empty the same"
+        )
+    if self.seed is None and second.seed is None:
+        return self, second
+    if not growing and (self.seed is None or second.seed is None):
+        raise ParamsError(
+            "second_sample must have a seed if and only if the batch has seeds when traced; "
+            "give init_empty seeded=True and the parameters a seed, or insert outside jit"
+        )
+    return self._with_seeds(), second._with_seeds()
 
 
 def _scalar(params: host.SamplingParams, name: str) -> jax.Array:
@@ -303,5 +420,14 @@ def _merged(
             mine = tables.per_slot(getattr(into, name), into.temperature.size, width, fill)
             others = tables.per_slot(getattr(new, name), new.temperature.size, width, fill)
             arrays[name] = tables.written(mine, others, places)
-    merged = JitableSamplingParams(**arrays)
+    if into.seed is not None:
+        arrays |= {name: _stream(name, into, new, places) for name in STREAM}
+    merged = JitableSamplingParams(**arrays, semantics=self.semantics)
     return merged.view_2d() if self.temperature.ndim == 2 else merged
+
+
+def _stream(name: str, into: JitableSamplingParams, new: JitableSamplingParams, places: jax.Array) -> jax.Array:
+    """Seeds or steps of every slot, with those of `new` at `places`."""
+    shape = (2,) if name == "seed" else ()
+    mine, others = (jnp.reshape(getattr(each, name), (-1, *shape)) for each in (into, new))
+    return tables.written(mine, others, places)

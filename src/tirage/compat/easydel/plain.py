@@ -34,7 +34,7 @@ def loaded(name: str, plain: Any, dtype: Any, *, optional: bool) -> jax.Array | 
 
 
 def _kinds(dtype: Any) -> set[type]:
-    return {jnp.bool_: {bool}, jnp.int32: {int}}.get(dtype, {int, float})
+    return {jnp.bool_: {bool}, jnp.int32: {int}, jnp.uint32: {int}}.get(dtype, {int, float})
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:

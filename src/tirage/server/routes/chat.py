@@ -81,11 +81,19 @@ def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: M
         for name in ("enable_thinking", "reasoning_effort", "chat_template_kwargs"):
             if own[name]:
                 raise DialectError(f"{name} must go with messages, got prompt_token_ids; leave it out", name)
-        return Call(prompt=Prompt(token_ids=own["prompt_token_ids"], adapter=adapter), params=params)
+        prompt = Prompt(token_ids=own["prompt_token_ids"], adapter=adapter)
+        return Call(prompt=prompt, params=params, beams=asked.beams)
     if messages is None:
         raise DialectError("messages must be given, got none", "messages")
     arguments = template_args(asked, desk)
-    return Call(messages=messages, tools=tools.shown, template_args=arguments, params=params, adapter=adapter)
+    return Call(
+        messages=messages,
+        tools=tools.shown,
+        template_args=arguments,
+        params=params,
+        adapter=adapter,
+        beams=asked.beams,
+    )
 
 
 def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> SamplingParams:

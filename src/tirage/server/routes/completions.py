@@ -70,7 +70,8 @@ def calls_of(asked: Asked, desk: Desk) -> list[Call]:
         params = params.replace(prompt_logprobs=params.logprobs)
     params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
     adapter = adapter_of(asked, desk)
-    return [Call(prompt=Prompt(adapter=adapter, **prompt), params=params, echo=echo) for prompt in prompts_of(asked)]
+    more = {"params": params, "beams": asked.beams, "echo": echo}
+    return [Call(prompt=Prompt(adapter=adapter, **prompt), **more) for prompt in prompts_of(asked)]
 
 
 def prompts_of(asked: Asked) -> list[dict[str, Any]]:

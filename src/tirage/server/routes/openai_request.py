@@ -18,13 +18,14 @@ from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
 from tirage.dialects.vllm import VLLM
 from tirage.errors import nearest
 from tirage.llm import LLM
-from tirage.params import SamplingParams
+from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import Bool, Int, Text, shown
 from tirage.params.updates import ADOPTED
 from tirage.server.options import Options
 from tirage.server.plugins import with_named
 from tirage.server.routes import fields
 from tirage.server.routes.fields import Field, only, table
+from tirage.server.routes.openai_beams import BEAM_FIELDS, read_beams, without_draws
 
 _STREAM_OPTIONS = table([
     Field("include_usage", Bool(), False, "end with a chunk without choices that holds the usage"),
@@ -50,8 +51,7 @@ _COMMON = (
     Field("lora_path", fields.SHORT_TEXT, None, "an adapter's name (SGLang)"),
     Field("custom_logit_processor", Text(max_bytes=4096), None, "a processor that the operator registered (SGLang)"),
     Field("custom_params", fields.ANY_OBJECT, None, "its arguments (SGLang)"),
-    Field("use_beam_search", only(False, because="/generate searches with beam_width"), False),
-    Field("length_penalty", only(1, 1.0, because="it is for beam searches, which /generate has"), None),
+    *BEAM_FIELDS,
     Field("cache_salt", only(because="no two keys of --api-key share a prefix, and nothing else parts them"), None),
 )
 
@@ -145,6 +145,7 @@ class Asked:
     own: Mapping[str, Any]
     stream_options: Mapping[str, Any]
     params: SamplingParams
+    beams: BeamSearchParams | None
     fastdeploy: bool
     ignored: Sequence[str]
     sources: Mapping[str, Sequence[str]]
@@ -164,17 +165,19 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
     method = sampling.get("sampling_method")
     fastdeploy = method is not None or options.sampling_method is not None
     dialect = route.fastdeploy if fastdeploy else route.openai
+    defaults = defaults_of(route, options, llm, fastdeploy=fastdeploy)
     reading = dialect.read(
         sampling,
-        defaults=defaults_of(route, options, llm, fastdeploy=fastdeploy),
+        defaults=without_draws(defaults) if own["use_beam_search"] else defaults,
         known=tuple(route.fields),
         lenient=lenient,
     )
     stream_options, more_ignored = read_stream_options(own, lenient=lenient)
-    params = clipped(reading.params, llm) if fastdeploy else reading.params
+    beams, params = read_beams(own, clipped(reading.params, llm) if fastdeploy else reading.params, llm)
     return Asked(
         own=own,
         stream_options=stream_options,
+        beams=beams,
         params=with_named(params, own["custom_logit_processor"], own["custom_params"], options),
         fastdeploy=fastdeploy,
         ignored=(*reading.ignored, *more_ignored),

@@ -57,7 +57,7 @@ class ChunkSpeaker(ABC):
         self._completions: dict[int, Completion] = {}
         self._failed: errors.Refusal | None = None
         for number, ticket in enumerate(self._tickets):
-            for index in range(ticket.call.params.n):
+            for index in range(ticket.call.answers):
                 self._choices[number, index] = Choice(len(self._choices), ticket)
 
     def begin(self) -> Iterable[sse.Event]:

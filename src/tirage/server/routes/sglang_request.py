@@ -64,9 +64,8 @@ class Ask:
     """What one prompt asks for; `media` go into the prompt once they are loaded.
 
     `start` is where prompt log-probabilities begin, None without any; `ids` are the tokens of `token_ids_logprob`.
-    `limited`: the request itself names a number of
-    tokens. `best` is how many hypotheses of a beam search come back, None for all. `patterns` are its `stop_regex`.
-    `where` is the place of its fields.
+    `limited`: the request itself names a number of tokens. `patterns` are its `stop_regex`. `where` is the place of
+    its fields.
     """
 
     prompt: Prompt
@@ -80,7 +79,6 @@ class Ask:
     hidden_states: bool = False
     interval: int = 1
     limited: bool = False
-    best: int | None = None
     patterns: tuple[str, ...] = ()
     where: str = ""
 
@@ -404,8 +402,9 @@ def with_beams(ask: Ask, width: Any, limited: bool) -> Ask:
         temperature=params.temperature,
         include_stop_str_in_output=params.include_stop_str_in_output,
         early_stopping="never",
+        num_return_sequences=params.n if limited else None,
     )
-    return replace(ask, beams=beams, best=params.n if limited else None, params=params.replace(n=1))
+    return replace(ask, beams=beams, params=params.replace(n=1))
 
 
 def body_schema() -> dict[str, Any]:

@@ -130,7 +130,7 @@ def entry_of(
     meta |= closing(sample, completion.usage.prompt_tokens, began=began)
     found: dict[str, Any] = {"text": sample.text, "output_ids": list(sample.token_ids), "meta_info": meta}
     if ask.beams is not None:
-        meta["beam_results"] = [beam_of(each, ask.patterns) for each in completion.samples[: ask.best]]
+        meta["beam_results"] = [beam_of(each, ask.patterns) for each in completion.samples]
         meta["completion_tokens"] = completion.usage.completion_tokens
     if body.prompt_ids:
         found["prompt_token_ids"] = list(completion.prompt_token_ids)

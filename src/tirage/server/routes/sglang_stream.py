@@ -76,8 +76,7 @@ class Chunks:
     def say(self, number: int, delta: Delta) -> Sequence[Event]:
         ask = self._body.asks[number]
         if ask.beams is not None:
-            whole = delta.completion if delta.finish_reason is not None else None
-            return () if whole is None else [self._whole(number, whole)]
+            return () if delta.completion is None else [self._whole(number, delta.completion)]
         growth = self._growth.get((number, delta.index)) or self._open(number, delta.index)
         growth.add(delta)
         if delta.finish_reason is not None:
