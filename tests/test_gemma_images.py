@@ -70,7 +70,6 @@ def test_images_of_a_later_turn_and_of_several_prompts_are_seen_as_at_once() -> 
         (LOOK, pictures(1), r"as many as the prompt has image tokens \(7\), which is 2, got 1"),
         (LOOK, None, "which is 2, got 0"),
         ("a", pictures(1)[0], "which is 0, got 1"),
-        ([65, IMAGE], pictures(1), "prompt must go on after its last image"),
         (LOOK, pictures(2).astype(np.float32), "images must be a uint8 array"),
         (LOOK, pictures(2)[None], "images must be a uint8 array"),
         (LOOK, [pictures(1)[0], pictures(1)[0, :2]], "images of a prompt must be of one size"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirage.compat.gemma.methods import Greedy, SamplingMethod
-from tirage.compat.gemma.sampler import Sampler, Turn
+from tirage.compat.gemma.sampler import Sampler
 from tirage.compat.gemma.state import SamplingState
 from tirage.compat.gemma.words import END_OF_TURN, START_OF_TURN
 from tirage.errors import ModelError, ParamsError
@@ -88,7 +88,7 @@ class ChatSampler:
         keeps = self.multi_turn if multi_turn is None else multi_turn
         last = self.last_state if keeps else None
         said, text = self._format(prompt)
-        steps, _ = self.sampler.start(
+        run = self.sampler.start(
             text,
             images=images,
             max_new_tokens=max_new_tokens,
@@ -99,14 +99,14 @@ class ChatSampler:
             show_end=False,
         )
         stream = self.print_stream if print_stream is None else print_stream
-        turns: list[Turn] = []
-        for turns in steps:
-            show(stream, turns[0].fresh)
+        (turn,) = run.turns
+        for _ in run.steps():
+            show(stream, turn.fresh)
         if stream is True:
             print()
-        self.turns = [*(self.turns if keeps else ()), (said, turns[0].text)]
-        self.last_state = self.sampler.state_of(turns)
-        return turns[0].text
+        self.turns = [*(self.turns if keeps else ()), (said, turn.text)]
+        self.last_state = run.state()
+        return turn.text
 
     @property
     def conversation(self) -> Any:
