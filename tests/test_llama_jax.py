@@ -273,7 +273,8 @@ for sharding in (first_dim, whole, heads):
     out = sampler.sample(prompts, sharding=sharding, return_state=True)
     again = sampler.sample([" It was"] * 4, sharding=sharding, last_state=out.state, return_state=True)
     leaves = [state.cache["layer_5"]["v"] for state in (out.state, again.state)]
-    print([leaf.sharding.shard_shape(leaf.shape) for leaf in leaves], (out.tokens == alone.tokens).all(), (again.tokens == second.tokens).all())
+    same = (out.tokens == alone.tokens).all(), (again.tokens == second.tokens).all()
+    print([leaf.sharding.shard_shape(leaf.shape) for leaf in leaves], *same)
 try:
     sampler.sample(["a", "b", "c"], sharding=first_dim)
 except ParamsError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,8 @@ def sources_of(rng: Any, count: int) -> list[Source]:
     prompt 0; a sequence has one for each. Keys are JAX's own kind, threefry, of two words. None takes a seed from
     Python's `random`. Raises ParamsError for any other kind and for a sequence of another length.
     """
+    if isinstance(rng, Source):
+        return [replace(rng, index=rng.index + row) for row in range(count)]
     if rng is None:
         rng = random.getrandbits(63)
     rng = key_data(rng)

@@ -179,6 +179,23 @@ class SamplerOutput:
         return reasons[0] if isinstance(self.text, str) else reasons
 
 
+def without_last(state: SamplingState) -> SamplingState:
+    """A state of one conversation that has not said its last token, which no cache holds yet."""
+    (row,) = state.rows
+    token_ids, predicted = np.array(state.token_ids), np.array(state.predicted_tokens)
+    token_ids[0, len(row.token_ids) - 1] = predicted[0, len(row.output_ids) - 1] = 0
+    position = np.asarray(state.last_token_pos) - 1
+    return state.replace(
+        token_ids=token_ids,
+        predicted_tokens=predicted,
+        lengths=np.asarray(state.lengths) - 1,
+        output_lengths=np.asarray(state.output_lengths) - 1,
+        last_token=token_ids[:, len(row.token_ids) - 2],
+        last_token_pos=position,
+        full_attention_mask=np.arange(state.cache_length) <= position[:, None],
+    )
+
+
 def with_slots(cache: Any, slots: NDArray[np.int32]) -> Any:
     """A model's cache that says how many slots of each conversation are in use, where its layout can say so."""
     return with_end_index(cache, slots) if has_end_index(cache) else cache
