@@ -495,6 +495,7 @@ def test_the_real_transformer_says_the_same_through_both_doors(peer_answers: dic
 def test_the_real_transformer_sees_the_same_through_both_doors(peer_answers: dict[str, Any]) -> None:
     seen = peer_answers["images"]
     assert seen["theirs"] == seen["ours"]
+    assert seen["their last"] == seen["our last"]
     assert seen["turns"] == seen["at once"]
 
 

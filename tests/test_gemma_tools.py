@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -177,3 +181,16 @@ def test_what_a_tool_sampler_cannot_do_without_is_named(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "dialog", None)
     with pytest.raises(ModelError, match="ToolSampler needs the dialog package and a tokenizer that names a FORMAT"):
         sampler()
+
+
+PEER = os.environ.get("TIRAGE_TEST_GEMMA_PYTHON", "")
+
+
+@pytest.mark.skipif(not PEER, reason="TIRAGE_TEST_GEMMA_PYTHON names no interpreter with gemma and tirage")
+def test_the_package_s_own_tool_sampler_says_and_reads_the_same() -> None:
+    script = Path(__file__).with_name("peer_gemma_tools.py")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = subprocess.run([PEER, str(script)], capture_output=True, text=True, env=environment, check=True)
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert [talk["last"] for talk in found["theirs"]] == ["three", "three"]
+    assert found["ours"] == found["theirs"]
