@@ -142,7 +142,10 @@ def images() -> dict[str, Any]:
     state = mine.sample("hi", max_new_tokens=3, return_state=True).state
     turn = mine.sample(prompt, images=pictures, last_state=state, **options)
     row = turn.state.rows[0]
+    last: dict[str, Any] = {"images": pictures[:1], **options}
     return {
+        "their last": tokens(theirs.sample("see <start_of_image>", **last), 6),
+        "our last": tokens(mine.sample("see <start_of_image>", **last), 6),
         "theirs": tokens(theirs.sample(prompt, images=pictures, **options), 6),
         "ours": tokens(mine.sample(prompt, images=pictures, **options), 6),
         "turns": tokens(turn, 6),

@@ -118,6 +118,8 @@ class SmallTransformer:
 
     def look(self, w: Any, tokens: Any, images: Any) -> Any:
         """Embeddings with every image written out: break, start, two soft tokens of its brightness, end, break."""
+        if self.library == "jax":
+            return self.look_traced(w, tokens[0], images[0])
         written, left = [], list(images[0])
         for token in tokens[0]:
             if token != IMAGE:
@@ -127,6 +129,21 @@ class SmallTransformer:
             soft = [w["q"][0] * bright, w["q"][1] * bright]
             written += [w["embed"][108], w["embed"][IMAGE], *soft, w["embed"][8], w["embed"][108]]
         return np.stack(written)[None]
+
+    def look_traced(self, w: Any, ids: Any, images: Any) -> Any:
+        """The same where neither ids nor images have values yet."""
+        import jax
+        from jax import numpy as jnp
+
+        is_image = ids == IMAGE
+        places = jnp.arange(len(ids)) + 5 * (jnp.cumsum(is_image) - is_image)
+        out = jnp.zeros((len(ids) + 5 * len(images), WIDTH)).at[places].set(w["embed"][ids])
+        for place, image in zip(places[jnp.nonzero(is_image, size=len(images))[0]], images, strict=True):
+            soft = w["q"][:2] * image.mean() / 255
+            around = w["embed"][jnp.array([108, IMAGE, 8, 108])]
+            block = jnp.concatenate([around[:2], soft, around[2:]])
+            out = jax.lax.dynamic_update_slice(out, block, (place, 0))
+        return out[None]
 
     def write(self, rows: Any, new: Any, end: Any) -> Any:
         if self.library == "numpy":

@@ -465,7 +465,7 @@ def test_other_prompts_and_turns_are_refused() -> None:
 def test_the_door_has_the_names_of_its_users() -> None:
     assert set(gemma.__all__) == {
         "ChatSampler", "Greedy", "RandomSampling", "Sampler", "SamplerOutput", "SamplingMethod", "SamplingState",
-        "TopPSampling", "TopkSampling",
+        "ToolSampler", "TopPSampling", "TopkSampling",
     }  # fmt: skip
     assert all(hasattr(gemma, name) for name in gemma.__all__)
 
@@ -495,6 +495,7 @@ def test_the_real_transformer_says_the_same_through_both_doors(peer_answers: dic
 def test_the_real_transformer_sees_the_same_through_both_doors(peer_answers: dict[str, Any]) -> None:
     seen = peer_answers["images"]
     assert seen["theirs"] == seen["ours"]
+    assert seen["their last"] == seen["our last"]
     assert seen["turns"] == seen["at once"]
 
 

@@ -249,7 +249,7 @@ def test_a_sharding_is_what_the_cache_gets(little: LlamaNumpy) -> None:
     for sharding in (tree, whole):
         state = sampler.sample(IDS[:4], sharding=sharding, return_state=True, max_new_tokens=1).state
         expected = split if sharding is tree else whole
-        assert state.rows[0].cache["layer_0"]["k"].sharding.is_equivalent_to(expected, 4)
+        assert state.cache["layer_0"]["k"].sharding.is_equivalent_to(expected, 4)
     assert reply(sampler, IDS[:4], sharding=tree) == reply(sampler, IDS[:4])
 
 
@@ -262,25 +262,33 @@ from tirage.models.llama_jax import transformer_of
 llm = LLM("tiny")
 transformer, params = transformer_of(llm.model)
 sampler = Sampler(model=transformer, params=params, tokenizer=llm.tokenizer, cache_length=128, max_out_length=16)
-mesh = Mesh(jax.devices(), ("heads",))
-split, whole = NamedSharding(mesh, P(None, None, "heads")), NamedSharding(mesh, P())
-tree = {f"layer_{i}": {"k": split, "v": split, "end_index": whole} for i in range(6)}
-out = sampler.sample(["Once upon a time", "The dog"], sharding=tree, return_state=True)
-assert len(out.state.rows[0].cache["layer_5"]["v"].sharding.device_set) == 2
-assert out.tokens.tolist() == sampler.sample(["Once upon a time", "The dog"], return_state=True).tokens.tolist()
+prompts = ["Once upon a time", "The dog", "A", "One day, a little girl"]
+alone = sampler.sample(prompts, return_state=True)
+second = sampler.sample([" It was"] * 4, last_state=alone.state, return_state=True)
+mesh = Mesh(jax.devices(), ("devices",))
+split, whole = NamedSharding(mesh, P(None, None, "devices")), NamedSharding(mesh, P())
+heads = {f"layer_{i}": {"k": split, "v": split, "end_index": whole} for i in range(6)}
+first_dim = NamedSharding(mesh, P("devices"))
+for sharding in (first_dim, whole, heads):
+    out = sampler.sample(prompts, sharding=sharding, return_state=True)
+    again = sampler.sample([" It was"] * 4, sharding=sharding, last_state=out.state, return_state=True)
+    leaves = [state.cache["layer_5"]["v"] for state in (out.state, again.state)]
+    same = (out.tokens == alone.tokens).all(), (again.tokens == second.tokens).all()
+    print([leaf.sharding.shard_shape(leaf.shape) for leaf in leaves], *same)
 try:
-    sampler.sample(["a", "b"], sharding=NamedSharding(mesh, P("heads")))
+    sampler.sample(["a", "b", "c"], sharding=first_dim)
 except ParamsError as error:
     print(error)
 """
 
 
 @pytest.mark.slow
-def test_a_cache_may_be_spread_over_devices_by_heads_and_not_by_prompts() -> None:
+def test_a_sharding_spreads_prompts_or_heads_over_devices_and_changes_no_token() -> None:
     environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    said = run(SHARDED, **environment)
-    assert said.startswith("sharding must not split the first axis, for every prompt has a cache of its own")
-    assert "with 2 parts; split the heads, axis 2, or nothing" in said
+    said = run(SHARDED, **environment).splitlines()
+    spread = [(2, 128, 2, 32), (4, 128, 2, 32), (4, 128, 1, 32)]
+    assert said[:3] == [f"{[shape, shape]} True True" for shape in spread]
+    assert said[3].startswith("sharding must split the prompts into equal parts, got P('devices',) with 2 parts for 3")
 
 
 def run(code: str, **environment: str) -> str:

@@ -48,20 +48,16 @@ class Forward:
     that few lengths are compiled; what padding writes into the cache is never looked at and soon overwritten.
     """
 
-    def __init__(
-        self, model: Any, params: Any, *, length: int, buckets: Sequence[int] = (), sharding: Any = None
-    ) -> None:
-        self._model, self._params, self._sharding = model, params, sharding
+    def __init__(self, model: Any, params: Any, *, length: int, buckets: Sequence[int] = ()) -> None:
+        self._model, self._params = model, params
         self._buckets, self.length = sorted(buckets), length
         self.vocab_size = int(model.config.num_embed)
         self._dtype, self.uses_jax = first_leaf(params).dtype, is_jax(params)
-        self._fill, self._step = functions_of(model) if self.uses_jax else plain_functions(model)
+        self._fill, self._step = compiled_functions(key_of(model)) if self.uses_jax else plain_functions(model)
 
     def start(self) -> Any:
         """An empty cache of `length` slots."""
-        return self._model.init_cache(
-            batch_size=1, dtype=self._dtype, cache_length=self.length, sharding=self._sharding
-        )
+        return self._model.init_cache(batch_size=1, dtype=self._dtype, cache_length=self.length)
 
     def fill(self, cache: Any, ids: Sequence[int], slots: int) -> Any:
         """The cache, of which `slots` are filled, with these ids read; no logits are computed."""
@@ -184,11 +180,11 @@ def plain_functions(model: Any) -> tuple[Fill, Step]:
 
 
 @lru_cache(maxsize=16)
-def compiled_functions(model: Any) -> tuple[Fill, Step]:
+def compiled_functions(key: Any) -> tuple[Fill, Step]:
     """The calls compiled by JAX; a model that is equal to an earlier one compiles nothing again."""
     import jax
 
-    fill, step = plain_functions(model.model if isinstance(model, Same) else model)
+    fill, step = plain_functions(model_of(key))
     return jax.jit(fill), jax.jit(step)
 
 
@@ -207,13 +203,18 @@ class Same:
         return isinstance(other, Same) and other.model is self.model
 
 
-def functions_of(model: Any) -> tuple[Fill, Step]:
-    """Compiled calls of a model, kept for later callers with an equal one."""
+def key_of(model: Any) -> Any:
+    """What compiled calls of a model are kept under: the model, or what stands for one that cannot be a key."""
     try:
         hash(model)
     except TypeError:
-        return compiled_functions(Same(model))
-    return compiled_functions(model)
+        return Same(model)
+    return model
+
+
+def model_of(key: Any) -> Any:
+    """The model of a key."""
+    return key.model if isinstance(key, Same) else key
 
 
 def first_leaf(tree: Any) -> Any:
@@ -239,6 +240,6 @@ def has_end_index(cache: Any) -> bool:
     return isinstance(cache, Mapping) and all(isinstance(v, Mapping) and "end_index" in v for v in cache.values())
 
 
-def with_end_index(cache: Any, end: int) -> Any:
-    """The cache with that many slots counted as filled."""
+def with_end_index(cache: Any, end: Any) -> Any:
+    """The cache with that many slots counted as filled, a number for all rows or one for each."""
     return {name: {**layer, "end_index": layer["end_index"] * 0 + end} for name, layer in cache.items()}

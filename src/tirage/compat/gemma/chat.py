@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tirage.compat.gemma.methods import Greedy, SamplingMethod
-from tirage.compat.gemma.sampler import Sampler, Turn
+from tirage.compat.gemma.run import Turn
+from tirage.compat.gemma.sampler import Sampler
 from tirage.compat.gemma.state import SamplingState
 from tirage.compat.gemma.words import END_OF_TURN, START_OF_TURN
 from tirage.errors import ModelError, ParamsError
 
 _TURN = f"{START_OF_TURN}user\n{{}}{END_OF_TURN}\n{START_OF_TURN}model\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How a message is to be answered.
+
+    `keeps` the conversation so far, `stream` is where the reply is shown and `options` are those of the sampler.
+    `tagged`: the model wrote the tag that tools' answers begin with, or is to find it after a call.
+    """
+
+    keeps: bool
+    stream: Any
+    options: dict[str, Any]
+    tagged: bool = True
+
+    def again(self, *, keeps: bool | None = None, tagged: bool = True, **options: Any) -> Asked:
+        """The same with other options."""
+        keeps = self.keeps if keeps is None else keeps
+        return replace(self, keeps=keeps, tagged=tagged, options={**self.options, **options})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -38,6 +58,7 @@ class ChatSampler:
     last_state: SamplingState | None = field(default=None, repr=False)
     turns: list[tuple[str, str]] = field(default_factory=list)
     sampler: Sampler = field(init=False, repr=False)
+    _said: list[Any] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         if self.turns:
@@ -85,49 +106,61 @@ class ChatSampler:
         for name, value in (("audio", audio), ("audio_lengths", audio_lengths)):
             if value is not None:
                 raise ParamsError(f"{name} must be None, audio is not supported here, got a value")
-        keeps = self.multi_turn if multi_turn is None else multi_turn
-        last = self.last_state if keeps else None
-        said, text = self._format(prompt)
-        steps, _ = self.sampler.start(
-            text,
-            images=images,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            rng=rng,
-            last_state=last,
-            sharding=sharding,
-            show_end=False,
+        options = {
+            "images": images,
+            "max_new_tokens": max_new_tokens,
+            "sampling": sampling,
+            "rng": rng,
+            "sharding": sharding,
+        }
+        asked = Asked(
+            keeps=self.multi_turn if multi_turn is None else multi_turn,
+            stream=self.print_stream if print_stream is None else print_stream,
+            options=options,
         )
-        stream = self.print_stream if print_stream is None else print_stream
-        turns: list[Turn] = []
-        for turns in steps:
-            show(stream, turns[0].fresh)
-        if stream is True:
+        turn = self._answer(prompt, asked)
+        if asked.stream is True:
             print()
-        self.turns = [*(self.turns if keeps else ()), (said, turns[0].text)]
-        self.last_state = self.sampler.state_of(turns)
-        return turns[0].text
+        return turn.text
+
+    def _answer(self, prompt: Any, asked: Asked) -> Turn:
+        """The model's turn after a message, added to the conversation."""
+        last = self.last_state if asked.keeps else None
+        said, text = self._format(prompt, tagged=asked.tagged)
+        run = self.sampler.start(text, last_state=last, show_end=False, **asked.options)
+        (turn,) = run.turns
+        for _ in run.steps():
+            show(asked.stream, turn.fresh)
+        self.turns = [*(self.turns if asked.keeps else ()), (said, turn.text)]
+        self._said = [*(self._said if asked.keeps else ()), prompt]
+        self.last_state = run.state()
+        return turn
 
     @property
     def conversation(self) -> Any:
         """The conversation as a `dialog.Conversation`; ModelError where that package is missing."""
-        try:
-            import dialog  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ModelError("conversation needs the dialog package, see turns; pip install dialog") from error
-        parts = [part for said, reply in self.turns for part in (dialog.User(said), dialog.Model(reply))]
+        dialog = dialog_of()
+        turns = zip(self._said, self.turns, strict=True)
+        parts = [
+            part
+            for prompt, (said, reply) in turns
+            for part in (dialog.User(said) if isinstance(prompt, str) else prompt, dialog.Model(reply))
+        ]
         return dialog.Conversation(*parts)
 
-    def _format(self, prompt: Any) -> tuple[str, str]:
+    def _shown(self, prompt: str) -> str:
+        """A message in which images have the name that the model knows; Gemma 4's is understood by those before it."""
+        return prompt.replace("<|image|>", "<start_of_image>") if self.sampler.sees else prompt
+
+    def _format(self, prompt: Any, *, tagged: bool) -> tuple[str, str]:
         """A message, and the prompt it makes: in the tokenizer's format, or with Gemma's markers."""
         words = self.sampler._words
         if hasattr(prompt, "as_text"):
-            text = words.text(prompt)
+            text = words.text(prompt, tagged=tagged)
             return text, text
         if not isinstance(prompt, str):
             raise ParamsError(f"prompt must be a text or a Conversation, got {type(prompt).__name__}")
-        # Gemma 4's name for an image is understood by the models before it, under theirs.
-        prompt = prompt.replace("<|image|>", "<start_of_image>") if self.sampler.sees else prompt
+        prompt = self._shown(prompt)
         dialog = self._writer()
         if dialog is None:
             return prompt, _TURN.format(prompt)
@@ -138,10 +171,18 @@ class ChatSampler:
         if getattr(self.tokenizer, "FORMAT", None) is None:
             return None
         try:
-            import dialog  # pyright: ignore[reportMissingImports]
-        except ImportError:
+            return dialog_of()
+        except ModelError:
             return None
-        return dialog
+
+
+def dialog_of() -> Any:
+    """The `dialog` package; ModelError where it is missing."""
+    try:
+        import dialog  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ModelError("conversation needs the dialog package, see turns; pip install dialog") from error
+    return dialog
 
 
 def show(stream: Any, text: str) -> None:

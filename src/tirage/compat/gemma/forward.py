@@ -1,26 +1,63 @@
-"""The model's side: tokens into a cache, logits of the next token out, one conversation at a time.
+"""The model's side: tokens into a cache, logits of the next token out, for the prompts of a call together.
 
-A conversation has a cache of its own, so nothing is padded against a neighbour and no row depends on another's
-length. Two kinds of models are read: Gemma's TransformerLike, and `tirage.models.Model`.
+Here are the readers that take one prompt at a time, for a `tirage.models.Model` and for a TransformerLike that is no
+JAX model or keeps its cache in another layout than Gemma's; `joined.py` has the one that takes all in one pass.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.compat.gemma.images import Images, Vision, vision_of
-from tirage.errors import ModelError, ParamsError
+from tirage.errors import ParamsError
 from tirage.models import Model
-from tirage.models.transformer import Forward, is_jax
+from tirage.models.transformer import Forward, has_end_index, with_end_index
+
+Never = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one conversation reads next: ids, of which the last gives the logits, into its cache from `slots` on.
+
+    `token_ids` is the whole conversation and `row` its number in the call; `images` are those of the new ids.
+    """
+
+    row: int
+    ids: Sequence[int]
+    token_ids: Sequence[int]
+    slots: int
+    images: Images | None = None
 
 
 class Reader(Protocol):
     """A model as a sampler sees it."""
+
+    vocab_size: int
+    capacity: int
+    uses_jax: bool
+    vision: Vision | None
+
+    def start(self, count: int) -> Any:
+        """Empty caches for so many prompts."""
+        ...
+
+    def share(self, cache: Any) -> Any:
+        """Caches that may be read on from while the given ones stay as they are."""
+        ...
+
+    def read(self, cache: Any, readings: Sequence[Reading], never: Never) -> tuple[NDArray[np.float32], Any]:
+        """Logits [len(readings), V] after the last id of each, and the caches; -inf for the tokens in `never`."""
+        ...
+
+
+class OneReader(Protocol):
+    """A model that reads one prompt at a time."""
 
     vocab_size: int
     capacity: int
@@ -35,13 +72,8 @@ class Reader(Protocol):
         """A cache that may be read on from while the given one stays as it is."""
         ...
 
-    def read(
-        self, cache: Any, ids: Sequence[int], read: int, slots: int, images: Images | None
-    ) -> tuple[NDArray[np.float32], Any]:
-        """Logits [V] after the last of a conversation's `ids`, of which `read` fill `slots` of the cache already.
-
-        `images` are those of the ids that are not read yet.
-        """
+    def read(self, cache: Any, reading: Reading) -> tuple[NDArray[np.float32], Any]:
+        """Logits [V] after the last id, and the cache."""
         ...
 
 
@@ -63,17 +95,15 @@ class ModelReader:
         """A copy of the cache."""
         return None if cache is None else self._model.fork(cache)
 
-    def read(
-        self, cache: Any, ids: Sequence[int], read: int, slots: int, images: Images | None
-    ) -> tuple[NDArray[np.float32], Any]:
-        """See Reader."""
-        if cache is not None and len(ids) - read == 1:
-            return self._model.decode([ids[-1]], [cache])[0], cache
-        return self._model.prefill(list(ids))
+    def read(self, cache: Any, reading: Reading) -> tuple[NDArray[np.float32], Any]:
+        """See OneReader."""
+        if cache is not None and len(reading.ids) == 1:
+            return self._model.decode([reading.ids[0]], [cache])[0], cache
+        return self._model.prefill(list(reading.token_ids))
 
 
 class TransformerReader:
-    """A TransformerLike with its parameters.
+    """A TransformerLike with its parameters, asked for one prompt at a time.
 
     All tokens but the last fill the cache, without logits being computed for them; the last gives the logits.
     """
@@ -91,18 +121,24 @@ class TransformerReader:
         """The cache itself: reading makes new arrays."""
         return cache
 
-    def read(
-        self, cache: Any, ids: Sequence[int], read: int, slots: int, images: Images | None
-    ) -> tuple[NDArray[np.float32], Any]:
-        """See Reader."""
-        *head, last = ids[read:]
-        if images is not None and self.vision is not None:
-            cache = self._look(cache, head, slots, images, self.vision)
-            slots += self.vision.slots(head)
+    def read(self, cache: Any, reading: Reading) -> tuple[NDArray[np.float32], Any]:
+        """See OneReader."""
+        head, last, slots = list(reading.ids[:-1]), reading.ids[-1], reading.slots
+        if reading.images is not None and self.vision is not None:
+            head, last, rewound = self.vision.split(reading.ids)
+            cache = self._look(cache, head, slots, reading.images, self.vision)
+            slots += self.vision.slots(head) - rewound
+            cache = self._rewound(cache, slots) if rewound else cache
         elif head:
             cache = self._forward.fill(cache, head, slots)
             slots += len(head)
         return self._forward.step(cache, last, slots)
+
+    def _rewound(self, cache: Any, slots: int) -> Any:
+        """The cache with fewer slots in use, whose last token is to be read again for its logits."""
+        if not has_end_index(cache):
+            raise ParamsError("prompt must go on after its last image, as this model's cache is not in Gemma's layout")
+        return with_end_index(cache, slots)
 
     def _look(self, cache: Any, ids: Sequence[int], slots: int, images: Images, vision: Vision) -> Any:
         """The cache with ids and their images read; an image's soft tokens all see each other."""
@@ -112,37 +148,26 @@ class TransformerReader:
         return self._forward.fill_seeing(cache, ids, images, positions, mask)
 
 
-def reader_of(
-    model: Any, params: Any, *, cache_length: int, buckets: Sequence[int], sharding: Any
-) -> ModelReader | TransformerReader:
-    """The Reader for a model; ModelError for an object of neither kind."""
-    if hasattr(model, "apply") and hasattr(model, "init_cache"):
-        if params is None:
-            raise ModelError("params must be given with a TransformerLike model, got None")
-        check_sharding(sharding, params)
-        return TransformerReader(model, Forward(model, params, length=cache_length, buckets=buckets, sharding=sharding))
-    if hasattr(model, "prefill") and hasattr(model, "decode"):
-        if sharding is not None or params is not None:
-            name = "sharding" if params is None else "params"
-            raise ParamsError(f"{name} must be None with a tirage model, which holds its own, got a value")
-        return ModelReader(model, cache_length)
-    raise ModelError(f"model must be a TransformerLike or a tirage.models.Model, got {type(model).__name__}")
+class SeparateReader:
+    """Prompts read one after the other; the caches are a tuple."""
 
+    def __init__(self, one: OneReader) -> None:
+        self._one = one
+        self.vocab_size, self.capacity = one.vocab_size, one.capacity
+        self.uses_jax, self.vision = one.uses_jax, one.vision
 
-def check_sharding(sharding: Any, params: Any) -> None:
-    """Raises ParamsError for a sharding that the cache of one prompt cannot have."""
-    if sharding is None:
-        return
-    if not is_jax(params):
-        raise ParamsError(f"sharding must be None where params are no JAX arrays, got {type(sharding).__name__}")
-    import jax
+    def start(self, count: int) -> Any:
+        """See Reader."""
+        return tuple(self._one.start() for _ in range(count))
 
-    for leaf in jax.tree.leaves(sharding):
-        first = leaf.spec[0] if isinstance(leaf, jax.sharding.NamedSharding) and len(leaf.spec) else None
-        axes = () if first is None else first if isinstance(first, tuple) else (first,)
-        parts = math.prod(leaf.mesh.shape[axis] for axis in axes)
-        if parts > 1:
-            raise ParamsError(
-                f"sharding must not split the first axis, for every prompt has a cache of its own, got {leaf.spec} "
-                f"with {parts} parts; split the heads, axis 2, or nothing"
-            )
+    def share(self, cache: Any) -> Any:
+        """See Reader."""
+        return tuple(self._one.share(each) for each in cache)
+
+    def read(self, cache: Any, readings: Sequence[Reading], never: Never) -> tuple[NDArray[np.float32], Any]:
+        """See Reader."""
+        caches, logits = list(cache), np.empty((len(readings), self.vocab_size), np.float32)
+        for reading, out in zip(readings, logits, strict=True):
+            out[:], caches[reading.row] = self._one.read(caches[reading.row], reading)
+            out[never] = -np.inf
+        return logits, tuple(caches)

@@ -15,6 +15,7 @@ Images = NDArray[np.uint8]
 
 # A line break before, the start token, the image, the end token, a line break after; the start is in the prompt.
 _AROUND = 3
+_LINE_BREAKS = 108
 _RULE = "a uint8 array [H, W, C] or [N, H, W, C] for a prompt, the same with a first axis or a list for several"
 
 
@@ -36,15 +37,22 @@ class Vision:
         first = [place + number * (self.soft_tokens + _AROUND) + 2 for number, place in enumerate(starts)]
         return [slice(place, place + self.soft_tokens) for place in first]
 
+    def split(self, ids: Sequence[int]) -> tuple[list[int], int, int]:
+        """The ids that fill a cache, the token whose logits are wanted, and how many slots before the end it has.
+
+        A prompt that ends with an image goes on from the line break that stands after it, which is read once more.
+        """
+        if ids[-1] == self.token:
+            return list(ids), _LINE_BREAKS, 1
+        return list(ids[:-1]), ids[-1], 0
+
     def check(self, ids: Sequence[int], images: Images | None) -> None:
-        """Raises ParamsError unless a prompt has a token for each image, and something after the last."""
+        """Raises ParamsError unless a prompt has a token for each image."""
         tokens, count = list(ids).count(self.token), 0 if images is None else len(images)
         if tokens != count:
             raise ParamsError(
                 f"images must be as many as the prompt has image tokens ({self.token}), which is {tokens}, got {count}"
             )
-        if ids and ids[-1] == self.token:
-            raise ParamsError("prompt must go on after its last image, got an image token at the end")
 
 
 def vision_of(model: Any) -> Vision | None:

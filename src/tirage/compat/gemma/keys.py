@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
 
@@ -25,18 +26,22 @@ class Source:
     seed: int
     index: int = 0
 
+    @property
+    def words(self) -> NDArray[np.uint32]:
+        """The seed as the two words of a JAX key."""
+        unsigned = self.seed % (1 << 64)
+        return np.array([unsigned >> 32, unsigned & 0xFFFFFFFF], np.uint32)
+
     def key(self, step: int) -> Any:
         """What a user's own sampling method is given as `rng` at a step.
 
         A JAX key where JAX is in use, else a NumPy Generator; a new one for each prompt and step.
         """
-        unsigned = self.seed % (1 << 64)
         if sys.modules.get("jax") is None:
-            return np.random.default_rng([unsigned, self.index, step])
+            return np.random.default_rng([self.seed % (1 << 64), self.index, step])
         import jax
 
-        words = np.array([unsigned >> 32, unsigned & 0xFFFFFFFF], np.uint32)
-        key = jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
+        key = jax.random.wrap_key_data(jax.numpy.asarray(self.words), impl="threefry2x32")
         return jax.random.fold_in(jax.random.fold_in(key, self.index), step)
 
 
@@ -47,6 +52,8 @@ def sources_of(rng: Any, count: int) -> list[Source]:
     prompt 0; a sequence has one for each. Keys are JAX's own kind, threefry, of two words. None takes a seed from
     Python's `random`. Raises ParamsError for any other kind and for a sequence of another length.
     """
+    if isinstance(rng, Source):
+        return [replace(rng, index=rng.index + row) for row in range(count)]
     if rng is None:
         rng = random.getrandbits(63)
     rng = key_data(rng)
@@ -57,6 +64,20 @@ def sources_of(rng: Any, count: int) -> list[Source]:
     if len(rng) != count:
         raise ParamsError(f"rng must hold one seed per prompt, which is {count}, got {len(rng)}")
     return [Source(as_seed(key_data(each))) for each in rng]
+
+
+def key_of_sources(sources: Sequence[Source], *, jax: bool) -> Any:
+    """The `rng` that gives these sources: one key, or one per prompt where they do not share it.
+
+    A JAX key array, or without `jax` the words of the keys, uint32 [2] or [B, 2].
+    """
+    shared = all(source.index == row for row, source in enumerate(sources)) and len({s.seed for s in sources}) == 1
+    words = sources[0].words if shared else np.array([source.words for source in sources]).reshape(-1, 2)
+    if not jax:
+        return words
+    from jax import numpy, random
+
+    return random.wrap_key_data(numpy.asarray(words), impl="threefry2x32")
 
 
 def key_data(rng: Any) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.batch import Batch
 from tirage.compat.gemma.keys import Source, sources_of
 from tirage.draw import Status
 from tirage.errors import ParamsError
@@ -117,30 +119,48 @@ class TopPSampling(_Exact):
         return checked.replace(top_p=float(self.p), semantics="gemma-topp")
 
 
-def choose(
-    method: SamplingMethod, logits: NDArray[np.float32], source: Source, step: int, *, jax: bool
-) -> int | Status:
-    """The token that a method chooses from a row of float32 logits [V], or why it has none.
+class Chooser:
+    """The tokens that a method chooses for the prompts of a call, each from its own source.
 
-    `jax` gives a user's own method JAX arrays, as the model's own would be. Raises ParamsError for an answer that is
-    no token.
+    `jax` gives a user's own method JAX arrays, as the model's own would be.
     """
-    if isinstance(method, _Exact):
-        drawn = sample(logits, method.params.replace(seed=source.seed), step=step, sample_index=source.index)
-        status = Status(int(drawn.status[0]))
-        return int(drawn.token_ids[0]) if status is Status.ok else status
-    rows: Any = logits[None]
-    if jax:
-        import jax.numpy as jnp
 
-        rows = jnp.asarray(rows)
-    answer = np.asarray(method.get_next_tokens(rows, source.key(step)))
-    if answer.size != 1 or answer.dtype.kind not in "iu" or not 0 <= int(answer.reshape(())) < logits.size:
-        raise ParamsError(
-            f"get_next_tokens must return one token id in [0, {logits.size}) per row, got {answer!r:.80} "
-            f"from {type(method).__name__}"
-        )
-    return int(answer.reshape(()))
+    def __init__(self, method: SamplingMethod, sources: Sequence[Source], vocab_size: int, *, jax: bool) -> None:
+        self._method, self._sources, self._jax = method, sources, jax
+        self._batch = Batch(vocab_size, max(len(sources), 1)) if isinstance(method, _Exact) else None
+        if self._batch is not None and isinstance(method, _Exact):
+            params = method.params
+            for source in sources:
+                self._batch.add(params.replace(seed=source.seed), sample_index=source.index)
+
+    def choose(self, logits: NDArray[np.float32], rows: Sequence[int], step: int) -> list[int | Status]:
+        """A token for each of these prompts from float32 logits [n, V], or why it has none; the others are done.
+
+        Raises ParamsError for a user's method whose answer is no token.
+        """
+        if self._batch is None:
+            return [self._ask(row[None], self._sources[at].key(step)) for row, at in zip(logits, rows, strict=True)]
+        for slot in set(self._batch.slots).difference(rows):
+            self._batch.remove(slot)
+        drawn = self._batch.sample(logits)
+        self._batch.advance(drawn)
+        found = zip(drawn.token_ids.tolist(), drawn.status.tolist(), strict=True)
+        return [token if status == Status.ok else Status(status) for token, status in found]
+
+    def _ask(self, logits: Any, key: Any) -> int:
+        """What a user's own method says to float32 logits [1, V]."""
+        count = logits.shape[-1]
+        if self._jax:
+            import jax.numpy as jnp
+
+            logits = jnp.asarray(logits)
+        answer = np.asarray(self._method.get_next_tokens(logits, key))
+        if answer.size != 1 or answer.dtype.kind not in "iu" or not 0 <= int(answer.reshape(())) < count:
+            raise ParamsError(
+                f"get_next_tokens must return one token id in [0, {count}) per row, got {answer!r:.80} "
+                f"from {type(self._method).__name__}"
+            )
+        return int(answer.reshape(()))
 
 
 def check_method(method: Any) -> SamplingMethod:

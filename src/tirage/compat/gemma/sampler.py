@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tirage.compat.gemma.forward import Reader, reader_of
+from tirage.compat.gemma.forward import Never, Reader
 from tirage.compat.gemma.images import Images, blindness, images_of
-from tirage.compat.gemma.keys import Source, sources_of
-from tirage.compat.gemma.methods import Greedy, SamplingMethod, check_method, choose
-from tirage.compat.gemma.state import Row, SamplerOutput, SamplingState
+from tirage.compat.gemma.keys import sources_of
+from tirage.compat.gemma.methods import Chooser, Greedy, SamplingMethod, check_method
+from tirage.compat.gemma.readers import reader_of
+from tirage.compat.gemma.run import Run, Turn, begin
+from tirage.compat.gemma.state import SamplerOutput, SamplingState
 from tirage.compat.gemma.words import Words, check_pair, listed, tokenizer_of
-from tirage.draw import Status
 from tirage.errors import ParamsError
-from tirage.text import Detokenizer
-
-
-@dataclass(slots=True, kw_only=True)
-class Turn:
-    """One prompt's turn as it runs."""
-
-    row: Row
-    source: Source
-    detokenizer: Detokenizer
-    images: Images | None
-    text: str = ""
-    fresh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +42,7 @@ class Sampler:
     pad_length: int | Sequence[int] | None = (256, 512, 1024)
     _words: Words = field(init=False, repr=False)
     _buckets: tuple[int, ...] = field(init=False, repr=False)
-    _forbidden: tuple[int, ...] = field(init=False, repr=False)
+    _never: Never = field(init=False, repr=False)
     _ends: frozenset[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,12 +62,14 @@ class Sampler:
             if ids and max(ids) >= vocab_size:
                 raise ParamsError(f"{name} must lie in [0, {vocab_size}), got {max(ids)}")
         # An image token that the model wrote itself would stand for no image.
-        never = (*words.forbidden, *([] if reader.vision is None else [reader.vision.token]))
+        blank = [] if reader.vision is None else [reader.vision.token]
+        never = np.zeros(vocab_size, bool)
+        never[[token for token in (*forbidden, *words.forbidden, *blank) if token < vocab_size]] = True
         computed = {
             "tokenizer": tokenizer,
             "_words": words,
             "_buckets": tuple(whole_number(bucket, "pad_length", low=1) for bucket in buckets),
-            "_forbidden": (*forbidden, *(token for token in never if token < vocab_size)),
+            "_never": never,
             "_ends": words.ends.union(stops),
         }
         for name, value in computed.items():
@@ -115,7 +105,7 @@ class Sampler:
         Raises ParamsError, before the model runs, for arguments that break a rule and for a conversation that would
         not fit `cache_length`; one that fills it ends with finish reason "cache_full".
         """
-        steps, batched = self.start(
+        run = self.start(
             prompt,
             images=images,
             max_new_tokens=max_new_tokens,
@@ -124,30 +114,33 @@ class Sampler:
             last_state=last_state,
             sharding=sharding,
         )
-        if stream:
-            return self._outputs(steps, batched, return_state)
-        *_, turns = steps
-        return self._output(turns, [turn.text for turn in turns], batched, return_state)
+        return stream_of(run, return_state) if stream else output(run, run.finish(), return_state)
 
-    def start(self, prompt: Any, *, show_end: bool = True, **options: Any) -> tuple[Iterator[list[Turn]], bool]:
-        """The steps of a call, checked and not yet run, and whether it has a list of prompts.
-
-        The first item, before any step, has the turns as they begin. `show_end` keeps an end token's text.
-        """
+    def start(self, prompt: Any, *, show_end: bool = True, **options: Any) -> Run:
+        """A call that is checked and not yet run; `show_end` keeps an end token's text."""
         method = self.sampling if options["sampling"] is None else check_method(options["sampling"])
         limit = self._limit(options["max_new_tokens"])
-        reader = self._reader(options["sharding"], check_state(options["last_state"]))
+        last = check_state(options["last_state"])
+        reader = self._reader(options["sharding"], last)
         prompts, batched = listed(prompt)
         if options["images"] is not None and reader.vision is None:
             raise ParamsError(f"images must be None with this model, which {blindness(self.model)}, got images")
         images = images_of(options["images"], len(prompts), batched=batched)
-        rows = self._rows(prompts, images, reader, options["last_state"])
-        sources = sources_of(options["rng"], len(rows))
-        turns = [
-            Turn(row=row, source=source, detokenizer=self._words.detokenizer(), images=seen)
-            for row, source, seen in zip(rows, sources, images, strict=True)
-        ]
-        return self._steps(turns, reader, method, limit, show_end), batched
+        turns = self._turns(prompts, images, reader, last)
+        sources = sources_of(options["rng"], len(turns))
+        return Run(
+            turns=turns,
+            reader=reader,
+            cache=reader.start(len(turns)) if last is None else reader.share(last.cache),
+            chooser=Chooser(method, sources, reader.vocab_size, jax=reader.uses_jax),
+            sources=sources,
+            ends=self._ends,
+            never=self._never,
+            limit=limit,
+            max_out_length=self.max_out_length,
+            batched=batched,
+            show_end=show_end,
+        )
 
     def _reader(self, sharding: Any = None, last: SamplingState | None = None) -> Reader:
         buckets = getattr(self, "_buckets", ())
@@ -165,98 +158,31 @@ class Sampler:
             )
         return limit
 
-    def _rows(
+    def _turns(
         self, prompts: Sequence[Any], images: Sequence[Images | None], reader: Reader, last: SamplingState | None
-    ) -> list[Row]:
-        if last is not None and len(last.rows) != len(prompts):
-            raise ParamsError(f"prompt must hold {len(last.rows)} prompts, as many as last_state, got {len(prompts)}")
-        rows = []
-        for index, prompt in enumerate(prompts):
+    ) -> list[Turn]:
+        before = [None] * len(prompts) if last is None else last.rows
+        if len(before) != len(prompts):
+            raise ParamsError(f"prompt must hold {len(before)} prompts, as many as last_state, got {len(prompts)}")
+        turns = []
+        for prompt, seen, row in zip(prompts, images, before, strict=True):
             ids = self._words.ids(prompt, first=last is None, vocab_size=reader.vocab_size)
             if reader.vision is not None:
-                reader.vision.check(ids, images[index])
-            before = None if last is None else last.rows[index]
-            rows.append(begin(reader, ids, before))
-        return rows
-
-    def _steps(
-        self, turns: list[Turn], reader: Reader, method: SamplingMethod, limit: int, show_end: bool
-    ) -> Iterator[list[Turn]]:
-        yield turns
-        while any(turn.row.finish_reason is None for turn in turns):
-            for turn in turns:
-                turn.fresh = ""
-                if turn.row.finish_reason is None:
-                    self._step(turn, reader, method, limit, show_end)
-            yield turns
-
-    def _step(self, turn: Turn, reader: Reader, method: SamplingMethod, limit: int, show_end: bool) -> None:
-        """One token for one prompt."""
-        row = turn.row
-        logits, cache = reader.read(row.cache, row.token_ids, row.read, row.slots, turn.images)
-        slots, turn.images = row.slots + slots_of(reader, row.token_ids[row.read :]), None
-        row = replace(row, cache=cache, read=len(row.token_ids), slots=slots)
-        token = self._choose(logits, method, turn, reader)
-        if isinstance(token, Status):
-            turn.row = replace(row, finish_reason="error")
-            turn.fresh = turn.detokenizer.finish()
-        else:
-            ids, output = (*row.token_ids, token), (*row.output_ids, token)
-            ended = token in self._ends
-            reason = "stop" if ended else "length" if len(output) == limit else None
-            if reason is None and slots + 1 >= reader.capacity:
-                reason = "cache_full"
-            turn.fresh = turn.detokenizer.push(token) if show_end or not ended else ""
-            turn.fresh += turn.detokenizer.finish() if reason is not None else ""
-            turn.row = replace(row, token_ids=ids, output_ids=output, finish_reason=reason)
-        turn.text += turn.fresh
-
-    def _choose(self, logits: Any, method: SamplingMethod, turn: Turn, reader: Reader) -> int | Status:
-        if self._forbidden:
-            logits = logits.copy()
-            logits[list(self._forbidden)] = -np.inf
-        return choose(method, logits, turn.source, len(turn.row.output_ids), jax=reader.uses_jax)
-
-    def _outputs(self, steps: Iterator[list[Turn]], batched: bool, return_state: bool) -> Iterator[Any]:
-        next(steps)
-        for turns in steps:
-            yield self._output(turns, [turn.fresh for turn in turns], batched, return_state)
-
-    def _output(self, turns: Sequence[Turn], texts: list[str], batched: bool, return_state: bool) -> Any:
-        text = texts if batched else texts[0]
-        if not return_state:
-            return text
-        return SamplerOutput(text=text, state=self.state_of(turns))
-
-    def state_of(self, turns: Sequence[Turn]) -> SamplingState:
-        """The state of turns, as they stand."""
-        rows = tuple(turn.row for turn in turns)
-        length = rows[0].cache_length if rows else self.cache_length
-        return SamplingState(rows=rows, max_out_length=self.max_out_length, cache_length=length)
+                reader.vision.check(ids, seen)
+            turns.append(begin(reader, ids, row, images=seen, detokenizer=self._words.detokenizer()))
+        return turns
 
 
-def begin(reader: Reader, ids: Sequence[int], before: Row | None) -> Row:
-    """A conversation with a new prompt at its end; ParamsError when there is nothing to read or no room to answer."""
-    token_ids = (*(before.token_ids if before else ()), *ids)
-    read, slots = (before.read, before.slots) if before else (0, 0)
-    if len(token_ids) == read:
-        raise ParamsError("prompt must hold at least one token, got none; begin it with a BOS token or some text")
-    length = slots + slots_of(reader, token_ids[read:])
-    if length >= reader.capacity:
-        raise ParamsError(
-            f"prompt must leave room for an answer in cache_length, which is {reader.capacity}, got a conversation of "
-            f"{length} tokens; raise cache_length or begin a new conversation"
-        )
-    cache = reader.share(before.cache) if before else reader.start()
-    return Row(
-        token_ids=token_ids,
-        slots=slots,
-        read=read,
-        cache=cache,
-        cache_length=reader.capacity,
-        output_ids=(),
-        finish_reason=None,
-    )
+def stream_of(run: Run, return_state: bool) -> Iterator[Any]:
+    """The new text of each step, as it is made."""
+    for _ in run.steps():
+        yield output(run, [turn.fresh for turn in run.turns], return_state)
+
+
+def output(run: Run, texts: list[str], return_state: bool) -> Any:
+    """Texts as the call wants them: a list for a list of prompts, with the state or without."""
+    text = texts if run.batched else texts[0]
+    return SamplerOutput(text=text, state=run.state()) if return_state else text
 
 
 def check_state(last: Any) -> SamplingState | None:
@@ -264,11 +190,6 @@ def check_state(last: Any) -> SamplingState | None:
     if last is not None and not isinstance(last, SamplingState):
         raise ParamsError(f"last_state must be a SamplingState or None, got {type(last).__name__}")
     return last
-
-
-def slots_of(reader: Reader, ids: Sequence[int]) -> int:
-    """Slots that ids take in a cache, images written out."""
-    return len(ids) if reader.vision is None else reader.vision.slots(ids)
 
 
 def whole_number(value: Any, name: str, *, low: int) -> int:

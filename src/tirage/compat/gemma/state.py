@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.errors import ParamsError
+from tirage.models.transformer import has_end_index, with_end_index
+
 FinishReason = Literal["stop", "length", "cache_full", "error"]
+
+REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "cache_full", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One conversation: all its tokens, how many slots of its cache are filled, and how its last turn went.
+    """One conversation of a state: all its tokens, how many slots of its cache are filled, and how its turn went.
 
     The last token of a turn is in `token_ids` and not yet in the cache; the next turn reads it first.
     """
@@ -21,62 +28,135 @@ class Row:
     token_ids: tuple[int, ...]
     slots: int
     read: int
-    cache: Any = field(repr=False)
-    cache_length: int
     output_ids: tuple[int, ...]
     finish_reason: FinishReason | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplingState:
     """Conversations at the end of a turn, or while one runs; to be passed on as `last_state`, any number of times.
 
-    A conversation keeps the `cache_length` that it began with, whichever sampler goes on with it.
-    `finish_reason` per prompt: "stop" for an end token, "length" for `max_new_tokens`, "cache_full" for a
-    conversation that fills `cache_length`, "error" for logits without a token, None while it runs.
+    A conversation keeps the `cache_length` that it began with, whichever sampler goes on with it. Where JAX is in
+    use this is a pytree, whose leaves are the fields.
+
+    `step`: steps of the turn so far, int32 []. `done`: which prompts ended with an end token [B]. `last_token`: the
+    newest token of each conversation, not yet in the cache [B]. `last_token_pos`: its position, image tokens counted
+    [B]. `predicted_tokens`: tokens of the turn, the end token included, then zeros [B, max_out_length]. `cache`: the
+    model's own, or a tuple with one for each prompt where the model takes one prompt at a time. `rng`: the key or
+    keys of the call. `init_cache_length`: slots that the longest prompt had filled when its last token was due.
+    `full_attention_mask`: slots that the last token of each conversation attends to [B, cache_length].
+
+    `token_ids`: every token of each conversation, then zeros [B, cache_length]; `lengths` how many they are,
+    `read` how many are in the cache and `slots` how many slots those take, `output_lengths` how many the turn wrote,
+    `reasons` why it ended, as indices into REASONS, each [B].
     """
 
-    rows: tuple[Row, ...]
-    max_out_length: int
-    cache_length: int
+    step: Any
+    done: Any
+    last_token: Any
+    last_token_pos: Any
+    predicted_tokens: Any
+    cache: Any = field(repr=False)
+    rng: Any
+    init_cache_length: Any
+    full_attention_mask: Any
+    token_ids: Any = field(repr=False)
+    lengths: Any
+    read: Any
+    slots: Any
+    output_lengths: Any
+    reasons: Any
 
     @property
-    def predicted_tokens(self) -> NDArray[np.int32]:
-        """Tokens of the turn [B, max_out_length], the end token included, then zeros."""
-        tokens = np.zeros((len(self.rows), self.max_out_length), np.int32)
-        for row, out in zip(self.rows, tokens, strict=True):
-            out[: len(row.output_ids)] = row.output_ids
-        return tokens
+    def cache_length(self) -> int:
+        """Slots of each conversation's cache."""
+        return int(self.full_attention_mask.shape[-1])
 
     @property
-    def step(self) -> int:
-        """Steps of the turn so far."""
-        return max((len(row.output_ids) for row in self.rows), default=0)
+    def max_out_length(self) -> int:
+        """Tokens that a turn may write."""
+        return int(self.predicted_tokens.shape[-1])
 
     @property
-    def done(self) -> NDArray[np.bool_]:
-        """Which prompts have ended with an end token [B]."""
-        return np.array([row.finish_reason == "stop" for row in self.rows], bool)
+    def used_cache_length(self) -> Any:
+        """Slots in use by the longest conversation."""
+        return self.slots.max()
+
+    @property
+    def attention_mask_for_step(self) -> Any:
+        """The slots that the next step attends to [B, cache_length]; rows have no idle slots, so all of the mask."""
+        return self.full_attention_mask & (self.last_token_pos[:, None] >= np.arange(self.cache_length))
+
+    @property
+    def cache_info(self) -> CacheInfo:
+        """The cache with its length and how much of it is in use; of Gemma's layout only."""
+        if not has_end_index(self.cache):
+            raise ParamsError("cache_info must be of a cache in Gemma's layout, this model keeps its cache in another")
+        return CacheInfo(cache=self.cache)
 
     @property
     def finish_reason(self) -> tuple[FinishReason | None, ...]:
-        """Why each prompt's turn ended."""
-        return tuple(row.finish_reason for row in self.rows)
+        """Why each prompt's turn ended.
+
+        "stop" for an end token, "length" for `max_new_tokens`, "cache_full" for a conversation that fills
+        `cache_length`, "error" for logits without a token, None while it runs.
+        """
+        return tuple(REASONS[int(code)] for code in np.asarray(self.reasons))
 
     @property
-    def last_token(self) -> NDArray[np.int32]:
-        """The newest token of each conversation [B]."""
-        return np.array([row.token_ids[-1] for row in self.rows], np.int32)
+    def rows(self) -> tuple[Row, ...]:
+        """Each conversation by itself, in Python's own types."""
+        token_ids, outputs = np.asarray(self.token_ids), np.asarray(self.predicted_tokens)
+        columns = (np.asarray(column).tolist() for column in (self.lengths, self.slots, self.read, self.output_lengths))
+        return tuple(
+            Row(
+                token_ids=tuple(ids[:length].tolist()),
+                slots=slots,
+                read=read,
+                output_ids=tuple(out[:count].tolist()),
+                finish_reason=reason,
+            )
+            for ids, out, length, slots, read, count, reason in zip(
+                token_ids, outputs, *columns, self.finish_reason, strict=True
+            )
+        )
+
+    def replace(self, **changes: Any) -> SamplingState:
+        """The state with other values in some fields."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheInfo:
+    """A cache of Gemma's layout: `k`, `v`, `end_index` and more for each layer."""
+
+    cache: Any = field(repr=False)
 
     @property
-    def last_token_pos(self) -> NDArray[np.int32]:
-        """Its position, image tokens counted [B]; once a turn has begun."""
-        return np.array([row.slots + len(row.token_ids) - row.read - 1 for row in self.rows], np.int32)
+    def total_cache_length(self) -> int:
+        """Slots of the cache."""
+        return next(iter(self.cache.values()))["k"].shape[1]
 
     @property
-    def used_cache_length(self) -> int:
-        """Slots of the fullest cache in use."""
-        return max((row.slots for row in self.rows), default=0)
+    def end_index(self) -> Any:
+        """Slots in use by the longest conversation."""
+        return next(iter(self.cache.values()))["end_index"].max()
+
+    @property
+    def is_full(self) -> Any:
+        """Whether the longest conversation fills the cache; a step needs one slot more."""
+        return self.end_index >= self.total_cache_length - 1
+
+    def set_end_index(self, value: Any) -> CacheInfo:
+        """The same cache with another number of slots in use, for all conversations."""
+        return CacheInfo(cache=with_end_index(self.cache, value))
+
+    def __getitem__(self, key: tuple[Any, Any]) -> CacheInfo:
+        """The part of some conversations and slots: `info[rows, slots]`."""
+        cut = {
+            name: {part: leaf[key[: leaf.ndim]] for part, leaf in layer.items()} for name, layer in self.cache.items()
+        }
+        return CacheInfo(cache=cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +177,40 @@ class SamplerOutput:
         """Why the text ended; one reason per prompt for a list of prompts."""
         reasons = self.state.finish_reason
         return reasons[0] if isinstance(self.text, str) else reasons
+
+
+def without_last(state: SamplingState) -> SamplingState:
+    """A state of one conversation that has not said its last token, which no cache holds yet."""
+    (row,) = state.rows
+    token_ids, predicted = np.array(state.token_ids), np.array(state.predicted_tokens)
+    token_ids[0, len(row.token_ids) - 1] = predicted[0, len(row.output_ids) - 1] = 0
+    position = np.asarray(state.last_token_pos) - 1
+    return state.replace(
+        token_ids=token_ids,
+        predicted_tokens=predicted,
+        lengths=np.asarray(state.lengths) - 1,
+        output_lengths=np.asarray(state.output_lengths) - 1,
+        last_token=token_ids[:, len(row.token_ids) - 2],
+        last_token_pos=position,
+        full_attention_mask=np.arange(state.cache_length) <= position[:, None],
+    )
+
+
+def with_slots(cache: Any, slots: NDArray[np.int32]) -> Any:
+    """A model's cache that says how many slots of each conversation are in use, where its layout can say so."""
+    return with_end_index(cache, slots) if has_end_index(cache) else cache
+
+
+def register_pytrees() -> None:
+    """Makes states pytrees, once JAX is in use."""
+    if sys.modules.get("jax") is not None:
+        _register()
+
+
+@cache
+def _register() -> None:
+    import jax
+
+    for kind in (SamplingState, CacheInfo):
+        names = [one.name for one in fields(kind)]
+        jax.tree_util.register_dataclass(kind, data_fields=names, meta_fields=[])

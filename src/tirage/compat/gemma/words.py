@@ -55,15 +55,19 @@ class Words:
             return [self.bos, *given]
         return given
 
-    def text(self, prompt: Any) -> str:
-        """A prompt's text; a Conversation is written in the tokenizer's own format."""
+    def text(self, prompt: Any, *, tagged: bool = True) -> str:
+        """A prompt's text; a Conversation is written in the tokenizer's own format.
+
+        `tagged`: whether the tag that tools' answers begin with belongs to the turn before them.
+        """
         if isinstance(prompt, str):
             return str(prompt)
         if hasattr(prompt, "as_text"):
             layout = getattr(self.tokenizer, "FORMAT", None)
             if layout is None:
                 raise ParamsError("prompt must be text with this tokenizer, which names no FORMAT, got a Conversation")
-            return prompt.as_text(format=layout)
+            options = {} if tagged else {"add_tool_response_tag_after_call": False}
+            return prompt.as_text(format=layout, **options)
         raise ParamsError(f"prompt must be a text, a Conversation or token ids, got {type(prompt).__name__}")
 
     def named(self, tokens: Sequence[str | int] | None, name: str) -> tuple[int, ...]:
@@ -137,6 +141,15 @@ def tokenizer_of(model: Any) -> Any:
     except ImportError as error:
         raise ModelError(f"tokenizer {version!r} of the model needs the gemma package; pip install gemma") from error
     return gm.text.Tokenizer.from_version(version)
+
+
+def of_package(part: str, name: str) -> Any:
+    """A name of the `gemma` package's own `gm` or `gm.text`; AttributeError without the package."""
+    try:
+        from gemma import gm  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise AttributeError(f"{part}.{name} needs the gemma package; pip install gemma") from None
+    return getattr(gm.text if part == "gm.text" else gm, name)
 
 
 def check_pair(model: Any, tokenizer: Any) -> None:

@@ -1,0 +1,172 @@
+"""One call as it runs: the prompts' turns, step by step, over the model's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tirage.compat.gemma.forward import Never, Reader, Reading
+from tirage.compat.gemma.images import Images
+from tirage.compat.gemma.keys import Source, key_of_sources
+from tirage.compat.gemma.methods import Chooser
+from tirage.compat.gemma.state import REASONS, FinishReason, Row, SamplingState, register_pytrees, with_slots
+from tirage.draw import Status
+from tirage.errors import ParamsError
+from tirage.text import Detokenizer
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """One prompt's turn: the conversation's tokens, of which `read` fill `slots` of its cache, and what is new."""
+
+    token_ids: list[int]
+    read: int
+    slots: int
+    detokenizer: Detokenizer
+    images: Images | None
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    text: str = ""
+    fresh: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A call that was checked and not yet run; each of its steps is one token for every prompt that is not done.
+
+    `ends` are the tokens that end a turn, `limit` how many it has at most; `show_end` keeps an end token's text.
+    """
+
+    turns: list[Turn]
+    reader: Reader
+    cache: Any
+    chooser: Chooser
+    sources: Sequence[Source]
+    ends: frozenset[int]
+    never: Never
+    limit: int
+    max_out_length: int
+    batched: bool
+    show_end: bool = True
+    first_length: int = 0
+    step: int = 0
+
+    def steps(self) -> Iterator[None]:
+        """Runs the turns to their ends."""
+        self.first_length = max((self._length(turn) for turn in self.turns), default=1) - 1
+        while rows := [row for row, turn in enumerate(self.turns) if turn.finish_reason is None]:
+            for turn in self.turns:
+                turn.fresh = ""
+            self._step(rows)
+            yield
+
+    def finish(self) -> list[str]:
+        """The texts of all turns, run to their ends."""
+        for _ in self.steps():
+            pass
+        return [turn.text for turn in self.turns]
+
+    def state(self) -> SamplingState:
+        """The state of the turns as they stand; the run goes on without touching it."""
+        register_pytrees()
+        turns, length = self.turns, self.reader.capacity
+        lengths, read, slots, outputs = (
+            np.array(column, np.int32)
+            for column in (
+                [len(turn.token_ids) for turn in turns],
+                [turn.read for turn in turns],
+                [turn.slots for turn in turns],
+                [len(turn.output_ids) for turn in turns],
+            )
+        )
+        last = slots + lengths - read - 1
+        state = SamplingState(
+            step=np.int32(self.step),
+            done=np.array([turn.finish_reason == "stop" for turn in turns], bool),
+            last_token=np.array([turn.token_ids[-1] for turn in turns], np.int32),
+            last_token_pos=last,
+            predicted_tokens=table([turn.output_ids for turn in turns], self.max_out_length),
+            cache=with_slots(self.cache, slots),
+            rng=key_of_sources(self.sources, jax=self.reader.uses_jax),
+            init_cache_length=np.int32(self.first_length),
+            full_attention_mask=np.arange(length) <= last[:, None],
+            token_ids=table([turn.token_ids for turn in turns], length),
+            lengths=lengths,
+            read=read,
+            slots=slots,
+            output_lengths=outputs,
+            reasons=np.array([REASONS.index(turn.finish_reason) for turn in turns], np.int8),
+        )
+        self.cache = self.reader.share(self.cache)
+        return state
+
+    def _step(self, rows: Sequence[int]) -> None:
+        """One token for each of these turns."""
+        readings = [self._reading(row) for row in rows]
+        logits, self.cache = self.reader.read(self.cache, readings, self.never)
+        self.step += 1
+        for row, token in zip(rows, self.chooser.choose(logits, rows, self.step - 1), strict=True):
+            self._take(self.turns[row], token)
+
+    def _reading(self, row: int) -> Reading:
+        turn = self.turns[row]
+        ids = turn.token_ids[turn.read :]
+        reading = Reading(row=row, ids=ids, token_ids=turn.token_ids, slots=turn.slots, images=turn.images)
+        turn.slots, turn.read, turn.images = self._length(turn), len(turn.token_ids), None
+        return reading
+
+    def _length(self, turn: Turn) -> int:
+        """Slots that a conversation takes when all of it is read."""
+        return turn.slots + slots_of(self.reader, turn.token_ids[turn.read :])
+
+    def _take(self, turn: Turn, token: int | Status) -> None:
+        """Adds a token to a turn, or ends it with what kept it from having one."""
+        if isinstance(token, Status):
+            turn.finish_reason, turn.fresh = "error", turn.detokenizer.finish()
+        else:
+            turn.token_ids.append(token)
+            turn.output_ids.append(token)
+            turn.finish_reason = self._reason(turn, token)
+            turn.fresh = turn.detokenizer.push(token) if self.show_end or turn.finish_reason != "stop" else ""
+            turn.fresh += turn.detokenizer.finish() if turn.finish_reason is not None else ""
+        turn.text += turn.fresh
+
+    def _reason(self, turn: Turn, token: int) -> FinishReason | None:
+        if token in self.ends:
+            return "stop"
+        if len(turn.output_ids) == self.limit:
+            return "length"
+        return "cache_full" if turn.slots + 1 >= self.reader.capacity else None
+
+
+def begin(
+    reader: Reader, ids: Sequence[int], before: Row | None, *, images: Images | None, detokenizer: Detokenizer
+) -> Turn:
+    """A conversation with a new prompt at its end; ParamsError when there is nothing to read or no room to answer."""
+    token_ids = [*(before.token_ids if before else ()), *ids]
+    read, slots = (before.read, before.slots) if before else (0, 0)
+    if len(token_ids) == read:
+        raise ParamsError("prompt must hold at least one token, got none; begin it with a BOS token or some text")
+    length = slots + slots_of(reader, token_ids[read:])
+    if length >= reader.capacity:
+        raise ParamsError(
+            f"prompt must leave room for an answer in cache_length, which is {reader.capacity}, got a conversation of "
+            f"{length} tokens; raise cache_length or begin a new conversation"
+        )
+    return Turn(token_ids=token_ids, read=read, slots=slots, images=images, detokenizer=detokenizer)
+
+
+def slots_of(reader: Reader, ids: Sequence[int]) -> int:
+    """Slots that ids take in a cache, images written out."""
+    return len(ids) if reader.vision is None else reader.vision.slots(ids)
+
+
+def table(rows: Sequence[Sequence[int]], width: int) -> Any:
+    """Ids of several rows, int32 [B, width], zeros after them."""
+    out = np.zeros((len(rows), width), np.int32)
+    for ids, row in zip(rows, out, strict=True):
+        row[: len(ids)] = ids
+    return out
