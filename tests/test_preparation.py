@@ -186,8 +186,8 @@ def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
 
     def go_on() -> None:
         assert running.wait(60)
+        inside._tank[0] = 1
         with pytest.raises(fewest.HardError):
-            inside._tank[0] = 1
             inside.fewest(400)
         order.append("inside")
 

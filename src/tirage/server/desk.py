@@ -25,8 +25,8 @@ from tirage.server.options import Limits, Options, check_limit
 from tirage.server.visit import Ticket, Visit
 
 T = TypeVar("T")
-# Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request waits
-# for a constraint; more would only wait for the processor. One tenant leaves some of the latter to the others.
+# Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
+# waits for a constraint; more would only wait for the processor. One tenant leaves some of the latter to the others.
 _PLAIN_THREADS, _GUIDED_THREADS, _GUIDED_OF_A_TENANT = 2, 4, 3
 POOL = "tirage-desk"
 """How the names of these threads begin."""
