@@ -52,7 +52,7 @@ async def chat(request: Request) -> Response:
     marks = marks_of(own, desk.options)
     call = call_of(asked, messages, tools, marks, desk)
     prompt = "messages" if messages is not None else "prompt_token_ids"
-    visit = await admitted([call], asked, desk, request, prompt=prompt)
+    visit = await admitted([call], asked, desk, request, prompt=prompt, worded=tools.worded)
     reader = reader_of(asked, visit, tools, marks, desk)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:

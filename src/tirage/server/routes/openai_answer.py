@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -42,13 +42,27 @@ def adapter_of(asked: Asked, desk: Desk) -> str | None:
     return next((each for each in (name, name.partition(":")[2]) if each in known), None)
 
 
-async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Request, *, prompt: str) -> Visit:
-    """The running calls; a refusal names the field that the client sent. `prompt` is that of the prompt."""
+async def admitted(
+    calls: Sequence[Call],
+    asked: Asked,
+    desk: Desk,
+    request: Request,
+    *,
+    prompt: str,
+    worded: Callable[[str], str] = str,
+) -> Visit:
+    """The running calls; a refusal names the field that the client sent.
+
+    `prompt` is that of the prompt; `worded` has the client's words for what is said of a constraint.
+    """
     options = {"tenant": tenant_of(request), "route": request.scope["path"], "rid": asked.rid}
     try:
         visit = await desk.admit(calls, stream=asked.own["stream"], **options)
     except (ParamsError, GrammarError) as error:
-        raise spelled(error, asked, prompt) from error
+        refusal = spelled(error, asked, prompt)
+        if isinstance(error, GrammarError):
+            refusal.message = worded(refusal.message)
+        raise refusal from error
     except Refusal as refusal:
         if refusal.param == "prompt":
             refusal.param = prompt
