@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jsonschema
@@ -103,6 +103,7 @@ def test_what_says_the_same_in_other_words_is_enforced(
         ({"propertyNames": {"maxLength": 3}}, "#/propertyNames is a keyword that cannot be enforced"),
         ({"exclusiveMinimum": True}, "#/exclusiveMinimum must be a number"),
         ({"type": "string", "format": "datetime"}, "#/format must be one of date, date-time"),
+        ({"not": {"title": "t"}}, "#/not must leave some value over"),
         ({"uniqueItems": True}, "#/uniqueItems is a keyword that cannot be enforced"),
         ({"not": {"type": "null"}}, "#/not is a keyword that cannot be enforced"),
     ],
@@ -189,7 +190,7 @@ class Name(str):
 def test_a_schema_is_searched_for_double_names_in_time_that_grows_with_its_size() -> None:
     for count in (1000, 4000):
         Name.compared = 0
-        pairs = [(Name(f"n{i}"), {}) for i in range(count)] + [(Name("n" + str(count - 1)), {})]
+        pairs: list[tuple[str, Any]] = [(Name(f"n{i}"), {}) for i in range(count)] + [(Name("n" + str(count - 1)), {})]
         with pytest.raises(GrammarError, match=f"must not name a property twice in one object, got 'n{count - 1}'"):
             _distinct(pairs)
         assert Name.compared < 2 * count

@@ -102,6 +102,8 @@ class Reader:
     def read(self) -> dict[str, Any]:
         """The whole schema, rewritten."""
         written = self._rewrite(self._schema, (), Resource())
+        if written is False:
+            fail(("not",), "must leave some value over, got a schema that every value satisfies")
         places, follow = check_references(written)
         check_bounds(written)
         for schema in places.values():

@@ -18,7 +18,7 @@ from tirage.errors import TirageError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
 from tirage.server.aside import apart
-from tirage.server.auth import Auth
+from tirage.server.auth import OPEN_PATHS, Auth
 from tirage.server.desk import Desk
 from tirage.server.errors import add_handlers
 from tirage.server.guard import Guard
@@ -69,7 +69,8 @@ def add_middleware(app: FastAPI) -> None:
         metrics.answered(path_of(scope.get("route")), status, seconds)
         write_line(scope, status, seconds)
 
-    app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key)
+    open_paths = OPEN_PATHS if options.protect_metrics else OPEN_PATHS | {"/metrics"}
+    app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key, open_paths=open_paths)
     if options.cors_origin:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
