@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from tirage.backends.numpy.kernels.pool import draw, set_threads, threads
 from tirage.backends.numpy.kernels.support import SUPPORTED_OPS, supports
-from tirage.backends.numpy.kernels.warm import ready, start, wait
+from tirage.backends.numpy.kernels.warm import compiling, ready, start, wait
 
-__all__ = ["SUPPORTED_OPS", "draw", "ready", "set_threads", "start", "supports", "threads", "wait"]
+__all__ = ["SUPPORTED_OPS", "compiling", "draw", "ready", "set_threads", "start", "supports", "threads", "wait"]

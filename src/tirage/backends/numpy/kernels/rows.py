@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,13 @@ def dispatcher(*, cache: bool = True) -> Any:
     return njit(**options)(entry)
 
 
-def compiled() -> Any:
-    """The compiled entry, from the cache when it is there; without a cache it is compiled each time."""
+def compiled(begun: Callable[[Any], None] = lambda _: None) -> Any:
+    """The compiled entry, from the cache when it is there; without a cache it is compiled each time.
+
+    `begun` gets the dispatcher before that, whose statistics say whether the cache had it.
+    """
     made = dispatcher()
+    begun(made)
     try:
         made.compile(_signature())
     except OSError as error:
