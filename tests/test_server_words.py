@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from servers import Server, shared
+from test_fastdeploy import write_model
 from test_openai import USER, error
 
 from tirage.server import app
@@ -42,7 +43,7 @@ def test_pythons_words_become_jsons_outside_of_quotes(said: str, wanted: str) ->
         ("/generate", {"text": "a", "sampling_params": {"ignore_eos": "yes", "top_k": "a"}}),
         ("/generate", {"text": "a", "sampling_params": {"temperature": [True, None]}}),
         ("/v1/completions", {"prompt": "a", "stream": "yes"}),
-        ("/v1/chat/completions", {"messages": USER, "logprobs": 3}),
+        ("/v1/chat/completions", {"messages": USER, "logprobs": "all"}),
         ("/v1/chat/completions", {"messages": USER, "top_k": [None]}),
     ],
 )
@@ -106,8 +107,6 @@ def test_only_kernels_that_are_compiled_are_said_to_be(
 
 @pytest.mark.slow
 def test_a_torch_server_that_used_constraints_ends_without_a_word_of_its_libraries(tmp_path: Path) -> None:
-    from small_llama import write_model
-
     with Server(write_model(tmp_path / "model"), "--backend", "torch") as server:
         body = {"text": "a", "sampling_params": {"max_new_tokens": 4, "regex": "[a-z ]+", "close_grammar": True}}
         assert server.post("/generate", body).status_code == 200
