@@ -427,14 +427,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": "a", "lora_path": "../nobody"}, "got a path or the like", "lora_path"),
     (
         {"text": "a", "return_hidden_states": "last"},
-        "return_hidden_states must be True or False",
+        "return_hidden_states must be true or false",
         "return_hidden_states",
     ),
     ({"text": "a", "return_hidden_states": True}, "return_hidden_states must not be given", "return_hidden_states"),
     ({"text": "a", "image_data": "x.png"}, "--media-root", "image_data"),
     ({"input_ids": [1], "image_data": "x.png"}, "image_data must come with text", "image_data"),
     ({"text": "a", "custom_logit_processor": "forced_token"}, "--enable-custom-logit-processor", None),
-    ({"text": "a", "stream": "yes"}, "stream must be True or False", "stream"),
+    ({"text": "a", "stream": "yes"}, "stream must be true or false", "stream"),
 ]
 
 
