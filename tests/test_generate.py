@@ -417,7 +417,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": "a", "sampling_params": {"ebnf": "root ::= x"}}, "ebnf", "sampling_params.ebnf"),
     ({"text": "a", "sampling_params": {"n": 129}}, "--max-n", "sampling_params.n"),
     ({"text": ["a", "b", "c"], "sampling_params": {"n": 100}}, "--max-samples", None),
-    ({"text": "a", "return_logprob": 1}, "return_logprob must be True or False", "return_logprob"),
+    ({"text": "a", "return_logprob": 1}, "return_logprob must be true or false", "return_logprob"),
     ({"text": "a", "return_logprob": [True]}, "one value, or in a batch one per prompt", "return_logprob"),
     ({"text": "a", "top_logprobs_num": 2}, "must go with return_logprob=true", "top_logprobs_num"),
     ({"text": "a", "return_logprob": True, "top_logprobs_num": 21}, "--max-top-logprobs", "top_logprobs_num"),
@@ -427,14 +427,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": "a", "lora_path": "../nobody"}, "got a path or the like", "lora_path"),
     (
         {"text": "a", "return_hidden_states": "last"},
-        "return_hidden_states must be True or False",
+        "return_hidden_states must be true or false",
         "return_hidden_states",
     ),
     ({"text": "a", "return_hidden_states": True}, "return_hidden_states must not be given", "return_hidden_states"),
     ({"text": "a", "image_data": "x.png"}, "--media-root", "image_data"),
     ({"input_ids": [1], "image_data": "x.png"}, "image_data must come with text", "image_data"),
     ({"text": "a", "custom_logit_processor": "forced_token"}, "--enable-custom-logit-processor", None),
-    ({"text": "a", "stream": "yes"}, "stream must be True or False", "stream"),
+    ({"text": "a", "stream": "yes"}, "stream must be true or false", "stream"),
 ]
 
 

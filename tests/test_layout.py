@@ -36,7 +36,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "text",
         "exact processors patterns",
         "semantics",
-        "children draw errors",
+        "children draw",
+        "cancel errors",
     )
 )
 """Which part may import which: only from lines below its own. Parts on one line know nothing of each other."""

@@ -79,7 +79,7 @@ def test_a_completion_has_openais_keys() -> None:
     found = complete()
     assert set(found) == HEAD | {"usage"}
     assert (found["object"], found["model"], found["id"][:5]) == ("text_completion", "tiny", "cmpl-")
-    assert set(found["choices"][0]) == {"index", "text", "logprobs", "finish_reason"}
+    assert set(found["choices"][0]) == {"index", "text", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
     assert set(found["usage"]) == USAGE
     assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + 6
 
@@ -88,7 +88,7 @@ def test_a_chat_completion_has_openais_keys() -> None:
     found = chat()
     assert set(found) == HEAD | {"usage"}
     assert (found["object"], found["id"][:9]) == ("chat.completion", "chatcmpl-")
-    assert set(found["choices"][0]) == {"index", "message", "logprobs", "finish_reason"}
+    assert set(found["choices"][0]) == {"index", "message", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
     assert set(found["choices"][0]["message"]) == {"role", "content", "refusal"}
     assert set(found["usage"]) == USAGE
 
@@ -97,7 +97,9 @@ def test_a_chat_chunk_has_openais_keys() -> None:
     chunks = stream_chat()
     assert all(set(chunk) == HEAD and chunk["object"] == "chat.completion.chunk" for chunk in chunks)
     assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
-    assert all(set(chunk["choices"][0]) == {"index", "delta", "logprobs", "finish_reason"} for chunk in chunks)
+    *growing, last = [set(chunk["choices"][0]) for chunk in chunks]
+    assert all(keys == {"index", "delta", "logprobs", "finish_reason"} for keys in growing)
+    assert last == {"index", "delta", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert all(set(chunk["choices"][0]["delta"]) == {"content"} for chunk in chunks[1:])
 

@@ -112,6 +112,10 @@ def test_a_strict_function_goes_with_no_other_constraint() -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+            "tools[0].function.parameters",
+        ),
     ],
 )
 def test_wrong_tools_are_refused_by_name(body: dict[str, Any], param: str) -> None:

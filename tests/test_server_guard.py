@@ -47,7 +47,7 @@ def test_every_route_but_health_needs_a_key() -> None:
     for method, path in every:
         for headers in ({}, bearer("wrong"), bearer("sesam"), bearer("sesamee"), {"authorization": "sesame"}):
             status = ask(server, method, path, headers).status_code
-            assert status == (200 if path == "/health" else 401), (method, path, headers)
+            assert status == (200 if path in {"/health", "/ready", "/metrics"} else 401), (method, path, headers)
 
 
 @pytest.mark.parametrize("key", ["sesame", "opens", "chief"])
@@ -331,3 +331,12 @@ def test_every_answer_carries_the_requests_id() -> None:
         assert len(server.get(path).headers["x-request-id"]) == 32
     odd = [server.get("/health", headers={"x-request-id": "a" * n}).headers["x-request-id"] for n in (128, 129)]
     assert [len(each) for each in odd] == [128, 32]
+
+
+def test_an_operator_may_want_a_key_for_metrics_too() -> None:
+    server = shared("tiny", "--api-key", "sesame", "--protect-metrics")
+    statuses = {path: server.get(path).status_code for path in ("/health", "/ready", "/metrics", "/v1/models")}
+    assert statuses == {"/health": 200, "/ready": 200, "/metrics": 401, "/v1/models": 401}
+    assert server.get("/metrics", headers=bearer("sesame")).status_code == 200
+    assert shared(*KEYED).get("/metrics").status_code == 200
+    assert "sesame" not in shared(*KEYED).get("/metrics").text

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from tirage.cancel import holding
+
 
 class Child:
     """A running script that is spoken to through its `input` and `output`; stderr is dropped.
@@ -64,7 +66,7 @@ class Children(Generic[C]):
     @contextlib.contextmanager
     def one(self, kind: str) -> Iterator[C]:
         """A child of a kind for a task. One whose task raises anything is killed."""
-        with self._places:
+        with holding(self._places):
             child = self._take(kind)
             try:
                 yield child

@@ -1,8 +1,13 @@
-"""`warmup`: have every kernel compiled or loaded before the first request."""
+"""`warmup`: have every kernel compiled or loaded before the first request; `compiling`: which of the two it is."""
 
 from __future__ import annotations
 
 from tirage.backends.numpy import kernels
+
+
+def compiling() -> bool:
+    """Whether the kernels are being compiled, or were, because no earlier process of this machine has left them."""
+    return kernels.compiling()
 
 
 def warmup() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import logging
 import os
+import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -37,4 +40,13 @@ def serve(**options: Any) -> None:
     from tirage.server import run
 
     given = {name: value for name, value in options.items() if value is not None}
-    raise typer.Exit(run(Options.of(**from_environment(os.environ) | given)))
+    end(run(Options.of(**from_environment(os.environ) | given)))
+
+
+def end(status: int) -> NoReturn:
+    """Ends the process as it is: some libraries complain when they are taken apart beside threads that used them."""
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -55,7 +55,8 @@ def _optional(rule: Rule) -> Rule:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise BrokenRuleError("a JSON schema as a string of JSON", value)
+        remedy = "send it as text, json.dumps(schema)" if isinstance(value, (dict, bool)) else ""
+        raise BrokenRuleError("a JSON schema as a string of JSON", value, remedy=remedy)
     return value
 
 

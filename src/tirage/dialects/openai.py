@@ -81,7 +81,9 @@ def _response_format(formats: Mapping[str, tuple[str, ...]], value: Any) -> Any:
     known = ("type", *formats[kind])
     for name in given:
         if name not in known:
-            raise BrokenRuleError(f"an object of {' and '.join(known)}, as its type is {kind}", value)
+            remedy = 'a schema goes with {"type": "json_schema"}' if "schema" in name else ""
+            rule = f"left out where the type is {kind!r}, which has no such field"
+            raise BrokenRuleError(rule, given[name], f".{name}", remedy=remedy)
     return {**given, "json_schema": _json_schema(value.get("json_schema"))} if kind == "json_schema" else given
 
 

@@ -66,7 +66,7 @@ class Entry:
         except BrokenRuleError as broken:
             message = f"{self.name}{broken.where} must be {broken.rule}, got {shown(broken.value)}"
             place = broken.where if broken.where.startswith(("[", ".")) else ""
-            raise DialectError(f"{message}; {self._remedy()}", f"{where}{self.name}{place}") from None
+            raise DialectError(f"{message}; {broken.remedy or self._remedy()}", f"{where}{self.name}{place}") from None
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the field's values."""

@@ -158,8 +158,18 @@ def open_closing(constrained: Constrained, params: SamplingParams, *, limit: int
     words = constrained.grammar.vocabulary
     banned = unusable(params, words.width)
     shunned = frozenset(b" " if drops_space else b"")
-    closing = Closing(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
-    return closing if closing.fits(limit) or closing.least <= limit else None
+
+    def make() -> Closing:
+        assert constrained.closing is not None
+        return Closing(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
+
+    shared = constrained.shortest
+    closing = make() if shared is None else shared.opened((banned, shunned), make).another()
+    fits = closing.fits(limit)
+    if len(closing.tokens or ()) >= limit:
+        # The first draw asks this, in the thread that writes all other texts too; here its answer is made ready.
+        closing.fits(limit - 1)
+    return closing if fits or (closing.least <= limit and not closing.hopeless) else None
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:

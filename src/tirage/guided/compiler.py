@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
+from tirage.cancel import POLL_S, checkpoint
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint, read_constraint
 from tirage.guided.llg import LlguidanceBackend
@@ -73,18 +75,29 @@ class Compiler:
         unless `disable_fallback`. Raises GrammarError, naming the rule and the place, when none can; the text is
         never left unconstrained.
         """
-        with self._lock:
-            if (grammar := self._find(guided)) is not None:
-                return grammar
-            other = self._under_way.get(guided)
-            mine = self._under_way.setdefault(guided, Future())
-        if other is not None:
-            return other.result()
+        while True:
+            checkpoint()
+            with self._lock:
+                if (grammar := self._find(guided)) is not None:
+                    return grammar
+                other = self._under_way.get(guided)
+                mine = self._under_way.setdefault(guided, Future())
+            if other is None:
+                return self._compile_into(mine, guided)
+            # The other may be cancelled, which is no answer to those that wait for it.
+            with contextlib.suppress(CancelledError):
+                return outcome(other)
+
+    def _compile_into(self, mine: Future[Grammar], guided: GuidedDecodingParams) -> Grammar:
+        """The grammar, compiled for all that wait for the future; only an answer about the constraint is shared."""
         try:
             grammar = self._compile(guided)
         except BaseException as error:
             self._finish(guided, None)
-            mine.set_exception(error)
+            if isinstance(error, GrammarError):
+                mine.set_exception(error)
+            else:
+                mine.cancel()
             raise
         self._finish(guided, grammar)
         mine.set_result(grammar)
@@ -129,6 +142,15 @@ class Compiler:
             self._backends[name] = backend
         start, size = backend.compile(constraint)
         return Grammar(self.vocabulary, name, size, start)
+
+
+def outcome(future: Future[Grammar]) -> Grammar:
+    """What another thread's compilation gives; the wait for it can be cancelled."""
+    while True:
+        try:
+            return future.result(POLL_S)
+        except TimeoutError:
+            checkpoint()
 
 
 def candidates(guided: GuidedDecodingParams) -> list[str]:

@@ -8,6 +8,11 @@ from typing import Any
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 FORMATS = ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+NOTED_FORMATS = frozenset({
+    "binary", "byte", "char", "commonmark", "decimal", "double", "float", "html", "int16", "int32", "int64", "int8",
+    "json", "markdown", "media-range", "password", "uint8",
+})  # fmt: skip
+"""Formats of OpenAPI's registry, and others in use, that say what a value is for and not which values are valid."""
 LARGEST = 1 << 53
 """Bounds beyond it are not exact in the compilers, which keep them as double precision."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
 # What one compiled grammar was measured to hold at the least; see benchmarks/guided.py.
 _LEAST_BYTES = 160 * 1024
 # Parts of a refused schema that are tried alone to find the one to blame.
-_TRIALS = 50
+_TRIALS = 100
+_TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
+_WHOLE = "#/$defs/whole"
 _LOAD = {"task": "load", "compiler": "llguidance"}
 
 
@@ -157,6 +160,7 @@ def explain(error: str) -> str:
     first = re.split(r"\n<|<backtrace>|<state>", error)[0]
     lines = [line.strip() for line in first.splitlines() if not re.match(r"\s*(?:\d+ \||\^\s*$)", line)]
     text = re.sub(r"^at \d+\(\d+\): failed to compile JSON schema: ", "", " ".join(filter(None, lines)))
+    text = re.sub(r"Unable to determine if regex is empty:.*", _TOO_MUCH, text)
     text = text.replace("NoExtensionBias", "no text satisfies it").split(" Enable '")[0]
     text = re.sub(r"^(?:at )?(\d+)\((\d+)\)", lambda at: f"line {int(at[1]) - 1}, column {at[2]}", text)
     return f"cannot be enforced: {text[:300]}"
@@ -165,15 +169,27 @@ def explain(error: str) -> str:
 def place_of(constraint: Constraint) -> str:
     """Where in a schema that is refused as a whole the reason lies, as far as a few trials can tell."""
     schema = json.loads(constraint.text)
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    inner = [(path, one) for path, one in walk(schema, ()) if path and isinstance(one, dict)]
-    for path, one in sorted(inner[:_TRIALS], key=lambda place: -len(place[0])):
-        part = Constraint(kind="json", text=json.dumps(shared | one), whitespace=constraint.whitespace)
-        error = PROBE.try_out({"task": "llguidance", "grammar": lark_of(part)}, _LOAD)["error"]
-        # A part taken out of its schema may miss what it refers to.
-        if error and "Pointer" not in error:
-            return pointer(path)
-    return "#"
+    places = {pointer(path): one for path, one in walk(schema, ()) if isinstance(one, dict)}
+    inside = {place: one.get("$ref") for place, one in places.items()}
+    for one in places.values():
+        if one.get("$ref", "")[:2] in {"#", "#/"}:
+            one["$ref"] = f"{_WHOLE}{one['$ref'][1:]}"
+
+    def fails(place: str) -> bool:
+        part = {"$defs": {"whole": schema}, "$ref": _WHOLE + place[1:]}
+        trial = Constraint(kind="json", text=json.dumps(part), whitespace=constraint.whitespace)
+        return bool(PROBE.try_out({"task": "llguidance", "grammar": lark_of(trial)}, _LOAD)["error"])
+
+    place, left = "#", list(islice(places, 1, None))
+    for _ in range(_TRIALS):
+        # The next part of the one to blame, and never what holds it.
+        tried = next((each for each in left if each.startswith(f"{place}/") or each == inside[place]), None)
+        if tried is None:
+            break
+        failed = fails(tried)
+        place = tried if failed else place
+        left = [each for each in left if each != tried and (failed or not each.startswith(f"{tried}/"))]
+    return place
 
 
 def lark_of(constraint: Constraint) -> str:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tirage.cancel import POLL_S, checkpoint
 from tirage.children import Child, Children
 from tirage.errors import GrammarError
 
@@ -87,8 +88,11 @@ class Trial(Child):
         with selectors.DefaultSelector() as selector:
             selector.register(self.output, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    return None
+                if not selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+                    checkpoint()
+                    if time.monotonic() >= deadline:
+                        return None
+                    continue
                 part = os.read(self.output.fileno(), 1 << 20)
                 if not part:
                     return line

@@ -6,10 +6,12 @@ import itertools
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tirage.errors import GrammarError, nearest
-from tirage.guided.keywords import ANNOTATIONS, DRAFTS, ENFORCED, REFUSED, is_number
+from tirage.guided.keywords import ANNOTATIONS, DRAFTS, ENFORCED, NOTED_FORMATS, REFUSED, is_number
+from tirage.guided.unions import Follow, told_apart
 
 NODES = 20_000
 DEPTH = 64
@@ -53,11 +55,11 @@ def parse_json(text: str) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise GrammarError(f"schema must not name a property twice in one object, got {twice[:60]!r}")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise GrammarError(f"schema must not name a property twice in one object, got {name[:60]!r}")
+        found[name] = value
     return found
 
 
@@ -65,31 +67,55 @@ def _no_constant(name: str) -> NoReturn:
     raise GrammarError(f"schema must be valid JSON: {name} is not a JSON value")
 
 
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What holds for a schema and those inside it: the draft it is written in (0 where none is named), and the place
+    that its references start from, that of the nearest `$id`."""
+
+    draft: int = 0
+    base: Path = ()
+
+    def of(self, schema: dict[str, Any], path: Path) -> Resource:
+        """The same for a schema inside, which may be another document that was put there: with `$schema`, `$id`."""
+        draft, name = self.draft, schema.get("$id", "")
+        if "$schema" in schema:
+            draft = draft_of(schema["$schema"], (*path, "$schema"))
+        if not isinstance(name, str):
+            fail((*path, "$id"), f"must be a string, got {show(name)}")
+        return Resource(draft, path if name and not name.startswith("#") else self.base)
+
+
+def draft_of(name: Any, path: Path) -> int:
+    """The draft that `$schema` names."""
+    bare = name.removeprefix("https://").removeprefix("http://").rstrip("#") if isinstance(name, str) else ""
+    if bare not in DRAFTS:
+        fail(path, f"must be draft 2020-12, 2019-09, 7 or 6, got {show(name)}")
+    return DRAFTS[bare]
+
+
 class Reader:
     """Checks a schema and rewrites it."""
 
     def __init__(self, schema: dict[str, Any], closed: bool) -> None:
         self._schema, self._closed, self._nodes = schema, closed, 0
-        self._draft = self._find_draft(schema)
-
-    def _find_draft(self, schema: dict[str, Any]) -> int:
-        name = schema.get("$schema")
-        if name is None:
-            return 0
-        bare = name.removeprefix("https://").removeprefix("http://").rstrip("#") if isinstance(name, str) else ""
-        if bare not in DRAFTS:
-            fail(("$schema",), f"must be draft 2020-12, 2019-09, 7 or 6, got {show(name)}")
-        return DRAFTS[bare]
 
     def read(self) -> dict[str, Any]:
         """The whole schema, rewritten."""
-        top = {key: value for key, value in self._schema.items() if key not in {"$schema", "$id"}}
-        written = self._rewrite(top, ())
-        check_references(top)
-        check_bounds(top)
+        written = self._rewrite(self._schema, (), Resource())
+        if written is False:
+            fail(("not",), "must leave some value over, got a schema that every value satisfies")
+        places, follow = check_references(written)
+        check_bounds(written)
+        for schema in places.values():
+            if isinstance(schema, dict) and "oneOf" in schema and "anyOf" not in schema:
+                self._tell_apart(schema, follow)
         return written
 
-    def _rewrite(self, schema: Any, path: Path) -> Any:
+    def _tell_apart(self, schema: dict[str, Any], follow: Follow) -> None:
+        if told_apart(schema["oneOf"], follow):
+            schema["anyOf"] = schema.pop("oneOf")
+
+    def _rewrite(self, schema: Any, path: Path, around: Resource) -> Any:
         self._nodes += 1
         if self._nodes > NODES:
             fail(path, f"must hold at most {NODES} schemas")
@@ -97,34 +123,40 @@ class Reader:
             fail(path[: 2 * DEPTH], f"must be nested at most {DEPTH} levels deep")
         if isinstance(schema, bool):
             return schema
-        kept = {key: value for key, value in schema.items() if not is_annotation(key)}
+        here = around.of(schema, path)
+        kept = plainer({key: value for key, value in schema.items() if not is_annotation(key)})
+        if isinstance(kept, bool):
+            return kept
         for key, value in kept.items():
             check_keyword(key, value, (*path, key))
         check_together(kept, path)
         if self._closed:
             close(kept, path)
-        return self._one_form({key: self._inner(key, value, (*path, key)) for key, value in kept.items()}, path)
+        inner = {key: self._inner(key, value, (*path, key), here) for key, value in kept.items()}
+        return self._one_form(inner, path, here.draft)
 
-    def _inner(self, key: str, value: Any, path: Path) -> Any:
+    def _inner(self, key: str, value: Any, path: Path, here: Resource) -> Any:
         """A keyword's value with the schemas in it rewritten."""
         if key in {"properties", "required"}:
             for name in value:
                 check_spelling(name, path)
         if key in _MAPS:
-            return {name: self._rewrite(inner, (*path, name)) for name, inner in value.items()}
+            return {name: self._rewrite(inner, (*path, name), here) for name, inner in value.items()}
         if key in _LISTS and isinstance(value, list):
-            return [self._rewrite(inner, (*path, i)) for i, inner in enumerate(value)]
-        return self._rewrite(value, path) if key in _SINGLE else value
+            return [self._rewrite(inner, (*path, i), here) for i, inner in enumerate(value)]
+        if key == "$ref" and here.base and (value == "#" or value.startswith("#/")):
+            return pointer(here.base) + value[1:]
+        return self._rewrite(value, path, here) if key in _SINGLE else value
 
-    def _one_form(self, schema: dict[str, Any], path: Path) -> dict[str, Any]:
+    def _one_form(self, schema: dict[str, Any], path: Path, draft: int) -> dict[str, Any]:
         """Tuples as draft 2020-12 writes them."""
-        if self._draft in {6, 7} and "$ref" in schema and len(schema) > 1:
+        if draft in {6, 7} and "$ref" in schema and len(schema) > 1:
             others = sorted(set(schema) - {"$ref", "definitions", "$defs"})
             if others:
                 fail((*path, others[0]), "must not stand beside $ref in this draft, which would ignore it; use allOf")
         rest = schema.pop("additionalItems", None)
         if isinstance(schema.get("items"), list):
-            if self._draft == 2020 or "prefixItems" in schema:
+            if draft == 2020 or "prefixItems" in schema:
                 fail((*path, "items"), "must be one schema in draft 2020-12; use prefixItems")
             schema["prefixItems"] = schema.pop("items")
             if rest is not None:
@@ -139,12 +171,60 @@ def is_annotation(key: str) -> bool:
     return key in ANNOTATIONS or key.startswith("x-")
 
 
+def is_anything(schema: Any) -> bool:
+    """Whether a schema lets every value through."""
+    return schema is True or (isinstance(schema, dict) and all(map(is_annotation, schema)))
+
+
+def plainer(schema: dict[str, Any]) -> dict[str, Any] | bool:
+    """A schema without what names it and what lets every value through, and in the words that are enforced.
+
+    Those are draft 4's `exclusiveMinimum: true`, `not` of everything, `propertyNames` that are listed, and an `$id`
+    that is an `$anchor`, as it may be in drafts 6 and 7.
+    """
+    found = {key: value for key, value in schema.items() if key not in {"$schema", "$id"}}
+    if schema.get("$id", "").startswith("#"):
+        found["$anchor"] = schema["$id"][1:]
+    if "not" in found and is_anything(found["not"]):
+        return False
+    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(found.get(exclusive), bool) and limit in found:
+            bound = found.pop(limit)
+            found[exclusive if found.pop(exclusive) else limit] = bound
+    if found.get("uniqueItems") is False:
+        del found["uniqueItems"]
+    if "format" in found and not is_judging(found):
+        del found["format"]
+    return with_names(found)
+
+
+def is_judging(schema: dict[str, Any]) -> bool:
+    """Whether a `format` makes values invalid: it says nothing of what is no string, and some only what it is for."""
+    types = schema.get("type", "string")
+    return schema["format"] not in NOTED_FORMATS and "string" in (types if isinstance(types, list) else [types])
+
+
+def with_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema with `propertyNames` in other words, where they may be any string or one of a list."""
+    if "propertyNames" not in schema:
+        return schema
+    names, rest = schema["propertyNames"], {key: value for key, value in schema.items() if key != "propertyNames"}
+    if isinstance(names, dict) and names.get("type") == "string":
+        names = {key: value for key, value in names.items() if key != "type"}
+    if is_anything(names):
+        return rest
+    listed = names.get("enum") if isinstance(names, dict) and set(names) == {"enum"} else None
+    is_list = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
+    if listed is None or not is_list or {"properties", "patternProperties"} & set(rest):
+        return schema
+    values = rest.get("additionalProperties", True)
+    return rest | {"properties": dict.fromkeys(listed, values), "additionalProperties": False}
+
+
 def check_keyword(key: str, value: Any, path: Path) -> None:
     """GrammarError for a keyword that is not enforced, or whose value has the wrong form."""
     if key in REFUSED:
         fail(path, f"is a keyword that cannot be enforced; {REFUSED[key]}")
-    if key in {"$id", "$schema"}:
-        fail(path, "is supported at the top of the schema only")
     if key not in ENFORCED:
         fail(path, f"is not a known keyword{nearest(key, ENFORCED)}; leave it out")
     rule, is_right = ENFORCED[key]
@@ -203,12 +283,20 @@ def close(schema: dict[str, Any], path: Path) -> None:
         schema.setdefault("additionalProperties", False)
 
 
-def check_references(schema: dict[str, Any]) -> None:
-    """GrammarError for a reference that points nowhere, or comes back to itself with nothing in between."""
+def check_references(schema: dict[str, Any]) -> tuple[dict[Path, Any], Follow]:
+    """All schemas inside by their paths, and how to follow a reference of one of them.
+
+    Raises GrammarError for a reference that points nowhere, or comes back to itself with nothing in between.
+    """
     places = dict(walk(schema, ()))
-    anchors = {
-        inner["$anchor"]: path for path, inner in places.items() if isinstance(inner, dict) and "$anchor" in inner
-    }
+    anchors: dict[str, Path] = {}
+    for path, inner in places.items():
+        if (
+            isinstance(inner, dict)
+            and anchors.setdefault(inner.get("$anchor", ""), path) != path
+            and "$anchor" in inner
+        ):
+            fail((*path, "$anchor"), f"must be a name of its own, got {show(inner['$anchor'])} a second time")
     goals: dict[Path, Path] = {}
     for path, inner in places.items():
         if isinstance(inner, dict) and "$ref" in inner:
@@ -216,6 +304,8 @@ def check_references(schema: dict[str, Any]) -> None:
     state: dict[Path, bool] = {}
     for path in places:
         _visit(path, goals, places, state)
+    ends = {id(places[path]): places[goal] for path, goal in goals.items()}
+    return places, lambda inner: ends[id(inner)]
 
 
 def check_bounds(schema: dict[str, Any]) -> None:

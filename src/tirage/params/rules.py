@@ -30,13 +30,14 @@ LARGEST = 1e30
 
 
 class BrokenRuleError(Exception):
-    """A value that breaks a rule: where inside the parameter, the rule in words, the value."""
+    """A value that breaks a rule: where inside the parameter, the rule in words, the value, what would mend it."""
 
-    def __init__(self, rule: str, value: object, where: str = "") -> None:
+    def __init__(self, rule: str, value: object, where: str = "", *, remedy: str = "") -> None:
         super().__init__(rule)
         self.rule = rule
         self.value = value
         self.where = where
+        self.remedy = remedy
 
 
 class Rule(Protocol):

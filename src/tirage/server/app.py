@@ -18,7 +18,7 @@ from tirage.errors import TirageError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
 from tirage.server.aside import apart
-from tirage.server.auth import Auth
+from tirage.server.auth import OPEN_PATHS, Auth
 from tirage.server.desk import Desk
 from tirage.server.errors import add_handlers
 from tirage.server.guard import Guard
@@ -30,7 +30,7 @@ from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
 from tirage.server.replay import mark_of
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
-from tirage.warm import warmup
+from tirage.warm import compiling, warmup
 
 # How long the end waits for a thread of the engine that hangs.
 _CLOSE_S = 2.0
@@ -56,7 +56,9 @@ def create_app(
     routers = (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ()))
     for router in routers:
         app.include_router(router)
-    state.metrics.know_routes(path_of(route) for router in routers for route in router.routes)
+    paths = {path_of(route) for router in routers for route in router.routes}
+    state.metrics.know_routes(paths)
+    state.paths = sorted(path for path in paths if "{" not in path)
     add_middleware(app)
     return app
 
@@ -69,7 +71,8 @@ def add_middleware(app: FastAPI) -> None:
         metrics.answered(path_of(scope.get("route")), status, seconds)
         write_line(scope, status, seconds)
 
-    app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key)
+    open_paths = OPEN_PATHS if options.protect_metrics else OPEN_PATHS | {"/metrics"}
+    app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key, open_paths=open_paths)
     if options.cors_origin:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
@@ -147,9 +150,12 @@ async def prepare_kernels(health: Health) -> None:
     began, warm = time.monotonic(), asyncio.create_task(apart(warmup))
     done, _ = await asyncio.wait({warm}, timeout=_LOADED_S)
     while not done:
-        health.enter("compiling")
         seconds = time.monotonic() - began
-        _log.info("compiling kernels, %.0f s so far (at the first start on a machine)", seconds)
+        if compiling():
+            health.enter("compiling")
+            _log.info("compiling kernels, %.0f s so far (only at the first start on a machine)", seconds)
+        else:
+            _log.info("loading kernels, %.0f s so far", seconds)
         done, _ = await asyncio.wait({warm}, timeout=_TELL_S)
     await warm
 

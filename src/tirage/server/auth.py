@@ -1,28 +1,32 @@
-"""Who asks: keys, compared in constant time, on every route but /health."""
+"""Who asks: keys, compared in constant time, on every route but those that say how the server is."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tirage.server.errors import Refusal, respond
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""Load balancers and supervisors ask here, and have no key."""
 _BEARER = b"bearer "
 
 
 class Auth:
-    """ASGI middleware that lets in those who send a key, where the operator has set any.
+    """ASGI middleware that lets in those who send a key, where the operator has set any; to `open_paths` all others.
 
     It leaves two marks in the scope: `tirage.tenant`, the same text for the same key and "" without one, and
     `tirage.admin`. A key sent to a server that asks for none names its tenant all the same.
     """
 
-    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str], admin_key: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, api_keys: Sequence[str], admin_key: str | None, open_paths: Container[str] = OPEN_PATHS
+    ) -> None:
+        self._open = open_paths
         self._app, self._secret = app, secrets.token_bytes(32)
         self._keys = [self._digest(key.encode()) for key in api_keys]
         self._admin = None if admin_key is None else self._digest(admin_key.encode())
@@ -36,7 +40,7 @@ class Auth:
         admin = given is not None and self._admin is not None and hmac.compare_digest(digest, self._admin)
         # Every key is compared, so that the time does not tell which one it was.
         known = sum(hmac.compare_digest(digest, key) for key in self._keys) > 0 and given is not None
-        if self._keys and scope["path"] not in OPEN_PATHS and not (known or admin):
+        if self._keys and scope["path"] not in self._open and not (known or admin):
             await refused(given)(scope, receive, send)
             return
         scope["tirage.admin"] = admin

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
+from tirage.cancel import cancellable
 from tirage.engine import Completion, Request
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
@@ -23,8 +25,9 @@ from tirage.server.options import Limits, Options, check_limit
 from tirage.server.visit import Ticket, Visit
 
 T = TypeVar("T")
-# Threads that tokenise prompts, render templates and compile grammars; more would only wait for the processor.
-_POOL_SIZE = 6
+# Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
+# waits for a constraint; more would only wait for the processor. One tenant leaves some of the latter to the others.
+_PLAIN_THREADS, _GUIDED_THREADS, _GUIDED_OF_A_TENANT = 2, 4, 3
 POOL = "tirage-desk"
 """How the names of these threads begin."""
 # Deltas that a stream may leave unread before they are put together.
@@ -33,11 +36,23 @@ _BUFFER = 64
 
 @dataclass(eq=False, slots=True)
 class Arrival:
-    """A request whose calls are being prepared, which can be aborted by name as one that runs can."""
+    """A request whose calls are being prepared, which can be aborted by name as one that runs can.
+
+    `deadline`, of the monotonic clock, is the end of its time, which preparation is part of.
+    """
 
     tenant: str
     names: frozenset[str | None]
+    caller: client.Client
+    deadline: float
     aborted: bool = False
+
+    def check(self) -> None:
+        """Refusal when nobody waits for the request any more, or its time is over; for any thread."""
+        if self.aborted or self.caller.gone:
+            raise aborted(self.caller)
+        if time.monotonic() > self.deadline:
+            raise errors.late()
 
 
 class Desk:
@@ -45,7 +60,9 @@ class Desk:
 
     def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: Mark) -> None:
         self.llm, self.options, self.metrics, self.mark = llm, options, metrics, mark
-        self._pool = ThreadPoolExecutor(_POOL_SIZE, thread_name_prefix=POOL)
+        self._pool = ThreadPoolExecutor(_PLAIN_THREADS, thread_name_prefix=POOL)
+        self._guided_pool = ThreadPoolExecutor(_GUIDED_THREADS, thread_name_prefix=f"{POOL}-guided")
+        self._guided_turns = WeakValueDictionary[str, asyncio.Semaphore]()
         self._arrivals: set[Arrival] = set()
         self._visits: set[Visit] = set()
         self._preparing = 0
@@ -65,7 +82,9 @@ class Desk:
         for call in calls:
             self._breaker.check(call.params, tenant)
         self._check_room(len(calls))
-        arrival = Arrival(tenant, frozenset({rid, *(call.rid for call in calls)}))
+        names = frozenset({rid, *(call.rid for call in calls)})
+        deadline = time.monotonic() + self.options.limits.request_timeout
+        arrival = Arrival(tenant, names, client.current(), deadline)
         requests = await self._prepared(calls, arrival)
         entries = sum(map(named_logprobs, requests))
         check_limit(self.options.limits, "max_logprob_entries", entries, "logprob entries of the answer")
@@ -78,7 +97,7 @@ class Desk:
         tickets = [Ticket.of(call, handle, self.mark) for call, handle in zip(calls, handles, strict=True)]
         visit = Visit(tickets, tenant=tenant, rid=rid, over=self._over)
         self._visits.add(visit)
-        visit.expire_after(self.options.limits.request_timeout)
+        visit.expire_after(deadline - time.monotonic())
         client.current().at_end(visit.abort)
         return visit
 
@@ -114,7 +133,8 @@ class Desk:
 
     def close(self) -> None:
         """Drops what waits in the pool; its threads end with what they are doing."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._guided_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def full(self) -> bool:
@@ -132,28 +152,38 @@ class Desk:
 
     async def _prepared(self, calls: Sequence[Call], arrival: Arrival) -> list[Request]:
         """The engine's requests for all calls; the first error, in their order, when some cannot be had."""
-        caller = client.current()
         self._arrivals.add(arrival)
         self._preparing += len(calls)
         try:
-            work = [self.apart(self._prepare, call, arrival, caller) for call in calls]
-            made = await asyncio.gather(*work, return_exceptions=True)
+            async with asyncio.timeout(arrival.deadline - time.monotonic()):
+                made = await asyncio.gather(*(self._made(call, arrival) for call in calls), return_exceptions=True)
+        except TimeoutError:
+            raise errors.late() from None
         finally:
             self._preparing -= len(calls)
             self._arrivals.discard(arrival)
         wrong = next((each for each in made if isinstance(each, BaseException)), None)
-        if wrong is None and (arrival.aborted or caller.gone):
-            wrong = aborted(caller)
         if wrong is not None:
             raise wrong
+        arrival.check()
         return [each for each in made if isinstance(each, Request)]
 
-    def _prepare(self, call: Call, arrival: Arrival, caller: client.Client) -> Request:
-        if arrival.aborted or caller.gone:
-            raise aborted(caller)
+    async def _made(self, call: Call, arrival: Arrival) -> Request:
+        """The engine's request for a call, made in a thread of the pool for its kind."""
+        if call.params.guided_decoding is None:
+            return await self.apart(self._prepare, call, arrival)
+        turns = self._guided_turns.setdefault(arrival.tenant, asyncio.Semaphore(_GUIDED_OF_A_TENANT))
+        async with turns:
+            arrival.check()
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._guided_pool, self._prepare, call, arrival)
+
+    def _prepare(self, call: Call, arrival: Arrival) -> Request:
+        arrival.check()
         check_length(call, self.llm, self.options.limits)
         began = time.perf_counter()
-        request = make_request(self.llm, with_backend(call, self.options), arrival.tenant)
+        with cancellable(arrival.check):
+            request = make_request(self.llm, with_backend(call, self.options), arrival.tenant)
         self.metrics.prepared(time.perf_counter() - began, guided=call.params.guided_decoding is not None)
         return request
 

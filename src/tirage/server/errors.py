@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from tirage.errors import GrammarError, ParamsError, UnavailableError
+from tirage.errors import GrammarError, ParamsError, UnavailableError, nearest
 from tirage.text import Stop
 
 _log = logging.getLogger("tirage.server")
@@ -37,6 +37,8 @@ _SUBJECT = re.compile(
     r"(?: option| entries| strings| characters| times the number of prompts| token ids| images| audio)?"
     r" (?:must|were refused) "
 )
+_PYTHON = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|True|False)(?!\w)""")
+_WORDS = {"None": "null", "True": "true", "False": "false"}
 _UNKNOWN = "the server failed; its log says more"
 
 
@@ -77,7 +79,8 @@ def of(error: BaseException) -> Refusal:
         return error
     if isinstance(error, (ParamsError, GrammarError)):
         code = "invalid_grammar" if isinstance(error, GrammarError) else None
-        return Refusal(400, str(error), param=getattr(error, "param", None) or subject(str(error)), code=code)
+        text = in_json(str(error))
+        return Refusal(400, text, param=getattr(error, "param", None) or subject(text), code=code)
     if isinstance(error, UnavailableError):
         text = "the server is closing" if error.closing else "the queue is full; try again later"
         return Refusal(503, text, code="overloaded", headers={"retry-after": "1"})
@@ -118,6 +121,11 @@ def http_message(error: HTTPException) -> str:
     return f"{phrase}{hints.get(error.status_code, '')}"
 
 
+def in_json(message: str) -> str:
+    """A message with JSON's words for None, True and False, except inside what it quotes."""
+    return _PYTHON.sub(lambda found: _WORDS.get(found[0], found[0]), message)
+
+
 def subject(message: str) -> str | None:
     """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
     found = _SUBJECT.match(message)
@@ -140,8 +148,11 @@ def respond(refusal: Refusal) -> Response:
 def add_handlers(app: FastAPI) -> None:
     """Makes every exception of a route an envelope."""
 
-    async def handle(_: Request, error: Exception) -> Response:
-        return respond(of(error))
+    async def handle(request: Request, error: Exception) -> Response:
+        refusal = of(error)
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            refusal.message += clean(nearest(request.url.path, app.state.paths))
+        return respond(refusal)
 
     for kind in (Refusal, ParamsError, GrammarError, UnavailableError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle)

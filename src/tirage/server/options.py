@@ -166,6 +166,7 @@ class Options:
     allowed_media_domain: tuple[str, ...] = option((), "domain from which images and sounds may be fetched")
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
     admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
+    protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")
     allowed_host: tuple[str, ...] = option((), "host name that clients may use, besides localhost and IP addresses")
     cors_origin: tuple[str, ...] = option((), "web origin whose pages may call the server, such as https://example.org")
     ignore_unknown_fields: bool = option(False, "ignore fields that no route knows; a header of the answer lists them")

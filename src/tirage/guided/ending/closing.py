@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
 
 import numpy as np
 
+from tirage.cancel import checkpoint
 from tirage.guided.ending.fewest import HardError, Place, Shortest
 from tirage.guided.matcher import Matcher, only_bit, set_bit
 from tirage.guided.vocabulary import Vocabulary
@@ -19,8 +19,10 @@ TRIALS = 1500
 """Bytes that one search may try out; it gives up beyond."""
 LONGEST = 2048
 """Bytes of the longest completion that is looked for."""
-SECONDS = 0.5
-"""Processor time of one search; beyond it the text is no longer closed. Most searches take a thousandth of that."""
+STEPS, LATER, TANK = 20_000, 5_000, 15_000
+"""Steps of a search before a text begins, of one inside it, and of all inside it: bytes that a grammar is asked about.
+Beyond them the text is no longer closed. A step takes 10 to 20 microseconds, with the largest grammars up to 200."""
+_CHECKED = 64
 _LONGEST_WAIT = 64
 # Bytes that are tried before all tokens are, and more tokens than any way has.
 _NEAR, _FAR = 600, 1 << 20
@@ -37,19 +39,22 @@ BYTES = Vocabulary(tuple(bytes([byte]) for byte in range(256)))
 
 
 class SlowError(Exception):
-    """A search that takes too long."""
+    """A search that takes too many steps."""
 
 
 class Budget:
-    """The processor time that one search may still take."""
+    """The steps that one search may still take; counted, so that no token depends on how fast a machine is."""
 
-    def __init__(self) -> None:
-        self._end = time.thread_time() + SECONDS
+    def __init__(self, steps: int = STEPS) -> None:
+        self._steps, self.spent = steps, 0
 
     def check(self) -> None:
-        """SlowError when it is used up."""
-        if time.thread_time() > self._end:
+        """Counts a step; SlowError when there is none left."""
+        self.spent += 1
+        if self.spent > self._steps:
             raise SlowError
+        if not self.spent % _CHECKED:
+            checkpoint()
 
 
 class Closing:
@@ -75,12 +80,16 @@ class Closing:
         self._place = None if shortest is None else Place(shortest, unusable)
         self.least = 0
         self._shunned = shunned
-        self._slow, self._failures, self._wait = False, 0, 0
+        self._slow, self._hard, self._failures, self._wait = False, False, 0, 0
+        self._begun, self._tank = False, [TANK]
+        if self._place is not None:
+            self._place.prepare()
         self._find()
 
     def advance(self, token_id: int) -> None:
         """Moves past a token that the grammar allows."""
         spelled = self._vocabulary.tokens[token_id]
+        self._begun = True
         self._shunned, self.least = frozenset(), max(0, self.least - 1)
         if self._place is not None:
             self._place.advance(spelled)
@@ -104,6 +113,18 @@ class Closing:
         other._place = None if self._place is None else self._place.fork()
         return other
 
+    def another(self) -> Closing:
+        """One for another text of the same request, which has not begun either and has its own work to spend."""
+        other = self.fork()
+        other._tank = [TANK]
+        other._place = None if self._place is None else self._place.another()
+        return other
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no way is known and the search for one took all the work that it may take."""
+        return self.tokens is None and (self._slow or self._hard)
+
     def fits(self, most: int) -> bool:
         """Whether a way of at most `most` tokens is known, after a search for the fewest if none is at hand."""
         if self.tokens is not None and len(self.tokens) <= most:
@@ -120,6 +141,7 @@ class Closing:
         try:
             found = self._place.fewest(most, self._shunned)
         except HardError:
+            self._hard = True
             return None
         if not self._shunned:
             self.least = most + 1 if found is None else len(found)
@@ -162,11 +184,14 @@ class Closing:
         return self._within(lambda budget: shortest(self._matcher, spells, budget, self._shunned))
 
     def _within(self, search: Callable[[Budget], bytes | None]) -> bytes | None:
+        budget = Budget(min(LATER, self._tank[0]) if self._begun else STEPS)
         try:
-            return None if self._slow else search(Budget())
+            return None if self._slow else search(budget)
         except SlowError:
             self._slow = True
             return None
+        finally:
+            self._tank[0] -= budget.spent if self._begun else 0
 
     def _cover(self, text: bytes) -> list[int] | None:
         return self._vocabulary.cover(text, self._unusable)

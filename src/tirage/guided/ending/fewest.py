@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
+import time
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from operator import ge
-from threading import RLock
-from typing import Any
+from threading import Lock, get_ident
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.cancel import checkpoint, holding
 from tirage.guided.ending.machine import DEAD, UNKNOWN, HardError, Machine
 from tirage.guided.ending.outline import outline_of
 from tirage.guided.reduction import in_order
@@ -29,6 +33,13 @@ LESSON, LESSONS = 100_000, 600_000
 _STATE, _STACK, _LEVEL, _BYTE, _FAR = 300, 100, 300, 4, 1 << 30
 # So many nodes are worth a look at which of them lead anywhere.
 _MANY = 500
+# Answers and openings that are kept of one constraint.
+_KEPT = 32
+# How long a search that has not begun leaves the machine to one that has.
+_ASIDE_S = 0.001
+T = TypeVar("T")
+HARD: list[int] = [-1]
+"""Stands for an answer that was not found with the work allowed."""
 Frontier = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -62,8 +73,11 @@ def firsts(values: NDArray[np.int64]) -> list[tuple[int, int]]:
 class Search:
     """One search from a state of a machine; see `fewest`."""
 
-    def __init__(self, machine: Machine, spelling: Spelling, most: int, fuel: int) -> None:
+    def __init__(
+        self, machine: Machine, spelling: Spelling, most: int, fuel: int, give_way: Callable[[], None] = lambda: None
+    ) -> None:
         self._machine, self._spelling, self._most, self._fuel = machine, spelling, most, fuel
+        self._give_way = give_way
         self.spent = 0
         self._order = itertools.count()
         self._met: set[int] = set()
@@ -184,6 +198,8 @@ class Search:
         self._ended = self._ended or any(map(self._machine.complete, present))
         fresh = present - self._met
         self._met |= fresh
+        checkpoint()
+        self._give_way()
         self.spent += _LEVEL + len(after) + sum(_STATE + _STACK * self._machine.width(one) for one in fresh)
         if self.spent > self._fuel:
             raise HardError
@@ -205,7 +221,10 @@ class Shortest:
         # Half a second for a large vocabulary, once: better in the thread that asks than between the engine's steps.
         self._trie = vocabulary.trie
         self._ready: dict[frozenset[int], tuple[Machine, Spelling] | None] = {}
-        self.lock = RLock()
+        self._openings: dict[object, Any] = {}
+        self.answers: dict[object, list[int] | None] = {}
+        # Machines grow while they are searched. Those that wait are texts in the middle, and with them every other one.
+        self._lock, self._preparing, self._opening, self._waiting = Lock(), Lock(), Lock(), set[int]()
 
     @property
     def worn(self) -> bool:
@@ -214,22 +233,60 @@ class Shortest:
 
     def ready(self, unusable: frozenset[int]) -> tuple[Machine, Spelling]:
         """The machine of the constraint's outline, and the tokens without the unusable ones; HardError without one."""
-        if unusable not in self._ready:
-            self._ready[unusable] = None
-            self._ready[unusable] = self._prepared(unusable)
+        with holding(self._preparing) if unusable not in self._ready else contextlib.nullcontext():
+            if unusable not in self._ready:
+                self._ready[unusable] = self._prepared(unusable)
         ready = self._ready[unusable]
         if ready is None:
             raise HardError
         return ready
+
+    def opened(self, key: object, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for all texts that begin with the same key."""
+        with holding(self._opening):
+            if key not in self._openings:
+                keep(self._openings, key, make())
+            return self._openings[key]
+
+    @contextlib.contextmanager
+    def searching(self, *, begun: bool) -> Iterator[Callable[[], None]]:
+        """Has the machines to itself; the search calls what it is given between steps.
+
+        A search before a text begins then leaves them to one inside a text, for which a step of the engine waits.
+        """
+        if not begun:
+            with holding(self._lock):
+                yield self._give_way
+            return
+        self._waiting.add(get_ident())
+        with self._lock:
+            self._waiting.discard(get_ident())
+            yield lambda: None
+
+    def _give_way(self) -> None:
+        if self._waiting:
+            self._lock.release()
+            time.sleep(_ASIDE_S)
+            self._lock.acquire()
 
     def _prepared(self, unusable: frozenset[int]) -> tuple[Machine, Spelling] | None:
         outline = outline_of(self._guided, backend=self._backend)
         if outline is None:
             return None
         spelling = Spelling.of(self._trie, self._vocabulary.tokens, unusable)
-        machine = Machine(outline.rules, outline.root)
-        teach(machine, spelling, in_order(outline.rules, outline.root)[:-1])
+        try:
+            machine = Machine(outline.rules, outline.root)
+            teach(machine, spelling, in_order(outline.rules, outline.root)[:-1])
+        except HardError:
+            return None
         return machine, spelling
+
+
+def keep(known: dict[object, Any], key: object, value: Any) -> None:
+    """Adds a value; of too many the oldest is dropped."""
+    known[key] = value
+    while len(known) > _KEPT:
+        known.pop(next(iter(known)))
 
 
 def teach(machine: Machine, spelling: Spelling, rules: list[str]) -> None:
@@ -264,19 +321,44 @@ class Place:
         """An independent one at the same place."""
         return copy(self)
 
+    def another(self) -> Place:
+        """The place in another text that has not begun either."""
+        other = copy(self)
+        other._tank = [TANK]
+        return other
+
+    def prepare(self) -> None:
+        """Makes what searches need, so that none inside a text has to."""
+        with contextlib.suppress(HardError):
+            self._shortest.ready(self._unusable)
+
     def fewest(self, most: int, shunned: frozenset[int] = frozenset()) -> list[int] | None:
         """The fewest tokens that complete the text, from no shunned byte on; None when that takes more than `most`.
 
         HardError when no answer is found with the work allowed, and where the text has left the outline.
         """
-        with self._shortest.lock:
-            machine, spelling = self._shortest.ready(self._unusable)
+        machine, spelling = self._shortest.ready(self._unusable)
+        with self._shortest.searching(begun=self._begun) as give_way:
+            if not self._begun:
+                return self._first(Search(machine, spelling, most, FUEL, give_way), (self._unusable, most, shunned))
             self._catch_up(machine)
-            search = Search(machine, spelling, most, min(LATER, self._tank[0]) if self._begun else FUEL)
+            search = Search(machine, spelling, most, min(LATER, self._tank[0]))
             try:
                 return search.run(self._state, shunned)
             finally:
-                self._tank[0] -= search.spent if self._begun else 0
+                self._tank[0] -= search.spent
+
+    def _first(self, search: Search, key: tuple[frozenset[int], int, frozenset[int]]) -> list[int] | None:
+        """The answer before the text begins, which all texts of the constraint share."""
+        answers = self._shortest.answers
+        if key not in answers:
+            try:
+                keep(answers, key, search.run(0, key[2]))
+            except HardError:
+                keep(answers, key, HARD)
+        if answers[key] is HARD:
+            raise HardError
+        return answers[key]
 
     def _catch_up(self, machine: Machine) -> None:
         tokens: list[bytes] = []

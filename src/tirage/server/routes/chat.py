@@ -27,6 +27,7 @@ from tirage.server.routes.openai_shapes import (
     chat_logprobs,
     prompt_logprobs,
     raise_failed,
+    stops_of,
     text_entries,
     usage,
 )
@@ -52,7 +53,7 @@ async def chat(request: Request) -> Response:
     marks = marks_of(own, desk.options)
     call = call_of(asked, messages, tools, marks, desk)
     prompt = "messages" if messages is not None else "prompt_token_ids"
-    visit = await admitted([call], asked, desk, request, prompt=prompt)
+    visit = await admitted([call], asked, desk, request, prompt=prompt, worded=tools.worded)
     reader = reader_of(asked, visit, tools, marks, desk)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
@@ -182,6 +183,7 @@ def choice_of(sample: Sample, result: Completion, asked: Asked, reader: Reader) 
         "message": message,
         "logprobs": chat_logprobs(entries, top=asked.params.logprobs or 0),
         "finish_reason": finish_reason(sample.finish_reason, called=bool(calls)),
+        **stops_of(sample.stop, sample.token_ids),
     }
     return {**choice, "token_ids": list(sample.token_ids)} if asked.own["return_token_ids"] else choice
 
@@ -260,7 +262,7 @@ class ChatSpeaker(ChunkSpeaker):
         for piece in self._parsers[choice.index].finish():
             yield from map(self._choice, self._deltas(choice, piece))
         reason = finish_reason(delta.finish_reason, called=choice.index in self._called)
-        yield {**self._choice({"content": ""}), "finish_reason": reason}
+        yield {**self._choice({"content": ""}), "finish_reason": reason, **stops_of(delta.stop, choice.last_ids)}
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"delta": {**self._nothing, **delta}, "logprobs": None, "finish_reason": None}

@@ -26,6 +26,7 @@ from tirage.server.routes.openai_shapes import (
     joined,
     prompt_logprobs,
     raise_failed,
+    stops_of,
     text_entries,
     usage,
 )
@@ -134,7 +135,9 @@ class Texts:
             more = self.ids(sample.token_ids, completion.prompt_token_ids)
             if self._asked.params.prompt_logprobs is not None:
                 more = {**more, "prompt_logprobs": prompt_logprobs(completion.prompt_logprobs)}
-            yield {"text": echo + sample.text, "logprobs": logprobs, "finish_reason": sample.finish_reason, **more}
+            stops = stops_of(sample.stop, sample.token_ids)
+            reason = {"finish_reason": sample.finish_reason, **stops}
+            yield {"text": echo + sample.text, "logprobs": logprobs, **reason, **more}
 
     def echo(self, ticket: Ticket) -> str:
         """The text of the prompt, where it is to be echoed."""
@@ -211,7 +214,7 @@ class CompletionSpeaker(ChunkSpeaker):
         return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, choice.ticket.request.prompt_ids)}]
 
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
-        return [{**worded(""), "finish_reason": delta.finish_reason}]
+        return [{**worded(""), "finish_reason": delta.finish_reason, **stops_of(delta.stop, choice.last_ids)}]
 
 
 def worded(text: str) -> dict[str, Any]:

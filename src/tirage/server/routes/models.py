@@ -28,7 +28,8 @@ async def model(name: str, request: Request) -> Response:
     found = listed(desk_of(request)).get(name)
     if found is None:
         known = options_of(request).model_name
-        raise Refusal(404, f"model must be one of this server's, got {name!r:.80}; use {known!r}", param="model")
+        text = f"model must be one of this server's, got {name!r:.80}; use {known!r}"
+        raise Refusal(404, text, type="invalid_request_error", param="model", code="model_not_found")
     return JSONResponse(found)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import Request
 
 from tirage.dialects import DialectError
-from tirage.errors import GrammarError, ParamsError
+from tirage.errors import GrammarError, ParamsError, nearest
 from tirage.server import errors
 from tirage.server.asking import ignored_header, tenant_of
 from tirage.server.call import Call
@@ -21,34 +21,69 @@ from tirage.server.routes.openai_request import Asked
 from tirage.server.routes.openai_shapes import Head
 from tirage.server.visit import Ticket, Visit
 
+_ANY_MODEL = frozenset({"null", "default"})
+"""What clients of FastDeploy and SGLang send for want of a name."""
+
 
 def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
     """The beginning of an answer; its id is random and the server's own."""
     first = visit.tickets[0]
     fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
-    return Head(
-        id=f"{kind}-{first.id}", created=int(time.time()), model=desk.options.model_name, fingerprint=fingerprint
-    )
+    prompt = first.call.prompt
+    adapter = first.call.adapter if prompt is None else prompt.adapter
+    name = adapter or desk.options.model_name
+    return Head(id=f"{kind}-{first.id}", created=int(time.time()), model=name, fingerprint=fingerprint)
 
 
 def adapter_of(asked: Asked, desk: Desk) -> str | None:
-    """The adapter that was asked for: by `lora_path`, or as the model, also after a colon as SGLang has it."""
+    """The adapter that was asked for: by `lora_path`, or as the model, also after a colon as SGLang has it.
+
+    Where there are adapters, a model that is neither theirs nor the base is refused: it may be a misspelt adapter.
+    """
     known, path = adapters_of(desk), asked.own["lora_path"]
     if path is not None:
         if path not in known:
             raise DialectError(f"lora_path must name an adapter of this server, got {path!r:.80}", "lora_path")
         return path
-    name = asked.own["model"] or ""
-    return next((each for each in (name, name.partition(":")[2]) if each in known), None)
+    name, base = asked.own["model"] or "", desk.options.model_name
+    if not known or name in {"", base, *known}:
+        return name if name in known else None
+    before, _, after = name.partition(":")
+    if before == base and after in known:
+        return after
+    if name in _ANY_MODEL:
+        return None
+    raise unknown_model(name, [base, *known])
 
 
-async def admitted(calls: Sequence[Call], asked: Asked, desk: Desk, request: Request, *, prompt: str) -> Visit:
-    """The running calls; a refusal names the field that the client sent. `prompt` is that of the prompt."""
+def unknown_model(name: str, known: Sequence[str]) -> Refusal:
+    """OpenAI's answer to the name of a model that is not there."""
+    rule = f"model must be one of this server's ({', '.join(known)})"
+    text = f"{rule:.600}, got {name!r:.80}{nearest(name, known) or '; GET /v1/models lists them'}"
+    return Refusal(404, text, type="invalid_request_error", param="model", code="model_not_found")
+
+
+async def admitted(
+    calls: Sequence[Call],
+    asked: Asked,
+    desk: Desk,
+    request: Request,
+    *,
+    prompt: str,
+    worded: Callable[[str], str] = str,
+) -> Visit:
+    """The running calls; a refusal names the field that the client sent.
+
+    `prompt` is that of the prompt; `worded` has the client's words for what is said of a constraint.
+    """
     options = {"tenant": tenant_of(request), "route": request.scope["path"], "rid": asked.rid}
     try:
         visit = await desk.admit(calls, stream=asked.own["stream"], **options)
     except (ParamsError, GrammarError) as error:
-        raise spelled(error, asked, prompt) from error
+        refusal = spelled(error, asked, prompt)
+        if isinstance(error, GrammarError):
+            refusal.message = worded(refusal.message)
+        raise refusal from error
     except Refusal as refusal:
         if refusal.param == "prompt":
             refusal.param = prompt

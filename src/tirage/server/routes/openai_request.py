@@ -34,7 +34,12 @@ _STREAM_OPTIONS = table([
 ])
 
 _COMMON = (
-    Field("model", fields.ANY_TEXT, None, "any name, or an adapter's; this server has one model"),
+    Field(
+        "model",
+        fields.ANY_TEXT,
+        None,
+        "any name, as this server has one model; where it has adapters, its own or one of theirs",
+    ),
     Field("stream", Bool(), False, "answer with server-sent events"),
     Field("stream_options", fields.ANY_OBJECT, None, "options of a stream"),
     Field("user", fields.SHORT_TEXT, None, "noted by nobody; accepted because clients send it"),

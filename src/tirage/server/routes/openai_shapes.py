@@ -10,8 +10,10 @@ from typing import Any
 from tirage.engine import Completion, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.server import errors
+from tirage.server.routes.sglang_shapes import matched
 from tirage.text import Stop
 
+_STOPS = frozenset({"eos", "token", "string", "regex", "grammar"})
 LEAST_LOGPROB = -9999.0
 """What stands for minus infinity, which JSON cannot write; vLLM's choice."""
 
@@ -49,6 +51,18 @@ def usage(completions: Sequence[Completion]) -> dict[str, Any]:
         "total_tokens": prompt + drawn,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+
+
+def stops_of(stop: Stop | None, token_ids: Sequence[int]) -> dict[str, Any]:
+    """What ended a choice, besides OpenAI's keys: vLLM's `stop_reason`, SGLang's `matched_stop`.
+
+    Both are the stop string or pattern, or the id of a stop token, and None at a limit. Only `matched_stop` tells the
+    token of an end that the request did not name: an end of sequence, the last one of a complete constraint.
+    """
+    if stop is None or stop.kind not in _STOPS:
+        return {"stop_reason": None, "matched_stop": None}
+    named = stop.matched if stop.kind in {"token", "string", "regex"} else None
+    return {"stop_reason": named, "matched_stop": matched(stop, token_ids, ())}
 
 
 def raise_failed(completions: Sequence[Completion]) -> None:

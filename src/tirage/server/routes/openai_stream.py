@@ -26,11 +26,13 @@ class Choice:
         self.index, self.ticket = index, ticket
         self.text, self.ids, self.entries = "", list[int](), list[LogprobEntry]()
         self.length, self.drawn, self.begun = 0, 0, False
+        self.last_ids: tuple[int, ...] = ()
 
     def add(self, delta: Delta) -> None:
         """Takes a delta."""
         self.text += delta.text
         self.ids += delta.token_ids
+        self.last_ids = delta.token_ids[-1:] or self.last_ids
         self.entries += delta.logprobs or ()
         self.length += len(delta.text)
         self.drawn += len(delta.token_ids)

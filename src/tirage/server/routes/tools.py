@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tirage.errors import ParamsError
 from tirage.params import GuidedDecodingParams
+from tirage.params.rules import shown
 from tirage.server.routes.toolcalls import (
     Calls,
     Listed,
@@ -25,6 +27,10 @@ from tirage.text.messages import check_tools
 Form = Literal["hermes", "mistral", "llama3"]
 MARKS: Mapping[Form, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "<|python_tag|>"}
 _END = "</tool_call>"
+_PLACE = re.compile(
+    r"^(?:schema at #(?:/items/anyOf/(\d+)/properties/parameters)?"
+    r"|structural_tag at #/format/tags/(\d+)/content/json_schema)(?=[/ ])"
+)
 _SPACE = " ?"
 """Whitespace inside calls: what models write there, and no room to ramble."""
 
@@ -67,6 +73,15 @@ class Tools:
             tags = json.dumps(self._tags(), ensure_ascii=False)
             return GuidedDecodingParams(structural_tag=tags, whitespace_pattern=_SPACE)
         return None
+
+    def worded(self, message: str) -> str:
+        """What is said of the constraint, said of the schema of a function's parameters."""
+        found = _PLACE.search(message)
+        if self.mode == "none" or found is None:
+            return message
+        index = int(found[1] or found[2] or 0)
+        rest = message[found.end() :].rpartition(": schema at #")[2] if found[2] else message[found.end() :]
+        return f"parameters of the function {self.names[index]!r} at #{rest}"
 
     def parser(self) -> Parser:
         """A parser for one message."""
@@ -113,8 +128,18 @@ def read_tools(tools: Any, choice: Any, parallel: Any, *, form: Form) -> Tools:
     unknown = next((name for name in names or () if name not in names_of(definitions)), None)
     if unknown is not None:
         raise ParamsError(f"tool_choice must name one of the tools, got {unknown!r:.80}")
+    check_parameters(definitions)
     chosen = [tool for tool in definitions if names is None or tool["function"]["name"] in names]
     return Tools(definitions=chosen, mode=mode, parallel=parallel is not False, form=form)
+
+
+def check_parameters(definitions: Sequence[Mapping[str, Any]]) -> None:
+    """ParamsError for a function whose arguments would be no object."""
+    for index, tool in enumerate(definitions):
+        kind = parameters(tool).get("type", "object")
+        if kind != "object":
+            rule = 'must have the type "object", which arguments are'
+            raise ParamsError(f"tools[{index}].function.parameters {rule}, got {shown(kind)}; change the type")
 
 
 def read_choice(choice: Any) -> tuple[Literal["none", "auto", "required", "named"], list[str] | None]:
@@ -155,16 +180,18 @@ def is_strict(tool: Mapping[str, Any]) -> bool:
 
 
 def parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a function's arguments; one that declares none takes none."""
-    return tool["function"].get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+    """The schema of a function's arguments, always an object's; a function that declares none takes none."""
+    schema = tool["function"].get("parameters") or {"properties": {}, "additionalProperties": False}
+    return schema if "$ref" in schema else {"type": "object", **schema}
 
 
 def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> dict[str, Any]:
     """The schema of a list of calls, `[{"name": ..., "parameters": ...}]`."""
     calls = []
     for index, tool in enumerate(definitions):
-        place = f"#/items/anyOf/{index}/properties/parameters"
-        properties = {"name": {"const": tool["function"]["name"]}, "parameters": moved(parameters(tool), place)}
+        # A document of its own inside ours: its references start from it, and it may be of another draft.
+        own = {**parameters(tool), "$id": f"tool:{index}"}
+        properties = {"name": {"const": tool["function"]["name"]}, "parameters": own}
         calls.append({
             "type": "object",
             "properties": properties,
@@ -173,18 +200,6 @@ def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> 
         })
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     return schema if parallel else {**schema, "maxItems": 1}
-
-
-def moved(schema: Any, place: str) -> Any:
-    """A schema whose references into itself still hold when it stands at another place of a document."""
-    if isinstance(schema, Mapping):
-        return {
-            key: place + value[1:]
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else moved(value, place)
-            for key, value in schema.items()
-        }
-    return [moved(each, place) for each in schema] if isinstance(schema, list) else schema
 
 
 def form_of(template: str) -> Form:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from tirage.backends.numpy.kernels.pool import draw, law, set_threads, threads
 from tirage.backends.numpy.kernels.support import SUPPORTED_OPS, supports
-from tirage.backends.numpy.kernels.warm import law_ready, ready, start, wait
+from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, start, wait
 
-__all__ = ["SUPPORTED_OPS", "draw", "law", "law_ready", "ready", "set_threads", "start", "supports", "threads", "wait"]
+__all__ = [
+    "SUPPORTED_OPS", "compiling", "draw", "law", "law_ready", "ready", "set_threads", "start", "supports", "threads", "wait",
+]  # fmt: skip

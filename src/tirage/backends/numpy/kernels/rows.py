@@ -193,9 +193,13 @@ def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -
     return njit(**options)(entry)
 
 
-def compiled(make: Callable[[int], Any], signature: Any) -> Any:
-    """A compiled entry, from the cache when it is there; without a cache it is compiled each time."""
+def compiled(make: Callable[[int], Any], signature: Any, begun: Callable[[Any], None] = lambda _: None) -> Any:
+    """A compiled entry, from the cache when it is there; without a cache it is compiled each time.
+
+    `begun` gets the dispatcher before that, whose statistics say whether the cache had it.
+    """
     made = dispatcher(make)
+    begun(made)
     try:
         made.compile(signature)
     except OSError as error:

@@ -19,18 +19,22 @@ class _Warmth:
         self.thread: threading.Thread | None = None
         self.entry: Any = None
         self.law: Any = None
+        self.dispatcher: Any = None
 
     def compile(self) -> None:
         try:
             from tirage.backends.numpy.kernels.laws import law_entry, law_signature
             from tirage.backends.numpy.kernels.rows import compiled, draw_entry, draw_signature
 
-            self.entry = self.entry or compiled(draw_entry, draw_signature())
+            self.entry = self.entry or compiled(draw_entry, draw_signature(), self.begin)
             self.law = compiled(law_entry, law_signature())
         except Exception:
             _log.exception("the Numba kernels could not be compiled; plain NumPy goes on serving")
         finally:
             self.done.set()
+
+    def begin(self, dispatcher: Any) -> None:
+        self.dispatcher = dispatcher
 
 
 _warmth = _Warmth()
@@ -47,6 +51,12 @@ def start() -> None:
 def ready() -> bool:
     """True when `draw` can be called without waiting."""
     return _warmth.entry is not None
+
+
+def compiling() -> bool:
+    """True once it is known that the kernels have to be compiled, as they are not in the cache."""
+    dispatcher = _warmth.dispatcher
+    return dispatcher is not None and sum(dispatcher.stats.cache_misses.values()) > 0
 
 
 def wait(timeout_s: float | None = None) -> bool:
