@@ -54,6 +54,8 @@ _TOGETHER = """\
   those of engines that have none.
 * `temperature=0` is refused under a semantics without greedy decoding.
 * Every name in `logits_processors` is registered, and every key of `extra_args` is declared by one of them.
+* {readers} look back at the tokens so far: `tirage.sample`, `law` and `explain`
+  refuse them without a `history` (of the words those of several tokens, of the processors those that read it).
 """
 
 
@@ -61,7 +63,8 @@ def page() -> str:
     """The whole page, ending in a newline."""
     parts = [_INTRO]
     parts += _section(SamplingParams, "One request.")
-    parts += [_TOGETHER]
+    readers = [f"`{name}`" for name, spec in specs(SamplingParams).items() if spec.needs_history]
+    parts += [_TOGETHER.format(readers=", ".join(readers))]
     parts += _section(GuidedDecodingParams, "A constraint on the text; exactly one mode is given.")
     parts += _section(BeamSearchParams, "A beam search.")
     return "\n".join(parts)
