@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.dialects.table import Dialect, DialectError, Entry, Fields, Inexpressible, listed, same
+from tirage.dialects.unsupported import TRANSFORMERS
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
 
@@ -118,10 +119,7 @@ HF = Dialect.of(
         ),
     ],
     adjust=_adjust,
-    refused={
-        "max_length": "it counts the prompt too; use max_new_tokens",
-        "min_length": "it counts the prompt too; use min_new_tokens",
-    },
+    unsupported=TRANSFORMERS,
 )
 
 

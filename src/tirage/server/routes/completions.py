@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -23,6 +24,7 @@ from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
     TextLogprobs,
+    asked_for,
     joined,
     prompt_logprobs,
     raise_failed,
@@ -116,9 +118,8 @@ class Texts:
 
     def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
         self._asked, self._tokenizer = asked, tokenizer
-        wanted = asked.params.logprobs
         as_id = asked.own["return_tokens_as_token_ids"]
-        self._logprobs = None if wanted is None else TextLogprobs(wanted, as_id=as_id)
+        self._logprobs = None if asked.params.logprobs is None else TextLogprobs(as_id=as_id)
 
     def choices(self, completion: Completion, ticket: Ticket) -> Iterable[dict[str, Any]]:
         """The choices of one prompt, without their index."""
@@ -129,7 +130,7 @@ class Texts:
             if self._logprobs is not None:
                 before = self.echoed(completion.prompt_logprobs, ticket, echo)
                 entries = text_entries(sample, included=included)
-                logprobs = joined(before, self._logprobs.output(entries, start=len(echo)))
+                logprobs = joined(before, self.output(entries, len(echo)))
             more = self.ids(sample.token_ids, completion.prompt_token_ids)
             if self._asked.params.prompt_logprobs is not None:
                 more = {**more, "prompt_logprobs": prompt_logprobs(completion.prompt_logprobs)}
@@ -148,12 +149,16 @@ class Texts:
         """The logprobs of an echoed prompt."""
         if self._logprobs is None or not self._asked.own["echo"]:
             return None
-        ids = ticket.request.prompt_ids
-        return self._logprobs.prompt(ids, entries or [None] * len(ids), self._spelled(ids, len(echo)))
+        ids, count = ticket.request.prompt_ids, self._asked.params.logprobs or 0
+        # A prompt may be scored for more of the likeliest, by prompt_logprobs.
+        shown = [None if one is None else replace(one, top=one.top[:count]) for one in entries or [None] * len(ids)]
+        return self._logprobs.prompt(ids, shown, self._spelled(ids, len(echo)))
 
     def output(self, entries: Sequence[LogprobEntry], start: int) -> dict[str, Any] | None:
         """The logprobs of new text."""
-        return None if self._logprobs is None else self._logprobs.output(entries, start=start)
+        if self._logprobs is None:
+            return None
+        return self._logprobs.output(asked_for(entries, self._asked.params, self._tokenizer), start=start)
 
     def ids(self, drawn: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
         """The token ids, where they were asked for."""

@@ -76,7 +76,7 @@ class ChunkSpeaker(ABC):
             choice.begun = True
             for part in self.lead(choice):
                 yield self.chunk(choice, part)
-        if delta.finish_reason is None and len(choice.ids) < self._asked.own["max_streaming_response_tokens"]:
+        if delta.finish_reason is None and len(choice.ids) < self._asked.interval:
             return
         text, ids, entries = choice.take(delta.stop)
         event = None if entries or delta.finish_reason else self.plain(choice, text)
