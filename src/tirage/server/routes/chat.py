@@ -93,8 +93,6 @@ def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> Sa
     """The sampling parameters with the constraint of the tools."""
     stream = asked.own["stream"]
     params = asked.params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
-    if stream and params.best_of is not None and params.best_of > params.n:
-        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
     constraint = tools.constraint()
     if constraint is not None:
         if params.guided_decoding is not None:
@@ -229,6 +227,11 @@ class ChatSpeaker(ChunkSpeaker):
         if self._asked.fastdeploy and self._asked.own["return_token_ids"]:
             delta["prompt_token_ids"] = list(choice.ticket.request.prompt_ids)
         return [self._choice(delta)]
+
+    def told_once(self, choice: Choice) -> dict[str, Any]:
+        if not self._asked.own["return_token_ids"]:
+            return {}
+        return {"prompt_token_ids": list(choice.ticket.request.prompt_ids)}
 
     def plain(self, choice: Choice, text: str) -> sse.Event | None:
         own = self._asked.own

@@ -66,8 +66,6 @@ def calls_of(asked: Asked, desk: Desk) -> list[Call]:
     """A call for every prompt."""
     params = asked.params
     stream, echo = asked.own["stream"], asked.own["echo"]
-    if stream and params.best_of is not None and params.best_of > params.n:
-        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
     if echo and params.logprobs is not None and params.prompt_logprobs is None:
         params = params.replace(prompt_logprobs=params.logprobs)
     params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
@@ -160,12 +158,12 @@ class Texts:
             return None
         return self._logprobs.output(asked_for(entries, self._asked.params, self._tokenizer), start=start)
 
-    def ids(self, drawn: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
-        """The token ids, where they were asked for."""
+    def ids(self, drawn: Sequence[int], prompt: Sequence[int] | None) -> dict[str, Any]:
+        """The token ids, where they were asked for; a chunk after the first has none of the prompt's."""
         if not self._asked.own["return_token_ids"]:
             return {}
         theirs = {"completion_token_ids": list(drawn)} if self._asked.fastdeploy else {}
-        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt), **theirs}
+        return {"token_ids": list(drawn), "prompt_token_ids": prompt and list(prompt), **theirs}
 
     def _spelled(self, ids: Sequence[int], length: int) -> list[tuple[str, int]]:
         """Every token's own text, and where it starts in the prompt's."""
@@ -190,6 +188,7 @@ class CompletionSpeaker(ChunkSpeaker):
         self._texts = texts
         self._starts: dict[int, int] = {}
         self._molds: dict[int, sse.Mold] = {}
+        self._told: set[int] = set()
 
     def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """The echoed prompt with its logprobs."""
@@ -212,10 +211,17 @@ class CompletionSpeaker(ChunkSpeaker):
         if not text and not entries and not self._asked.own["return_token_ids"]:
             return []
         logprobs = self._texts.output(entries, self._starts[choice.index])
-        return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, choice.ticket.request.prompt_ids)}]
+        return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, self._untold(choice))}]
 
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
         return [{**worded(""), "finish_reason": delta.finish_reason}]
+
+    def _untold(self, choice: Choice) -> Sequence[int] | None:
+        """The prompt's ids, which the first chunk of a choice holds."""
+        if choice.index in self._told:
+            return None
+        self._told.add(choice.index)
+        return choice.ticket.request.prompt_ids
 
 
 def worded(text: str) -> dict[str, Any]:

@@ -181,6 +181,7 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         lenient=lenient,
     )
     check_logprob_ids(reading.params, own)
+    check_streamed(reading.params, own)
     stream_options, more_ignored = read_stream_options(own, lenient=lenient)
     params = clipped(reading.params, llm) if fastdeploy else reading.params
     return Asked(
@@ -204,6 +205,20 @@ def check_logprob_ids(params: SamplingParams, own: Mapping[str, Any]) -> None:
     if ids and own["echo"]:
         raise DialectError(
             f"logprob_token_ids must be left out with echo, got {shown(list(ids))}; leave one out", "logprob_token_ids"
+        )
+
+
+def check_streamed(params: SamplingParams, own: Mapping[str, Any]) -> None:
+    """DialectError for what is known of the whole answer only, where it is to be streamed."""
+    if not own["stream"]:
+        return
+    if params.best_of is not None and params.best_of > params.n:
+        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
+    if params.prompt_logprobs is not None:
+        raise DialectError(
+            f"prompt_logprobs must be left out of a stream, got {params.prompt_logprobs}; ask without stream=true, or "
+            "for completions set echo and logprobs",
+            "prompt_logprobs",
         )
 
 

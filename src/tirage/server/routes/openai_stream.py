@@ -64,7 +64,7 @@ class ChunkSpeaker(ABC):
         """The first chunk of every choice."""
         for choice in self._choices.values():
             for first in self.first(choice):
-                yield self.chunk(choice, first)
+                yield {**self.chunk(choice, first), **self.told_once(choice)}
 
     def say(self, number: int, delta: Delta) -> Iterator[sse.Event]:
         """The chunks of a delta."""
@@ -124,6 +124,10 @@ class ChunkSpeaker(ABC):
     def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """Choices that are there before anything is read."""
         return ()
+
+    def told_once(self, choice: Choice) -> dict[str, Any]:
+        """What the chunk with such a choice holds besides."""
+        return {}
 
     def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """Choices before the first new text, when the prompt has been read."""
