@@ -146,7 +146,6 @@ CASES = {
             "num_return_sequences": [3],
             "stop_strings": ["a", ["a", "b"]],
             "eos_token_id": [3, [4, 5]],
-            "num_beams": [4],
         },
         {name: {"do_sample": True} for name in WARPERS},
     ),

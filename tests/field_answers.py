@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from field_effects import CHAT, COMPLETIONS, GENERATE, SAMPLING
-from servers import shared
+from servers import Server, shared
 
 _VARYING = {
     "id", "e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details", "created", "usage",
@@ -21,13 +21,16 @@ _PLAIN: Mapping[str, dict[str, Any]] = {
 }
 
 
-_SEVERAL = {"seed": "sampling_seed", "max_completion_tokens": "max_tokens"}
-"""Fields that do not go with another of the plain request."""
+_SEVERAL: Mapping[str, set[str]] = {
+    "seed": {"sampling_seed"}, "max_completion_tokens": {"max_tokens"}, "input_ids": {"text"}, "input_embeds": {"text"},
+    "prompt_token_ids": {"messages", "prompt"},
+}  # fmt: skip
+"""Fields that do not go with others of the plain request."""
 
 
 def body_of(place: str, fields: Mapping[str, Any], *, stream: bool) -> dict[str, Any]:
     """The plain request of a place with these fields beside or instead of its own."""
-    replaced = {_SEVERAL[name] for name in fields if name in _SEVERAL}
+    replaced = {other for name in fields if fields[name] is not None for other in _SEVERAL.get(name, ())}
     plain = _PLAIN[route_of(place)]
     if place != SAMPLING:
         return {**{name: value for name, value in plain.items() if name not in replaced}, **fields, "stream": stream}
@@ -47,13 +50,26 @@ def ask(place: str, fields: Mapping[str, Any], *, stream: bool) -> Any:
 
 @cache
 def _ask(place: str, fields: str, stream: bool) -> Any:
-    body = body_of(place, json.loads(fields), stream=stream)
-    reply = shared().post(route_of(place), body)
-    assert reply.status_code == 200, (place, fields, reply.text)
-    if not stream:
+    return answer_of(shared(), place, body_of(place, json.loads(fields), stream=stream))
+
+
+def answer_of(server: Server, place: str, body: Mapping[str, Any]) -> Any:
+    """The answer of a server to a body, or all events of its stream."""
+    reply = server.post(route_of(place), body)
+    assert reply.status_code == 200, (place, body, reply.text)
+    if not body["stream"]:
         return settled(reply.json())
     lines = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
     return [settled(json.loads(line)) for line in lines if line != "[DONE]"]
+
+
+def tokens_of(server: Server, place: str, body: Mapping[str, Any]) -> list[int]:
+    """The token ids that a server draws for a body, whole or streamed."""
+    if route_of(place) == GENERATE:
+        found = answer_of(server, place, body)
+        return (generated(found) if body["stream"] else found)["output_ids"]
+    found = answer_of(server, place, {**body, "return_token_ids": True})
+    return (chosen(found) if body["stream"] else found)["choices"][0]["token_ids"]
 
 
 def settled(value: Any) -> Any:

@@ -20,8 +20,8 @@ EOS = 2
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 SCHEMA_TEXT = '{"type": "boolean"}'
-TAGS = {"type": "structural_tag", "format": {"type": "tag", "begin": "<n>", "end": "</n>", "content": {"type": "json_schema", "json_schema": {
-    "type": "boolean"}}}}  # fmt: skip
+_CONTENT = {"type": "json_schema", "json_schema": {"type": "boolean"}}
+TAGS = {"type": "structural_tag", "format": {"type": "tag", "begin": "<n>", "end": "</n>", "content": _CONTENT}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -43,6 +43,14 @@ class Elsewhere:
     """The test that shows a field's effect, whole and streamed, where it takes more than one request to one model."""
 
     test: str
+
+
+_MODELS = "test_effects_of_models.py"
+_PROCESSOR = Elsewhere(f"{_MODELS}::test_a_processor_is_named_on_every_route")
+_ADAPTER = Elsewhere("test_sglang_examples.py::test_an_adapter_is_named_on_every_route")
+_ABORT = Elsewhere(f"{_MODELS}::test_a_request_is_aborted_by_its_name_on_every_route")
+_TEMPLATE = Elsewhere(f"{_MODELS}::test_variables_reach_the_chat_template")
+_PICTURES = "test_sglang_examples.py"
 
 
 def set_to(value: Any, /, **beside: Any) -> Effect:
@@ -78,7 +86,9 @@ _SHARED: dict[str, Effect | Elsewhere] = {
     "ignore_eos": set_to(True, **_END),
     "min_tokens": set_to(3, **_END),
     "skip_special_tokens": set_to(False, ignore_eos=True, **_END),
-    "spaces_between_special_tokens": Elsewhere("test_detokenizer.py::test_the_space_between_two_special_tokens_is_left_out_on_request"),
+    "spaces_between_special_tokens": Elsewhere(
+        "test_detokenizer.py::test_the_space_between_two_special_tokens_is_left_out_on_request"
+    ),
     "detokenize": set_to(False),
     "bad_words": set_to(["a", "e", "o", "i"]),
     "bad_words_level": set_to("text", bad_words=["e"]),
@@ -108,12 +118,9 @@ _SHARED: dict[str, Effect | Elsewhere] = {
     "regex": set_to("[0-9]{3}"),
     "ebnf": set_to('root ::= "yes" | "no"'),
     "structural_tag": set_to(json.dumps(TAGS)),
-    "custom_params": Elsewhere("test_sglang_processors.py::test_built_in_names_work_on_the_route_and_in_the_dialect"),
+    "custom_params": _PROCESSOR,
 }
 
-_PROCESSOR = Elsewhere("test_openai_fields.py::test_a_processor_is_named_as_sglangs_clients_do")
-_ADAPTER = Elsewhere("test_openai.py::test_an_adapter_goes_by_its_name")
-_ABORT = Elsewhere("test_server.py::test_abort_ends_exactly_the_request_of_that_name")
 _STREAMS = Elsewhere("test_openai.py::test_a_chat_chunk_has_openais_keys")
 
 _OPENAI: dict[str, Effect | Elsewhere] = {
@@ -151,15 +158,16 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "custom_params": _PROCESSOR,
 }
 
-_THINKING = Elsewhere("test_thoughts.py::test_a_budget_ends_the_thoughts_by_either_name")
+_THINKING = Elsewhere("test_fastdeploy.py::test_thoughts_end_within_their_budget")
+_THOUGHTS = Elsewhere("test_thoughts.py::test_streamed_thoughts_are_the_thoughts")
 
 EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
     GENERATE: {
         "text": set_to("The dog"),
-        "input_ids": Elsewhere("test_generate.py::test_ids_say_the_same_as_their_text"),
-        "input_embeds": Elsewhere("test_generate_edges.py::test_a_prompt_of_embeddings_has_no_token_ids"),
-        "image_data": Elsewhere("test_openai_media.py::test_an_image_comes_over_the_wire"),
-        "audio_data": Elsewhere("test_openai_media.py::test_an_image_comes_over_the_wire"),
+        "input_ids": set_to([1, 500, 600]),
+        "input_embeds": Elsewhere(f"{_PICTURES}::test_embeddings_stand_for_a_prompt"),
+        "image_data": Elsewhere(f"{_PICTURES}::test_the_multimodal_request_reads_its_picture"),
+        "audio_data": Elsewhere(f"{_MODELS}::test_a_sound_comes_whole_and_streamed"),
         "sampling_params": set_to({"temperature": 0, "max_new_tokens": 12, "sampling_seed": 1}),
         "semantics": set_to("easydel", sampling_params={
             "top_p": 0.5, "min_p": 0.3, "temperature": 2.0, "sampling_seed": 1, "max_new_tokens": 12}),
@@ -169,15 +177,13 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "top_logprobs_num": set_to(2, return_logprob=True),
         "token_ids_logprob": set_to([300, 5], return_logprob=True),
         "return_text_in_logprobs": set_to(True, return_logprob=True),
-        "return_hidden_states": Elsewhere("test_generate_edges.py::test_hidden_states_come_with_the_last_event"),
+        "return_hidden_states": Elsewhere(f"{_PICTURES}::test_hidden_states_have_sglangs_ragged_form"),
         "return_prompt_token_ids": set_to(True),
         "return_effective_params": set_to(True),
         "stream": Elsewhere("test_generate.py::test_events_hold_all_the_text_so_far"),
         "stream_options": Effect(value={"mode": "delta"}, whole=False),
         "lora_path": _ADAPTER,
-        "custom_logit_processor": Elsewhere(
-            "test_sglang_processors.py::test_built_in_names_work_on_the_route_and_in_the_dialect"
-        ),
+        "custom_logit_processor": _PROCESSOR,
     },
     SAMPLING: {
         **_SHARED,
@@ -195,15 +201,15 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "max_completion_tokens": set_to(2),
         "top_logprobs": set_to(2, logprobs=True),
         "messages": set_to([{"role": "user", "content": "The dog"}]),
-        "prompt_token_ids": Elsewhere("test_openai.py::test_token_ids_may_stand_for_messages"),
+        "prompt_token_ids": set_to([1, 500, 600]),
         "tools": set_to([TOOL], return_token_ids=True),
         "tool_choice": set_to("required", tools=[TOOL]),
         "parallel_tool_calls": Elsewhere("test_openai_tools.py::test_a_required_call_is_made"),
-        "chat_template_kwargs": Elsewhere("test_thoughts.py::test_a_template_that_ends_the_thoughts_has_none"),
-        "enable_thinking": Elsewhere("test_thoughts.py::test_a_template_that_ends_the_thoughts_has_none"),
-        "reasoning_effort": Elsewhere("test_thoughts.py::test_a_template_that_ends_the_thoughts_has_none"),
-        "separate_reasoning": Elsewhere("test_thoughts.py::test_a_request_may_have_its_thoughts_told_apart"),
-        "include_reasoning": Elsewhere("test_thoughts.py::test_thoughts_can_only_be_left_out_where_they_are_told_apart"),
+        "chat_template_kwargs": _TEMPLATE,
+        "enable_thinking": _TEMPLATE,
+        "reasoning_effort": _TEMPLATE,
+        "separate_reasoning": _THOUGHTS,
+        "include_reasoning": _THOUGHTS,
         "reasoning_max_tokens": _THINKING,
         "thinking_token_budget": _THINKING,
     },
@@ -213,7 +219,7 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         **{name: set_to(effect.value, **{**effect.beside, "logprobs": 1}) for name, effect in _OPENAI.items()
            if isinstance(effect, Effect) and "logprobs" in effect.beside},
         "prompt": set_to("The dog"),
-        "prompt_token_ids": Elsewhere("test_openai_fields.py::test_completions_take_ids_in_fastdeploys_field"),
+        "prompt_token_ids": set_to([1, 500, 600]),
         "echo": set_to(True),
     },
 }  # fmt: skip

@@ -22,7 +22,7 @@ from tirage.patterns import compile_pattern, search
 
 EVERY = [(name, field) for name, case in CASES.items() for field in case.dialect.entries]
 
-REFUSED_HERE = {("sglang", "custom_params"), ("hf", "num_beams")}
+REFUSED_HERE = {("sglang", "custom_params")}
 """Fields whose values can be said, but not by themselves."""
 
 

@@ -8,7 +8,10 @@ from field_effects import CHAT, COMPLETIONS, EFFECTS, Effect
 from servers import shared
 
 CASES = [
-    (place, name) for place, effects in EFFECTS.items() for name, effect in effects.items() if isinstance(effect, Effect)
+    (place, name)
+    for place, effects in EFFECTS.items()
+    for name, effect in effects.items()
+    if isinstance(effect, Effect)
 ]
 
 

@@ -206,6 +206,7 @@ TRANSFORMERS = unsupported({
     "it counts the prompt too; use max_new_tokens": {"max_length": None},
     "it counts the prompt too; use min_new_tokens": {"min_length": 0},
     "a beam search takes BeamSearchParams and LLM.beam_search": {
+        "num_beams": 1,
         "early_stopping": False,
         "length_penalty": 1.0,
         "diversity_penalty": 0.0,

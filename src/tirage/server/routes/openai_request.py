@@ -37,7 +37,7 @@ _COMMON = (
     Field("model", fields.ANY_TEXT, None, "any name, or an adapter's; this server has one model"),
     Field("stream", Bool(), False, "answer with server-sent events"),
     Field("stream_options", fields.ANY_OBJECT, None, "options of a stream"),
-    Field("user", fields.SHORT_TEXT, None, "noted by nobody; accepted because clients send it"),
+    Field("user", fields.SHORT_TEXT, None, fields.NOTED),
     Field("return_token_ids", Bool(), False, "the answer holds the token ids (vLLM, FastDeploy)"),
     Field("return_effective_params", Bool(), False, "the answer holds the parameters in force"),
     Field("rid", fields.SHORT_TEXT, None, "the client's name for the request, for /abort_request"),
@@ -53,7 +53,7 @@ _COMMON = (
     Field("custom_params", fields.ANY_OBJECT, None, "its arguments (SGLang)"),
     Field("use_beam_search", only(False, because="/generate searches with beam_width"), False),
     Field("length_penalty", only(1, 1.0, because="it is for beam searches, which /generate has"), None),
-    Field("session_id", fields.SHORT_TEXT, None, "noted by nobody; accepted because clients send it (SGLang, vLLM)"),
+    Field("session_id", fields.SHORT_TEXT, None, fields.NOTED),
 )
 
 COMPLETION_FIELDS = table([
@@ -81,10 +81,10 @@ CHAT_FIELDS = table([
     Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
     Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
     Field("modalities", only(["text"], because="the model answers in text"), None),
-    Field("metadata", fields.TEXTS_BY_NAME, None, "noted by nobody; accepted because clients send it"),
+    Field("metadata", fields.TEXTS_BY_NAME, None, fields.NOTED),
     Field("store", only(False, because="nothing is stored"), False),
-    Field("safety_identifier", fields.SHORT_TEXT, None, "noted by nobody"),
-    Field("prompt_cache_key", fields.SHORT_TEXT, None, "prefixes are shared within a key already"),
+    Field("safety_identifier", fields.SHORT_TEXT, None, fields.NOTED),
+    Field("prompt_cache_key", fields.SHORT_TEXT, None, fields.NOTED),
     Field("prompt_cache_retention", only("in_memory", "in-memory", because="prefixes are kept in memory"), None),
     Field("functions", only(because="use tools"), None),
     Field("function_call", only(because="use tool_choice"), None),

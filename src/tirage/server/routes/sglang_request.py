@@ -18,6 +18,7 @@ from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Te
 from tirage.server.media import Item, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
+from tirage.server.routes.fields import NOTED
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
@@ -50,8 +51,8 @@ WHOLE: Mapping[str, tuple[Rule, Any, str]] = {
     "stream": (Bool(), False, "send the answer as it grows, as server-sent events"),
     "return_prompt_token_ids": (Bool(), False, "report the prompt's token ids"),
     "return_effective_params": (Bool(), False, "report the parameters in force, with the seed and all defaults"),
-    "session_id": (_NAME, None, "noted by nobody; accepted because clients send it"),
-    "conversation_id": (_NAME, None, "noted by nobody; accepted because clients send it"),
+    "session_id": (_NAME, None, NOTED),
+    "conversation_id": (_NAME, None, NOTED),
 }
 """Fields of the request as a whole."""
 
