@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from servers import shared
-from test_peer_fields import peer_fields as peer_fields
 
 FOLDER = os.environ.get("TIRAGE_TEST_PEERS")
 TESTS = Path(__file__).parent
@@ -34,8 +33,7 @@ def test_a_benchmark_client_of_another_engine_is_answered(peer: str, count: int)
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(answers) == count
     assert [one for one in answers if not one["success"]] == []
-    assert all(one["text"] or one["call"].endswith(("chat_completions whole", "completions whole")) for one in answers)
-    assert all(0 < one["tokens"] <= 8 for one in answers)
+    assert [one for one in answers if not one["text"] or not 0 < one["tokens"] <= 8] == []
 
 
 SOURCE = """

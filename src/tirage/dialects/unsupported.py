@@ -21,13 +21,23 @@ class Unsupported:
     inert: tuple[Any, ...] = ()
 
     def takes(self, value: Any) -> bool:
-        """True for null and for the inert values; true is not 1 here."""
-        return value is None or any(value == one and type(value) is type(one) for one in self.inert)
+        """True for null and for the inert values; true is not 1 here, but 1.0 is."""
+        return value is None or any(_alike(value, one) for one in self.inert)
 
     def refusal(self, name: str, value: Any) -> str:
         """The error for a value that is not taken."""
         rule = " or ".join([*map(shown, self.inert), "left out"])
         return f"{name} must be {rule}, got {shown(value)}; {self.reason}"
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the values that are taken."""
+        return {"enum": [*self.inert, None], "description": f"without effect: {self.reason}"}
+
+
+def _alike(value: Any, inert: Any) -> bool:
+    if isinstance(value, bool) or isinstance(inert, bool):
+        return value is inert
+    return isinstance(value, (int, float, str, list, dict)) and value == inert
 
 
 Groups = Mapping[str, Mapping[str, Any]]

@@ -107,6 +107,8 @@ SHORT_TEXT = Checked(
 def body_schema(fields: Mapping[str, Field], dialect: Dialect) -> dict[str, Any]:
     """What a route adds to its entry of the OpenAPI document: the schema of its body."""
     sampling = dialect.schema()
-    properties = {**sampling["properties"], **{name: each.schema() for name, each in fields.items()}}
+    own = {name: each.schema() for name, each in fields.items()}
+    unsupported = {name: each.schema() for name, each in dialect.unsupported.items()}
+    properties = {**unsupported, **sampling["properties"], **own}
     schema = {**sampling, "properties": properties}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -425,13 +425,14 @@ def with_beams(ask: Ask, width: Any, limited: bool) -> Ask:
 def body_schema() -> dict[str, Any]:
     """JSON Schema of the request body, for the OpenAPI document."""
     sampling = GENERATE.schema()
-    sampling["properties"] |= {
+    sampling["properties"] |= {name: each.schema() for name, each in GENERATE.unsupported.items()} | {
         "beam_width": field_schema(BEAM_WIDTH, None, "beams of a beam search; null for none"),
         "stream_interval": field_schema(INTERVAL, None, "tokens per event of a stream, at least"),
     }
     ids, vector = {"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "array", "items": _NUMBER}
     vectors = {"type": "array", "items": vector}
     properties: dict[str, Any] = {
+        **{name: each.schema() for name, each in SGLANG_GENERATE.items()},
         "text": one_or_list({"type": "string"}),
         "input_ids": one_or_list(ids),
         "input_embeds": one_or_list(vectors),
