@@ -15,7 +15,7 @@ from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS
 from tirage.dialects.sglang import SGLANG
 from tirage.dialects.table import Dialect
 from tirage.dialects.vllm import VLLM
-from tirage.params import SamplingParams
+from tirage.params import RequestOutputKind, SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TAG = '{"structures": [], "triggers": ["<a"]}'
@@ -126,6 +126,7 @@ CASES = {
         d.to_vllm,
         {
             "max_tokens": [5, None],
+            "output_kind": [1, "FINAL_ONLY", RequestOutputKind.DELTA],
             "structured_outputs": [{"regex": "a+"}, {"json": SCHEMA, "disable_any_whitespace": True}],
             "guided_json_object": [True],
         },
@@ -145,7 +146,6 @@ CASES = {
             "num_return_sequences": [3],
             "stop_strings": ["a", ["a", "b"]],
             "eos_token_id": [3, [4, 5]],
-            "num_beams": [4],
         },
         {name: {"do_sample": True} for name in WARPERS},
     ),
@@ -182,6 +182,10 @@ CASES = {
             "seed": [7, 2**32 - 2],
             "logit_bias": [[[3, 1.5], [4, False]], {"5": 1.0}],
             "n_probs": [3],
+            "logprobs": [3],
+            "n_cmpl": [2],
+            "max_tokens": [5, 0],
+            "max_completion_tokens": [5],
             "post_sampling_probs": [True],
             "stop": [["a", "b"]],
         },

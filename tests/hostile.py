@@ -129,11 +129,11 @@ def check_envelope(error: Any, what: str) -> None:
 
 
 def fields_of(route: str) -> tuple[str, ...]:
-    """Every field that a route knows, those of `sampling_params` with that name before them."""
+    """Every field that a route has a use for, those of `sampling_params` with that name before them."""
     if route == "/generate":
-        return (*NAMES, *(f"sampling_params.{name}" for name in GENERATE.names))
+        return (*NAMES, *(f"sampling_params.{name}" for name in GENERATE.entries))
     asked = CHAT if route == "/v1/chat/completions" else COMPLETIONS
-    return tuple(dict.fromkeys((*asked.fields, *asked.openai.names, *asked.fastdeploy.names, "extra_body")))
+    return tuple(dict.fromkeys((*asked.fields, *asked.openai.entries, *asked.fastdeploy.entries, "extra_body")))
 
 
 def with_value(route: str, field: str, value: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from fastdeploy_examples import PROGRAMS
+from field_answers import tokens_of
 from servers import Server, shared
 from small_llama import CONFIG, random_tensors, write_folder
 from tokenizers import AddedToken, decoders, pre_tokenizers
@@ -293,9 +294,14 @@ def test_thinking_and_templates_are_the_operators() -> None:
 
 def test_thoughts_end_within_their_budget(big: Server) -> None:
     prompt = {"prompt_token_ids": [10, THINK], "messages": None}
-    for most in (0, 3):
-        found = post({**prompt, "reasoning_max_tokens": most, "return_token_ids": True}, server=big)
-        assert found["choices"][0]["token_ids"].index(THINK + 1) == most
+    for name, most in (("reasoning_max_tokens", 0), ("reasoning_max_tokens", 3), ("thinking_token_budget", 3)):
+        body = {**prompt, name: most, "return_token_ids": True}
+        drawn = post(body, server=big)["choices"][0]["token_ids"]
+        assert drawn.index(THINK + 1) == most
+        given = {"messages": None, "seed": 1, "max_tokens": 8, **body, "stream": True}
+        assert tokens_of(big, "/v1/chat/completions", given)[: most + 1] == drawn[: most + 1]
+    free = post({**prompt, "thinking_token_budget": -1, "return_token_ids": True}, server=big)
+    assert THINK + 1 not in free["choices"][0]["token_ids"]
 
 
 def test_messages_have_fastdeploys_keys_where_a_method_is_chosen() -> None:

@@ -449,11 +449,11 @@ def test_what_breaks_a_rule_is_refused_by_its_name(
 
 
 def test_unknown_fields_are_ignored_on_demand_and_listed(server: Server) -> None:
-    body = {"text": "a", "priority": 3, "sampling_params": {"max_new_tokens": 1, "watermark": True}}
-    assert refused(server, body)["param"] == "priority"
+    body = {"text": "a", "urgency": 3, "sampling_params": {"max_new_tokens": 1, "sparkle": True}}
+    assert refused(server, body)["param"] == "urgency"
     response = server.post("/generate", body, headers={"x-tirage-unknown-fields": "ignore"})
     assert response.status_code == 200
-    assert response.headers["x-tirage-ignored-fields"] == "priority, sampling_params.watermark"
+    assert response.headers["x-tirage-ignored-fields"] == "urgency, sampling_params.sparkle"
 
 
 def test_null_is_as_absent(server: Server) -> None:

@@ -44,6 +44,7 @@ TAKEN: dict[str, list[Any]] = {
     "include_reasoning": [True], "separate_reasoning": [False], "enable_thinking": [False], "top_logprobs": [0],
     "response_format": [{"type": "text"}, {"type": "text", "json_schema": None}], "priority": [0], "rid": ["r"],
     "add_generation_prompt": [True], "continue_final_message": [False], "no_stop_trim": [True], "prediction": [None],
+    "tool_choice": ["auto", "none"],
     "disable_chat_template": [False], "collect_metrics": [False], "lora_path": [None], "logit_bias": [{}],
 }  # fmt: skip
 REFUSED: dict[str, list[Any]] = {
@@ -54,7 +55,7 @@ REFUSED: dict[str, list[Any]] = {
     "use_beam_search": ["yes", 1], "beam_width": [2, 0], "early_stopping": [True, "never", "no"],
     "length_penalty": [2.0, True], "echo": [True], "cache_salt": ["a"], "documents": [[]], "include_reasoning": [False],
     "lora_path": ["nobody"], "custom_logit_processor": ["forced_token", 3, ""], "custom_params": [{"a": 1}, 3],
-    "tool_choice": ["auto", "required", 3], "top_logprobs": [1, -1, 21], "max_completion_tokens": [-1, "1", 1.0],
+    "tool_choice": ["required", 3], "top_logprobs": [1, -1, 21], "max_completion_tokens": [-1, "1", 1.0],
     "chat_template": ["x"], "logit_bias": [{"a": 1}, {"5": None}, [5]],
     "stop": [[str(i) for i in range(33)], "x" * 257],
     "bad_words": [[str(i) for i in range(129)], ["x" * 257]], "logprob_token_ids": [list(range(1025))],

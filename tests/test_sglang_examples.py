@@ -12,6 +12,8 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from field_answers import answer_of, body_of, tokens_of
+from field_effects import CHAT, COMPLETIONS, GENERATE
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 from servers import Server, shared
@@ -100,6 +102,7 @@ def test_the_multimodal_request_reads_its_picture(seeing: Server, folder: Path) 
     answer = ast.literal_eval(printed)
     assert answer["output_ids"] == list(expected.token_ids)
     assert answer["meta_info"]["prompt_tokens"] == expected.usage.prompt_tokens
+    assert tokens_of(seeing, GENERATE, {**body, "stream": True}) == answer["output_ids"]
     blind = seeing.post("/generate", {**body, "image_data": None}).json()
     assert blind["meta_info"]["prompt_tokens"] < expected.usage.prompt_tokens
 
@@ -131,6 +134,8 @@ def test_hidden_states_have_sglangs_ragged_form(seeing: Server, folder: Path) ->
     assert len(states) == 1 + 3
     assert np.shape(states[0]) == (prompt, 64)
     assert np.allclose([*states[0], *states[1:]], expected.hidden_states, atol=1e-5)
+    [*_, last] = answer_of(seeing, GENERATE, {**body, "stream": True})
+    assert last["meta_info"]["hidden_states"] == states
     batch = seeing.post("/generate", {**body, "text": ["a b", "c"], "return_hidden_states": [True, False]}).json()
     assert ["hidden_states" in one["meta_info"] for one in batch] == [True, False]
 
@@ -143,6 +148,8 @@ def test_embeddings_stand_for_a_prompt(seeing: Server, folder: Path) -> None:
     expected = LLM(folder / "model").generate(Prompt(embeds=vectors), from_sglang(sampling))[0]
     assert answer["output_ids"] == list(expected.token_ids)
     assert answer["meta_info"]["prompt_tokens"] == 5
+    streamed = {"input_embeds": vectors.tolist(), "sampling_params": sampling, "stream": True}
+    assert tokens_of(seeing, GENERATE, streamed) == answer["output_ids"]
     both = seeing.post("/generate", {"input_embeds": [vectors.tolist()] * 2, "sampling_params": sampling}).json()
     assert [one["output_ids"] for one in both] == [list(expected.token_ids)] * 2
     scored = {"input_embeds": vectors.tolist(), "return_logprob": True, "logprob_start_len": 0}
@@ -177,23 +184,42 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
+@pytest.fixture(scope="module")
+def adapters(adapted: Path) -> Iterator[Server]:
+    with Server(adapted / "base", *(f"--lora={name}={adapted / name}" for name in ("first", "second"))) as running:
+        yield running
+
+
 @pytest.mark.slow
-def test_each_prompt_has_the_adapter_that_it_names(adapted: Path) -> None:
+def test_each_prompt_has_the_adapter_that_it_names(adapted: Path, adapters: Server) -> None:
     names = ["first", None, "second", "first"]
     sampling = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
-    adapters = {name: adapted / name for name in ("first", "second")}
+    places = {name: adapted / name for name in ("first", "second")}
     prompts = [Prompt(text=f"hello {number}", adapter=name) for number, name in enumerate(names)]
-    expected = LLM(adapted / "base", adapters=adapters).generate(prompts, from_sglang(sampling))
-    flags = [f"--lora={name}={place}" for name, place in adapters.items()]
-    with Server(adapted / "base", *flags) as running:
-        body = {"text": [prompt.text for prompt in prompts], "lora_path": names, "sampling_params": sampling}
-        answers = running.post("/generate", body).json()
-        refused = [
-            running.post("/generate", {"text": "a", "lora_path": name})
-            for name in ("frist", str(adapted / "first"), "../first", "first/", "a\u2024b", "first\x00")
-        ]
+    expected = LLM(adapted / "base", adapters=places).generate(prompts, from_sglang(sampling))
+    body = {"text": [prompt.text for prompt in prompts], "lora_path": names, "sampling_params": sampling}
+    answers = adapters.post("/generate", body).json()
+    refused = [
+        adapters.post("/generate", {"text": "a", "lora_path": name})
+        for name in ("frist", str(adapted / "first"), "../first", "first/", "a\u2024b", "first\x00")
+    ]
     assert [one["output_ids"] for one in answers] == [list(one.token_ids) for one in expected]
     assert [response.status_code for response in refused] == [400] * 6
     assert {response.json()["error"]["param"] for response in refused} == {"lora_path"}
     assert "did you mean 'first'" in refused[0].json()["error"]["message"]
     assert str(adapted) not in refused[1].text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("place", "name"), [(GENERATE, "lora_path"), (COMPLETIONS, "lora_path"), (COMPLETIONS, "model"), (CHAT, "model")]
+)
+def test_an_adapter_is_named_on_every_route(adapters: Server, place: str, name: str, stream: bool) -> None:
+    sampling: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+    if place == GENERATE:
+        sampling = {"sampling_params": {**sampling, "max_new_tokens": 6}}
+    found = set()
+    for given in ({}, {name: "first"}, {name: "second"}):
+        found.add(tuple(tokens_of(adapters, place, body_of(place, {**sampling, **given}, stream=stream))))
+    assert len(found) == 3

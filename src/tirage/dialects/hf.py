@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.dialects.table import Dialect, DialectError, Entry, Fields, Inexpressible, listed, same
+from tirage.dialects.unsupported import TRANSFORMERS
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
 
@@ -50,12 +51,6 @@ def _adjust(given: Mapping[str, Any], ours: Fields) -> Fields:
 
 def _eos(value: Any) -> Any:
     return Ids().check([value] if isinstance(value, int) and not isinstance(value, bool) else value)
-
-
-def _one_beam(value: Any) -> Any:
-    if Int(low=1).check(value) != 1:
-        raise BrokenRuleError("1 here; a beam search takes BeamSearchParams and LLM.beam_search", value)
-    return 1
 
 
 def _sequence_bias(value: Any) -> Any:
@@ -108,20 +103,9 @@ HF = Dialect.of(
         same("num_return_sequences", "n"),
         listed("stop_strings", "stop", rule=Texts()),
         listed("eos_token_id", "eos_token_ids", rule=Custom("a token id or a list", _eos, list, lambda plain: plain)),
-        Entry(
-            name="num_beams",
-            rule=Custom("1", _one_beam, lambda value: value, lambda plain: plain),
-            default=1,
-            into=lambda value: {},
-            out_of=lambda params: 1,
-            meaning="1: no beam search",
-        ),
     ],
     adjust=_adjust,
-    refused={
-        "max_length": "it counts the prompt too; use max_new_tokens",
-        "min_length": "it counts the prompt too; use min_new_tokens",
-    },
+    unsupported=TRANSFORMERS,
 )
 
 
@@ -135,10 +119,10 @@ def from_hf(data: Any) -> SamplingParams:
     plain: Any = getattr(data, "to_dict", lambda: data)()
     if not isinstance(plain, Mapping):
         return HF.read(plain).params
-    return HF.read({name: value for name, value in plain.items() if value is not None and name not in _NOTES}).params
+    return HF.read({name: value for name, value in plain.items() if value is not None and name not in NOTES}).params
 
 
-_NOTES = ("transformers_version", "_from_model_config", "bos_token_id", "pad_token_id")
+NOTES = ("transformers_version", "_from_model_config", "bos_token_id", "pad_token_id")
 """What a saved GenerationConfig holds besides parameters of generation."""
 
 

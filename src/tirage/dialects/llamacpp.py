@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tirage.dialects.constraints import constraint, schema_mapping
 from tirage.dialects.openai import TOP_P, top_p_zero
-from tirage.dialects.table import Dialect, Entry, Inexpressible, listed, same
+from tirage.dialects.table import Dialect, Entry, Inexpressible, listed, read_only, same
+from tirage.dialects.unsupported import LLAMACPP_SERVER
 from tirage.params import SamplingParams
 from tirage.params.rules import INT32_MAX, Bias, BrokenRuleError, Custom, Float, Int, Texts, items
 from tirage.semantics import PRESETS, Semantics, resolve
@@ -69,18 +71,31 @@ def _text(value: Any) -> str | None:
     return value
 
 
+_N_PREDICT = same(
+    "n_predict",
+    "max_tokens",
+    default=-1,
+    rule=Int(low=-1),
+    read=lambda limit: None if limit == -1 else limit,
+    write=_write_length,
+)
+_N_PROBS = same(
+    "n_probs",
+    "logprobs",
+    default=0,
+    rule=Int(low=0, high=1 << 20),
+    read=lambda count: count or None,
+    write=_write_probs,
+)
+
 LLAMACPP = Dialect.of(
     "llama.cpp",
     "llamacpp",
     [
-        same(
-            "n_predict",
-            "max_tokens",
-            default=-1,
-            rule=Int(low=-1),
-            read=lambda limit: None if limit == -1 else limit,
-            write=_write_length,
-        ),
+        _N_PREDICT,
+        *(read_only(replace(_N_PREDICT, name=name)) for name in ("max_tokens", "max_completion_tokens")),
+        same("n_cmpl", "n"),
+        read_only(same("n")),
         same("temperature", default=0.8, rule=Float(low=-1e20, high=1e20), read=lambda t: max(t, 0.0)),
         same("dynatemp_range"),
         same("dynatemp_exponent"),
@@ -128,14 +143,8 @@ LLAMACPP = Dialect.of(
             rule=Custom("a list of [token id, number or false]", _bias, lambda value: value, lambda plain: plain),
             write=_write_bias,
         ),
-        same(
-            "n_probs",
-            "logprobs",
-            default=0,
-            rule=Int(low=0, high=1 << 20),
-            read=lambda count: count or None,
-            write=_write_probs,
-        ),
+        _N_PROBS,
+        read_only(replace(_N_PROBS, name="logprobs")),
         Entry(
             name="post_sampling_probs",
             rule=same("ignore_eos").rule,
@@ -149,11 +158,7 @@ LLAMACPP = Dialect.of(
         constraint("json_schema", "json", write=schema_mapping),
     ],
     adjust=top_p_zero,
-    refused={
-        "samplers": "the order of the stages is a Semantics; pass params.replace(semantics=...)",
-        "mirostat": "there is no mirostat here; use top_p or min_p",
-        "min_keep": "there is no such floor here",
-    },
+    unsupported=LLAMACPP_SERVER,
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tirage.dialects.constraints import SCHEMA_TEXT, constraint, schema_text
 from tirage.dialects.processors import REGISTER, read_reference
 from tirage.dialects.table import Dialect, DialectError, Entry, Inexpressible, listed, same
+from tirage.dialects.unsupported import SGLANG_SAMPLING, Unsupported
 from tirage.errors import ParamsError
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import BrokenRuleError, Custom, Float, Int, Json, Pattern, Texts, items
@@ -148,9 +149,10 @@ SGLANG = Dialect.of(
         same("no_stop_trim", "include_stop_str_in_output"),
         _CUSTOM_PARAMS,
     ],
-    refused={
-        "beam_width": "a beam search takes BeamSearchParams; read it with beams_from_sglang",
-        "stream_interval": "it says how an answer is sent, which only the /generate route can do",
+    unsupported={
+        **SGLANG_SAMPLING,
+        "beam_width": Unsupported("a beam search takes BeamSearchParams; read it with beams_from_sglang"),
+        "stream_interval": Unsupported("it says how an answer is sent, which only the /generate route can do"),
     },
 )
 

@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any
 
 from tirage.dialects.schema import nullable, schema_of
+from tirage.dialects.unsupported import Unsupported
 from tirage.errors import ParamsError, nearest
 from tirage.params import FIELDS, SamplingParams
 from tirage.params.rules import BrokenRuleError, Rule, shown
@@ -117,6 +118,12 @@ def read_only(entry: Entry) -> Entry:
     return replace(entry, default=None, out_of=lambda params: None)
 
 
+def check_unsupported(table: Mapping[str, Unsupported], name: str, value: Any, where: str = "") -> None:
+    """DialectError for a field of the table with a value at which it would change something."""
+    if not table[name].takes(value):
+        raise DialectError(table[name].refusal(name, value), where + name)
+
+
 Adjust = Callable[[Mapping[str, Any], Fields], Fields]
 """Last word of a dialect on our fields, given the fields of theirs that the request holds; may raise DialectError."""
 
@@ -139,14 +146,14 @@ class Reading:
 class Dialect:
     """The request fields of one engine. `preset` is the semantics in which that engine reads them.
 
-    `refused` names fields the engine has and we do not take in this place, each with the reason that the error gives.
+    `unsupported` are fields the engine has and we take in this place only where they change nothing.
     """
 
     name: str
     preset: str
     entries: Mapping[str, Entry]
     adjust: Adjust = unchanged
-    refused: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, preset: str, entries: Iterable[Entry], **options: Any) -> Dialect:
@@ -155,8 +162,8 @@ class Dialect:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every field name it knows, those it refuses by name included."""
-        return frozenset(self.entries) | frozenset(self.refused)
+        """Every field name it knows, the unsupported included."""
+        return frozenset(self.entries) | frozenset(self.unsupported)
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of an object with these fields, each with its meaning and default."""
@@ -234,12 +241,9 @@ class Dialect:
         for name in data:
             if name in self.entries:
                 continue
-            if name in self.refused:
-                if data[name] is None:
-                    continue
-                raise DialectError(
-                    f"{name} must be left out, got {shown(data[name])}; {self.refused[name]}", where + name
-                )
+            if name in self.unsupported:
+                check_unsupported(self.unsupported, name, data[name], where)
+                continue
             if not lenient:
                 hint = nearest(name, {*self.entries, *known}) if isinstance(name, str) else ""
                 hint = hint or "; leave it out"
@@ -307,17 +311,17 @@ def join(name: str, *dialects: Dialect) -> Dialect:
     A field of ours that several fields of theirs could set is set by those that the request holds.
     """
     entries: dict[str, Entry] = {}
-    refused: dict[str, str] = {}
+    unsupported: dict[str, Unsupported] = {}
     for one in dialects:
         entries |= {name: entry for name, entry in one.entries.items() if name not in entries}
-        refused |= {name: reason for name, reason in one.refused.items() if name not in refused}
+        unsupported = {**one.unsupported, **unsupported}
     adjusts = [one.adjust for one in dialects]
     return Dialect(
         name=name,
         preset=dialects[0].preset,
         entries=entries,
         adjust=lambda given, ours: reduce(lambda found, adjust: adjust(given, found), adjusts, ours),
-        refused={name: reason for name, reason in refused.items() if name not in entries},
+        unsupported={name: each for name, each in unsupported.items() if name not in entries},
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import BIAS, PENALTY, TEMPERATURE, few_stops, written_bias
 from tirage.dialects.table import Dialect, Entry, Fields, Inexpressible, listed, read_only, same
-from tirage.params import GuidedDecodingParams, SamplingParams
+from tirage.dialects.unsupported import VLLM_SAMPLING
+from tirage.params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 from tirage.params.rules import BrokenRuleError, Custom, Int, OneOf, Texts, shown
 
 MOST_STOPS = 4
@@ -89,6 +91,26 @@ _SEED = Entry(
     meaning="makes the draw repeatable; -1 takes a fresh one",
 )
 
+
+def _output_kind(value: Any) -> int:
+    """The number of a kind, which is the same in vLLM; it may come by its name, or in vLLM's own enumeration."""
+    name = value.name if isinstance(value, Enum) else value
+    found = next((kind for kind in RequestOutputKind if name in (kind.name, kind.value)), None)
+    if found is None or isinstance(value, bool):
+        raise BrokenRuleError(f"one of {', '.join(kind.name for kind in RequestOutputKind)}, or 0, 1 or 2", value)
+    return found.value
+
+
+_OUTPUT_KIND = Entry(
+    name="output_kind",
+    rule=Custom("the kind of an output", _output_kind, int, lambda plain: plain),
+    default=RequestOutputKind.CUMULATIVE.value,
+    into=lambda number: {"output_kind": RequestOutputKind(number)},
+    out_of=lambda params: None,
+    ours=("output_kind",),
+    meaning="what comes with each piece of a stream: all so far (0), what is new (1), or nothing until the end (2)",
+)
+
 _COUNT = Int(low=0, high=20, optional=True)
 
 VLLM = Dialect.of(
@@ -116,6 +138,7 @@ VLLM = Dialect.of(
         same("skip_special_tokens"),
         same("spaces_between_special_tokens"),
         same("include_stop_str_in_output"),
+        _OUTPUT_KIND,
         same("truncate_prompt_tokens", default=None),
         listed("bad_words", rule=Texts(single=False)),
         same("allowed_token_ids", default=None),
@@ -124,11 +147,7 @@ VLLM = Dialect.of(
         *(read_only(entry) for entry in GUIDED),
         read_only(constraint("guided_json_object", "json_object", rule=OneOf((True,)))),
     ],
-    refused={
-        "extra_args": "vLLM passes them to its own plug-ins",
-        "best_of": "vLLM has none since version 0.9; use n",
-        "logits_processors": "functions cannot be sent; register a processor and name it",
-    },
+    unsupported=VLLM_SAMPLING,
 )
 
 

@@ -23,6 +23,7 @@ from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, 
 from tirage.server.routes.openai_request import CHAT, Asked, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
+    asked_for,
     bare_start,
     chat_logprobs,
     prompt_logprobs,
@@ -101,30 +102,30 @@ def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> Sa
     """The sampling parameters with the constraint of the tools."""
     stream = asked.own["stream"]
     params = asked.params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
-    if stream and params.best_of is not None and params.best_of > params.n:
-        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
     constraint = tools.constraint()
     if constraint is not None:
         if params.guided_decoding is not None:
             name, rule = ("tools", "be strict") if tools.mode == "auto" else ("tool_choice", "force a call")
             raise DialectError(f"{name} must not {rule} under another constraint, got both; leave one out", name)
         params = params.replace(guided_decoding=constraint)
-    if asked.own["reasoning_max_tokens"] is not None:
-        params = with_thinking_budget(params, asked.own["reasoning_max_tokens"], marks, desk)
+    for name in ("reasoning_max_tokens", "thinking_token_budget"):
+        if asked.own[name] not in {None, -1}:
+            params = with_thinking_budget(params, name, asked.own[name], marks, desk)
     if desk.llm.tokenizer.special_spellings & {tools.mark, *(marks or ())}:
         # A mark is a special token of this model; left out of the text, calls and thoughts could not be told.
         params = params.replace(skip_special_tokens=False)
     return params
 
 
-def with_thinking_budget(params: SamplingParams, most: int, marks: Marks | None, desk: Desk) -> SamplingParams:
+def with_thinking_budget(
+    params: SamplingParams, name: str, most: int, marks: Marks | None, desk: Desk
+) -> SamplingParams:
     """The parameters with a processor that ends the model's thoughts after so many tokens."""
     marks = marks or REASONING_PARSERS["think"]
     ids = mark_ids(marks, desk.llm.tokenizer)
     if None in ids:
         raise DialectError(
-            f"reasoning_max_tokens must be left out for a model that has no tokens {' and '.join(marks)}, got {most}",
-            "reasoning_max_tokens",
+            f"{name} must be left out for a model that has no tokens {' and '.join(marks)}, got {most}", name
         )
     given = {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}
     return params.replace(logits_processors=(*params.logits_processors, ("thinking_budget", given)))
@@ -175,13 +176,13 @@ def choice_of(sample: Sample, result: Completion, asked: Asked, reader: Reader) 
     message |= {"refusal": None, **fastdeploy_fields(sample, result, asked), **({"tool_calls": calls} if calls else {})}
     if reader.marks is not None and reader.shown:
         message["reasoning_content"] = "".join(piece.text for piece in pieces if isinstance(piece, Thought)) or None
-    entries = None
+    shown = None
     if sample.logprobs is not None:
-        shown = text_entries(sample, included=asked.params.include_stop_str_in_output)
-        entries = bare_start(shown, len(sample.text))
+        entries = text_entries(sample, included=asked.params.include_stop_str_in_output)
+        shown = logprobs_of(entries, len(sample.text), asked, reader)
     choice = {
         "message": message,
-        "logprobs": chat_logprobs(entries, top=asked.params.logprobs or 0),
+        "logprobs": shown,
         "finish_reason": finish_reason(sample.finish_reason, called=bool(calls)),
         **stops_of(sample.stop, sample.token_ids),
     }
@@ -199,6 +200,12 @@ def fastdeploy_fields(sample: Sample, result: Completion, asked: Asked) -> dict[
         "prompt_token_ids": list(result.prompt_token_ids) if wanted else None,
         "completion_token_ids": list(sample.token_ids) if wanted else None,
     }
+
+
+def logprobs_of(entries: Sequence[LogprobEntry], length: int, asked: Asked, reader: Reader) -> dict[str, Any]:
+    """The `logprobs` of the last tokens of a text of that length."""
+    shown = bare_start(asked_for(entries, asked.params, reader.tokenizer), length)
+    return chat_logprobs(shown, as_id=asked.own["return_tokens_as_token_ids"])
 
 
 def finish_reason(reason: str | None, *, called: bool) -> str | None:
@@ -231,6 +238,11 @@ class ChatSpeaker(ChunkSpeaker):
             delta["prompt_token_ids"] = list(choice.ticket.request.prompt_ids)
         return [self._choice(delta)]
 
+    def told_once(self, choice: Choice) -> dict[str, Any]:
+        if not self._asked.own["return_token_ids"]:
+            return {}
+        return {"prompt_token_ids": list(choice.ticket.request.prompt_ids)}
+
     def plain(self, choice: Choice, text: str) -> sse.Event | None:
         own = self._asked.own
         if not self._reader.is_plain or not text or own["return_token_ids"]:
@@ -251,7 +263,7 @@ class ChatSpeaker(ChunkSpeaker):
             deltas = [{"content": ""}]
         found = [self._choice(delta) for delta in deltas]
         if found and self._asked.params.logprobs is not None:
-            found[0]["logprobs"] = chat_logprobs(bare_start(entries, choice.length), top=self._asked.params.logprobs)
+            found[0]["logprobs"] = logprobs_of(entries, choice.length, self._asked, self._reader)
         if found and wants_ids:
             found[0]["token_ids"] = list(ids)
             if self._asked.fastdeploy:

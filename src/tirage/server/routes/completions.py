@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -23,6 +24,7 @@ from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
     TextLogprobs,
+    asked_for,
     joined,
     prompt_logprobs,
     raise_failed,
@@ -65,8 +67,6 @@ def calls_of(asked: Asked, desk: Desk) -> list[Call]:
     """A call for every prompt."""
     params = asked.params
     stream, echo = asked.own["stream"], asked.own["echo"]
-    if stream and params.best_of is not None and params.best_of > params.n:
-        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
     if echo and params.logprobs is not None and params.prompt_logprobs is None:
         params = params.replace(prompt_logprobs=params.logprobs)
     params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
@@ -118,9 +118,8 @@ class Texts:
 
     def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
         self._asked, self._tokenizer = asked, tokenizer
-        wanted = asked.params.logprobs
         as_id = asked.own["return_tokens_as_token_ids"]
-        self._logprobs = None if wanted is None else TextLogprobs(wanted, as_id=as_id)
+        self._logprobs = None if asked.params.logprobs is None else TextLogprobs(as_id=as_id)
 
     def choices(self, completion: Completion, ticket: Ticket) -> Iterable[dict[str, Any]]:
         """The choices of one prompt, without their index."""
@@ -131,7 +130,7 @@ class Texts:
             if self._logprobs is not None:
                 before = self.echoed(completion.prompt_logprobs, ticket, echo)
                 entries = text_entries(sample, included=included)
-                logprobs = joined(before, self._logprobs.output(entries, start=len(echo)))
+                logprobs = joined(before, self.output(entries, len(echo)))
             more = self.ids(sample.token_ids, completion.prompt_token_ids)
             if self._asked.params.prompt_logprobs is not None:
                 more = {**more, "prompt_logprobs": prompt_logprobs(completion.prompt_logprobs)}
@@ -152,19 +151,23 @@ class Texts:
         """The logprobs of an echoed prompt."""
         if self._logprobs is None or not self._asked.own["echo"]:
             return None
-        ids = ticket.request.prompt_ids
-        return self._logprobs.prompt(ids, entries or [None] * len(ids), self._spelled(ids, len(echo)))
+        ids, count = ticket.request.prompt_ids, self._asked.params.logprobs or 0
+        # A prompt may be scored for more of the likeliest, by prompt_logprobs.
+        shown = [None if one is None else replace(one, top=one.top[:count]) for one in entries or [None] * len(ids)]
+        return self._logprobs.prompt(ids, shown, self._spelled(ids, len(echo)))
 
     def output(self, entries: Sequence[LogprobEntry], start: int) -> dict[str, Any] | None:
         """The logprobs of new text."""
-        return None if self._logprobs is None else self._logprobs.output(entries, start=start)
+        if self._logprobs is None:
+            return None
+        return self._logprobs.output(asked_for(entries, self._asked.params, self._tokenizer), start=start)
 
-    def ids(self, drawn: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
-        """The token ids, where they were asked for."""
+    def ids(self, drawn: Sequence[int], prompt: Sequence[int] | None) -> dict[str, Any]:
+        """The token ids, where they were asked for; a chunk after the first has none of the prompt's."""
         if not self._asked.own["return_token_ids"]:
             return {}
         theirs = {"completion_token_ids": list(drawn)} if self._asked.fastdeploy else {}
-        return {"token_ids": list(drawn), "prompt_token_ids": list(prompt), **theirs}
+        return {"token_ids": list(drawn), "prompt_token_ids": prompt and list(prompt), **theirs}
 
     def _spelled(self, ids: Sequence[int], length: int) -> list[tuple[str, int]]:
         """Every token's own text, and where it starts in the prompt's."""
@@ -189,6 +192,7 @@ class CompletionSpeaker(ChunkSpeaker):
         self._texts = texts
         self._starts: dict[int, int] = {}
         self._molds: dict[int, sse.Mold] = {}
+        self._told: set[int] = set()
 
     def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """The echoed prompt with its logprobs."""
@@ -211,10 +215,17 @@ class CompletionSpeaker(ChunkSpeaker):
         if not text and not entries and not self._asked.own["return_token_ids"]:
             return []
         logprobs = self._texts.output(entries, self._starts[choice.index])
-        return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, choice.ticket.request.prompt_ids)}]
+        return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, self._untold(choice))}]
 
     def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
         return [{**worded(""), "finish_reason": delta.finish_reason, **stops_of(delta.stop, choice.last_ids)}]
+
+    def _untold(self, choice: Choice) -> Sequence[int] | None:
+        """The prompt's ids, which the first chunk of a choice holds."""
+        if choice.index in self._told:
+            return None
+        self._told.add(choice.index)
+        return choice.ticket.request.prompt_ids
 
 
 def worded(text: str) -> dict[str, Any]:

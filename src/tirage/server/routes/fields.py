@@ -8,6 +8,7 @@ from typing import Any
 
 from tirage.dialects import Dialect, DialectError
 from tirage.dialects.schema import nullable, schema_of
+from tirage.dialects.unsupported import Unsupported
 from tirage.params.rules import BrokenRuleError, Rule, shown
 
 
@@ -68,14 +69,23 @@ class Checked:
         return plain
 
 
-def only(*values: Any, because: str) -> Checked:
+@dataclass(frozen=True, slots=True)
+class Only(Checked):
+    """The rule of a field that changes nothing at the values that it takes."""
+
+    unsupported: Unsupported
+
+
+def only(*values: Any, because: str) -> Only:
     """A rule for a field of which only some values can be kept; `because` says why the others cannot."""
     names = " or ".join(shown(value) for value in values) or "left out"
+    unsupported = Unsupported(because, values)
+    schema = {"enum": list(values)} if values else {"type": "null"}
+    return Only(f"{names}: {because}", unsupported.takes, schema, unsupported)
 
-    def holds(value: Any) -> bool:
-        return any(value == one and type(value) is type(one) for one in values)
 
-    return Checked(f"{names}: {because}", holds, {"enum": list(values)} if values else {"type": "null"})
+NOTED = "noted by nobody; accepted because clients send it"
+"""What a field means that tells who or what a request is for, and has no part in its answer."""
 
 
 ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "string"})
@@ -97,6 +107,8 @@ SHORT_TEXT = Checked(
 def body_schema(fields: Mapping[str, Field], dialect: Dialect) -> dict[str, Any]:
     """What a route adds to its entry of the OpenAPI document: the schema of its body."""
     sampling = dialect.schema()
-    properties = {**sampling["properties"], **{name: each.schema() for name, each in fields.items()}}
+    own = {name: each.schema() for name, each in fields.items()}
+    unsupported = {name: each.schema() for name, each in dialect.unsupported.items()}
+    properties = {**unsupported, **sampling["properties"], **own}
     schema = {**sampling, "properties": properties}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -15,6 +15,7 @@ from tirage.dialects.fastdeploy import EXTRAS, fastdeploy_defaults, preset_of
 from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, RESPONSE_FORMAT_WITH_TAGS
 from tirage.dialects.own import OWN
 from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
+from tirage.dialects.unsupported import OPENAI_ROUTES
 from tirage.dialects.vllm import VLLM
 from tirage.errors import nearest
 from tirage.llm import LLM
@@ -42,26 +43,27 @@ _COMMON = (
     ),
     Field("stream", Bool(), False, "answer with server-sent events"),
     Field("stream_options", fields.ANY_OBJECT, None, "options of a stream"),
-    Field("user", fields.SHORT_TEXT, None, "noted by nobody; accepted because clients send it"),
+    Field("user", fields.SHORT_TEXT, None, fields.NOTED),
     Field("return_token_ids", Bool(), False, "the answer holds the token ids (vLLM, FastDeploy)"),
     Field("return_effective_params", Bool(), False, "the answer holds the parameters in force"),
     Field("rid", fields.SHORT_TEXT, None, "the client's name for the request, for /abort_request"),
     Field("request_id", fields.SHORT_TEXT, None, "the same (vLLM)"),
     Field("priority", only(0, because="all requests wait in one queue"), 0),
-    Field("add_special_tokens", only(True, because="send token ids for a prompt without them"), True),
     Field("return_tokens_as_token_ids", Bool(), False, "logprobs spell tokens as token_id:N (vLLM)"),
     Field("service_tier", only("auto", "default", because="there is one tier"), None),
     Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
+    Field("stream_interval", Int(low=1, high=4096), 1, "the same (vLLM)"),
     Field("collect_metrics", only(False, because="GET /metrics has them"), False),
     Field("lora_path", fields.SHORT_TEXT, None, "an adapter's name (SGLang)"),
     Field("custom_logit_processor", Text(max_bytes=4096), None, "a processor that the operator registered (SGLang)"),
     Field("custom_params", fields.ANY_OBJECT, None, "its arguments (SGLang)"),
     *BEAM_FIELDS,
-    Field("cache_salt", only(because="no two keys of --api-key share a prefix, and nothing else parts them"), None),
+    Field("session_id", fields.SHORT_TEXT, None, fields.NOTED),
 )
 
 COMPLETION_FIELDS = table([
     *_COMMON,
+    Field("add_special_tokens", only(True, because="send token ids for a prompt without them"), True),
     Field("prompt", fields.ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
     Field("prompt_token_ids", fields.ANYTHING, None, "token ids instead of a prompt (FastDeploy)"),
     Field("echo", Bool(), False, "the text begins with the prompt"),
@@ -70,6 +72,7 @@ COMPLETION_FIELDS = table([
 
 CHAT_FIELDS = table([
     *_COMMON,
+    Field("add_special_tokens", only(False, because="the chat template writes them"), False),
     Field("messages", fields.ANY_LIST, None, "the conversation"),
     Field("prompt_token_ids", fields.ANY_LIST, None, "token ids instead of messages (FastDeploy)"),
     Field("tools", fields.ANYTHING, None, "functions that the model may call"),
@@ -83,10 +86,10 @@ CHAT_FIELDS = table([
     Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
     Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
     Field("modalities", only(["text"], because="the model answers in text"), None),
-    Field("metadata", fields.TEXTS_BY_NAME, None, "noted by nobody; accepted because clients send it"),
+    Field("metadata", fields.TEXTS_BY_NAME, None, fields.NOTED),
     Field("store", only(False, because="nothing is stored"), False),
-    Field("safety_identifier", fields.SHORT_TEXT, None, "noted by nobody"),
-    Field("prompt_cache_key", fields.SHORT_TEXT, None, "prefixes are shared within a key already"),
+    Field("safety_identifier", fields.SHORT_TEXT, None, fields.NOTED),
+    Field("prompt_cache_key", fields.SHORT_TEXT, None, fields.NOTED),
     Field("prompt_cache_retention", only("in_memory", "in-memory", because="prefixes are kept in memory"), None),
     Field("functions", only(because="use tools"), None),
     Field("function_call", only(because="use tool_choice"), None),
@@ -99,6 +102,7 @@ CHAT_FIELDS = table([
     Field("stream_reasoning", only(True, because="thoughts are told as they come"), True),
     Field("include_reasoning", Bool(), True, "the answer holds the thoughts that were told apart (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
+    Field("thinking_token_budget", Int(low=-1, optional=True), None, "the same, -1 for no limit (vLLM)"),
 ])
 
 _SGLANG_EXTRAS = Dialect.of(
@@ -106,7 +110,8 @@ _SGLANG_EXTRAS = Dialect.of(
 )
 _MORE = (
     Dialect.of("vLLM", "vllm", [same("prompt_logprobs", rule=Int(low=0, high=20, optional=True))]),
-    VLLM.without("max_tokens", "logprobs", "n", "seed", "top_k"),
+    Dialect.of("vLLM", "vllm", [], unsupported=OPENAI_ROUTES),
+    VLLM.without("max_tokens", "logprobs", "n", "seed", "top_k", "output_kind"),
     EXTRAS,
     _SGLANG_EXTRAS,
     OWN,
@@ -161,6 +166,11 @@ class Asked:
         """The client's name for the request."""
         return self.own["rid"] or self.own["request_id"]
 
+    @property
+    def interval(self) -> int:
+        """How many tokens a chunk of a stream holds, at least."""
+        return max(self.own["max_streaming_response_tokens"], self.own["stream_interval"])
+
 
 def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: LLM, *, lenient: bool) -> Asked:
     """The request that a body is; DialectError with the name of a field that breaks its rule."""
@@ -177,6 +187,8 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         known=tuple(route.fields),
         lenient=lenient,
     )
+    check_logprob_ids(reading.params, own)
+    check_streamed(reading.params, own)
     stream_options, more_ignored = read_stream_options(own, lenient=lenient)
     beams, params = read_beams(own, clipped(reading.params, llm) if fastdeploy else reading.params, llm)
     return Asked(
@@ -188,6 +200,34 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         ignored=(*reading.ignored, *more_ignored),
         sources={name: dialect.entries[name].ours for name in reading.given},
     )
+
+
+def check_logprob_ids(params: SamplingParams, own: Mapping[str, Any]) -> None:
+    """DialectError for tokens to report where no log-probabilities are asked for, or where they would not be found."""
+    ids = params.logprob_token_ids
+    if ids and params.logprobs is None:
+        raise DialectError(
+            f"logprob_token_ids must go with logprobs, got {shown(list(ids))} without; set logprobs",
+            "logprob_token_ids",
+        )
+    if ids and own["echo"]:
+        raise DialectError(
+            f"logprob_token_ids must be left out with echo, got {shown(list(ids))}; leave one out", "logprob_token_ids"
+        )
+
+
+def check_streamed(params: SamplingParams, own: Mapping[str, Any]) -> None:
+    """DialectError for what is known of the whole answer only, where it is to be streamed."""
+    if not own["stream"]:
+        return
+    if params.best_of is not None and params.best_of > params.n:
+        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
+    if params.prompt_logprobs is not None:
+        raise DialectError(
+            f"prompt_logprobs must be left out of a stream, got {params.prompt_logprobs}; ask without stream=true, or "
+            "for completions set echo and logprobs",
+            "prompt_logprobs",
+        )
 
 
 def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tirage.engine import Completion, Sample
 from tirage.engine.completion import LogprobEntry
+from tirage.params import SamplingParams
 from tirage.server import errors
 from tirage.server.routes.sglang_shapes import matched
-from tirage.text import Stop
+from tirage.text import Stop, Tokenizer
 
 _STOPS = frozenset({"eos", "token", "string", "regex", "grammar"})
 LEAST_LOGPROB = -9999.0
@@ -117,25 +118,53 @@ def number(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else LEAST_LOGPROB
 
 
-def chat_logprobs(entries: Sequence[LogprobEntry] | None, *, top: int) -> dict[str, Any] | None:
-    """The `logprobs` of a chat choice; None when nobody asked."""
-    if entries is None:
-        return None
+def asked_for(entries: Sequence[LogprobEntry], params: SamplingParams, tokenizer: Tokenizer) -> Sequence[LogprobEntry]:
+    """The entries with as many of the likeliest tokens as `logprobs` asks for.
+
+    With `logprob_token_ids` they are the drawn token and those instead, as in vLLM.
+    """
+    ids, count = params.logprob_token_ids, params.logprobs or 0
+    if not ids:
+        return [replace(each, top=each.top[:count]) for each in entries]
+    return [replace(each, top=(replace(each, top=()), *named(each, tokenizer))) for each in entries]
+
+
+def named(drawn: LogprobEntry, tokenizer: Tokenizer) -> Iterator[LogprobEntry]:
+    """Entries of the tokens of `logprob_token_ids` but the drawn one; nobody has counted their ranks, which are 0."""
+    for token_id, logprob in drawn.given:
+        if token_id != drawn.token_id:
+            spelled = tokenizer.token_bytes(token_id)
+            text = spelled.decode("utf-8", "replace")
+            yield LogprobEntry(token_id=token_id, logprob=logprob, rank=0, text=text, bytes=spelled)
+
+
+def chat_logprobs(entries: Sequence[LogprobEntry], *, as_id: bool = False) -> dict[str, Any]:
+    """The `logprobs` of a chat choice."""
     content = [
-        {**chat_entry(entry), "top_logprobs": [chat_entry(each) for each in entry.top[:top]]} for entry in entries
+        {
+            **chat_entry(entry, as_id=as_id),
+            "top_logprobs": [chat_entry(each, as_id=as_id) for each in entry.top],
+        }
+        for entry in entries
     ]
     return {"content": content, "refusal": None}
 
 
-def chat_entry(entry: LogprobEntry) -> dict[str, Any]:
+def chat_entry(entry: LogprobEntry, *, as_id: bool) -> dict[str, Any]:
     """One token of chat logprobs; `bytes` are its own even where its text alone is no character."""
-    return {"token": entry.text, "logprob": number(entry.logprob), "bytes": list(entry.bytes)}
+    token = spelled_id(entry.token_id) if as_id else entry.text
+    return {"token": token, "logprob": number(entry.logprob), "bytes": list(entry.bytes)}
+
+
+def spelled_id(token_id: int) -> str:
+    """A token as vLLM spells it for `return_tokens_as_token_ids`."""
+    return f"token_id:{token_id}"
 
 
 def token_text(entry: LogprobEntry, *, as_id: bool) -> str:
     """A token as completions spell it: its text, or its bytes where they are no text."""
     if as_id:
-        return f"token_id:{entry.token_id}"
+        return spelled_id(entry.token_id)
     try:
         return entry.bytes.decode("utf-8")
     except UnicodeDecodeError:
@@ -149,14 +178,13 @@ class TextLogprobs:
     `offsets` are places in the choice's text.
     """
 
-    count: int
     as_id: bool = False
 
     def prompt(
         self, ids: Sequence[int], entries: Sequence[LogprobEntry | None], spelled: Sequence[tuple[str, int]]
     ) -> dict[str, Any]:
         """The part of an echoed prompt; nothing precedes its first token."""
-        names = [f"token_id:{i}" if self.as_id else text for i, (text, _) in zip(ids, spelled, strict=True)]
+        names = [spelled_id(i) if self.as_id else text for i, (text, _) in zip(ids, spelled, strict=True)]
         return {
             "text_offset": [offset for _, offset in spelled],
             "token_logprobs": [None if entry is None else number(entry.logprob) for entry in entries],
@@ -176,10 +204,10 @@ class TextLogprobs:
     def _top(self, entry: LogprobEntry) -> dict[str, float]:
         """The likeliest tokens and the one drawn; of two that are spelled alike, the less likely goes by its id."""
         found: dict[str, float] = {}
-        chosen = () if any(each.token_id == entry.token_id for each in entry.top[: self.count]) else (entry,)
-        for each in (*entry.top[: self.count], *chosen):
+        chosen = () if any(each.token_id == entry.token_id for each in entry.top) else (entry,)
+        for each in (*entry.top, *chosen):
             text = token_text(each, as_id=self.as_id)
-            found[text if text not in found else f"token_id:{each.token_id}"] = number(each.logprob)
+            found[text if text not in found else spelled_id(each.token_id)] = number(each.logprob)
         return found
 
 

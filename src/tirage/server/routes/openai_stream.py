@@ -66,7 +66,7 @@ class ChunkSpeaker(ABC):
         """The first chunk of every choice."""
         for choice in self._choices.values():
             for first in self.first(choice):
-                yield self.chunk(choice, first)
+                yield {**self.chunk(choice, first), **self.told_once(choice)}
 
     def say(self, number: int, delta: Delta) -> Iterator[sse.Event]:
         """The chunks of a delta."""
@@ -78,7 +78,7 @@ class ChunkSpeaker(ABC):
             choice.begun = True
             for part in self.lead(choice):
                 yield self.chunk(choice, part)
-        if delta.finish_reason is None and len(choice.ids) < self._asked.own["max_streaming_response_tokens"]:
+        if delta.finish_reason is None and len(choice.ids) < self._asked.interval:
             return
         text, ids, entries = choice.take(delta.stop)
         event = None if entries or delta.finish_reason else self.plain(choice, text)
@@ -126,6 +126,10 @@ class ChunkSpeaker(ABC):
     def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """Choices that are there before anything is read."""
         return ()
+
+    def told_once(self, choice: Choice) -> dict[str, Any]:
+        """What the chunk with such a choice holds besides."""
+        return {}
 
     def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """Choices before the first new text, when the prompt has been read."""

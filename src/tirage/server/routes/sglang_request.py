@@ -9,7 +9,8 @@ from typing import Any
 from tirage.dialects.own import OWN
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.sglang import BEAM_WIDTH, SGLANG
-from tirage.dialects.table import Dialect, DialectError, Reading, join, listed
+from tirage.dialects.table import Dialect, DialectError, Reading, check_unsupported, join, listed
+from tirage.dialects.unsupported import SGLANG_GENERATE
 from tirage.engine import Prompt
 from tirage.errors import nearest
 from tirage.params import BeamSearchParams, SamplingParams
@@ -17,6 +18,7 @@ from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Te
 from tirage.server.media import Item, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
+from tirage.server.routes.fields import NOTED
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
@@ -49,6 +51,8 @@ WHOLE: Mapping[str, tuple[Rule, Any, str]] = {
     "stream": (Bool(), False, "send the answer as it grows, as server-sent events"),
     "return_prompt_token_ids": (Bool(), False, "report the prompt's token ids"),
     "return_effective_params": (Bool(), False, "report the parameters in force, with the seed and all defaults"),
+    "session_id": (_NAME, None, NOTED),
+    "conversation_id": (_NAME, None, NOTED),
 }
 """Fields of the request as a whole."""
 
@@ -140,13 +144,15 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
 
 
 def refuse_unknown(body: Mapping[str, Any], *, lenient: bool) -> tuple[str, ...]:
-    """The unknown names, where they may be ignored."""
-    unknown = tuple(name for name in body if name not in NAMES)
+    """The unknown names, where they may be ignored; DialectError for them, or for fields that have no part here."""
+    unknown = tuple(name for name in body if name not in NAMES and name not in SGLANG_GENERATE)
     if unknown and not lenient:
         name = unknown[0]
         inner = f"; did you mean sampling_params.{name}?" if name in GENERATE.names else nearest(name, NAMES)
         inner = inner or "; leave it out"
         raise DialectError(f"/generate field must be a known name, got {shown(name)}{inner}", name)
+    for name in body.keys() & SGLANG_GENERATE.keys():
+        check_unsupported(SGLANG_GENERATE, name, body[name])
     return unknown
 
 
@@ -366,11 +372,19 @@ def adapter_of(name: str | None) -> str | None:
     return name
 
 
+_WITHOUT_LOGPROBS: Mapping[str, tuple[Any, ...]] = {
+    "logprob_start_len": (-1, 0),
+    "top_logprobs_num": (0,),
+    "token_ids_logprob": ((),),
+}
+"""What SGLang's clients send although they ask for no log-probabilities."""
+
+
 def with_logprobs(params: SamplingParams, given: Mapping[str, Any], *, mode: Any) -> tuple[SamplingParams, int | None]:
     """The parameters with the log-probabilities that are asked for, and where in the prompt they begin."""
     if not given["return_logprob"]:
-        for name in ("logprob_start_len", "top_logprobs_num", "token_ids_logprob"):
-            if given[name] != EACH[name][1]:
+        for name, inert in _WITHOUT_LOGPROBS.items():
+            if given[name] not in inert:
                 got = shown(given[name])
                 raise DialectError(f"{name} must go with return_logprob=true, got {got}; leave it out", name)
         return params, None
@@ -410,13 +424,14 @@ def with_beams(ask: Ask, width: Any, limited: bool) -> Ask:
 def body_schema() -> dict[str, Any]:
     """JSON Schema of the request body, for the OpenAPI document."""
     sampling = GENERATE.schema()
-    sampling["properties"] |= {
+    sampling["properties"] |= {name: each.schema() for name, each in GENERATE.unsupported.items()} | {
         "beam_width": field_schema(BEAM_WIDTH, None, "beams of a beam search; null for none"),
         "stream_interval": field_schema(INTERVAL, None, "tokens per event of a stream, at least"),
     }
     ids, vector = {"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "array", "items": _NUMBER}
     vectors = {"type": "array", "items": vector}
     properties: dict[str, Any] = {
+        **{name: each.schema() for name, each in SGLANG_GENERATE.items()},
         "text": one_or_list({"type": "string"}),
         "input_ids": one_or_list(ids),
         "input_embeds": one_or_list(vectors),

@@ -121,7 +121,8 @@ def read_tools(tools: Any, choice: Any, parallel: Any, *, form: Form) -> Tools:
     if not isinstance(parallel, (bool, type(None))):
         raise ParamsError(f"parallel_tool_calls must be a bool, got {parallel!r:.40}")
     if not definitions:
-        if choice not in {None, "none"} if isinstance(choice, (str, type(None))) else True:
+        # SGLang's clients send its default, "auto", with every request.
+        if not (choice is None or choice in ("none", "auto")):
             raise ParamsError(f"tool_choice must go with tools, got {choice!r:.80} without any; leave it out")
         return Tools(form=form)
     mode, names = read_choice(choice)

@@ -12,5 +12,15 @@ from tirage.backends.numpy.kernels.support import SUPPORTED_OPS, supports
 from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, start, wait
 
 __all__ = [
-    "SUPPORTED_OPS", "compiling", "draw", "law", "law_ready", "ready", "set_threads", "start", "supports", "threads", "wait",
-]  # fmt: skip
+    "SUPPORTED_OPS",
+    "compiling",
+    "draw",
+    "law",
+    "law_ready",
+    "ready",
+    "set_threads",
+    "start",
+    "supports",
+    "threads",
+    "wait",
+]
