@@ -57,21 +57,28 @@ def qwen_inputs(folder: Path, text: str, images: list[Any]) -> dict[str, Any]:
     return {**ids, **made, "mm_token_type_ids": seen.int()}
 
 
-def lone(name: str, folder: Path, prompt: Prompt) -> list[int]:
-    """The ids that transformers writes after one prompt, from the same folder."""
-    config = AutoConfig.from_pretrained(folder)
-    auto: Any = next(
-        a for a in (AutoModelForImageTextToText, AutoModelForMultimodalLM) if type(config) in a._model_mapping
-    )
+def inputs_of(name: str, folder: Path, prompt: Prompt) -> dict[str, Any]:
+    """A prompt as transformers' own processor reads it, from the same folder."""
     given: dict[str, Any] = {n: list(getattr(prompt, n)) for n in ("images", "audio") if getattr(prompt, n)}
     if name in QWEN:
-        inputs = qwen_inputs(folder, prompt.text or "", given.get("images", []))
-    else:
-        more = {"sampling_rate": 16000} if "audio" in given else {}
-        inputs = AutoProcessor.from_pretrained(folder)(text=[prompt.text], return_tensors="pt", **given, **more)
+        return qwen_inputs(folder, prompt.text or "", given.get("images", []))
+    more = {"sampling_rate": 16000} if "audio" in given else {}
+    return dict(AutoProcessor.from_pretrained(folder)(text=[prompt.text], return_tensors="pt", **given, **more))
+
+
+def load_published(folder: Path) -> Any:
+    """The folder's model as transformers loads it."""
+    kind = type(AutoConfig.from_pretrained(folder))
+    auto: Any = next(a for a in (AutoModelForImageTextToText, AutoModelForMultimodalLM) if kind in a._model_mapping)
+    return auto.from_pretrained(folder).eval()
+
+
+def lone(name: str, folder: Path, prompt: Prompt) -> list[int]:
+    """The ids that transformers writes after one prompt, from the same folder."""
+    inputs = inputs_of(name, folder, prompt)
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     with torch.inference_mode():
-        written = auto.from_pretrained(folder).eval().generate(**inputs, **options)
+        written = load_published(folder).generate(**inputs, **options)
     return written[0, inputs["input_ids"].shape[1] :].tolist()
 
 

@@ -25,6 +25,7 @@ from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
 Path = Literal["joined", "alone", "recomputed"]
+Lane = tuple[int, str | None]
 
 # Prompts are read in pieces of this many tokens, cut at multiples of it whoever else is in flight.
 CHUNK = 256
@@ -86,8 +87,8 @@ class HuggingFaceModel:
         self.chunk: int | None = CHUNK
         self.prefixes = PrefixStore(prefix_bytes)
         self.adapters = Adapters(module, adapters or {})
-        self.packed = packed and pack(module)
-        self._groups: dict[int, Arena | Joined] = {}
+        self.packed = packed and pack(module, *self.adapters.trees)
+        self._groups: dict[Lane, Arena | Joined] = {}
         known = inspect.signature(module.forward).parameters
         self.cache_name = next((name for name in ("past_key_values", "cache_params") if name in known), None)
         self._takes_positions = "position_ids" in known
@@ -272,9 +273,10 @@ class HuggingFaceModel:
         return floats(out.logits[:, -1])
 
     def _step_together(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
-        buckets: dict[int, list[int]] = {}
+        buckets: dict[Lane, list[int]] = {}
         for index, row in enumerate(rows):
-            buckets.setdefault(sum(row.length >= bound for bound in _BUCKETS), []).append(index)
+            lane = sum(row.length >= bound for bound in _BUCKETS), self.adapters.lane(row.inputs.adapter)
+            buckets.setdefault(lane, []).append(index)
         logits = np.empty((len(rows), self.vocab_size), np.float32)
         for bucket, members in buckets.items():
             part = self._step_group(bucket, [rows[i] for i in members], [token_ids[i] for i in members])
@@ -283,7 +285,7 @@ class HuggingFaceModel:
             logits[members] = part
         return logits
 
-    def _step_group(self, bucket: int, rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
+    def _step_group(self, bucket: Lane, rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
         if bucket not in self._groups:
             self._groups[bucket] = Arena() if is_plain(rows[0]) else Joined()
         group = self._groups[bucket]
@@ -310,7 +312,7 @@ class HuggingFaceModel:
         wanted = [slots[id(row)] for row in rows]
         return logits if wanted == list(range(len(rows))) else logits[wanted]
 
-    def _give_up(self, bucket: int, rows: Sequence[HuggingFaceRow]) -> None:
+    def _give_up(self, bucket: Lane, rows: Sequence[HuggingFaceRow]) -> None:
         """Drops a group that can no longer be trusted; its rows are read again when they are next needed."""
         lose([row for row in (*self._groups.pop(bucket).rows, *rows) if row is not None])
 
