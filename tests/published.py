@@ -62,19 +62,37 @@ _SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def byte_level(special: tuple[str, ...], *, size: int = 300) -> FastTokenizer:
-    """A byte-level BPE as Qwen's and GPT-2's, trained on a few lines; the special tokens come last."""
+def byte_level(special: tuple[str, ...], *, words: Mapping[str, int] | None = None) -> FastTokenizer:
+    """A byte-level BPE as Qwen's and GPT-2's, trained on a few lines; the special tokens come last.
+
+    `words` are tokens with ids of their own, far up; what lies between is never written.
+    """
     raw = FastTokenizer(BPE())
-    raw.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(_QWEN_SPLIT), "isolated")
     raw.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    raw.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     raw.train_from_iterator(
-        _CORPUS, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+        _CORPUS, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     )
+    if words:
+        raw.model = with_words(json.loads(raw.to_str())["model"], words)
+    raw.normalizer, raw.decoder = normalizers.NFC(), decoders.ByteLevel()
     raw.add_special_tokens([AddedToken(token, special=True) for token in special])
     return raw
+
+
+def with_words(model: Mapping[str, Any], words: Mapping[str, int]) -> BPE:
+    """A BPE with more words, each one token of its id, and tokens that no text has in between."""
+    vocab, merges = dict(model["vocab"]), list[tuple[str, str]]()
+    for word, index in words.items():
+        letters = word.replace(" ", "Ġ")
+        for end in range(2, len(letters) + 1):
+            vocab.setdefault(letters[:end], index if end == len(letters) else len(vocab))
+            merges.append((letters[: end - 1], letters[end - 1]))
+    taken = set(vocab.values())
+    vocab |= {f"unused {index}": index for index in range(max(taken)) if index not in taken}
+    # The first merges win, so that each word comes out whole.
+    return BPE(vocab, list(dict.fromkeys([*merges, *((first, second) for first, second in model["merges"])])))
 
 
 def sentencepiece(special: tuple[str, ...], *, first: tuple[str, ...], bos: str, lead: bool) -> FastTokenizer:
@@ -114,9 +132,11 @@ def write(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2), encoding="utf-8")
 
 
-def qwen_tokenizer(folder: Path, special: tuple[str, ...] = _QWEN_SPECIAL, **more: Any) -> FastTokenizer:
+def qwen_tokenizer(
+    folder: Path, special: tuple[str, ...] = _QWEN_SPECIAL, *, words: Mapping[str, int] | None = None, **more: Any
+) -> FastTokenizer:
     """The tokenizer of a Qwen2 or Qwen2.5 folder."""
-    raw = byte_level(special)
+    raw = byte_level(special, words=words)
     settings = {
         "add_bos_token": False, "add_prefix_space": False, "additional_special_tokens": list(special[1:]),
         "bos_token": None, "chat_template": _CHATML, "clean_up_tokenization_spaces": False,
@@ -142,9 +162,9 @@ def llama_tokenizer(folder: Path, special: tuple[str, ...], **more: Any) -> Fast
 # --- families ------------------------------------------------------------------------------------------------------
 
 
-def chat_model(folder: Path, *, context: int = 1024) -> dict[str, Any]:
-    """Qwen2.5-Instruct: text alone."""
-    raw = qwen_tokenizer(folder, special=_QWEN_SPECIAL)
+def chat_model(folder: Path, *, context: int = 1024, words: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Qwen2.5-Instruct: text alone. `words` become one token each, with the ids given."""
+    raw = qwen_tokenizer(folder, words=words)
     stop, pad = raw.token_to_id("<|im_end|>"), raw.token_to_id("<|endoftext|>")
     generation = {
         "bos_token_id": pad, "pad_token_id": pad, "do_sample": True, "eos_token_id": [stop, pad],
@@ -386,6 +406,42 @@ def smolvlm(folder: Path) -> dict[str, Any]:
     return tiled(folder, "SmolVLM", special, {"rope_theta": 100000, "rms_norm_eps": 1e-05})
 
 
+def llava_onevision(folder: Path) -> dict[str, Any]:
+    """Qwen2's words, and a processor that reads videos too."""
+    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>")
+    raw = qwen_tokenizer(folder, special, processor_class="LlavaOnevisionProcessor")
+    grid = [[28, 56], [56, 28], [56, 56]]
+    preprocessor = {
+        "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+        "image_grid_pinpoints": grid, **_CLIP, "image_processor_type": "LlavaOnevisionImageProcessor",
+        "processor_class": "LlavaOnevisionProcessor", "resample": 3, "rescale_factor": 0.00392156862745098,
+        "size": {"height": 28, "width": 28},
+    }  # fmt: skip
+    processor = {
+        "image_token": "<image>", "num_image_tokens": 16, "processor_class": "LlavaOnevisionProcessor",
+        "video_token": "<video>", "vision_feature_select_strategy": "full",
+    }  # fmt: skip
+    write(folder / "preprocessor_config.json", preprocessor)
+    write(folder / "processor_config.json", processor)
+    vision = {
+        "hidden_size": 32, "image_size": 28, "intermediate_size": 48, "model_type": "siglip_vision_model",
+        "num_attention_heads": 4, "num_hidden_layers": 2, "patch_size": 7, "vision_use_head": False,
+    }  # fmt: skip
+    text = {
+        **_SIZES, "bos_token_id": raw.token_to_id("<|endoftext|>"), "eos_token_id": raw.token_to_id("<|im_end|>"),
+        "model_type": "qwen2", "rope_theta": 1000000.0, "tie_word_embeddings": True,
+        "vocab_size": raw.get_vocab_size() + 2,
+    }  # fmt: skip
+    return {
+        "architectures": ["LlavaOnevisionForConditionalGeneration"], "ignore_index": -100,
+        "image_grid_pinpoints": grid, "image_token_index": raw.token_to_id("<image>"),
+        "model_type": "llava_onevision", "projector_hidden_act": "gelu", "text_config": text,
+        "tie_word_embeddings": False, "torch_dtype": "float16", "use_image_newline_parameter": True,
+        "video_token_index": raw.token_to_id("<video>"), "vision_aspect_ratio": "anyres_max_9",
+        "vision_config": vision, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+    }  # fmt: skip
+
+
 def qwen2_audio(folder: Path) -> dict[str, Any]:
     raw = qwen_tokenizer(folder, _QWEN_AUDIO_SPECIAL, processor_class="Qwen2AudioProcessor")
     preprocessor = {
@@ -414,6 +470,7 @@ SEEING = {
     "gemma3": (gemma3, "<start_of_image>"),
     "idefics3": (idefics3, "<image>"),
     "llava": (llava, "<image>"),
+    "llava_onevision": (llava_onevision, "<image>"),
     "pixtral": (pixtral, "[IMG]"),
     "qwen2_vl": (qwen2_vl, "<|vision_start|><|image_pad|><|vision_end|>"),
     "qwen2_5_vl": (qwen2_5_vl, "<|vision_start|><|image_pad|><|vision_end|>"),

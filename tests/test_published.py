@@ -57,11 +57,25 @@ def qwen_inputs(folder: Path, text: str, images: list[Any]) -> dict[str, Any]:
     return {**ids, **made, "mm_token_type_ids": seen.int()}
 
 
+def onevision_inputs(folder: Path, text: str, images: list[Any]) -> dict[str, Any]:
+    """The inputs of LLaVA-OneVision, made without its processor: a mark for every feature of a picture."""
+    made: dict[str, Any] = {}
+    if images:
+        made = dict(AutoImageProcessor.from_pretrained(folder, backend="pil")(images, return_tensors="pt"))
+        with torch.inference_mode():
+            features = load_published(folder).get_image_features(**made)
+        for each in features.pooler_output:
+            text = text.replace("<image>", "<seen>" * len(each), 1)
+    return {**AutoTokenizer.from_pretrained(folder)(text.replace("<seen>", "<image>"), return_tensors="pt"), **made}
+
+
 def inputs_of(name: str, folder: Path, prompt: Prompt) -> dict[str, Any]:
     """A prompt as transformers' own processor reads it, from the same folder."""
     given: dict[str, Any] = {n: list(getattr(prompt, n)) for n in ("images", "audio") if getattr(prompt, n)}
     if name in QWEN:
         return qwen_inputs(folder, prompt.text or "", given.get("images", []))
+    if name == "llava_onevision":
+        return onevision_inputs(folder, prompt.text or "", given.get("images", []))
     more = {"sampling_rate": 16000} if "audio" in given else {}
     return dict(AutoProcessor.from_pretrained(folder)(text=[prompt.text], return_tensors="pt", **given, **more))
 
