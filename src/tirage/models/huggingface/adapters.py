@@ -111,6 +111,8 @@ class Adapters:
             _log.info("adapters are not mixed in one pass: %s", reason)
             self._module, self._mixed = self._mixed.unload(), None
             self._own |= {name: load(twin(self._module, {}), name, folder) for name, folder in plain.items()}
+        else:
+            self._activate(None)
 
     def _activate(self, name: str | None) -> None:
         """Makes one adapter of the mixed ones, or none, act on every row."""
@@ -185,11 +187,14 @@ def changes_biases(config: Mapping[str, Any]) -> bool:
 
 def twin(module: Any, config: Mapping[str, Any]) -> Any:
     """Another tree of modules over the same weights, but for those that the adapter replaces."""
-    if changes_weights(config):
-        return copy.deepcopy(module)
-    if changes_biases(config):
-        return copy.deepcopy(module, {id(p): p for name, p in module.named_parameters() if not name.endswith("bias")})
-    return copy.deepcopy(module, {id(leaf): leaf for leaf in module.modules() if not any(leaf.children())})
+
+    def is_replaced(name: str) -> bool:
+        return changes_weights(config) or (changes_biases(config) and "bias" in name)
+
+    leaves = [part for part in module.modules() if not any(part.children())]
+    same = {id(leaf): leaf for leaf in leaves if not any(is_replaced(name) for name, _ in leaf.named_parameters())}
+    same |= {id(weight): weight for name, weight in module.named_parameters() if not is_replaced(name)}
+    return copy.deepcopy(module, same)
 
 
 def load(module: Any, name: str, folder: Path) -> Any:
