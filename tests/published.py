@@ -190,7 +190,7 @@ def qwen_vl(folder: Path, kind: str, vision: dict[str, Any], preprocessor: dict[
     return {
         **{f"{name}_token_id": raw.token_to_id(token) for name, token in names.items()},
         "attention_dropout": 0.0, "hidden_act": "silu", **_SIZES, "initializer_range": 0.02, "model_type": kind,
-        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "use_sliding_window": False, "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "use_sliding_window": False, "tie_word_embeddings": False,
         "torch_dtype": "bfloat16", "use_cache": True, "vision_config": vision,
         "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, "vocab_size": raw.get_vocab_size() + 2,
     }  # fmt: skip
@@ -243,7 +243,7 @@ def qwen3_vl(folder: Path) -> dict[str, Any]:
         "dtype": "bfloat16", "eos_token_id": raw.token_to_id("<|im_end|>"), "head_dim": 16, "hidden_act": "silu",
         **_SIZES, "initializer_range": 0.02, "model_type": "qwen3_vl_text", "rms_norm_eps": 1e-06,
         "rope_scaling": {"mrope_interleaved": True, "mrope_section": [2, 3, 3], "rope_type": "default"},
-        "rope_theta": 5000000, "tie_word_embeddings": True, "use_cache": True,
+        "rope_theta": 5000000, "tie_word_embeddings": False, "use_cache": True,
         "vocab_size": raw.get_vocab_size() + 2,
     }  # fmt: skip
     vision = {
@@ -253,7 +253,7 @@ def qwen3_vl(folder: Path) -> dict[str, Any]:
         "spatial_merge_size": 2, "temporal_patch_size": 2,
     }  # fmt: skip
     return {
-        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "tie_word_embeddings": True,
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "tie_word_embeddings": False,
         **{f"{name}_token_id": raw.token_to_id(token) for name, token in names.items()},
         "text_config": text, "vision_config": vision, "transformers_version": "4.57.0.dev0",
     }  # fmt: skip
@@ -429,7 +429,7 @@ def llava_onevision(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
     text = {
         **_SIZES, "bos_token_id": raw.token_to_id("<|endoftext|>"), "eos_token_id": raw.token_to_id("<|im_end|>"),
-        "model_type": "qwen2", "rope_theta": 1000000.0, "tie_word_embeddings": True,
+        "model_type": "qwen2", "rope_theta": 1000000.0, "tie_word_embeddings": False,
         "vocab_size": raw.get_vocab_size() + 2,
     }  # fmt: skip
     return {
@@ -489,9 +489,14 @@ def publish(name: str, folder: Path, **options: Any) -> Path:
     auto = next(a for a in _CLASSES if type(made) in a._model_mapping)
     torch.manual_seed(0)
     settings = {path.name: path.read_bytes() for path in folder.glob("*.json")}
-    auto.from_config(made, dtype=torch.float32).save_pretrained(folder)
+    module = auto.from_config(made, dtype=torch.float32)
+    with torch.no_grad():
+        # Larger than at the start of a training, so that every input changes the words.
+        for name, weight in module.named_parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=(0.3 if "embed_tokens" in name else 1.5) * weight[0].numel() ** -0.5)
+    module.save_pretrained(folder)
     for file, content in settings.items():
         (folder / file).write_bytes(content)
-    # Bigger than the seed's own, so that a wrong input changes the words.
     write(folder / "config.json", {**config, "torch_dtype": "float32"})
     return folder

@@ -99,6 +99,7 @@ def lone(name: str, folder: Path, prompt: Prompt) -> list[int]:
 def prompts_with(mark: str) -> list[Prompt]:
     return [
         Prompt(text=f"See {mark} now", images=PICTURES[:1]),
+        Prompt(text=f"See {mark} now", images=PICTURES[1:]),
         Prompt(text="plain words here"),
         Prompt(text=f"A {mark} and {mark} are what?", images=PICTURES),
     ]
@@ -122,6 +123,7 @@ def test_a_published_folder_that_sees_opens_and_answers(
     needed = missing(name)
     if needed is None:
         expected = [lone(name, folder, prompt) for prompt in prompts]
+        assert expected[0] != expected[1]
         for _ in range(2):
             # The second time the pictures' keys and values come from the first, where layers let them.
             assert [list(done.token_ids) for done in llm.generate(prompts, GREEDY)] == expected
