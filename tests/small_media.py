@@ -21,16 +21,9 @@ from transformers import (
     PaliGemmaForConditionalGeneration,
     PaliGemmaProcessor,
     PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLProcessor,
     Qwen2AudioConfig,
     Qwen2AudioForConditionalGeneration,
     Qwen2AudioProcessor,
-    Qwen2VLConfig,
-    Qwen2VLForConditionalGeneration,
-    Qwen2VLImageProcessorPil,
-    Qwen2VLProcessor,
     SiglipImageProcessorPil,
     SiglipVisionConfig,
     WhisperFeatureExtractor,
@@ -47,8 +40,6 @@ _EYES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden
 IMAGE_MARKS = {
     "llava": "<image>",
     "gemma3": "<start_of_image>",
-    "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>",
-    "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
 }
 AUDIO_MARK = "<|audio_bos|><|AUDIO|><|audio_eos|>"
 
@@ -112,44 +103,6 @@ def paligemma() -> tuple[Any, Any]:
     return PaliGemmaForConditionalGeneration(config), PaliGemmaProcessor(image_processor=images, tokenizer=tokenizer)
 
 
-def qwen_config(kind: Any, tokenizer: Any, vision: dict[str, Any]) -> Any:
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
-    names = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
-    names |= {"vision_start": "<|vision_start|>", "vision_end": "<|vision_end|>"}
-    ids = {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()}
-    return kind(vision_config=vision, text_config={**_TEXT, "rope_parameters": rope}, **ids)
-
-
-def qwen_processor(kind: Any, tokenizer: Any) -> Any:
-    class ImagesOnly(kind):
-        """The processor without its part for videos, which needs torchvision."""
-
-        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            if argument_name == "video_processor":
-                return None
-            return super().check_argument_for_proper_class(argument_name, argument)
-
-    images = Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=84 * 84)
-    return ImagesOnly(image_processor=images, tokenizer=tokenizer, video_processor=None)
-
-
-def qwen2_vl() -> tuple[Any, Any]:
-    tokenizer = tokenizer_with("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-    vision = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 14, "hidden_size": 64}
-    config = qwen_config(Qwen2VLConfig, tokenizer, vision)
-    return Qwen2VLForConditionalGeneration(config), qwen_processor(Qwen2VLProcessor, tokenizer)
-
-
-def qwen2_5_vl() -> tuple[Any, Any]:
-    tokenizer = tokenizer_with("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-    vision = {
-        "depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 14, "out_hidden_size": 64,
-        "intermediate_size": 48, "fullatt_block_indexes": [1], "window_size": 56,
-    }  # fmt: skip
-    config = qwen_config(Qwen2_5_VLConfig, tokenizer, vision)
-    return Qwen2_5_VLForConditionalGeneration(config), qwen_processor(Qwen2_5_VLProcessor, tokenizer)
-
-
 def qwen2_audio() -> tuple[Any, Any]:
     tokenizer = tokenizer_with("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
     config = Qwen2AudioConfig(
@@ -169,8 +122,6 @@ BUILDERS = {
     "llava": llava,
     "gemma3": gemma3,
     "paligemma": paligemma,
-    "qwen2_vl": qwen2_vl,
-    "qwen2_5_vl": qwen2_5_vl,
     "qwen2_audio": qwen2_audio,
 }
 

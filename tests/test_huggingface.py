@@ -116,6 +116,13 @@ def test_int8_is_near_float32_and_a_row_does_not_depend_on_those_beside_it(folde
     assert torch.equal(layer(x)[1], layer(x[1:2])[0])
 
 
+@pytest.mark.parametrize("name", ["mamba", "mamba2", pytest.param("jamba", marks=pytest.mark.slow)])
+def test_int8_runs_layers_whose_code_reads_a_weight(name: str, tmp_path: Path) -> None:
+    build(name).save_pretrained(tmp_path)
+    want, got = (open_folder(tmp_path, dtype=dtype).prefill(list(range(5, 25)))[0] for dtype in ("float32", "int8"))
+    assert 0 < np.abs(want - got).max() < 0.1 * np.abs(want).max()
+
+
 def test_an_unknown_dtype_is_refused_with_the_nearest(folder: Path) -> None:
     with pytest.raises(ParamsError, match=r"dtype must be one of .* got 'bfloat'; did you mean 'bfloat16'"):
         LLM(folder, dtype="bfloat")

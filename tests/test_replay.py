@@ -308,3 +308,33 @@ def test_the_command_refuses_what_it_cannot_replay(
     status, _, err = command(str(file), capsys=capsys)
     assert status == 2
     assert message in err
+
+
+def test_an_int8_answer_is_replayed_in_int8_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = Call(prompt=Prompt(text=PROMPT), params=SamplingParams(seed=5, max_tokens=40))
+    with LLM("tiny", dtype="int8") as rough:
+        record, tokens = ran(rough, call)
+    assert record["model"]["numerics"]["dtype"] == "int8"
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(record))
+    for words in ((), ("--dtype", "int8", "--device", "cpu")):
+        status, _, err = command(str(file), *words, capsys=capsys)
+        assert (status, f"the same {len(tokens[0])} tokens on the same model" in err) == (0, True)
+    # In float32 some draw of forty falls elsewhere; the line names what is otherwise.
+    status, _, err = command(str(file), "--dtype", "float32", capsys=capsys)
+    assert (status, "dtype was 'int8', is 'float32'" in err) == (1, True)
+    status, _, err = command(str(file), "--backend", "numpy", capsys=capsys)
+    assert (status, "class was 'HuggingFaceModel', is 'LlamaNumpy'" in err) == (1, True)
+
+
+def test_a_dtype_that_a_record_makes_up_is_refused(
+    llm: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, _ = ran(llm, CALLS["greedy"])
+    record["model"]["numerics"]["dtype"] = "int9"
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(record))
+    status, _, err = command(str(file), capsys=capsys)
+    assert (status, "dtype must be one of" in err) == (2, True)

@@ -16,9 +16,10 @@ from field_answers import answer_of, body_of, tokens_of
 from field_effects import CHAT, COMPLETIONS, GENERATE
 from peft import LoraConfig, get_peft_model
 from PIL import Image
+from published import publish
 from servers import Server, shared
 from sglang_examples import CUSTOM, IMPORT, MULTIMODAL, NORMAL, PROCESSOR, STREAMING, STRUCTURED, run
-from small_media import build_media, tokenizer_with
+from small_media import tokenizer_with
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tirage import LLM, Prompt
@@ -77,11 +78,9 @@ def test_the_custom_processor_works_with_its_import_line_changed() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llava as a folder, and beside it the picture of the example."""
-    module, processor = build_media("llava")
+    """A LLaVA-OneVision, which SGLang's page names, as published, and beside it the picture of the example."""
     where = tmp_path_factory.mktemp("llava")
-    module.save_pretrained(where / "model")
-    processor.save_pretrained(where / "model")
+    publish("llava_onevision", where / "model")
     pixels = np.random.default_rng(0).integers(0, 255, (40, 52, 3), np.uint8)
     Image.fromarray(pixels).save(where / "example_image.png")
     return where

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tirage.cli.model import open_model
+from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, open_model
 from tirage.cli.output import QuietOption, note
 from tirage.errors import ParamsError
 from tirage.server.options import Options
@@ -25,18 +25,31 @@ def replay(
         list[str] | None, typer.Option("--logits-processor", metavar="NAME=MODULE:OBJECT", help="a processor it names")
     ] = None,
     lora: Annotated[list[str] | None, typer.Option("--lora", metavar="NAME=PATH", help="an adapter it names")] = None,
+    backend: BackendOption = "auto",
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw the tokens of an answer again. Its texts go to stdout; exit status 1 says that some token differs."""
+    """Draw the tokens of an answer again. Its texts go to stdout; exit status 1 says that some token differs.
+
+    Without --dtype the model runs in the one that the answer names, int8 included.
+    """
     from tirage.server.plugins import load_processors, read_adapters
-    from tirage.server.replay import folder_named, read_records
+    from tirage.server.replay import dtype_of, folder_named, read_records
     from tirage.server.replay import replay as run_again
 
     records = read_records(sys.stdin.buffer.read() if str(file) == "-" else read_answer(file))
     name = str(model or folder_named(records[0]["model"]["name"]))
     options = Options.of(model=name, logits_processor=tuple(logits_processor or ()), lora=tuple(lora or ()))
     load_processors(options)
-    llm = open_model(name, adapters=read_adapters(options) or None, max_running=options.limits.max_running)
+    llm = open_model(
+        name,
+        backend=backend,
+        dtype=dtype or (dtype_of(records[0]) if backend in ("auto", "torch") else None),
+        device=device,
+        adapters=read_adapters(options) or None,
+        max_running=options.limits.max_running,
+    )
     differs = False
     for number, record in enumerate(records):
         done = run_again(llm, record)

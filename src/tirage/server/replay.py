@@ -238,6 +238,13 @@ def differs(index: int, sample: Mapping[str, Any], now: Sequence[int]) -> Differ
     return None
 
 
+def dtype_of(record: Mapping[str, Any]) -> str | None:
+    """The dtype in which the model of a record ran, "int8" included; None for a record that does not say."""
+    numerics = record["model"].get("numerics")
+    found = numerics.get("dtype") if isinstance(numerics, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
 def folder_named(name: str) -> str | Path:
     """The bundled model of a record's name; ParamsError for another, which --model must say where to find."""
     from tirage.models import bundled

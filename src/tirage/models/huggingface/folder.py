@@ -54,13 +54,14 @@ def open_folder(
     module = load_module(folder, "float32" if dtype == "int8" else dtype)
     target = device or ("cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu")
     module = module.to(target).eval()
-    if dtype == "int8":
-        module = with_int8(module)
     media = open_media(folder, module.config)
     int8 = dtype == "int8"
     model = HuggingFaceModel(
         module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=int8, packed=not int8, media=media
     )
+    if int8:
+        # After the adapters, which know nothing but the layers of PyTorch.
+        with_int8(module, *model.adapters.trees)
     choose_path(model, folder.name)
     return model
 

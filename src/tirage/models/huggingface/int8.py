@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tirage.errors import ModelError
+from tirage.models.huggingface.packed import linear_layers, replace_layers
 
 
 class Int8Linear(nn.Module):
@@ -28,6 +29,11 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale, persistent=False)
         self.bias = linear.bias
 
+    @property
+    def weight(self) -> Tensor:
+        """The weight [out, in] as float32, for code that multiplies by it itself; a copy, made at each look."""
+        return (self.quantized * self.scale).t()
+
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b, in the dtype of x."""
         rows = x.reshape(-1, self.in_features).float()
@@ -41,12 +47,11 @@ class Int8Linear(nn.Module):
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
 
-def with_int8(module: Any) -> Any:
-    """The module with every linear layer in int8, the output head included; the other layers stay as they are."""
+def with_int8(module: Any, *trees: Any) -> None:
+    """Puts every linear layer in int8, the output head included; the others stay as they are.
+
+    `trees` are other modules over the same layers, as adapters have them; their own layers stay as they are too.
+    """
     if module.device.type != "cpu":
         raise ModelError(f"dtype int8 must run on the CPU, got device {module.device}; use bfloat16 there")
-    for owner in list(module.modules()):
-        for name, child in list(owner.named_children()):
-            if type(child) is nn.Linear:
-                setattr(owner, name, Int8Linear(child))
-    return module
+    replace_layers(linear_layers((module, *trees)), Int8Linear)

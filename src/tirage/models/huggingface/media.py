@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.models.auto import AutoProcessor
+from transformers.models.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor, AutoTokenizer
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 
 from tirage.errors import ModelError, ParamsError
+from tirage.models.jsonfile import read_optional_json_object
 from tirage.models.protocol import Inputs
 
 _FILES = ("processor_config.json", "preprocessor_config.json")
 _KINDS = {"images": "image", "audio": "audio"}
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_log = logging.getLogger("tirage")
 
 
 class Media:
@@ -78,16 +84,78 @@ class Media:
         return max((position + 1 for position, i in enumerate(ids) if i in marks), default=len(ids))
 
 
+class Unreadable(Media):
+    """In the place of the media of a processor that lacks a package: the model answers texts alone."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(None, None)
+        self._reason = reason
+
+    def read(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
+        """Raises ParamsError, which names what is missing."""
+        name = next(name for name, items in given.items() if len(items))
+        raise ParamsError(f"prompt {name} must not be given, the model's processor cannot be loaded: {self._reason}")
+
+
 def open_media(folder: Path, config: Any) -> Media | None:
-    """The folder's processor; None for a model of text alone."""
+    """The folder's processor; None for a model of text alone.
+
+    A processor whose packages are not installed leaves a model that answers texts; the log says what is missing.
+    """
     if not any((folder / name).is_file() for name in _FILES):
         return None
     try:
-        processor = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        processor = open_processor(folder, config)
+    except ImportError as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+        _log.warning("%s takes text alone, its processor cannot be loaded: %s", folder.name, reason)
+        return Unreadable(reason)
     except Exception as error:  # transformers reports a bad processor in many ways
         text = str(error).strip().splitlines() or [""]
         raise ModelError(f"{folder}: the processor cannot be loaded: {type(error).__name__}: {text[0]}") from error
     return Media(processor, config) if hasattr(processor, "tokenizer") else None
+
+
+def open_processor(folder: Path, config: Any) -> Any:
+    """The processor as transformers loads it; without torchvision, one that reads videos too lacks that part."""
+    kind = processor_class(folder, config)
+    names = () if kind is None else kind.get_attributes()
+    whole = importlib.util.find_spec("torchvision") is not None or not any("video" in name for name in names)
+    if kind is None or whole:
+        return AutoProcessor.from_pretrained(folder, **_LOCAL)
+    settings, _ = kind.get_processor_dict(folder, **_LOCAL)
+    try:
+        return without_videos(kind).from_args_and_dict([open_part(name, folder) for name in names], settings)
+    except AttributeError as error:
+        raise ImportError(f"{kind.__name__} needs torchvision") from error
+
+
+def without_videos(kind: Any) -> Any:
+    """The class of processors, made to take None for its video processor, all of which need torchvision."""
+
+    def check(self: Any, name: str, part: Any) -> Any:
+        return None if "video" in name else kind.check_argument_for_proper_class(self, name, part)
+
+    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
+
+
+def processor_class(folder: Path, config: Any) -> Any:
+    """The class that the folder's settings name, else the one of its model_type; None when there is neither."""
+    for name in (*_FILES, "tokenizer_config.json"):
+        found = read_optional_json_object(folder / name).get("processor_class")
+        if isinstance(found, str):
+            return processor_class_from_name(found)
+    return PROCESSOR_MAPPING.get(type(config), None)
+
+
+def open_part(name: str, folder: Path) -> Any:
+    """One part of a processor, by the name that its class has for it."""
+    if "video" in name:
+        return None
+    if "tokenizer" in name:
+        return AutoTokenizer.from_pretrained(folder, **_LOCAL)
+    auto = AutoImageProcessor if "image" in name else AutoFeatureExtractor
+    return auto.from_pretrained(folder, **_LOCAL)
 
 
 def check_item(name: str, index: int, item: Any) -> None:

@@ -26,6 +26,8 @@ from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
 Path = Literal["joined", "alone", "recomputed"]
+Lane = tuple[int, int, str | None]
+"""Bucket of lengths, stage of the rotary frequencies, and an adapter that cannot be mixed with others."""
 
 # Prompts are read in pieces of this many tokens, cut at multiples of it whoever else is in flight.
 CHUNK = 256
@@ -93,10 +95,9 @@ class HuggingFaceModel:
         self.resumes = True
         self.prefixes = PrefixStore(prefix_bytes)
         self.adapters = Adapters(module, adapters or {})
-        self.packed = packed and pack(module)
+        self.packed = packed and pack(module, *self.adapters.trees)
         self.rope = Rope(module, self.config)
-        # By bucket of lengths and stage of the rotary frequencies.
-        self._groups: dict[tuple[int, int], Arena | Joined] = {}
+        self._groups: dict[Lane, Arena | Joined] = {}
         known = inspect.signature(module.forward).parameters
         self.cache_name = next((name for name in ("past_key_values", "cache_params") if name in known), None)
         self.takes_positions = "position_ids" in known
@@ -291,12 +292,11 @@ class HuggingFaceModel:
         return floats(out.logits[:, -1])
 
     def _step_together(self, token_ids: Sequence[int], rows: Sequence[HuggingFaceRow]) -> Logits:
-        members: dict[tuple[int, int], list[int]] = {}
+        members: dict[Lane, list[int]] = {}
         logits = np.empty((len(rows), self.vocab_size), np.float32)
         for index, row in enumerate(rows):
             if self.rope.may_share(row.length + 1):
-                bucket = sum(row.length >= bound for bound in _BUCKETS)
-                members.setdefault((bucket, self.rope.stage(row.length + 1)), []).append(index)
+                members.setdefault(self._lane(row), []).append(index)
             else:
                 logits[index] = self._step_alone(row, token_ids[index])
         for key, places in members.items():
@@ -309,11 +309,16 @@ class HuggingFaceModel:
             self._drop_empty_groups()
         return logits
 
+    def _lane(self, row: HuggingFaceRow) -> Lane:
+        """What rows must have in common to share the next pass."""
+        bucket = sum(row.length >= bound for bound in _BUCKETS)
+        return bucket, self.rope.stage(row.length + 1), self.adapters.lane(row.inputs.adapter)
+
     def _drop_empty_groups(self) -> None:
         """Gives the memory of groups without rows back."""
         self._groups = {key: group for key, group in self._groups.items() if any(group.rows)}
 
-    def _step_group(self, key: tuple[int, int], rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
+    def _step_group(self, key: Lane, rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
         if key not in self._groups:
             self._groups[key] = Arena() if is_plain(self.new_cache()) else Joined()
         group = self._groups[key]
@@ -342,7 +347,7 @@ class HuggingFaceModel:
         wanted = [slots[id(row)] for row in rows]
         return logits if wanted == list(range(len(rows))) else logits[wanted]
 
-    def _give_up(self, key: tuple[int, int], rows: Sequence[HuggingFaceRow]) -> None:
+    def _give_up(self, key: Lane, rows: Sequence[HuggingFaceRow]) -> None:
         """Drops a group that can no longer be trusted; its rows are read again when they are next needed."""
         lose([row for row in (*self._groups.pop(key).rows, *rows) if row is not None])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,26 +43,42 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self._held, self.bias, "none", [], "")
 
 
-def pack(module: Any) -> bool:
+def pack(module: Any, *trees: Any) -> bool:
     """Whether the module's linear layers could be packed, which changes it in place; the log says why not.
 
-    It runs but no longer trains. Layers that adapters bring along stay as they are.
+    It runs but no longer trains. Layers that adapters bring along stay as they are. `trees` are other modules over the
+    same layers, as adapters have them.
     """
-    uses = Counter(id(parameter) for owner in module.modules() for parameter in owner.parameters(recurse=False))
-    found = [
-        (owner, name, child)
-        for owner in module.modules()
-        if not isinstance(owner, nn.ModuleDict)
-        for name, child in owner.named_children()
-        if type(child) is nn.Linear
-    ]
+    found = linear_layers((module, *trees))
+    owners = {id(owner): owner for root in (module, *trees) for owner in root.modules()}.values()
+    uses = Counter(id(parameter) for owner in owners for parameter in owner.parameters(recurse=False))
     reason = unpackable(found[0][2]) if found else "it has no linear layers"
     if reason:
         _log.info("%s keeps its linear layers as they are: %s", type(module).__name__, reason)
         return False
-    for owner, name, child in found:
-        setattr(owner, name, PackedLinear(child, shared=uses[id(child.weight)] > 1))
+    replace_layers(found, lambda linear: PackedLinear(linear, shared=uses[id(linear.weight)] > 1))
     return True
+
+
+def linear_layers(roots: Sequence[Any]) -> list[tuple[Any, str, nn.Linear]]:
+    """The linear layers of modules, each with its owner and its name there; those of adapters are left out."""
+    return [
+        (owner, name, child)
+        for root in roots
+        for owner in root.modules()
+        if not isinstance(owner, nn.ModuleDict)
+        for name, child in owner.named_children()
+        if type(child) is nn.Linear
+    ]
+
+
+def replace_layers(found: Sequence[tuple[Any, str, nn.Linear]], make: Callable[[nn.Linear], nn.Module]) -> None:
+    """Puts another layer in the place of each, one for all the places that a layer has."""
+    made: dict[int, nn.Module] = {}
+    for owner, name, linear in found:
+        if id(linear) not in made:
+            made[id(linear)] = make(linear)
+        setattr(owner, name, made[id(linear)])
 
 
 @torch.inference_mode()
