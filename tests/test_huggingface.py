@@ -14,6 +14,7 @@ import torch
 from small_llama import CONFIG, random_tensors, write_folder
 from small_tokenizers import byte_level_tokenizer
 from small_torch import Numbers, alone, build
+from transformers import AutoConfig
 
 import tirage
 from tirage import LLM, ModelError, ParamsError, Prompt, SamplingParams
@@ -114,6 +115,13 @@ def test_int8_is_near_float32_and_a_row_does_not_depend_on_those_beside_it(folde
     x = torch.randn(5, layer.in_features)
     x[3] *= 1000
     assert torch.equal(layer(x)[1], layer(x[1:2])[0])
+
+
+@pytest.mark.parametrize("name", ["whisper", "bart", "t5"])
+def test_an_encoder_with_a_decoder_is_refused_rather_than_cut_in_two(name: str, tmp_path: Path, folder: Path) -> None:
+    AutoConfig.for_model(name).save_pretrained(copy_of(folder, tmp_path))
+    with pytest.raises(ModelError, match=f"must be a decoder that goes on from a prompt, got '{name}'"):
+        open_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2", pytest.param("jamba", marks=pytest.mark.slow)])

@@ -29,7 +29,7 @@ SOUND = RNG.standard_normal(8000).astype(np.float32)
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 NEEDS = {"pixtral": "torchvision", "smolvlm": "num2words"}
 """Families whose processor transformers builds with another package only."""
-FEW = ("qwen2_vl", "qwen2_5_vl")
+FEW = ("pixtral", "qwen2_vl")
 QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 

@@ -118,6 +118,11 @@ def load_module(folder: Path, dtype: str) -> Any:
 
 def auto_class(config: Any) -> Any:
     """The Auto class that knows this configuration; ModelError for one that writes no text."""
+    if getattr(config, "is_encoder_decoder", False):
+        # transformers would take the decoder alone, which writes nonsense without what its encoder reads.
+        raise ModelError(
+            f"model_type must be a decoder that goes on from a prompt, got {config.model_type!r} with its encoder"
+        )
     for auto in _CLASSES:
         if type(config) in auto._model_mapping:
             return auto
