@@ -81,10 +81,6 @@ class Chain:
         return SimpleNamespace(logits=logits[:, -1] if return_last_only else logits, cache=grown, hidden_states=None)
 
 
-class Result(mcp.types.CallToolResult, extra="allow"):
-    """The package writes a name into what a tool returns, which newer versions of `mcp` do not let it."""
-
-
 class Adder(gm.tools.ToolHandlerBase):
     """The package's own handler, over a tool that adds."""
 
@@ -95,7 +91,7 @@ class Adder(gm.tools.ToolHandlerBase):
 
     def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         text = str(int(arguments["a"]) + int(arguments["b"]))
-        return Result(content=[mcp.types.TextContent(type="text", text=text)])
+        return mcp.types.CallToolResult(content=[mcp.types.TextContent(type="text", text=text)])
 
 
 def talk(door: Any, opening: int) -> dict[str, Any]:
