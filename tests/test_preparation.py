@@ -170,6 +170,26 @@ def test_a_search_is_bounded_by_steps_and_not_by_time() -> None:
     assert budget.spent == 501
 
 
+def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only searches that find nothing are charged.
+    monkeypatch.setattr(closing, "TANK", 300)
+    item = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    guided = GuidedDecodingParams(json={"type": "array", "items": item}, disable_any_whitespace=True)
+    long = Closing(Compiler(BYTES).compile(guided).matcher(), BYTES)
+    searched = 0
+    for byte in b"[" + b'{"a":"y"},' * 300:
+        before = long.tokens
+        long.advance(byte)
+        assert long.tokens is not None
+        searched += before is None or long.tokens != before[1:]
+    assert searched > 300
+
+
 def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
     guided = GuidedDecodingParams(regex=HOSTILE)
     shared, order = Shortest(guided, "llguidance", BYTES), list[str]()
@@ -259,7 +279,7 @@ def test_plain_requests_and_other_tenants_do_not_wait_behind_constraints(
         assert {(type(each), getattr(each, "code", "")) for each in ended} == {(Refusal, "aborted")}
         assert blocked.running == 0
 
-    asyncio.run(session())
+    asyncio.run(asyncio.wait_for(session(), 120))
     desk.close()
 
 
@@ -276,7 +296,7 @@ def test_the_time_of_a_request_covers_its_preparation(llm: LLM, monkeypatch: pyt
             await asyncio.sleep(0.005)
         assert desk._in_flight() == 0
 
-    asyncio.run(session())
+    asyncio.run(asyncio.wait_for(session(), 120))
     desk.close()
 
 

@@ -20,8 +20,10 @@ TRIALS = 1500
 LONGEST = 2048
 """Bytes of the longest completion that is looked for."""
 STEPS, LATER, TANK = 20_000, 5_000, 15_000
-"""Steps of a search before a text begins, of one inside it, and of all inside it: bytes that a grammar is asked about.
-Beyond them the text is no longer closed. A step takes 10 to 20 microseconds, with the largest grammars up to 200."""
+"""Steps of a search before a text begins, of one inside it, and of all inside it that find nothing.
+
+A step asks a grammar about a byte. Beyond them the text is no longer closed. A step takes 10 to 20 microseconds, with
+the largest grammars up to 200."""
 _CHECKED = 64
 _LONGEST_WAIT = 64
 # Bytes that are tried before all tokens are, and more tokens than any way has.
@@ -186,12 +188,12 @@ class Closing:
     def _within(self, search: Callable[[Budget], bytes | None]) -> bytes | None:
         budget = Budget(min(LATER, self._tank[0]) if self._begun else STEPS)
         try:
-            return None if self._slow else search(budget)
+            found = None if self._slow else search(budget)
         except SlowError:
-            self._slow = True
-            return None
-        finally:
-            self._tank[0] -= budget.spent if self._begun else 0
+            self._slow, found = True, None
+        if found is None and self._begun:
+            self._tank[0] -= budget.spent
+        return found
 
     def _cover(self, text: bytes) -> list[int] | None:
         return self._vocabulary.cover(text, self._unusable)
