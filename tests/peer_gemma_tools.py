@@ -23,14 +23,14 @@ from peer_gemma import Letters, LetterTokenizer
 from tirage.compat import gemma as ours
 
 CALL, REPLY, LEGACY, V = 60, 61, 64, 128
-EOS, TOOL, END = 1, 50, 107
+EOS, TOOL, END = 1, 50, 106
 WRITTEN = {
     CALL: "<|tool_call>call:add{a:1,b:2}<tool_call|>",
     LEGACY: "<|tool_call>call:add{a:3,b:4}<tool_call|>",
     REPLY: "three",
     EOS: "",
     TOOL: "<|tool_response>",
-    106: "<|turn>",
+    105: "<|turn>",
     END: "<turn|>",
 }
 
