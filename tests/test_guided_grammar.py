@@ -291,7 +291,7 @@ def test_formats_can_be_put_together() -> None:
         ({"triggers": ["<fn", "<x"]}, '#/format/triggers must each begin some tag, got "<x"'),
         ({"triggers": []}, "#/format/triggers must be a non-empty list"),
         ({"structures": []}, "#/format/tags must not be empty"),
-        ({"structures": [{"begin": "<fn", "schema": {"not": {}}, "end": ""}]}, "schema at #/not is a keyword"),
+        ({"structures": [{"begin": "<fn", "schema": {"not": {}}, "end": ""}]}, "schema at #/not must leave some"),
         ({"structures": [{"begin": "<fn", "end": ""}]}, "#/structures/0 must have a field schema"),
         ({"trigers": []}, "#/trigers is not supported; did you mean 'triggers'?"),
         ({"structures": 3}, "#/structures must be a list, got 3"),
