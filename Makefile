@@ -42,6 +42,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m tirage.params.reference docs/parameters.md
 	$(BIN)/python -m tirage.guided.reference docs/guided.md
 	$(BIN)/python -m tirage.server.reference docs/serving.md
+	$(BIN)/python scripts/peer_fields.py --standing
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ are rewritten. A new field must first be enforced, or listed in `tirage.dialects
     python scripts/peer_fields.py sglang==0.5.24           another version of one
     python scripts/peer_fields.py vllm=dist/vllm.whl       a wheel, a source archive or a folder that is here already
     python scripts/peer_fields.py --write openai
+    python scripts/peer_fields.py --standing               no download: what becomes of the fields, read anew
 
 FastDeploy publishes no package on PyPI; give a checkout of its repository: fastdeploy=FOLDER. vLLM's wheel has 340 MB.
 """
@@ -24,7 +25,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -207,6 +208,12 @@ def compare(peer: str, source: Path, *, write: bool) -> list[str]:
     return found
 
 
+def renew() -> None:
+    """Rewrites what becomes of the fields of every file, which a change here may have changed."""
+    for path in sorted(FOLDER.glob("*.csv")):
+        write_file(path, [replace(row, standing=standing(row.place, row.field)) for row in read_file(path)])
+
+
 def versions() -> dict[str, str]:
     """The requirement of each peer that the files were written from."""
     with VERSIONS.open(encoding="utf-8", newline="") as lines:
@@ -217,7 +224,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Compares peers' request fields with tests/peers/fields/*.csv.")
     parser.add_argument("peers", nargs="*", help="PEER, PEER==VERSION or PEER=PATH; all but fastdeploy by default")
     parser.add_argument("--write", action="store_true", help="rewrite the files")
+    parser.add_argument("--standing", action="store_true", help="rewrite what becomes of the fields in the files")
     options = parser.parse_args(arguments)
+    if options.standing:
+        renew()
+        return 0
     pinned, found = versions(), []
     for given in options.peers or [name for name in PEERS if name != "fastdeploy"]:
         peer, version, path = *given.partition("==")[::2], given.partition("=")[2]

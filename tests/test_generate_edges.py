@@ -54,7 +54,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
         "text",
     ),
     ({"text": "a", "rid": "x" * 200}, "--max-rid", "rid"),
-    ({"text": "a", "priority": 1}, "got 'priority'; leave it out", "priority"),
+    ({"text": "a", "urgency": 1}, "got 'urgency'; leave it out", "urgency"),
     ({"text": "a", "sampling_params": {"json_schema": '{"$ref": "#"}'}}, "json_schema", "sampling_params.json_schema"),
     ({"text": "a", "sampling_params": {"json_schema": "{"}}, "json_schema must be", "sampling_params.json_schema"),
     (
