@@ -121,6 +121,8 @@ _SHARED: dict[str, Effect | Elsewhere] = {
     "custom_params": _PROCESSOR,
 }
 
+_SEARCH = {"use_beam_search": True, "beam_width": 3, "n": 3, "stop": ["e"]}
+"""Some of its hypotheses end early, others go on."""
 _STREAMS = Elsewhere("test_openai.py::test_a_chat_chunk_has_openais_keys")
 
 _OPENAI: dict[str, Effect | Elsewhere] = {
@@ -149,6 +151,10 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "max_streaming_response_tokens": Effect(value=5, whole=False),
     "stream_interval": Effect(value=5, whole=False),
     "stream_options": Effect(value={"include_usage": True}, whole=False),
+    "use_beam_search": set_to(True, n=2),
+    "beam_width": set_to(6, use_beam_search=True),
+    "length_penalty": set_to(-3.0, **_SEARCH),
+    "early_stopping": set_to(True, **_SEARCH),
     "stream": _STREAMS,
     "model": _ADAPTER,
     "lora_path": _ADAPTER,
