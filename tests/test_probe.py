@@ -95,7 +95,7 @@ def test_a_model_of_which_no_small_one_can_be_built_is_tried_itself(
     monkeypatch.setattr("tirage.models.huggingface.twin._MOST_PARAMETERS", 10)
     with caplog.at_level(logging.INFO, "tirage"):
         assert wrap_module(build()).path == "joined"
-    assert "was tried with short prompts alone: no small model of its class could be built" in caplog.text
+    assert "was tried with short prompts alone: no small model of its class could be tried" in caplog.text
 
 
 def test_a_model_that_no_path_reproduces_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,7 +69,7 @@ def choose_path(model: HuggingFaceModel, name: str) -> None:
     if found.path is None:
         _log.warning("%s: no path gives the logits of the model's own generation loop; its texts may differ", name)
     if small is None:
-        _log.info("%s was tried with short prompts alone: no small model of its class could be built", name)
+        _log.info("%s was tried with short prompts alone: no small model of its class could be tried", name)
 
 
 def of_small_twin(model: HuggingFaceModel) -> Findings | None:
