@@ -106,7 +106,7 @@ class Job:
 
     def repeated(self, times: int) -> Job:
         """Each row `times` times; the copies differ by their seeds once they are `reseeded`."""
-        from tirage.backends.torch.groups import taken
+        from tirage.backends.groups import taken
 
         which = np.tile(np.arange(self.rows.count), times)
         processes = None if self.processes is None else tuple(self.processes[r] for r in which)

@@ -28,13 +28,14 @@ REPORTED = (
 )
 EDGES = [0, 20, 20, 57]
 PAST = [((1, 25), (25, 50))] * 6
+tirage.register_processor("gloo test: reversed", lambda logits, args: logits[:, ::-1])
 ROWS = [
     SamplingParams(seed=1, top_p=0.9, logprobs=3),
     SamplingParams(seed=2, top_k=5, logprobs=2, logprobs_mode="sampled", logprob_token_ids=[3]),
     SamplingParams(seed=3, temperature=0, repetition_penalty=1.5, logprobs=1, logprobs_mode="processed"),
     SamplingParams(seed=4, min_p=0.2, frequency_penalty=0.7),
     SamplingParams(seed=5, top_k=4, top_p=0.8, semantics="sglang"),
-    SamplingParams(seed=6, typical_p=0.6),
+    SamplingParams(seed=6, typical_p=0.6, logits_processors=(("gloo test: reversed", {}),)),
 ]
 
 

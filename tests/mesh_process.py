@@ -160,19 +160,17 @@ def devices_contribute_the_stated_bytes_whatever_the_vocabulary() -> None:
     assert measured == expected, measured
 
 
-def traffic(params: SamplingParams, size: int) -> tuple[int, int]:
-    """Bytes per row that one device contributes to collectives: outside loops, and in one round of the loops."""
+def traffic(params: SamplingParams | Sequence[SamplingParams], size: int) -> tuple[int, int]:
+    """Bytes that a device contributes to collectives, the mean of three rows: outside loops, and in a round of them."""
     rows, mesh = 3, mesh_of()
 
     def draw(x: Any) -> Draw:
         return tirage.sample(sharded.MeshLogits(logits=x, mesh=mesh, axis="vocab"), params)
 
-    once = looped = 0
+    sizes = {True: 0, False: 0}
     for inside, array in collectives(jax.make_jaxpr(draw)(jnp.zeros((rows, size))).jaxpr):
-        size_of = array.size * array.dtype.itemsize
-        assert size_of % rows == 0
-        once, looped = (once, looped + size_of // rows) if inside else (once + size_of // rows, looped)
-    return once, looped
+        sizes[inside] += array.size * array.dtype.itemsize
+    return sizes[False] // rows, sizes[True] // rows
 
 
 def collectives(program: Any, inside: bool = False) -> Iterator[tuple[bool, Any]]:
@@ -189,7 +187,7 @@ def collectives(program: Any, inside: bool = False) -> Iterator[tuple[bool, Any]
                     yield from collectives(nested, inside or equation.primitive.name in {"while", "scan"})
 
 
-def what_a_mesh_does_not_run_is_refused_by_name() -> None:
+def wrong_arguments_are_refused_by_name() -> None:
     mesh, logits = mesh_of(), jnp.zeros((1, 16))
 
     def draw(params: SamplingParams, **changes: Any) -> Draw:
@@ -197,14 +195,7 @@ def what_a_mesh_does_not_run_is_refused_by_name() -> None:
         return tirage.sample(sharded.MeshLogits(**given), params)
 
     seeded = SamplingParams(seed=1)
-    tirage.register_processor("mesh test: unchanged", lambda x, args: x)
     cases: list[tuple[str, Callable[[], Any]]] = [
-        ("got typical", lambda: draw(seeded.replace(typical_p=0.5))),
-        ("got xtc", lambda: draw(seeded.replace(xtc_probability=0.5))),
-        (
-            "logits_processors must see whole rows",
-            lambda: draw(seeded.replace(logits_processors=(("mesh test: unchanged", {}),))),
-        ),
         ("seed must be given inside jit", lambda: jax.jit(lambda x: draw(SamplingParams(), logits=x))(logits)),
         ("got 'vocal'; did you mean 'vocab'", lambda: draw(seeded, axis="vocal")),
         ("vocab_size must be in [1, 16], got 17", lambda: draw(seeded, vocab_size=17)),
@@ -212,6 +203,47 @@ def what_a_mesh_does_not_run_is_refused_by_name() -> None:
         ("logits must be a JAX array", lambda: draw(seeded, logits=np.zeros((1, 16), np.float32))),
     ]
     assert [refusal(call, text) for text, call in cases] == [text for text, _ in cases]
+
+
+def rows_that_need_whole_logits_leave_their_neighbours_as_they_are() -> None:
+    calls = []
+    tirage.register_processor("mesh test: reversed", lambda x, args: calls.append(x.shape) or x[:, ::-1])
+    tirage.register_processor("mesh test: broken", lambda x, args: 1 / 0)
+    params = [
+        SamplingParams(seed=1, top_p=0.9, logprobs=3),
+        SamplingParams(
+            seed=2, xtc_probability=0.6, xtc_threshold=0.05, typical_p=0.95, logprobs=5, logprobs_mode="sampled"
+        ),
+        SamplingParams(seed=3, semantics="llamacpp", logprobs=2, logprobs_mode="sampled", logprob_token_ids=[0, 7]),
+        SamplingParams(seed=4, logits_processors=(("mesh test: reversed", {}),), logprobs=4, presence_penalty=0.5),
+        SamplingParams(seed=5, logits_processors=(("mesh test: broken", {}),), logprobs=1),
+        SamplingParams(seed=6),
+    ]
+    logits = logits_of(len(params), 501, ties=True)
+    mask = np.full((len(params), 16), -1, np.int32)
+    mask[2] = 0x0F0F0F0F
+    expected = tirage.sample(logits, params, history=past(len(params)), mask=mask)
+    assert np.asarray(expected.status).tolist() == [0, 0, 0, 0, tirage.Status.processor_failed, 0]
+    calls.clear()
+    spread = sharded.MeshLogits(logits=jnp.asarray(logits), mesh=mesh_of(), axis="vocab")
+    assert_same(expected, tirage.sample(spread, params, history=past(len(params)), mask=mask))
+    mesh = mesh_of(AxisType.Explicit)
+
+    @jax.jit
+    def draw(x: Any, words: Any) -> Draw:
+        laid = sharded.MeshLogits(logits=x, mesh=mesh, axis="vocab")
+        return tirage.sample(laid, params, history=past(len(params)), mask=words)
+
+    found = draw(jnp.asarray(logits), jnp.asarray(mask))
+    assert_same(expected, found)
+    assert found.token_ids.sharding.is_fully_replicated
+    assert calls == [(1, 501)] * 2
+
+
+def whole_logits_are_gathered_for_the_rows_that_need_them_alone() -> None:
+    typical = SamplingParams(typical_p=0.5, seed=1)
+    assert traffic(typical, 512) == (4 * 512 // 8, 0)
+    assert traffic([SamplingParams(seed=1), typical, SamplingParams(seed=2)], 1024) == ((52 + 512 + 52) // 3, 0)
 
 
 def refusal(call: Callable[[], Any], text: str) -> str:
@@ -238,7 +270,9 @@ CHECKS = (
     half_precision_logits,
     new_parameters_need_no_new_program,
     devices_contribute_the_stated_bytes_whatever_the_vocabulary,
-    what_a_mesh_does_not_run_is_refused_by_name,
+    wrong_arguments_are_refused_by_name,
+    rows_that_need_whole_logits_leave_their_neighbours_as_they_are,
+    whole_logits_are_gathered_for_the_rows_that_need_them_alone,
     results_are_on_every_device,
 )
 

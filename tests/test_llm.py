@@ -279,6 +279,19 @@ def test_a_stream_of_n_samples_says_which_one_moved(llm: LLM) -> None:
     assert [d.completion is not None for d in parts] == [False] * (len(parts) - 1) + [True]
 
 
+@pytest.mark.parametrize("kind", [RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA])
+def test_best_of_n_keeps_the_samples_where_the_deltas_put_them(llm: LLM, kind: RequestOutputKind) -> None:
+    drawn = SamplingParams(seed=1, max_tokens=9, n=3, temperature=1.5, logprobs=0, output_kind=kind)
+    params = drawn.replace(best_of=3)
+    *_, last = parts = list(llm.stream("ab", params))
+    assert last.completion is not None
+    samples = last.completion.samples
+    assert ["".join(d.text for d in parts if d.index == index) for index in range(3)] == [one.text for one in samples]
+    assert samples == llm.generate("ab", params)[0].samples == llm.generate("ab", drawn)[0].samples
+    ranked = sorted(samples, key=lambda one: -one.cumulative_logprob / len(one.token_ids))
+    assert [one.index for one in ranked] != [0, 1, 2]
+
+
 def test_best_of_cannot_be_streamed(llm: LLM) -> None:
     with pytest.raises(ParamsError, match="best_of must be n or None to stream, got 3"):
         llm.stream("ab", SamplingParams(best_of=3))

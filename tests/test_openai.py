@@ -287,6 +287,17 @@ def test_the_best_of_many_are_returned_and_all_are_counted() -> None:
     assert [sample.text for sample in completion.samples] == [choice["text"] for choice in found["choices"]]
 
 
+def test_best_of_n_is_streamed_in_the_order_of_the_whole_answer() -> None:
+    body = {"n": 3, "best_of": 3, "temperature": 1.5, "seed": 4}
+    whole = [choice["text"] for choice in complete(**body)["choices"]]
+    assert whole == [choice["text"] for choice in complete(**{**body, "best_of": None})["choices"]]
+    told = dict.fromkeys(range(3), "")
+    for chunk in stream_texts(max_tokens=6, **body):
+        for choice in chunk["choices"]:
+            told[choice["index"]] += choice["text"]
+    assert list(told.values()) == whole
+
+
 def test_a_request_is_what_the_library_does() -> None:
     [expected] = tiny().generate(PROMPT, SamplingParams(temperature=0.9, top_p=0.8, seed=7, max_tokens=30))
     found = complete(temperature=0.9, top_p=0.8, seed=7, max_tokens=30)

@@ -504,13 +504,11 @@ def test_rows_without_a_seed_share_a_fresh_one() -> None:
     assert len(set(first[1])) == 4
 
 
-def test_what_needs_whole_rows_is_refused_by_name() -> None:
+@pytest.mark.parametrize("call", [tirage.law, tirage.explain])
+def test_what_reads_whole_rows_refuses_shards(call: Callable[..., Any]) -> None:
     parts = sharded.Shards([np.zeros((1, 3), np.float32)] * 2)
-    tirage.register_processor("sharded test: unchanged", lambda logits, args: logits)
-    with pytest.raises(ParamsError, match="logits_processors must see whole rows"):
-        tirage.sample(parts, SamplingParams(logits_processors=(("sharded test: unchanged", {}),)))
     with pytest.raises(ParamsError, match="logits must be whole rows here, got shards"):
-        tirage.law(parts, SamplingParams())
+        call(parts, SamplingParams())
 
 
 @pytest.mark.parametrize(

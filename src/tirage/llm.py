@@ -227,7 +227,8 @@ class LLM:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
 
         -1, the default, is the prompt's last token, so the next token to be drawn is explained. The tokens up
-        to the position are the history that penalties see.
+        to the position are a prompt, and the draw is the first after it: penalties that read the output alone
+        (frequency and presence, by default) find none. `tirage.explain` takes a history of both.
         """
         from tirage.tracing import explain
 

@@ -114,9 +114,9 @@ class Frame:
         return hashed.digest()
 
     @property
-    def checks_masks(self) -> bool:
-        """True when some row's semantics applies a mask only after the draw."""
-        return any(state.plan.semantics.mask_mode == "resample" for state in self.states)
+    def checks_masks(self) -> NDArray[np.bool_]:
+        """bool [B]: rows whose semantics applies a mask only after the draw."""
+        return np.array([state.plan.semantics.mask_mode == "resample" for state in self.states], bool)
 
     def rows(self, mask: NDArray[np.int32] | None) -> Rows:
         """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""

@@ -61,8 +61,8 @@ class Frame(Protocol):
         ...
 
     @property
-    def checks_masks(self) -> bool:
-        """True when some row's semantics applies a mask only after the draw ("resample")."""
+    def checks_masks(self) -> NDArray[np.bool_]:
+        """bool [B]: rows whose semantics applies a mask only after the draw ("resample")."""
         ...
 
     def rows(self, mask: NDArray[np.int32] | None) -> Rows:

@@ -83,7 +83,7 @@ class Sample:
 class Completion:
     """A prompt's answer: its samples in order, with the first at hand.
 
-    With `best_of` they are the best `n`, by log-probability per token, the best first.
+    With `best_of` above `n` they are the best `n`, by log-probability per token, the best first.
 
     `prompt` is None for a prompt of ids. `prompt_logprobs` has an entry per prompt token, None for the first.
     With `seed` the same request gives the same tokens again.

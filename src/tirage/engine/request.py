@@ -111,7 +111,7 @@ class Request:
         )
 
     def _chosen(self) -> list[GrowingSample]:
-        if self.params.best_of is None:
+        if not _chooses(self.params):
             return self.samples
         # The sort is stable, so equal samples keep the order in which they were drawn.
         ranked = sorted(self.samples, key=lambda sample: -sample.score())
@@ -120,9 +120,14 @@ class Request:
 
 def with_scores(params: SamplingParams) -> SamplingParams:
     """The parameters with logprobs for `best_of` to rank by, where the request lists none itself."""
-    if params.best_of in {None, 1} or params.lists_logprobs:
+    if not _chooses(params) or params.lists_logprobs:
         return params
     return params.replace(logprobs=0)
+
+
+def _chooses(params: SamplingParams) -> bool:
+    """Whether more samples are drawn than returned; all of them stay in the order in which a stream shows them."""
+    return params.best_of is not None and params.best_of > params.n
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class SamplingParams(Record):
     best_of: Accepts[int | None, Integer | None] = param(
         None,
         Int(low=1, optional=True),
-        "completions drawn, of which the `n` with the highest log-probability per token are returned; at least `n`",
+        "completions drawn; where more than `n`, the `n` with the highest log-probability per token are returned",
         source="OpenAI, EasyDeL",
         off=None,
     )

@@ -18,11 +18,13 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tirage.backends import Drawn, Frame, Process, Rows
+from tirage.backends.groups import has, taken
 from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import is_traced, to_numpy
 from tirage.backends.jax.program import programs
 from tirage.backends.numpy import dispatch as host
 from tirage.errors import ParamsError
+from tirage.stages import Op
 
 _WIDTHS = {"token_ids": np.int32, "support": np.int32, "ranks": np.int32, "top_ids": np.int32}
 
@@ -33,8 +35,8 @@ def draw(logits: Array, frame: Frame, mask: Any) -> Drawn:
         return draw_rows(logits, frame.rows(None if mask is None else to_numpy(mask)), frame.processes)
     refuse_unseeded(frame)
     rows = frame.rows(stand_in(frame, logits.shape, mask))
-    if _needs_host(frame, rows, mask):
-        return _by_callback(logits, frame, rows, mask)
+    if needs_host(frame, rows, mask).any():
+        return Drawn(**cast("dict[str, Any]", by_callback(logits, frame, rows, mask, np.arange(rows.count))))
     return _traced(logits, rows, mask)
 
 
@@ -67,22 +69,32 @@ def stand_in(frame: Frame, shape: tuple[int, ...], mask: Any) -> NDArray[np.int3
     return np.full((shape[0], -(-shape[1] // 32)), -1, np.int32)
 
 
-def _needs_host(frame: Frame, rows: Rows, mask: Any) -> bool:
-    return bool(frame.processes or rows.resample.any() or (is_traced(mask) and frame.checks_masks))
+def needs_host(frame: Frame, rows: Rows, mask: Any) -> NDArray[np.bool_]:
+    """bool [B]: rows that no trace can draw."""
+    checked = frame.checks_masks if is_traced(mask) else rows.resample
+    return has(rows, Op.PROCESS) | checked
 
 
-def _by_callback(logits: Array, frame: Frame, rows: Rows, mask: Any) -> Drawn:
-    empty = narrowed(Drawn.empty(rows))
-    shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays_of(empty).items()}
+def by_callback(logits: Array, frame: Frame, rows: Rows, mask: Any, which: NDArray[np.int64]) -> dict[str, Array]:
+    """The fields of a Drawn of the rows `which`, whose `logits` are given, drawn on the host while a trace runs."""
+    some = taken(rows, which)
+    shapes = {
+        name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays_of(narrowed(Drawn.empty(some))).items()
+    }
 
     def run(x: Any, words: Any) -> dict[str, NDArray]:
-        given = np.asarray(words) if words.size else None
-        return arrays_of(narrowed(host.draw(np.ascontiguousarray(x, np.float32), frame, given)))
+        now = frame.rows(np.asarray(words) if words.size else None)
+        return arrays_of(on_host(np.ascontiguousarray(x, np.float32), frame, now, which))
 
     words = jnp.zeros((0, 0), jnp.int32) if mask is None else jnp.asarray(mask)
     found = jax.pure_callback(run, shapes, logits, words, vmap_method="sequential")
-    found["asked_logprobs"] = tabled(found["asked_logprobs"], rows.asked_start)
-    return Drawn(**cast("dict[str, Any]", found))
+    return {**found, "asked_logprobs": tabled(found["asked_logprobs"], some.asked_start)}
+
+
+def on_host(logits: NDArray[np.float32], frame: Frame, rows: Rows, which: NDArray[np.int64]) -> Drawn:
+    """The rows `which`, whose `logits` are given, drawn by the host's kernels."""
+    processes = None if frame.processes is None else [frame.processes[r] for r in which.tolist()]
+    return narrowed(host.draw_rows(logits, taken(rows, which), processes))
 
 
 def tabled(flat: Array, start: NDArray[np.int64]) -> Array:

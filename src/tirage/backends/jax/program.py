@@ -90,14 +90,18 @@ class Program:
     modes: tuple[int, ...] = field(default=())
 
 
-def programs(rows: Rows, vocab_size: int, mask: Any = None) -> list[tuple[NDArray[np.int64], Program]]:
+def programs(
+    rows: Rows, vocab_size: int, mask: Any = None, *, which: NDArray[np.int64] | None = None
+) -> list[tuple[NDArray[np.int64], Program]]:
     """`rows` as few programs, each with the rows that run it; rows whose stages can be put in one order share one.
 
-    `mask`: a bitmask [B, ceil(V / 32)] that is not known yet, to hold besides the rows' own.
+    `mask`: a bitmask [B, ceil(V / 32)] that is not known yet, to hold besides the rows' own. `which`: the rows that
+    are listed, by default all.
     """
-    listed = [staged(steps_of(program)) for program in rows.programs]
+    chosen = range(rows.count) if which is None else which.tolist()
+    listed = {r: staged(steps_of(rows.programs[r])) for r in chosen}
     orders: list[tuple[list[Stage], list[int]]] = []
-    for r in sorted(range(rows.count), key=lambda r: -len(listed[r])):
+    for r in sorted(chosen, key=lambda r: -len(listed[r])):
         for at, (order, members) in enumerate(orders):
             longer = merged(order, [stage for stage, _ in listed[r]])
             if longer is not None:
@@ -144,7 +148,7 @@ def _program(
     rows: Rows,
     vocab_size: int,
     order: list[Stage],
-    listed: list[list[tuple[Stage, Step]]],
+    listed: dict[int, list[tuple[Stage, Step]]],
     members: list[int],
     mask: Any,
 ) -> Program:

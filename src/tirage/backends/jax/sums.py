@@ -96,6 +96,7 @@ def top_entries(key: Array, n: int) -> tuple[Array, Array]:
 
 def _top(key: Array, n: int) -> tuple[Array, Array]:
     # `lax.top_k` is fast on float32 alone, and there it puts -0.0 below +0.0; values made from keys have no -0.0.
-    # Without the barrier a later slice of the result turns top_k into a full sort.
-    top, ids = lax.optimization_barrier(lax.top_k(values(key), min(n, key.shape[1])))
+    # Without the barriers a later slice of the result turns top_k into a full sort. There is one for each result:
+    # compiling for several devices, XLA crashes on one around both.
+    top, ids = (lax.optimization_barrier(each) for each in lax.top_k(values(key), min(n, key.shape[1])))
     return keys(top), ids

@@ -1,4 +1,4 @@
-"""Vocabulary shards: the token of the whole rows, drawn without gathering their logits.
+"""Vocabulary shards: the token of the whole rows, drawn without gathering the logits of any but a few kinds of rows.
 
 `tirage.sample` and `tirage.Batch` take what is defined here in place of logits: a `Shard` on each process of a
 `torch.distributed` group, `Shards` when one process holds them all, `MeshLogits` for a JAX array whose vocabulary
@@ -62,7 +62,7 @@ def draw(logits: Any, frame: Frame, mask: Any) -> Drawn:
 
 
 def to_numpy(array: Any) -> NDArray:
-    """A result as NumPy; shards themselves are refused: their rows are never gathered."""
+    """A result as NumPy; shards themselves are refused, as nothing here gathers their rows."""
     if hasattr(array, "draw"):
         raise ParamsError("logits must be whole rows here, got shards; gather them, or use tirage.sample")
     return find(array).to_numpy(array)

@@ -31,6 +31,10 @@ class Axis:
         """The first token id of this device, int32."""
         return lax.axis_index(self.name).astype(jnp.int32) * self.width
 
+    def whole(self, x: Array) -> Array:
+        """The columns [B, N] of all devices, in id order, [B, size * N]."""
+        return lax.all_gather(x, self.name, axis=1, tiled=True)
+
     def max(self, values: Array) -> Array:
         """The largest over devices."""
         return lax.pmax(values, self.name)

@@ -1,6 +1,7 @@
 """How shards talk: three collectives on small int64 tensors, over any transport.
 
-Everything that crosses between shards is an integer of a row, a threshold or a candidate; logits never do.
+Everything that crosses between shards is an integer of a row, a threshold or a candidate; logits only of rows that need
+them whole (`whole`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,20 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from tirage.backends import Drawn, Frame, Rows
+from tirage.backends.groups import taken
+from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import as_logits, is_traced
-from tirage.backends.jax.dispatch import arrays_of, narrowed, refuse_unseeded, stand_in, tabled, widened
+from tirage.backends.jax.dispatch import (
+    arrays_of,
+    by_callback,
+    narrowed,
+    needs_host,
+    on_host,
+    refuse_unseeded,
+    stand_in,
+    tabled,
+    widened,
+)
 from tirage.backends.jax.program import Program, programs
 from tirage.backends.sharded.axis import Axis
 from tirage.backends.sharded.mesh_draw import draw
@@ -25,6 +38,7 @@ from tirage.stages import FIRST_FILTER, Op
 
 Group = tuple[NDArray[np.int32], Program]
 """Rows that run one program: which they are, and the program."""
+_NOT_IN_PARTS = [op for op in Op if op >= FIRST_FILTER and op not in FILTERS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +47,15 @@ class MeshLogits:
 
     `vocab_size` is V where the columns were padded to divide evenly (W > V: what is in the padding does not matter);
     None means W. Columns that do not divide evenly are padded here. Axes of either type, Auto or Explicit; rows are
-    the same on all other axes. The Draw is replicated over the mesh. Inside jit rows need seeds. Stages: all edits,
-    temperature, top-k, top-p, min-p, epsilon; a request that needs another one is refused by name.
+    the same on all other axes. The Draw is replicated over the mesh. Inside jit rows need seeds.
 
-    Each device contributes, in bytes per row: entry 12, temperature, greedy and min-p 4, epsilon 20; top-k 8 k up to
-    k = 256, else 20 and 4 in each of at most 32 rounds; top-p 56 (joint scope 72) and 16 in each of at most 32 rounds;
-    the draw 36; logprobs 28 + 8 top_n + 4 for each asked id (processed 24, sampled 8).
+    Rows whose filters are temperature, top-k, top-p, min-p and epsilon are drawn in parts. Of a row with another one,
+    with custom processors or with a mask that its semantics checks after the draw ("resample"), the devices gather the
+    logits, 4 V bytes, and of that row alone; rows of the last two kinds are then drawn on the host.
+
+    Each device contributes, in bytes per row drawn in parts: entry 12, temperature, greedy and min-p 4, epsilon 20;
+    top-k 8 k up to k = 256, else 20 and 4 in each of at most 32 rounds; top-p 56 (joint scope 72) and 16 in each of at
+    most 32 rounds; the draw 36; logprobs 28 + 8 top_n + 4 for each asked id (processed 24, sampled 8).
     """
 
     logits: Any
@@ -98,56 +115,95 @@ class ReadyMesh:
 
     def draw(self, frame: Frame, mask: Any) -> Drawn:
         """One token per row, replicated over the mesh."""
-        if is_traced(self.matrix, mask):
+        inside_jit = is_traced(self.matrix, mask)
+        if inside_jit:
             refuse_unseeded(frame)
         rows = frame.rows(stand_in(frame, self.shape, mask))
-        refuse(frame, rows, mask)
-        known = mask if is_traced(mask) else None
-        groups = [(members.astype(np.int32), program) for members, program in programs(rows, self.vocab_size, known)]
-        blank: dict[str, Any] = dict(arrays_of(narrowed(Drawn.empty(rows))))
-        blank["asked_logprobs"] = tabled(blank["asked_logprobs"], rows.asked_start)
-        found = _drawn(self.matrix, groups, blank, mesh=self.mesh, axis=self.axis, vocab_size=self.vocab_size)
-        if not is_traced(self.matrix, mask):
-            held = np.arange(blank["asked_logprobs"].shape[1]) < np.diff(rows.asked_start)[:, None]
+        host = needs_host(frame, rows, mask)
+        whole = ~host & _needs_whole(rows)
+        parts, gathered = (self._groups(rows, mask, np.flatnonzero(w)) for w in (~host & ~whole, whole))
+        found: dict[str, Any] = dict(arrays_of(narrowed(Drawn.empty(rows))))
+        found["asked_logprobs"] = tabled(found["asked_logprobs"], rows.asked_start)
+        place = {"mesh": self.mesh, "axis": self.axis, "vocab_size": self.vocab_size}
+        if not host.all():
+            found = _drawn(self.matrix, parts, gathered, found, **place)
+        if host.any():
+            found = self._filled_by_host(found, frame, rows, mask, np.flatnonzero(host))
+        if not inside_jit:
+            held = np.arange(found["asked_logprobs"].shape[1]) < np.diff(rows.asked_start)[:, None]
             found["asked_logprobs"] = np.asarray(found["asked_logprobs"])[held]
-        return Drawn(**cast("dict[str, Any]", found))
+        return Drawn(**found)
+
+    def _groups(self, rows: Rows, mask: Any, which: NDArray[np.int64]) -> list[Group]:
+        listed = programs(rows, self.vocab_size, mask if is_traced(mask) else None, which=which)
+        return [(members.astype(np.int32), program) for members, program in listed]
+
+    def _filled_by_host(
+        self, found: dict[str, Any], frame: Frame, rows: Rows, mask: Any, which: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """`found` with the rows `which`, whose logits alone are gathered and drawn on the host."""
+        members = which.astype(np.int32)
+        logits = _gathered(self.matrix, members, mesh=self.mesh, axis=self.axis, vocab_size=self.vocab_size)
+        if is_traced(logits, mask):
+            drawn = by_callback(logits, frame, rows, mask, which)
+        else:
+            drawn: dict[str, Any] = arrays_of(on_host(np.asarray(logits), frame, rows, which))
+            drawn["asked_logprobs"] = tabled(drawn["asked_logprobs"], taken(rows, which).asked_start)
+        return _with_rows(found, members, drawn, mesh=self.mesh)
 
 
-def refuse(frame: Frame, rows: Rows, mask: Any) -> None:
-    """Raise ParamsError, by name, for what a mesh does not run."""
-    if frame.processes:
-        raise ParamsError("logits_processors must see whole rows, got a mesh; gather the logits for these requests")
-    if rows.resample.any() or (is_traced(mask) and frame.checks_masks):
-        raise ParamsError(
-            'mask_mode must be "first" on a mesh, got a mask with "resample"; gather the logits for these requests'
-        )
-    used = {int(op) for op in np.unique(rows.programs[:, :, 0]) if op >= FIRST_FILTER}
-    for op in sorted(used - set(FILTERS)):
-        raise ParamsError(
-            f"stages must be among those that a mesh runs, got {Op(op).name.lower()}; gather the logits for these "
-            "requests, or use Shards"
-        )
+def _needs_whole(rows: Rows) -> NDArray[np.bool_]:
+    """bool [B]: rows with a filter that devices cannot work out each from its part."""
+    return np.logical_or.reduce(np.isin(rows.programs[:, :, 0], _NOT_IN_PARTS), axis=1)
 
 
 @partial(jax.jit, static_argnames=("mesh", "axis", "vocab_size"))
 def _drawn(
-    matrix: Array, groups: list[Group], blank: dict[str, Any], *, mesh: Mesh, axis: Axis, vocab_size: int
+    matrix: Array,
+    parts: list[Group],
+    gathered: list[Group],
+    blank: dict[str, Any],
+    *,
+    mesh: Mesh,
+    axis: Axis,
+    vocab_size: int,
 ) -> dict[str, Array]:
-    spread, whole = PartitionSpec(None, axis.name), PartitionSpec()
+    """`blank` with the rows that each device draws from its part, and with those that it draws from gathered logits."""
 
-    def local(logits: Array, groups: list[Group], out: dict[str, Any]) -> dict[str, Array]:
+    def local(logits: Array, parts: list[Group], gathered: list[Group], out: dict[str, Any]) -> dict[str, Array]:
         ids = axis.start + jnp.arange(axis.width, dtype=jnp.int32)
         # What pads the vocabulary is out before anything else looks at it.
         logits = jnp.where(ids < vocab_size, logits, -np.inf)
-        for members, program in groups:
+        for members, program in parts:
             out = _filled(out, members, draw(axis, logits[members], program))
+        for members, program in gathered:
+            whole = traced.draw(axis.whole(logits[members])[:, :vocab_size], program)
+            out = _filled(out, members, arrays_of(whole))
         return out
 
-    run = jax.shard_map(local, mesh=mesh, in_specs=(spread, whole, whole), out_specs=whole, check_vma=False)
-    return run(matrix, groups, blank)
+    everywhere = PartitionSpec()
+    specs = (PartitionSpec(None, axis.name), everywhere, everywhere, everywhere)
+    run = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+    return run(matrix, parts, gathered, blank)
 
 
-def _filled(out: dict[str, Any], members: Any, found: dict[str, Array]) -> dict[str, Any]:
+@partial(jax.jit, static_argnames=("mesh", "axis", "vocab_size"))
+def _gathered(matrix: Array, members: Any, *, mesh: Mesh, axis: Axis, vocab_size: int) -> Array:
+    """The whole logits of some rows, on every device."""
+    local = lambda logits, members: axis.whole(logits[members])[:, :vocab_size]  # noqa: E731
+    specs = (PartitionSpec(None, axis.name), PartitionSpec())
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(matrix, members)
+
+
+@partial(jax.jit, static_argnames=("mesh",))
+def _with_rows(out: dict[str, Any], members: Any, found: dict[str, Any], *, mesh: Mesh) -> dict[str, Array]:
+    """`out` with the fields of the rows `members`, on every device."""
+    specs = (PartitionSpec(),) * 3
+    run = jax.shard_map(_filled, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+    return run(out, members, found)
+
+
+def _filled(out: dict[str, Any], members: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """`out` with the fields of the rows `members`."""
     new = dict(out)
     for name, value in found.items():

@@ -152,4 +152,4 @@ FILTERS: dict[Op, MeshFilter] = {
     Op.MIN_P_LOGIT: min_p_logit,
     Op.EPSILON: epsilon,
 }
-"""The filters that a mesh runs; requests that need another are refused by its name."""
+"""The filters that devices work out each from its part; rows with another one are gathered."""

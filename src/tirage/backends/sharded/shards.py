@@ -14,7 +14,7 @@ from torch import Tensor
 from tirage.backends import Drawn, Frame, find, known, type_name
 from tirage.backends.sharded.agreement import Layout, Offer, digest, meet, refuse, share_seeds
 from tirage.backends.sharded.communicate import Communicator, Table, communicator
-from tirage.backends.sharded.shared import Shared, check_supported
+from tirage.backends.sharded.shared import Shared
 from tirage.backends.torch.arrays import as_logits
 from tirage.errors import ParamsError
 
@@ -31,8 +31,8 @@ class Shard:
     What each process contributes, in bytes per row: entry 16; temperature and min-p 0; greedy 8; top-k 8 k up to
     k = 200, else 1664; top-p 520 where the 64 first tokens of every row suffice, else 2184; typical 1048; the draw 24;
     logprobs at most 32 + 8 top_n + 8 per asked id. Besides, 48 bytes per call and 8 per unseeded row;
-    docs/sharding.md has the whole table. Logits are never gathered. What one process turns down, all do: each raises
-    the same ParamsError, and the next call works.
+    docs/sharding.md has the whole table. Logits are gathered for rows with custom processors alone, which the first
+    process draws. What one process turns down, all do: each raises the same ParamsError, and the next call works.
     """
 
     logits: Any
@@ -86,9 +86,8 @@ class ReadyShard:
         size = self.matrix.shape[0]
         offer = Offer(rows=size, start=self.start, width=self.width, vocab_size=self.vocab_size, digest=own)
         layout = meet(self.comm, offer, self.matrix)
-        check_supported(rows, frame.processes)
         share_seeds(self.comm, rows, frame.unseeded, self.matrix)
-        return Shared(comm=self.comm, layout=layout).draw(self.matrix, rows)
+        return Shared(comm=self.comm, layout=layout).draw(self.matrix, rows, frame.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +145,9 @@ class ReadyShards:
     def draw(self, frame: Frame, mask: Any) -> Drawn:
         """One token per row."""
         rows = frame.rows(_words(mask))
-        check_supported(rows, frame.processes)
         table = Table(len(self.parts))
         work = [
-            partial(Shared(comm=comm, layout=self.layout).draw, part, rows)
+            partial(Shared(comm=comm, layout=self.layout).draw, part, rows, frame.processes)
             for comm, part in zip(table.communicators(), self.parts, strict=True)
         ]
         drawn = table.run(work)[0]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, Process, Rows, View
+from tirage.backends.groups import Ids, asked_of, by_program, has, taken
 from tirage.backends.sharded.agreement import Layout
 from tirage.backends.sharded.communicate import Communicator
 from tirage.backends.sharded.filters import run
@@ -19,20 +20,13 @@ from tirage.backends.sharded.mixture import Mixture, Redraw, Weights, drawable
 from tirage.backends.sharded.part import Part
 from tirage.backends.sharded.places import NOWHERE, id_of
 from tirage.backends.sharded.report import Law, Report
-from tirage.backends.torch.eager import NO_TOKEN, NON_FINITE, OK, blank, protected_from_xtc, uniforms
+from tirage.backends.sharded.whole import draw_whole
+from tirage.backends.torch.eager import NO_TOKEN, NON_FINITE, OK, blank, protected_from_xtc, uniforms, write_rows
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.groups import Ids, asked_of, by_program, has, taken
 from tirage.backends.torch.rule import floats, host, keys
-from tirage.errors import ParamsError
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.philox import Domain
 from tirage.stages import Op
-
-
-def check_supported(rows: Rows, processes: Sequence[Process | None] | None) -> None:
-    """Raise ParamsError, by name, for what would need the whole logits in one place."""
-    if processes is not None or has(rows, Op.PROCESS).any():
-        raise ParamsError("logits_processors must see whole rows, got shards; gather the logits for these requests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +41,18 @@ class Shared:
         """The first token id of this shard."""
         return self.layout.bounds[self.comm.rank][0]
 
-    def draw(self, logits: Tensor, rows: Rows) -> Drawn:
-        """One token for each of `rows` from this shard's float32 logits [B, N]; N is 1, at -inf, for an empty shard."""
+    def draw(self, logits: Tensor, rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+        """One token for each of `rows` from this shard's float32 logits [B, N]; N is 1, at -inf, for an empty shard.
+
+        `processes` are the custom processors of the rows, if any has some.
+        """
         out = blank(rows, logits)
-        for part in _groups(rows):
+        whole = has(rows, Op.PROCESS)
+        if processes is not None and whole.any():
+            which = np.flatnonzero(whole)
+            part, each = logits[host(which, logits)], [processes[r] for r in which.tolist()]
+            write_rows(out, draw_whole(self.comm, self.layout, part, taken(rows, which), each), rows, which)
+        for part in _groups(rows, np.flatnonzero(~whole)):
             whole = part.size == rows.count
             some = rows if whole else taken(rows, part)
             group = _Group.of(self, logits if whole else logits[host(part, logits)], some)
@@ -58,9 +60,9 @@ class Shared:
         return out
 
 
-def _groups(rows: Rows) -> Iterator[Ids]:
-    """Rows that run one list of operations and all, or none, of which are drawn again under a mask."""
-    for part in by_program(rows, np.arange(rows.count)):
+def _groups(rows: Rows, which: Ids) -> Iterator[Ids]:
+    """Of the rows `which` those that run one list of operations and all, or none, of which are drawn again."""
+    for part in by_program(rows, which):
         again = rows.resample[part]
         yield from (some for some in (part[~again], part[again]) if some.size)
 

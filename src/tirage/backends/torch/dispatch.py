@@ -8,7 +8,6 @@ Triton, and on devices of other kinds, `eager` draws them all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, Frame, Process, Rows
+from tirage.backends.groups import Ids, taken
 from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import eager
 from tirage.backends.torch.arrays import borrowed, check_device, from_numpy, to_numpy
-from tirage.backends.torch.groups import Ids, asked_of, taken
 from tirage.backends.torch.rule import host
 
 
@@ -61,16 +60,6 @@ def draw_on_device(
 def _draw_on_host(
     out: Drawn, logits: Tensor, rows: Rows, which: Ids, processes: Sequence[Process | None] | None
 ) -> None:
-    at = host(which, logits)
-    some = None if processes is None else [processes[r] for r in which]
-    drawn = draw_rows(to_numpy(logits[at]), taken(rows, which), some).moved(lambda a: from_numpy(a, logits))
-    n = drawn.top_ids.shape[1]
-    for f in fields(Drawn):
-        value, target = getattr(drawn, f.name), getattr(out, f.name)
-        if f.name == "asked_logprobs":
-            target[host(asked_of(rows, which), logits)] = value
-        elif f.name in {"top_ids", "top_logprobs"}:
-            target[at, :n] = value
-        else:
-            target[at] = value
-    out.top_logprobs[at] = out.top_logprobs[at].masked_fill((out.status[at] != 0)[:, None], torch.nan)
+    some = None if processes is None else [processes[r] for r in which.tolist()]
+    drawn = draw_rows(to_numpy(logits[host(which, logits)]), taken(rows, which), some)
+    eager.write_rows(out, drawn.moved(lambda a: from_numpy(a, logits)), rows, which)

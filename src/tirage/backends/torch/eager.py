@@ -7,7 +7,8 @@ sort, and a step exchanges B integers with the host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, Rows, View
+from tirage.backends.groups import Ids, asked_of, by_program, has, ranges, taken
 from tirage.backends.torch.chain import Chain, run, sums
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.groups import Ids, asked_of, by_program, has, ranges, taken
 from tirage.backends.torch.report import Report, mixed_logprob, sampled
 from tirage.backends.torch.rule import floats, host
 from tirage.exact.philox import Domain, uniform64
@@ -34,6 +35,22 @@ def on_device(rows: Rows) -> NDArray[np.bool_]:
 def blank(rows: Rows, like: Tensor) -> Drawn:
     """A Drawn of tensors where `like` lives, filled with the sentinels of rows that asked for nothing."""
     return Drawn.empty(rows).moved(lambda array: torch.from_numpy(array).to(like.device))
+
+
+def write_rows(out: Drawn, drawn: Drawn, rows: Rows, which: Ids) -> None:
+    """Put `drawn`, a Drawn of the rows `which` alone, into their places in `out`."""
+    status: Any = out.status
+    at = host(which, status)
+    n = drawn.top_ids.shape[1]
+    for f in fields(Drawn):
+        value, target = getattr(drawn, f.name), getattr(out, f.name)
+        if f.name == "asked_logprobs":
+            target[host(asked_of(rows, which), target)] = value
+        elif f.name in {"top_ids", "top_logprobs"}:
+            target[at, :n] = value
+        else:
+            target[at] = value
+    out.top_logprobs[at] = out.top_logprobs[at].masked_fill((out.status[at] != 0)[:, None], torch.nan)
 
 
 def draw(logits: Tensor, rows: Rows) -> Drawn:

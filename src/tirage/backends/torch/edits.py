@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tirage.backends import Rows
-from tirage.backends.torch.groups import Ids, ranges
+from tirage.backends.groups import Ids, ranges
 from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, floats, host, keys
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
 from tirage.stages import FIRST_FILTER, Op

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, Rows, View
+from tirage.backends.groups import Ids, taken
 from tirage.backends.torch import kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.groups import Ids, taken
 from tirage.backends.torch.rule import floats, host
 from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY

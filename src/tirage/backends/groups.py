@@ -1,4 +1,4 @@
-"""Rows that run the same list of operations, taken together: tensors want one operation for many rows."""
+"""Some of the rows of a batch, with their tables, and rows that run the same list of operations."""
 
 from __future__ import annotations
 
