@@ -50,6 +50,7 @@ class JoinedReader:
     def __init__(self, model: Any, params: Any, *, length: int, buckets: Sequence[int], sharding: Any) -> None:
         self._model, self._params, self._sharding = model, params, check_sharding(sharding)
         self._calls, self._owned = calls_of(key_of(model)), False
+        self._never: Any = None
         self._buckets, self.capacity = sorted(buckets), length
         self.vocab_size, self.vision = int(model.config.num_embed), vision_of(model)
 
@@ -78,9 +79,17 @@ class JoinedReader:
             part, tokens[reading.row], slots[reading.row] = split(reading, self.vision)
             parts.append(part)
         cache = self._fill(cache, [part for part in parts if part.ids])
-        logits, cache = self._run("step", cache, tokens, slots, never)
+        logits, cache = self._run("step", cache, tokens, slots, self._on_device(never))
         drawn = np.asarray(logits)
         return drawn if len(rows) == count else drawn[rows], cache
+
+    def _on_device(self, never: Never) -> Any:
+        """The tokens of a call that are never drawn, which are the same at each of its steps."""
+        if self._never is None:
+            import jax
+
+            self._never = jax.numpy.asarray(never)
+        return self._never
 
     def _fill(self, cache: Cache, parts: list[Part]) -> Cache:
         """The caches with all parts read: texts together, and prompts with equally many images together."""

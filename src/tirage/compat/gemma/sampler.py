@@ -114,7 +114,7 @@ class Sampler:
             last_state=last_state,
             sharding=sharding,
         )
-        return stream_of(run, return_state) if stream else output(run, run.finish(), return_state)
+        return stream_of(run, return_state) if stream else output(run, run.finish(self._words.decode), return_state)
 
     def start(self, prompt: Any, *, show_end: bool = True, **options: Any) -> Run:
         """A call that is checked and not yet run; `show_end` keeps an end token's text."""
