@@ -11,6 +11,7 @@ import numpy as np
 from tirage.compat.gemma.forward import Never, Reader, Reading
 from tirage.compat.gemma.images import Images
 from tirage.compat.gemma.keys import Source, key_of_sources
+from tirage.compat.gemma.media import Media
 from tirage.compat.gemma.methods import Chooser
 from tirage.compat.gemma.state import REASONS, FinishReason, Row, SamplingState, register_pytrees, with_slots
 from tirage.draw import Status
@@ -26,7 +27,7 @@ class Turn:
     read: int
     slots: int
     detokenizer: Detokenizer
-    images: Images | None
+    images: Images | Media | None
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     text: str = ""
@@ -167,7 +168,7 @@ class Run:
 
 
 def begin(
-    reader: Reader, ids: Sequence[int], before: Row | None, *, images: Images | None, detokenizer: Detokenizer
+    reader: Reader, ids: Sequence[int], before: Row | None, *, images: Images | Media | None, detokenizer: Detokenizer
 ) -> Turn:
     """A conversation with a new prompt at its end; ParamsError when there is nothing to read or no room to answer."""
     token_ids = [*(before.token_ids if before else ()), *ids]
