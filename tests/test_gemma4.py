@@ -67,8 +67,8 @@ class Gemma4(SmallTransformer):
     def apply(self, variables: Any, tokens: Any, *, images: Any = None, audio: Any = None, **options: Any) -> Any:
         lengths = options.pop("audio_lengths", None)
         counts = options.pop("audio_soft_token_counts", ())
-        self_seen = self.with_soft(tokens, images, audio, lengths, counts)
-        return super().apply(variables, tokens, images=self_seen, **options)
+        added = self.with_soft(tokens, images, audio, lengths, counts)
+        return super().apply(variables, tokens, images=added, **options)
 
     def with_soft(self, tokens: Any, images: Any, audio: Any, lengths: Any, counts: tuple[int, ...]) -> Any:
         added = jnp.zeros(tokens.shape[1])
@@ -82,7 +82,7 @@ class Gemma4(SmallTransformer):
         return added
 
     def look(self, w: Any, tokens: Any, images: Any) -> Any:
-        return w["embed"][tokens] + w["q"][0] * images[None, :, None]
+        return w["embed"][tokens] + w["q"][0] * 30 * images[None, :, None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ jax.tree_util.register_dataclass(Seen, ["patches", "positions_xy"], ["soft_token
 
 
 def patchify(images: Any, *, patch_size: int, max_soft_tokens: int, pooling_kernel_size: int) -> Any:
-    """Each image as one patch, its brightness; as many soft tokens as it has rows, in patches of a row of pixels."""
+    """Each image as one patch, its brightness; as many soft tokens as it has rows."""
     assert (patch_size, pooling_kernel_size) == (16, 3)
     counts = [min(len(image), max_soft_tokens) for image in images]
     patches = jnp.array([[[np.asarray(image).mean() / 255]] for image in images], jnp.float32)
@@ -124,7 +124,7 @@ def sampler(model: Any = None, **options: Any) -> Gemma4Sampler:
 
 
 LIGHT, DARK = np.full((3, 5, 3), 240, np.uint8), np.full((2, 4), 9, np.uint8)
-LOUD, QUIET = np.full(1600, 0.9, np.float32), np.full(2000, 0.1, np.float32)
+HIGH, LOW = np.full(1600, 0.9, np.float32), np.full(2000, -0.9, np.float32)
 
 
 def test_text_is_what_any_sampler_says() -> None:
@@ -137,16 +137,16 @@ def test_text_is_what_any_sampler_says() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_images_and_audio_take_their_places_in_a_prompt() -> None:
-    state = sampler().sample("a<|image|>b<|audio|>", images=[LIGHT], audio=[LOUD], return_state=True).state
+    state = sampler().sample("a<|image|>b<|audio|>", images=[LIGHT], audio=[HIGH], return_state=True).state
     ids = list(state.rows[0].token_ids)[:-5]
     seen, heard = [108, 8, -2, -2, -2, 9, 108], [11, -4, -4, 12]
     # 1600 samples have 8 spectra of 320 samples, 160 apart; halved twice they are two tokens.
     assert ids == [2, 97, *seen, 98, *heard]
     said = [reply(sampler(), "a<|image|><|image|>", images=each) for each in ([LIGHT, DARK], [DARK, LIGHT])]
     assert said[0] != said[1]
-    heard_first = reply(sampler(), "a<|audio|>", audio=[LOUD])
-    assert heard_first != reply(sampler(), "a<|audio|>", audio=[QUIET[:1600]])
-    assert heard_first == reply(sampler(), "a<|audio|>", audio=[np.append(LOUD, 0)], audio_lengths=[1600])
+    heard_first = reply(sampler(), "a<|audio|>", audio=[HIGH])
+    assert heard_first != reply(sampler(), "a<|audio|>", audio=[LOW[:1600]])
+    assert heard_first == reply(sampler(), "a<|audio|>", audio=[np.append(HIGH, 0)], audio_lengths=[1600])
 
 
 @pytest.mark.usefixtures("package")
@@ -154,9 +154,9 @@ def test_a_later_turn_and_several_prompts_are_read_as_if_alone_and_at_once() -> 
     one = sampler()
     first = one.sample("hi", return_state=True, max_new_tokens=3).state
     said = list(first.rows[0].token_ids)
-    turn = reply(one, "<|image|>b<|audio|>c", images=[DARK], audio=[LOUD], last_state=first)
-    assert turn == reply(one, [*said, 7, 98, 14, 99], images=[DARK], audio=[LOUD])
-    images, audio = [[LIGHT, DARK], None, [DARK]], [None, None, [QUIET]]
+    turn = reply(one, "<|image|>b<|audio|>c", images=[DARK], audio=[HIGH], last_state=first)
+    assert turn == reply(one, [*said, 7, 98, 14, 99], images=[DARK], audio=[HIGH])
+    images, audio = [[LIGHT, DARK], None, [DARK]], [None, None, [LOW]]
     together = reply(one, ["<|image|>a<|image|>", "hi", "<|audio|><|image|>!"], images=images, audio=audio)
     alone = [reply(one, "<|image|>a<|image|>", images=images[0]), reply(one, "hi")]
     assert together == [*alone, reply(one, "<|audio|><|image|>!", images=images[2], audio=audio[2])]
@@ -174,8 +174,8 @@ def test_a_chat_with_a_gemma_4_takes_images_and_audio() -> None:
     with pytest.raises(AttributeError, match="use gemma4_sampler"):
         _ = chat.sampler
     replies = {chat.chat("what is <|image|>", images=[image]) for image in (LIGHT, DARK)}
-    assert len(replies | {chat.chat("what is <|audio|>", audio=[LOUD])}) == 3
-    with pytest.raises(ParamsError, match="prompt must name images <|image|> with a Gemma 4, got <start_of_image>"):
+    assert len(replies | {chat.chat("what is <|audio|>", audio=[HIGH])}) == 3
+    with pytest.raises(ParamsError, match=r"prompt must name images <\|image\|> with a Gemma 4, got <start_of_image>"):
         chat.chat("<start_of_image>")
 
 
@@ -184,10 +184,10 @@ def test_a_chat_with_another_model_refuses_audio() -> None:
     chat = ChatSampler(model=model, params=model.params(), tokenizer=LetterTokenizer(), cache_length=64)
     with pytest.raises(AttributeError, match="use sampler"):
         _ = chat.gemma4_sampler
-    for options in ({"audio": [LOUD]}, {"audio_lengths": [3]}):
+    for options in ({"audio": [HIGH]}, {"audio_lengths": [3]}):
         with pytest.raises(ParamsError, match=r"audio\w* must be None with this model, which is no Gemma 4"):
             chat.chat("hello", **options)
-    with pytest.raises(ParamsError, match="prompt must be without <|audio|>"):
+    with pytest.raises(ParamsError, match=r"prompt must be without <\|audio\|>"):
         chat.chat("hear <|audio|>")
 
 
@@ -208,12 +208,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"images": [LIGHT.astype(float)]}, r"images must be a list of uint8 arrays .* got float64 of shape \[3, 5, 3\]"),
     ({"images": [LIGHT, DARK]}, r"images must be as many as the prompt has tokens for them \(7\), which is 1, got 2"),
     ({}, r"which is 1, got 0"),
-    ({"audio": LOUD}, "audio must be a list of float arrays .*; put one piece into a list"),
-    ({"audio": [LOUD.astype(np.int16)]}, "audio must be finite floats .* got int16 .*; divide int16 by 32768"),
-    ({"audio": [LOUD * np.nan]}, "audio must be finite floats"),
-    ({"audio": [LOUD[:320]]}, "audio_lengths must be samples .* enough for one token, got 320 at 16000"),
-    ({"audio": [LOUD], "audio_lengths": [1601]}, "audio_lengths must be samples that the piece has, which is 1600"),
-    ({"audio": [LOUD], "audio_lengths": [1, 2]}, "audio_lengths must hold one length per piece, which is 1, got 2"),
+    ({"audio": HIGH}, "audio must be a list of float arrays .*; put one piece into a list"),
+    ({"audio": [HIGH.astype(np.int16)]}, "audio must be finite floats .* got int16 .*; divide int16 by 32768"),
+    ({"audio": [HIGH * np.nan]}, "audio must be finite floats"),
+    ({"audio": [HIGH[:320]]}, "audio_lengths must be samples .* enough for one token, got 320 at 16000"),
+    ({"audio": [HIGH], "audio_lengths": [1601]}, "audio_lengths must be samples that the piece has, which is 1600"),
+    ({"audio": [HIGH], "audio_lengths": [1, 2]}, "audio_lengths must hold one length per piece, which is 1, got 2"),
     ({"audio_lengths": [5]}, "audio_lengths must hold one length per piece, which is 0, got 1"),
 ]
 
@@ -235,7 +235,7 @@ def test_models_that_take_no_images_refuse_them(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ParamsError, match="has no vision_encoder; make it text_only=False"):
         sampler(blind).sample("a<|image|>", images=[LIGHT])
     with pytest.raises(ParamsError, match="has no audio_encoder"):
-        sampler(blind).sample("a<|audio|>", audio=[LOUD])
+        sampler(blind).sample("a<|audio|>", audio=[HIGH])
     with pytest.raises(ParamsError, match="which is no Gemma 4"):
         sampler(SmallTransformer("jax"), tokenizer=LetterTokenizer()).sample("a", images=[LIGHT])
     with pytest.raises(ParamsError, match="images must be None unless params are JAX arrays"):
