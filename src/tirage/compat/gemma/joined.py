@@ -135,7 +135,7 @@ class JoinedReader:
             return cache
         length = self._bucket(longest, room)
         written = length - (vision.slots(parts[0].ids) - len(parts[0].ids))
-        images = np.stack([part.images for part in parts if part.images is not None])
+        images = np.stack([part.images for part in parts if isinstance(part.images, np.ndarray)])
         blocks = np.zeros((len(parts), length, length), bool)
         for part, sees in zip(parts, blocks, strict=True):
             for block in vision.blocks(part.ids):
