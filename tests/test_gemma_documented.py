@@ -182,28 +182,8 @@ def test_the_tokenizer_is_the_users_own_and_stays_as_it_is() -> None:
 # What the page does not have.
 
 
-def test_a_sampler_that_is_not_here_is_refused_by_name() -> None:
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     from tirage.compat import gemma
 
-    with pytest.raises(ImportError, match="Gemma4Sampler must come from the gemma package, it is not here: its images"):
-        exec("from tirage.compat.gemma import Gemma4Sampler")
     with pytest.raises(AttributeError, match="no attribute 'Other'"):
         _ = gemma.Other
-
-
-class Gemma4(SmallTransformer):
-    INFO = SimpleNamespace(tokenizer_version=4)
-
-
-def test_gemma_4s_images_and_audio_are_refused_and_its_text_is_not() -> None:
-    model = Gemma4(config=SeeingConfig())
-    options: dict[str, Any] = {"params": model.params(), "tokenizer": LetterTokenizer(), "cache_length": 64}
-    sampler = Sampler(model=model, max_out_length=4, **options)
-    assert reply(sampler, "hello") == slow_greedy(SmallTransformer(), [2, *map(ord, "hello")], 4)
-    with pytest.raises(ParamsError, match=r"images must be None with this model, which is a Gemma 4: .*, got images"):
-        sampler.sample("hello", images=np.zeros((4, 4, 3), np.uint8))
-    chat = ChatSampler(model=model, max_out_length=4, **options)
-    for name in ("audio", "audio_lengths"):
-        refused: Any = {name: [np.zeros(16000)]}
-        with pytest.raises(ParamsError, match=f"{name} must be None, audio is not supported here"):
-            chat.chat("hello", **refused)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from tirage.compat.gemma.gemma4 import Gemma4Sampler
+from tirage.compat.gemma.images import is_gemma4
 from tirage.compat.gemma.methods import Greedy, SamplingMethod
 from tirage.compat.gemma.run import Turn
 from tirage.compat.gemma.sampler import Sampler
@@ -39,7 +41,8 @@ class Asked:
 class ChatSampler:
     """A conversation with a model, as `gm.text.ChatSampler`.
 
-    Takes what `Sampler` takes. `multi_turn` keeps the conversation from call to call; without it each call begins a
+    Takes what `Sampler` takes, and for a Gemma 4, found by the model's INFO, what `Gemma4Sampler` takes; other models
+    ignore that. `multi_turn` keeps the conversation from call to call; without it each call begins a
     new one. `print_stream` prints the reply as it comes, or adds it to a `dialog.Stream`. `last_state` continues an
     earlier conversation. `turns` are (prompt, reply) pairs of the conversation, without markers, kept by the sampler.
     """
@@ -55,33 +58,44 @@ class ChatSampler:
     cache_length: int = 4096
     max_out_length: int = 2048
     pad_length: int | Sequence[int] | None = (256, 512, 1024)
+    patch_size: int = 16
+    max_soft_tokens: int = 1120
+    pooling_kernel_size: int = 3
+    audio_sample_rate: int = 16000
+    audio_seq_length: int = 750
     last_state: SamplingState | None = field(default=None, repr=False)
     turns: list[tuple[str, str]] = field(default_factory=list)
-    sampler: Sampler = field(init=False, repr=False)
+    _inner: Sampler = field(init=False, repr=False)
     _said: list[Any] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         if self.turns:
             raise ParamsError("turns must be empty to begin with, the sampler keeps them; pass last_state to go on")
-        self.sampler = Sampler(
-            model=self.model,
-            params=self.params,
-            tokenizer=self.tokenizer,
-            sampling=self.sampling,
-            forbidden_tokens=self.forbidden_tokens,
-            stop_tokens=self.stop_tokens,
-            cache_length=self.cache_length,
-            max_out_length=self.max_out_length,
-            pad_length=self.pad_length,
-        )
-        self.tokenizer = self.sampler.tokenizer
-        if self._writer() is None and len(self.sampler._words.encode(START_OF_TURN)) != 1:
+        kind = Gemma4Sampler if is_gemma4(self.model) else Sampler
+        taken = [one.name for one in fields(kind) if one.init]
+        self._inner = kind(**{name: getattr(self, name) for name in taken})
+        self.tokenizer = self._inner.tokenizer
+        if self._writer() is None and len(self._inner._words.encode(START_OF_TURN)) != 1:
             raise ModelError(
                 f"tokenizer must know Gemma's turns, {START_OF_TURN} as one token, got {type(self.tokenizer).__name__};"
                 " tirage.LLM.chat uses a model's own chat template"
             )
         if self.last_state is not None:
             self.multi_turn = True
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of a model that is no Gemma 4."""
+        if isinstance(self._inner, Gemma4Sampler):
+            raise AttributeError("sampler is not there with a Gemma 4; use gemma4_sampler")
+        return self._inner
+
+    @property
+    def gemma4_sampler(self) -> Gemma4Sampler:
+        """The sampler of a Gemma 4."""
+        if not isinstance(self._inner, Gemma4Sampler):
+            raise AttributeError("gemma4_sampler is only there with a Gemma 4; use sampler")
+        return self._inner
 
     def chat(
         self,
@@ -100,14 +114,16 @@ class ChatSampler:
         """The reply to a message: text, or a `dialog` Conversation; end-of-turn tokens are left out of it.
 
         `multi_turn` and `print_stream` override the sampler's own for this call; the other arguments are those of
-        `Sampler.sample`. A call that fails leaves the conversation as it was. ParamsError for audio, which only
-        Gemma 4 hears.
+        `Sampler.sample`, or `Gemma4Sampler.sample`. An image is `<|image|>` in the text, audio `<|audio|>`. A call that
+        fails leaves the conversation as it was. ParamsError for audio with a model that is no Gemma 4.
         """
         for name, value in (("audio", audio), ("audio_lengths", audio_lengths)):
-            if value is not None:
-                raise ParamsError(f"{name} must be None, audio is not supported here, got a value")
+            if value is not None and not is_gemma4(self.model):
+                raise ParamsError(f"{name} must be None with this model, which is no Gemma 4, got a value")
         options = {
             "images": images,
+            "audio": audio,
+            "audio_lengths": audio_lengths,
             "max_new_tokens": max_new_tokens,
             "sampling": sampling,
             "rng": rng,
@@ -127,7 +143,7 @@ class ChatSampler:
         """The model's turn after a message, added to the conversation."""
         last = self.last_state if asked.keeps else None
         said, text = self._format(prompt, tagged=asked.tagged)
-        run = self.sampler.start(text, last_state=last, show_end=False, **asked.options)
+        run = self._inner.start(text, last_state=last, show_end=False, **asked.options)
         (turn,) = run.turns
         for _ in run.steps():
             show(asked.stream, turn.fresh)
@@ -150,11 +166,16 @@ class ChatSampler:
 
     def _shown(self, prompt: str) -> str:
         """A message in which images have the name that the model knows; Gemma 4's is understood by those before it."""
-        return prompt.replace("<|image|>", "<start_of_image>") if self.sampler.sees else prompt
+        is_newest = is_gemma4(self.model)
+        if is_newest and "<start_of_image>" in prompt:
+            raise ParamsError("prompt must name images <|image|> with a Gemma 4, got <start_of_image>")
+        if not is_newest and "<|audio|>" in prompt:
+            raise ParamsError("prompt must be without <|audio|> with this model, which is no Gemma 4")
+        return prompt.replace("<|image|>", "<start_of_image>") if self._inner.sees else prompt
 
     def _format(self, prompt: Any, *, tagged: bool) -> tuple[str, str]:
         """A message, and the prompt it makes: in the tokenizer's format, or with Gemma's markers."""
-        words = self.sampler._words
+        words = self._inner._words
         if hasattr(prompt, "as_text"):
             text = words.text(prompt, tagged=tagged)
             return text, text

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.compat.gemma.images import Images, Vision, vision_of
+from tirage.compat.gemma.media import Media
 from tirage.errors import ParamsError
 from tirage.models import Model
 from tirage.models.transformer import Forward, has_end_index, with_end_index
@@ -32,7 +33,7 @@ class Reading:
     ids: Sequence[int]
     token_ids: Sequence[int]
     slots: int
-    images: Images | None = None
+    images: Images | Media | None = None
 
 
 class Reader(Protocol):
@@ -124,7 +125,7 @@ class TransformerReader:
     def read(self, cache: Any, reading: Reading) -> tuple[NDArray[np.float32], Any]:
         """See OneReader."""
         head, last, slots = list(reading.ids[:-1]), reading.ids[-1], reading.slots
-        if reading.images is not None and self.vision is not None:
+        if isinstance(reading.images, np.ndarray) and self.vision is not None:
             head, last, rewound = self.vision.split(reading.ids)
             cache = self._look(cache, head, slots, reading.images, self.vision)
             slots += self.vision.slots(head) - rewound

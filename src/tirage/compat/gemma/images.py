@@ -71,7 +71,7 @@ def vision_of(model: Any) -> Vision | None:
 def blindness(model: Any) -> str:
     """Why a model takes no images."""
     if is_gemma4(model):
-        return "is a Gemma 4: images of any size and audio are not supported here (use gm.text.Gemma4Sampler)"
+        return "is a Gemma 4 and takes images of any size (use Gemma4Sampler)"
     return "does not support vision"
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tirage.compat.gemma.forward import Never, Reading
 from tirage.compat.gemma.images import Images, Vision, vision_of
+from tirage.compat.gemma.media import Media
 from tirage.errors import ParamsError
 from tirage.models.transformer import first_leaf, has_end_index, is_jax, key_of, model_of
 
@@ -30,7 +31,7 @@ class Part:
     row: int
     ids: Sequence[int]
     slots: int
-    images: Images | None = None
+    images: Images | Media | None = None
 
     def after(self, count: int) -> Part:
         """What is left when so many ids are read."""
@@ -50,6 +51,7 @@ class JoinedReader:
     def __init__(self, model: Any, params: Any, *, length: int, buckets: Sequence[int], sharding: Any) -> None:
         self._model, self._params, self._sharding = model, params, check_sharding(sharding)
         self._calls, self._owned = calls_of(key_of(model)), False
+        self._never: Any = None
         self._buckets, self.capacity = sorted(buckets), length
         self.vocab_size, self.vision = int(model.config.num_embed), vision_of(model)
 
@@ -78,19 +80,40 @@ class JoinedReader:
             part, tokens[reading.row], slots[reading.row] = split(reading, self.vision)
             parts.append(part)
         cache = self._fill(cache, [part for part in parts if part.ids])
-        logits, cache = self._run("step", cache, tokens, slots, never)
+        logits, cache = self._run("step", cache, tokens, slots, self._on_device(never))
         drawn = np.asarray(logits)
         return drawn if len(rows) == count else drawn[rows], cache
 
+    def _on_device(self, never: Never) -> Any:
+        """The tokens of a call that are never drawn, which are the same at each of its steps."""
+        if self._never is None:
+            import jax
+
+            self._never = jax.numpy.asarray(never)
+        return self._never
+
     def _fill(self, cache: Cache, parts: list[Part]) -> Cache:
-        """The caches with all parts read: texts together, and prompts with equally many images together."""
+        """The caches with all parts read: texts together, and prompts with equally many images together.
+
+        A prompt with Gemma 4's images or audio is read by itself, as no two need be of one size.
+        """
         texts = [part for part in parts if part.images is None]
         while texts:
             cache, texts = self._fill_texts(cache, texts)
-        for count in sorted({len(part.images) for part in parts if part.images is not None}):
-            alike = [part for part in parts if part.images is not None and len(part.images) == count]
-            cache = self._fill_seeing(cache, alike)
+        alike: dict[int, list[Part]] = {}
+        for part in parts:
+            if isinstance(part.images, Media):
+                cache = self._fill_media(cache, part, part.images)
+            elif part.images is not None:
+                alike.setdefault(len(part.images), []).append(part)
+        for seeing in alike.values():
+            cache = self._fill_seeing(cache, seeing)
         return cache
+
+    def _fill_media(self, cache: Cache, part: Part, media: Media) -> Cache:
+        """The caches with one prompt of Gemma 4 read, whose ids have the places of its images and audio."""
+        length = self._bucket(len(part.ids), self.capacity - part.slots)
+        return self._run_fill(cache, [part], length, (dict(media.inputs), None), length, heard=media.heard)
 
     def _fill_texts(self, cache: Cache, parts: list[Part]) -> tuple[Cache, list[Part]]:
         """The caches with texts read as far as the fullest of them has room, and what is left of the others."""
@@ -112,14 +135,16 @@ class JoinedReader:
             return cache
         length = self._bucket(longest, room)
         written = length - (vision.slots(parts[0].ids) - len(parts[0].ids))
-        images = np.stack([part.images for part in parts if part.images is not None])
+        images = np.stack([part.images for part in parts if isinstance(part.images, np.ndarray)])
         blocks = np.zeros((len(parts), length, length), bool)
         for part, sees in zip(parts, blocks, strict=True):
             for block in vision.blocks(part.ids):
                 sees[block, block] = True
-        return self._run_fill(cache, parts, written, (images, blocks), length)
+        return self._run_fill(cache, parts, written, ({"images": images}, blocks), length)
 
-    def _run_fill(self, cache: Cache, parts: list[Part], written: int, seen: Any, length: int) -> Cache:
+    def _run_fill(
+        self, cache: Cache, parts: list[Part], written: int, seen: Any, length: int, heard: tuple[int, ...] = ()
+    ) -> Cache:
         """One pass over the ids of these parts, at most `written` of each, which take `length` slots."""
         tokens = np.zeros((len(parts), written), np.int32)
         for part, out in zip(parts, tokens, strict=True):
@@ -127,7 +152,7 @@ class JoinedReader:
         slots = np.array([part.slots for part in parts], np.int32)
         rows = None if len(parts) == rows_of(cache) else np.array([part.row for part in parts], np.int32)
         window = self._bucket(int(slots.max()) + length, self.capacity)
-        return self._run("fill", cache, tokens, slots, rows, seen, window=window)
+        return self._run("fill", cache, tokens, slots, rows, seen, window=window, heard=heard)
 
     def _run(self, call: str, cache: Cache, tokens: Any, slots: Any, *inputs: Any, **options: Any) -> Any:
         compiled, self._owned = self._calls[call, self._owned], True
@@ -231,8 +256,8 @@ def calls_of(key: Any) -> dict[tuple[str, bool], Callable[..., Any]]:
     model = model_of(key)
     fill, step = partial(fill_rows, model), partial(step_rows, model)
     return {
-        ("fill", False): jax.jit(fill, static_argnames="window"),
-        ("fill", True): jax.jit(fill, static_argnames="window", donate_argnums=1),
+        ("fill", False): jax.jit(fill, static_argnames=("window", "heard")),
+        ("fill", True): jax.jit(fill, static_argnames=("window", "heard"), donate_argnums=1),
         ("step", False): jax.jit(step),
         ("step", True): jax.jit(step, donate_argnums=1),
     }
@@ -247,26 +272,40 @@ def step_rows(model: Any, params: Any, cache: Cache, tokens: Any, slots: Any, ne
 
 
 def fill_rows(
-    model: Any, params: Any, cache: Cache, tokens: Any, slots: Any, rows: Any, seen: Any, *, window: int
+    model: Any,
+    params: Any,
+    cache: Cache,
+    tokens: Any,
+    slots: Any,
+    rows: Any,
+    seen: Any,
+    *,
+    window: int,
+    heard: tuple[int, ...],
 ) -> Cache:
     """The cache with tokens [n, L] read by these rows, which need no more than the first `window` slots of it.
 
-    `rows` None are all. `seen`: images, and which of the new slots see each other beside those before them.
+    `rows` None are all. `seen`: what the model takes beside them, such as images, and which of the new slots see each
+    other beside those before them. `heard`: soft tokens of each piece of audio.
     """
     picked = cache if rows is None else over(lambda leaf: leaf[rows], cache)
     narrow = over(lambda leaf: leaf if leaf.ndim < 2 else leaf[:, :window], picked)
-    grown = each_row(model, params, narrow, tokens, slots, seen)[1]
+    grown = each_row(model, params, narrow, tokens, slots, seen, heard)[1]
     wide = over(lambda leaf, new: new if leaf.ndim < 2 else leaf.at[:, :window].set(new), picked, grown)
     return wide if rows is None else over(lambda leaf, new: leaf.at[rows].set(new), cache, wide)
 
 
-def each_row(model: Any, params: Any, cache: Cache, tokens: Any, slots: Any, seen: Any) -> tuple[Any, Cache]:
+def each_row(
+    model: Any, params: Any, cache: Cache, tokens: Any, slots: Any, seen: Any, heard: tuple[int, ...] = ()
+) -> tuple[Any, Cache]:
     """Logits [B, L, V] and the grown cache: the model mapped over rows, each of which writes from its own slot on."""
     import jax
     import jax.numpy as jnp
 
+    counts = {"audio_soft_token_counts": heard} if heard else {}
+
     def row(ids: Any, slot: Any, seen: Any, layers: Cache) -> tuple[Any, Cache]:
-        images, sees = (None, None) if seen is None else seen
+        inputs, sees = ({}, None) if seen is None else seen
         length = len(ids) if sees is None else len(sees)
         positions = slot + jnp.arange(length, dtype=jnp.int32)
         width = next(leaf.shape[0] for leaf in next(iter(layers.values())).values() if leaf.ndim)
@@ -279,7 +318,8 @@ def each_row(model: Any, params: Any, cache: Cache, tokens: Any, slots: Any, see
             cache=over(lambda leaf: leaf[None] if leaf.ndim else slot[None], layers),
             positions=positions[None],
             attention_mask=mask[None],
-            **({} if images is None else {"images": images[None]}),
+            **jax.tree.map(lambda leaf: leaf[None], inputs),
+            **counts,
         )
         return out.logits[0], over(lambda leaf: leaf[0], out.cache)
 

@@ -130,8 +130,9 @@ class Chooser:
         self._batch = Batch(vocab_size, max(len(sources), 1)) if isinstance(method, _Exact) else None
         if self._batch is not None and isinstance(method, _Exact):
             params = method.params
+            seeded = {seed: params.replace(seed=seed) for seed in {source.seed for source in sources}}
             for source in sources:
-                self._batch.add(params.replace(seed=source.seed), sample_index=source.index)
+                self._batch.add(seeded[source.seed], sample_index=source.index)
 
     def choose(self, logits: NDArray[np.float32], rows: Sequence[int], step: int) -> list[int | Status]:
         """A token for each of these prompts from float32 logits [n, V], or why it has none; the others are done.

@@ -11,12 +11,15 @@ import numpy as np
 from tirage.compat.gemma.forward import Never, Reader
 from tirage.compat.gemma.images import Images, blindness, images_of
 from tirage.compat.gemma.keys import sources_of
+from tirage.compat.gemma.media import Media
 from tirage.compat.gemma.methods import Chooser, Greedy, SamplingMethod, check_method
 from tirage.compat.gemma.readers import reader_of
 from tirage.compat.gemma.run import Run, Turn, begin
 from tirage.compat.gemma.state import SamplerOutput, SamplingState
 from tirage.compat.gemma.words import Words, check_pair, listed, tokenizer_of
 from tirage.errors import ParamsError
+
+Prompt = tuple[list[int], Images | Media | None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,7 +117,7 @@ class Sampler:
             last_state=last_state,
             sharding=sharding,
         )
-        return stream_of(run, return_state) if stream else output(run, run.finish(), return_state)
+        return stream_of(run, return_state) if stream else output(run, run.finish(self._words.decode), return_state)
 
     def start(self, prompt: Any, *, show_end: bool = True, **options: Any) -> Run:
         """A call that is checked and not yet run; `show_end` keeps an end token's text."""
@@ -123,10 +126,8 @@ class Sampler:
         last = check_state(options["last_state"])
         reader = self._reader(options["sharding"], last)
         prompts, batched = listed(prompt)
-        if options["images"] is not None and reader.vision is None:
-            raise ParamsError(f"images must be None with this model, which {blindness(self.model)}, got images")
-        images = images_of(options["images"], len(prompts), batched=batched)
-        turns = self._turns(prompts, images, reader, last)
+        ids = [self._words.ids(one, first=last is None, vocab_size=reader.vocab_size) for one in prompts]
+        turns = self._turns(self._with_images(ids, options, reader, batched=batched), reader, last)
         sources = sources_of(options["rng"], len(turns))
         return Run(
             turns=turns,
@@ -158,19 +159,26 @@ class Sampler:
             )
         return limit
 
-    def _turns(
-        self, prompts: Sequence[Any], images: Sequence[Images | None], reader: Reader, last: SamplingState | None
-    ) -> list[Turn]:
+    def _with_images(
+        self, prompts: list[list[int]], options: dict[str, Any], reader: Reader, *, batched: bool
+    ) -> list[Prompt]:
+        """The ids of each prompt with its images; ParamsError where they do not fit together."""
+        if options["images"] is not None and reader.vision is None:
+            raise ParamsError(f"images must be None with this model, which {blindness(self.model)}, got images")
+        images = images_of(options["images"], len(prompts), batched=batched)
+        if reader.vision is not None:
+            for ids, seen in zip(prompts, images, strict=True):
+                reader.vision.check(ids, seen)
+        return list(zip(prompts, images, strict=True))
+
+    def _turns(self, prompts: Sequence[Prompt], reader: Reader, last: SamplingState | None) -> list[Turn]:
         before = [None] * len(prompts) if last is None else last.rows
         if len(before) != len(prompts):
             raise ParamsError(f"prompt must hold {len(before)} prompts, as many as last_state, got {len(prompts)}")
-        turns = []
-        for prompt, seen, row in zip(prompts, images, before, strict=True):
-            ids = self._words.ids(prompt, first=last is None, vocab_size=reader.vocab_size)
-            if reader.vision is not None:
-                reader.vision.check(ids, seen)
-            turns.append(begin(reader, ids, row, images=seen, detokenizer=self._words.detokenizer()))
-        return turns
+        return [
+            begin(reader, ids, row, images=seen, detokenizer=self._words.detokenizer())
+            for (ids, seen), row in zip(prompts, before, strict=True)
+        ]
 
 
 def stream_of(run: Run, return_state: bool) -> Iterator[Any]:

@@ -52,7 +52,7 @@ class ToolSampler(ChatSampler):
     def _rounds(self, prompt: Any, asked: Asked, dialog: Any) -> Turn:
         seed = sources_of(asked.options["rng"], 1)[0].seed
         turn = super()._answer(prompt, asked.again(rng=Source(seed)))
-        called = 0
+        called, no_media = 0, {"images": None, "audio": None, "audio_lengths": None}
         while answers := self.tool_handler.maybe_execute_tool(self._raw(turn)):
             called += 1
             tagged = self._raw(turn).endswith(dialog.Tags.TOOL_RESPONSE.open)
@@ -60,7 +60,7 @@ class ToolSampler(ChatSampler):
             answer = dialog.Conversation(dialog.Model(answers))
             show(asked.stream, answer.as_text(add_tool_response_tag_after_call=tagged))
             # Each round draws from a stream of its own.
-            again = asked.again(keeps=True, images=None, rng=Source(seed, called), tagged=tagged)
+            again = asked.again(keeps=True, tagged=tagged, rng=Source(seed, called), **no_media)
             turn = super()._answer(answer, again)
         return turn
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text import Detokenizer, open_detokenizer, wrap_tokenizer
+from tirage.text.detokenizer import REPLACEMENT
 from tirage.text.spellings import Spellings
 
 START_OF_TURN, END_OF_TURN = "<start_of_turn>", "<end_of_turn>"
@@ -86,6 +87,11 @@ class Words:
         if found is None:
             raise ParamsError(f"{name} must hold ids >= 0 and texts of exactly one token, got {token!r} = {ids}")
         return found
+
+    def decode(self, ids: list[int]) -> str | None:
+        """Text of new tokens, decoded at once; None where the texts of a stream might join to another."""
+        text = self.tokenizer.decode(ids) if self._is_gemma else REPLACEMENT
+        return None if REPLACEMENT in text else text
 
     def detokenizer(self) -> Detokenizer:
         """Text of new tokens, standing alone."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tirage.compat.gemma import (
-    NOT_HERE,
     ChatSampler,
+    Gemma4Sampler,
     Greedy,
     RandomSampling,
     Sampler,
@@ -21,6 +21,7 @@ from tirage.compat.gemma.words import of_package
 
 __all__ = [
     "ChatSampler",
+    "Gemma4Sampler",
     "Greedy",
     "RandomSampling",
     "Sampler",
@@ -34,6 +35,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in NOT_HERE:
-        raise AttributeError(f"gm.text.{name} {NOT_HERE[name]}")
     return of_package("gm.text", name)
