@@ -105,3 +105,18 @@ def test_a_folder_that_is_no_lora_in_safetensors_is_refused(folders: dict[str, P
     (tmp_path / "adapter_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"adapter_config\.json is not valid JSON"):
         opened()
+
+
+@pytest.mark.parametrize("bounds", [(20, 25, 40), (10, 30)])
+def test_rows_with_adapters_cross_buckets_alone_and_in_company(
+    llm: LLM, folders: dict[str, Path], bounds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirage.models.huggingface.model._BUCKETS", bounds)
+    rng = np.random.default_rng(1)
+    cases = [(rng.integers(4, 196, n).tolist(), adapter) for n, adapter in [
+        (18, "first"), (18, None), (18, "second"), (33, "first"), (4, None),
+    ]]  # fmt: skip
+    wanted = [expected(folders, ids, adapter) for ids, adapter in cases]
+    prompts = [Prompt(token_ids=ids, adapter=adapter) for ids, adapter in cases]
+    assert [list(one.token_ids) for one in llm.generate(prompts, GREEDY)] == wanted
+    assert [list(llm.generate([prompt], GREEDY)[0].token_ids) for prompt in prompts] == wanted
