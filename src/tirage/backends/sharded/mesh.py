@@ -145,7 +145,13 @@ class ReadyMesh:
         members = which.astype(np.int32)
         logits = _gathered(self.matrix, members, mesh=self.mesh, axis=self.axis, vocab_size=self.vocab_size)
         if is_traced(logits, mask):
-            drawn = by_callback(logits, frame, rows, mask, which)
+            # Every device calls back: to tell the others what one was told is a collective that XLA may start before
+            # those of the draw, and on a CPU the two can wait for each other for ever.
+            words = jnp.zeros((0, 0), jnp.int32) if mask is None else jnp.asarray(mask)
+            call = lambda x, words: by_callback(x, frame, rows, words, which)  # noqa: E731
+            everywhere = PartitionSpec()
+            run = jax.shard_map(call, mesh=self.mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+            drawn = run(logits, words)
         else:
             drawn: dict[str, Any] = arrays_of(on_host(np.asarray(logits), frame, rows, which))
             drawn["asked_logprobs"] = tabled(drawn["asked_logprobs"], taken(rows, which).asked_start)

@@ -48,9 +48,9 @@ class Shared:
         """
         out = blank(rows, logits)
         whole = has(rows, Op.PROCESS)
-        if processes is not None and whole.any():
+        if whole.any():
             which = np.flatnonzero(whole)
-            part, each = logits[host(which, logits)], [processes[r] for r in which.tolist()]
+            part, each = logits[host(which, logits)], processes and [processes[r] for r in which.tolist()]
             write_rows(out, draw_whole(self.comm, self.layout, part, taken(rows, which), each), rows, which)
         for part in _groups(rows, np.flatnonzero(~whole)):
             whole = part.size == rows.count

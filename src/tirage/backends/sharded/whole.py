@@ -17,7 +17,7 @@ from tirage.backends.torch.eager import blank
 
 
 def draw_whole(
-    comm: Communicator, layout: Layout, logits: Tensor, rows: Rows, processes: Sequence[Process | None]
+    comm: Communicator, layout: Layout, logits: Tensor, rows: Rows, processes: Sequence[Process | None] | None
 ) -> Drawn:
     """One token for each of `rows` from this shard's part [B, N] of their logits, the same on every shard; two rounds.
 
