@@ -179,6 +179,19 @@ def test_the_tokenizer_is_the_users_own_and_stays_as_it_is() -> None:
     assert sampler.sample("hi") == tokenizer.decode(reply(sampler, "hi"))
 
 
+class HighBytes(LetterTokenizer):
+    def decode(self, ids: Any) -> str:
+        return bytes(int(i) + 100 for i in ids if i).decode("utf-8", "replace")
+
+
+def test_a_text_is_what_its_stream_joins_to_where_bytes_are_no_characters() -> None:
+    options: dict[str, Any] = {"sampling": RandomSampling(), "rng": 3}
+    for tokenizer in (HighBytes(), LetterTokenizer()):
+        text = small(tokenizer=tokenizer).sample("hello", **options)
+        assert text == "".join(small(tokenizer=tokenizer).sample("hello", stream=True, **options))
+        assert ("\ufffd" in text) == isinstance(tokenizer, HighBytes)
+
+
 # What the page does not have.
 
 
