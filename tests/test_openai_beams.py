@@ -111,7 +111,7 @@ def test_a_stream_adds_up_to_the_answer(path: str) -> None:
     [
         ({"n": 3, "beam_width": 2}, "n", "n must be at most beam_width, 2, got 3"),
         ({"n": 2, "top_p": 0.5}, "top_p", "top_p must keep its default 1.0 in a beam search"),
-        ({"n": 2, "best_of": 3}, "best_of", "best_of must keep its default None in a beam search"),
+        ({"n": 2, "best_of": 3}, "best_of", "best_of must keep its default null in a beam search"),
         ({"n": 2, "length_penalty": "a"}, "length_penalty", "length_penalty must be a number"),
         ({"n": 2, "beam_width": 300}, None, "samples"),
         ({"n": 129}, "n", "n must be at most 128"),
@@ -121,7 +121,7 @@ def test_a_stream_adds_up_to_the_answer(path: str) -> None:
             "length_penalty must go with use_beam_search",
         ),
         ({"use_beam_search": False, "beam_width": 2}, "beam_width", "beam_width must go with use_beam_search, got 2"),
-        ({"use_beam_search": None, "early_stopping": True}, "early_stopping", "must go with use_beam_search, got True"),
+        ({"use_beam_search": None, "early_stopping": True}, "early_stopping", "must go with use_beam_search, got true"),
     ],
 )
 def test_what_a_search_cannot_use_is_refused_by_name(fields: dict[str, Any], param: str | None, message: str) -> None:
