@@ -9,8 +9,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
 
+# Three processes on two cores, as some tests wait for servers most of their time.
 test: kernels
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The types take one processor for a while, which two test processes leave now and then.
 check: $(VENV)/.dev
