@@ -91,7 +91,7 @@ _SHARED: dict[str, Effect | Elsewhere] = {
     ),
     "detokenize": set_to(False),
     "bad_words": set_to(["a", "e", "o", "i"]),
-    "bad_words_level": set_to("text", bad_words=["e"]),
+    "bad_words_level": set_to("sequence", bad_words=["an", "it"]),
     "bad_words_token_ids": set_to(lambda ids: [third(ids)]),
     "allowed_token_ids": set_to([300, 301]),
     "truncate_prompt_tokens": set_to(2),

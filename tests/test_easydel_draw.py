@@ -127,7 +127,7 @@ def test_a_traced_slot_that_needs_a_history_and_has_none_gets_a_status_and_its_n
     x = np.random.default_rng(5).normal(0, 2, (len(hosts), V)).astype(np.float32)
     x[-1, 5] = 9.0
     found = jax.jit(lambda params, logits: tirage.sample(logits, params))(batch_of(hosts, semantics="easydel"), x)
-    missing, expected = int(Status.history_missing), tirage.sample(x, hosts)
+    missing, expected = int(Status.history_missing), tirage.sample(x, hosts, history=[((), ())] * len(hosts))
     for slot, token in enumerate(expected.token_ids.tolist()):
         lost = slot in needing
         assert (found.status[slot], found.token_ids[slot]) == ((missing, -1) if lost else (0, token))

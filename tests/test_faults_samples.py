@@ -94,8 +94,8 @@ def test_a_failed_sample_is_the_last_that_best_of_takes() -> None:
         every = llm.generate(prompt, params.replace(n=4))[0]
     left = [ids for index, ids in enumerate(expected) if index != guilty]
     assert sorted(tokens(done)) == sorted(left)
-    assert [sample.finish_reason for sample in every.samples] == ["length"] * 3 + ["error"]
-    assert every.samples[-1].token_ids == expected[guilty][: place + 1]
+    assert [s.finish_reason for s in every.samples] == ["error" if i == guilty else "length" for i in range(4)]
+    assert every.samples[guilty].token_ids == expected[guilty][: place + 1]
     assert done.usage.completion_tokens == sum(map(len, left)) + place + 1
 
 

@@ -464,8 +464,8 @@ def test_other_prompts_and_turns_are_refused() -> None:
 
 def test_the_door_has_the_names_of_its_users() -> None:
     assert set(gemma.__all__) == {
-        "ChatSampler", "Greedy", "RandomSampling", "Sampler", "SamplerOutput", "SamplingMethod", "SamplingState",
-        "ToolSampler", "TopPSampling", "TopkSampling",
+        "ChatSampler", "Gemma4Sampler", "Greedy", "RandomSampling", "Sampler", "SamplerOutput", "SamplingMethod",
+        "SamplingState", "ToolSampler", "TopPSampling", "TopkSampling",
     }  # fmt: skip
     assert all(hasattr(gemma, name) for name in gemma.__all__)
 

@@ -384,7 +384,7 @@ def test_a_model_without_a_token_for_what_must_come_ends_with_an_error() -> None
 def test_a_constraint_that_cannot_be_enforced_is_refused_before_anything_runs() -> None:
     model = Script("abc")
     llm = LLM(model, tokenizer=Letters())
-    good, bad = SamplingParams(seed=1), SamplingParams(guided_decoding=guided(json={"not": {}}))
+    good, bad = SamplingParams(seed=1), SamplingParams(guided_decoding=guided(json={"not": {"minLength": 2}}))
     for call in (lambda: llm.generate(["a", "b"], [good, bad]), lambda: llm.stream("a", bad)):
         with pytest.raises(GrammarError, match="#/not is a keyword that cannot be enforced"):
             call()

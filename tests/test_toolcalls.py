@@ -193,7 +193,7 @@ def test_every_choice_of_tools_is_read(choice: Any, mode: str, names: list[str])
 @pytest.mark.parametrize(
     ("given", "choice", "parallel", "message"),
     [
-        ([], "auto", None, "tool_choice must go with tools"),
+        ([], "required", None, "tool_choice must go with tools"),
         (None, {"type": "function"}, None, "tool_choice must go with tools"),
         ([WEATHER], "any", None, 'tool_choice must be "none"'),
         ([WEATHER], {"type": "function", "function": {"name": "f"}}, None, "must name one of the tools, got 'f'"),

@@ -36,6 +36,7 @@ _UNCACHED = (
     "the kernels cannot be cached, so every process compiles them anew: %s; set NUMBA_CACHE_DIR to a folder that can "
     "be written"
 )
+_told: list[str] = []
 _OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
 _FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(Op.XTC)
 _NONE = int(View.NONE)
@@ -189,8 +190,15 @@ def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -
         try:
             return njit(cache=True, **options)(entry)
         except RuntimeError as error:
-            _log.warning(_UNCACHED, error)
+            tell_uncached(error)
     return njit(**options)(entry)
+
+
+def tell_uncached(error: Exception) -> None:
+    """Logs that the kernels cannot be cached; once, though there are several of them."""
+    if not _told:
+        _told.append(str(error))
+        _log.warning(_UNCACHED, error)
 
 
 def compiled(make: Callable[[int], Any], signature: Any, begun: Callable[[Any], None] = lambda _: None) -> Any:
@@ -204,7 +212,7 @@ def compiled(make: Callable[[int], Any], signature: Any, begun: Callable[[Any], 
         made.compile(signature)
     except OSError as error:
         # The folder was there, but the cache could not be read or written: a full disk, say.
-        _log.warning(_UNCACHED, error)
+        tell_uncached(error)
         made = dispatcher(make, cache=False)
         made.compile(signature)
     made.disable_compile()
