@@ -4,21 +4,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check fix lint fast kernels bench vectors docs clean
+.PHONY: demo test exhaustive check fix lint fast kernels bench vectors docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
 
 # Three processes on two cores, as some tests wait for servers most of their time.
 test: kernels
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not exhaustive"
+
+# The million draws and thousands of schedules: minutes more, run by CI beside the tests.
+exhaustive: kernels
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
 
 # The types take one processor for a while, which two test processes leave now and then.
 check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory --jobs=2 lint fast
 
 fast: kernels
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not exhaustive"
 
 # Compiled once, or every process of the tests would begin with it.
 kernels: $(VENV)/.dev

@@ -379,7 +379,7 @@ def test_any_schedule_gives_each_request_what_it_draws_alone(library: str) -> No
     check_schedules(library, 25)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_many_schedules_give_each_request_what_it_draws_alone(library: str) -> None:
     check_schedules(library, SCHEDULES[library])
@@ -391,7 +391,7 @@ def test_many_lives_give_each_request_what_it_draws_alone(library: str) -> None:
         live(library, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_ten_thousand_lives_in_all_give_each_request_what_it_draws_alone(library: str) -> None:
     assert kernels.wait()

@@ -84,7 +84,7 @@ def test_a_few_made_up_requests_for_every_operation(server: Server) -> None:
     assert "Traceback" not in server.log
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_made_up_requests_for_every_operation(server: Server) -> None:
     assert explore(server, examples=300) > 2000
     assert server.post("/generate", NORMAL["/generate"]).status_code == 200

@@ -143,7 +143,7 @@ def many_rows(count: int, turn: int) -> NDArray[np.float32]:
     return np.where(rng.random((count, 1)) < 0.01, np.float32(np.nan), x)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_million_draws_in_jit_and_out_of_it_are_those_of_numpy(preset: str):
     kernels.start()

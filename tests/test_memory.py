@@ -162,7 +162,7 @@ def held_by(model: Any) -> int:
     return sum(found.values())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_an_engine_that_lives_long_does_not_grow(kind: str) -> None:
     model: Any = wrap_module(build(), prefix_bytes=100_000) if kind == "torch" else Script("abcdef")

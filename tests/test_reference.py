@@ -143,7 +143,7 @@ def test_every_path_conforms_under_every_preset(preset: str) -> None:
     conform()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_path_conforms_on_many_mixes(preset: str) -> None:
     @settings(max_examples=200, deadline=None)

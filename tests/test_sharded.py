@@ -81,10 +81,10 @@ def test_random_programs_draw_what_whole_rows_draw(size: int, count: int) -> Non
     check_random_programs(700_000 + 100 * size + count, size, count)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1, 2, 5, 33, 100, 1000, 5000])
 def test_many_random_programs_draw_what_whole_rows_draw(size: int) -> None:
-    for seed in range(30):
+    for seed in range(60):
         check_random_programs(800_000 + 100 * size + seed, size, 1 + seed % 8)
 
 

@@ -133,7 +133,7 @@ def test_thousands_of_draws_agree(dtype: str) -> None:
     assert drawn_alike(33, dtype, steps=2, eager_steps=0) == 2 * ROWS
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_million_draws_agree() -> None:
     assert kernels.wait()
     sizes, dtypes = (33, 97), ("float32", "bfloat16", "float16")
