@@ -365,6 +365,6 @@ class Traced(Schedules):
         self.world.add(picking(data))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_any_schedule_of_a_traced_batch_gives_each_request_what_it_draws_alone() -> None:
     check_schedules("jax", 200, Traced)

@@ -240,7 +240,7 @@ def test_a_traced_mask_and_allowed_ids_hold_together():
     assert np.asarray(drawn.status).tolist() == [0, 0, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_wide_vocabularies_are_searched_in_blocks_to_the_same_tokens():
     names = ("peaked", "flat", "ties", "holes", "zeros")
     logits = np.stack([logits_of(name, 5000, 3) for name in names])
