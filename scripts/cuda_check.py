@@ -31,7 +31,7 @@ import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
-from tirage.backends import Drawn, Process, Rows  # noqa: E402
+from tirage.backends import Drawn, Process, SamplingMetadata  # noqa: E402
 
 PATHS = ("triton", "eager", "presets")
 SIZES = (1, 33, 1000, 5000, 32000)
@@ -101,7 +101,7 @@ class Job:
     """Rows to draw on the device and on the host."""
 
     logits: NDArray[np.float32]
-    rows: Rows
+    rows: SamplingMetadata
     processes: tuple[Process | None, ...] | None = None
 
     def repeated(self, times: int) -> Job:
@@ -153,13 +153,13 @@ def _preset_jobs(sizes: list[int], batch: int | None) -> Iterator[Job]:
     from preset_rows import every_request, states
     from random_rows import logits_rows
 
-    from tirage.rows import Frame
+    from tirage.sampling_batch import SamplingBatch
 
     requests, random = every_request(), np.random.default_rng(0)
     while True:
         for size in (max(size, 33) for size in sizes):
             some = random.permutation(len(requests))[:batch]
-            frame = Frame.of(states([requests[at] for at in some], size), size)
+            frame = SamplingBatch.of(states([requests[at] for at in some], size), size)
             yield Job(logits=logits_rows(random, some.size, size), rows=frame.rows(None), processes=frame.processes)
 
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from strategies import Case
 
 import tirage
-from tirage.backends import Drawn, Rows
-from tirage.backends.numpy import dispatch, kernels, outcome
+from tirage.backends import Drawn, SamplingMetadata
+from tirage.backends.numpy import dispatch, distribution, kernels
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.exact import reference
 from tirage.history import History
-from tirage.rows import Frame, RowState
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _of_draw(drawn: tirage.Draw, r: int, case: Case) -> Answer:
 
 def by_plain(cases: Sequence[Case]) -> list[Answer]:
     """Answers of the plain NumPy path, called below the dispatch that may prefer another."""
-    return _by_rows(cases, lambda logits, rows: outcome.draw(logits, rows, Drawn.empty(rows)))
+    return _by_rows(cases, lambda logits, rows: distribution.draw(logits, rows, Drawn.empty(rows)))
 
 
 def by_numba(cases: Sequence[Case]) -> list[Answer]:
@@ -124,10 +124,10 @@ def by_numba(cases: Sequence[Case]) -> list[Answer]:
     return _by_rows(cases, dispatch.draw_rows)
 
 
-def _by_rows(cases: Sequence[Case], draw: Callable[[NDArray[np.float32], Rows], Drawn]) -> list[Answer]:
+def _by_rows(cases: Sequence[Case], draw: Callable[[NDArray[np.float32], SamplingMetadata], Drawn]) -> list[Answer]:
     size = cases[0].logits.size
     states = [
-        RowState.of(
+        SamplingRow.of(
             case.params.replace(seed=case.seed),
             History.of(case.prompt, case.output, vocab_size=size),
             sample_index=case.sample_index,
@@ -135,12 +135,12 @@ def _by_rows(cases: Sequence[Case], draw: Callable[[NDArray[np.float32], Rows], 
         )
         for case in cases
     ]
-    rows = Frame.of(states, size).rows(mask_words([case.mask for case in cases], size))
+    rows = SamplingBatch.of(states, size).rows(mask_words([case.mask for case in cases], size))
     out = draw(np.stack([case.logits for case in cases]), rows)
     return [_of_drawn(out, rows, r, case) for r, case in enumerate(cases)]
 
 
-def _of_drawn(out: Drawn, rows: Rows, r: int, case: Case) -> Answer:
+def _of_drawn(out: Drawn, rows: SamplingMetadata, r: int, case: Case) -> Answer:
     asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
     top = zip(out.top_ids[r].tolist(), out.top_logprobs[r].tolist(), strict=True)
     return Answer(

@@ -13,7 +13,7 @@ from tirage import SamplingParams
 from tirage.history import History
 from tirage.params import FIELDS
 from tirage.processors import register_processor
-from tirage.rows import RowState
+from tirage.sampling_batch import SamplingRow
 from tirage.semantics import PRESETS, Semantics
 from tirage.stages import Op
 
@@ -70,9 +70,9 @@ def _stages(fields: Mapping[str, Any]) -> set[str]:
     return {FIELDS[name].stage for name in fields} - {"", None}  # pyright: ignore[reportReturnType]
 
 
-def states(params: Iterable[SamplingParams], vocab_size: int) -> list[RowState]:
+def states(params: Iterable[SamplingParams], vocab_size: int) -> list[SamplingRow]:
     """The requests as rows in flight, all with the same past."""
-    return [RowState.of(p, History.of(*PAST, vocab_size=vocab_size)) for p in params]
+    return [SamplingRow.of(p, History.of(*PAST, vocab_size=vocab_size)) for p in params]
 
 
 # --- what is left out -------------------------------------------------------------------------------------------------

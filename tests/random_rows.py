@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Rows, View
-from tirage.backends.numpy import outcome
+from tirage.backends import Drawn, SamplingMetadata, View
+from tirage.backends.numpy import distribution
 from tirage.exact import numbers
 from tirage.stages import Op
 
@@ -164,7 +164,7 @@ class Pile:
         self.start.append(self.start[-1] + ids.size)
 
 
-def rows_of(programs: list[Program], r: Rng, pile: Pile | None = None, **given: Any) -> Rows:
+def rows_of(programs: list[Program], r: Rng, pile: Pile | None = None, **given: Any) -> SamplingMetadata:
     b = len(programs)
     packed = np.zeros((b, max(map(len, programs)) + 1, 6), np.int64)
     for row, steps in zip(packed, programs, strict=True):
@@ -193,12 +193,12 @@ def rows_of(programs: list[Program], r: Rng, pile: Pile | None = None, **given: 
         "protected_ids": none,
         "resample": np.zeros(b, bool),
     }
-    return Rows(programs=packed, **{**arrays, **given})
+    return SamplingMetadata(programs=packed, **{**arrays, **given})
 
 
 def random_case(
     seed: int, v: int, b: int = 8, *, ops: Collection[Op] = tuple(FILTERS), reports: bool = True
-) -> tuple[NDArray[np.float32], Rows]:
+) -> tuple[NDArray[np.float32], SamplingMetadata]:
     """Logits [b, v] of mixed shapes and as many random programs of the filters `ops`, with views if it `reports`."""
     r = np.random.default_rng(seed)
     logits, pile, programs = logits_rows(r, b, v), Pile(v), []
@@ -218,11 +218,11 @@ def random_case(
     return logits, rows_of(programs, r, pile, **given)
 
 
-def expected_drawn(logits: NDArray[np.float32], rows: Rows) -> Drawn:
+def expected_drawn(logits: NDArray[np.float32], rows: SamplingMetadata) -> Drawn:
     """What the plain path draws."""
     out = Drawn.empty(rows)
     for r in range(rows.count):
-        outcome.draw_row(outcome.outcome(outcome.request_of(logits, rows, r)), rows, r, out)
+        distribution.draw_row(distribution.outcome(distribution.request_of(logits, rows, r)), rows, r, out)
     return out
 
 

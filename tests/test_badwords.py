@@ -19,7 +19,7 @@ from tirage import LLM, Completion, ParamsError, SamplingParams
 from tirage.models.checkpoint import build_llama
 from tirage.models.config import parse_config
 from tirage.text import BadWords, Tokenizer, wrap_tokenizer
-from tirage.text.vocabulary import Vocabulary
+from tirage.text.vocabulary import TextVocabulary
 
 TOKENIZERS = {
     "byte-level": byte_level_tokenizer(),
@@ -71,7 +71,15 @@ def test_exactly_the_tokens_that_complete_a_phrase_are_forbidden(
 
 
 def test_a_sorted_vocabulary_finds_beginnings_and_parts() -> None:
-    vocabulary = Vocabulary([(b"ab", 3), (b"a", 1), (b"b\xff\xff", 7), (b"\xff", 0), (b"abc", 2), (b"", 9), (b"ab", 8)])
+    vocabulary = TextVocabulary([
+        (b"ab", 3),
+        (b"a", 1),
+        (b"b\xff\xff", 7),
+        (b"\xff", 0),
+        (b"abc", 2),
+        (b"", 9),
+        (b"ab", 8),
+    ])
     assert sorted(vocabulary.starting(b"ab")) == [2, 3, 8]
     assert sorted(vocabulary.starting(b"b\xff")) == [7]
     assert sorted(vocabulary.starting(b"\xff")) == [0]

@@ -19,8 +19,8 @@ from test_batch import Schedules, check_schedules, picking
 
 import tirage
 from tirage import Batch, Draw, ParamsError, SamplingParams, Status
-from tirage.backends.jax import past
-from tirage.backends.jax.past import BEYOND, Past
+from tirage.backends.jax import traced_history
+from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.history import History, banned_by_ngrams, banned_by_words, dry_penalties
 
 LIKE = jnp.zeros((1, V))
@@ -192,7 +192,7 @@ def histories(count: int, alphabet: int, room: int) -> tuple[list[tuple[list[int
         said = rng.integers(0, alphabet, rng.integers(0, room + 1)).tolist()
         cut = int(rng.integers(0, len(said) + 1))
         pairs.append((said[:cut], said[cut:]))
-    rows = [Past.of(History.of(*pair, vocab_size=V), room) for pair in pairs]
+    rows = [TracedHistory.of(History.of(*pair, vocab_size=V), room) for pair in pairs]
     return pairs, jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
 
 
@@ -205,7 +205,7 @@ def test_tokens_are_counted_as_they_come() -> None:
     new = np.random.default_rng(1).integers(-1, 5, 40).astype(np.int32)
     new[[len(prompt) + len(output) == 20 for prompt, output in pairs]] = -1
 
-    after = past.appended(rows, jnp.asarray(new))
+    after = traced_history.appended(rows, jnp.asarray(new))
 
     for r, (prompt, output) in enumerate(pairs):
         output = [*output, *([int(new[r])] if new[r] >= 0 else [])]
@@ -219,7 +219,7 @@ def test_a_window_counts_the_last_tokens_as_the_host_does() -> None:
     pairs, rows = histories(40, 4, 20)
     windows = np.array([0, 1, 5, 20] * 10, np.int32)
 
-    found = np.asarray(past.windowed(rows, jnp.asarray(windows), 20))
+    found = np.asarray(traced_history.windowed(rows, jnp.asarray(windows), 20))
 
     for r, (pair, window) in enumerate(zip(pairs, windows.tolist(), strict=True)):
         expected = History.of(*pair, vocab_size=V).counts(window or None).table
@@ -238,9 +238,9 @@ def test_bad_words_ngrams_and_dry_are_those_of_the_host() -> None:
     last_n = np.array([-1, 0, 7, 100] * 50, np.int32)
     breakers = np.array([[-1, -1], [2, -1]] * 100, np.int32)
 
-    by_words = past.by_words(rows, jnp.asarray(table), jnp.asarray(only))
-    by_ngrams = past.by_ngrams(rows, jnp.asarray(sizes))
-    followers, lengths = past.dry_lengths(rows, jnp.asarray(last_n), jnp.asarray(breakers), V)
+    by_words = traced_history.by_words(rows, jnp.asarray(table), jnp.asarray(only))
+    by_ngrams = traced_history.by_ngrams(rows, jnp.asarray(sizes))
+    followers, lengths = traced_history.dry_lengths(rows, jnp.asarray(last_n), jnp.asarray(breakers), V)
 
     for r, pair in enumerate(pairs):
         history = History.of(*pair, vocab_size=V)

@@ -19,7 +19,7 @@ from small_models import Script
 from small_tokenizers import Letters, byte_level_tokenizer
 
 from tirage import LLM, BeamSearchParams, Completion, ParamsError, SamplingParams, register_processor
-from tirage.engine import Request
+from tirage.engine import EngineRequest
 
 STORIES = Path(
     os.environ.get("TIRAGE_TEST_MODELS", Path(__file__).resolve().parents[2] / "shared" / "models"), "stories260K"
@@ -362,7 +362,7 @@ def test_other_requests_share_the_steps_of_a_search() -> None:
     model, handles = Visited(2), []
     model.steps = []
     llm = LLM(model, tokenizer=Letters())
-    visitor = Request(SamplingParams(temperature=0, max_tokens=9), llm.tokenizer, [ord("b")], max_length=100)
+    visitor = EngineRequest(SamplingParams(temperature=0, max_tokens=9), llm.tokenizer, [ord("b")], max_length=100)
     options = {"beam_width": 3, "max_tokens": 40, "ignore_eos": True}
     found = searched(llm, **options)
     assert found.samples == searched(LLM(Table(2), tokenizer=Letters()), **options).samples

@@ -16,7 +16,7 @@ from small_media import build_media
 from small_torch import build
 
 from tirage import LLM, ParamsError, SamplingParams
-from tirage.engine.parts import MAX_BYTES, split_parts
+from tirage.engine.content_parts import MAX_BYTES, split_parts
 from tirage.models.huggingface import wrap_module
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

@@ -300,7 +300,7 @@ def test_int8_is_one_switch(run: Run) -> None:
 
 
 def test_what_went_wrong_is_told_after_the_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tirage.engine.plain import PlainModel
+    from tirage.engine.plain_model import PlainModel
 
     def full(*_: Any) -> None:
         raise MemoryError("full")

@@ -19,10 +19,10 @@ from tokenizers.models import WordLevel
 
 from tirage import LLM, ParamsError, SamplingParams
 from tirage.patterns import compile_pattern
-from tirage.server.desk import check_lists
 from tirage.server.options import Limits
+from tirage.server.request_manager import check_lists
 from tirage.text import BadWords, StopChecker, wrap_tokenizer
-from tirage.text.automaton import START, Automaton
+from tirage.text.automaton import START, PhraseAutomaton
 from tirage.text.badwords import MASK_BYTES, phrases_of
 from tirage.text.stops import automaton_of
 from tirage.text.vocabulary import vocabulary_of
@@ -156,7 +156,7 @@ def test_more_words_and_longer_ones_are_refused_by_the_server(words: Sequence[st
 def test_an_automaton_finds_what_a_search_finds(phrases: list[str], text: str, as_bytes: bool) -> None:
     wanted: list[Any] = [p.encode() for p in phrases] if as_bytes else phrases
     letters: Any = text.encode() if as_bytes else text
-    automaton, node = Automaton(wanted), START
+    automaton, node = PhraseAutomaton(wanted), START
     for end in range(1, len(letters) + 1):
         node = automaton.step(node, letters[end - 1] if as_bytes else ord(letters[end - 1]))
         so_far = letters[:end]

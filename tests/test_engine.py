@@ -18,8 +18,8 @@ from small_tokenizers import Letters
 
 import tirage
 from tirage import LLM, ParamsError, RequestOutputKind, SamplingParams
-from tirage.engine import Engine, Job, Request
-from tirage.engine.plain import CHUNK, PlainModel, as_step_model
+from tirage.engine import Engine, EngineRequest, SequenceGroup
+from tirage.engine.plain_model import CHUNK, PlainModel, as_step_model
 from tirage.engine.scheduler import Scheduler
 from tirage.models import Inputs
 from tirage.models.checkpoint import build_llama
@@ -46,9 +46,9 @@ class Pieces(Script):
         return super().decode(token_ids, caches)
 
 
-def job(text: str, params: SamplingParams = GREEDY, heard: list[Any] | None = None) -> Job:
-    request = Request(params, TOKENIZER, TOKENIZER.encode(text), max_length=100_000, prompt=text)
-    return Job(request, (heard if heard is not None else []).append)
+def job(text: str, params: SamplingParams = GREEDY, heard: list[Any] | None = None) -> SequenceGroup:
+    request = EngineRequest(params, TOKENIZER, TOKENIZER.encode(text), max_length=100_000, prompt=text)
+    return SequenceGroup(request, (heard if heard is not None else []).append)
 
 
 def run_out(scheduler: Scheduler) -> None:

@@ -140,19 +140,19 @@ def test_rows_of_other_lengths_survive_a_group_that_fails() -> None:
 
 
 def test_a_group_that_cannot_take_a_row_in_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tirage.models.huggingface.arena import Arena
+    from tirage.models.huggingface.batched_cache import BatchedKVCache
 
     module, prompts = build(), prompts_of()
-    enter, calls = Arena._enter, []
+    enter, calls = BatchedKVCache._enter, []
 
-    def full(self: Arena, row: Any, slot: int) -> None:
+    def full(self: BatchedKVCache, row: Any, slot: int) -> None:
         calls.append(slot)
         if len(calls) == 4:
             raise MemoryError("full")
         enter(self, row, slot)
 
     llm = LLM(wrap_module(module), tokenizer=Numbers())
-    monkeypatch.setattr(Arena, "_enter", full)
+    monkeypatch.setattr(BatchedKVCache, "_enter", full)
     with llm:
         assert tokens(llm.generate(prompts, GREEDY)) == [alone(module, prompt, COUNT) for prompt in prompts]
     assert len(calls) > 4

@@ -13,7 +13,7 @@ from small_tokenizers import Letters
 from small_torch import Numbers, build
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams, register_processor
-from tirage.engine import Job
+from tirage.engine import SequenceGroup
 from tirage.models.huggingface import wrap_module
 
 FOUR = SamplingParams(seed=3, n=4, max_tokens=12, ignore_eos=True)
@@ -197,7 +197,7 @@ def test_a_listener_that_fails_at_a_failed_sample_ends_its_own_request(phase: st
                 raise OSError("gone")
 
         request = llm.request("p", LETTERS)
-        job = Job(request, notify)
+        job = SequenceGroup(request, notify)
         llm.engine.call(lambda: llm.engine._scheduler.add(job))
         # Begins no earlier, so it ends later.
         assert llm.generate("q", LETTERS.replace(n=1))[0].text == "abcd"

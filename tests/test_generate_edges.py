@@ -15,13 +15,13 @@ from tirage import LLM, ParamsError
 from tirage.dialects import from_sglang
 from tirage.engine import Prompt
 from tirage.params import SamplingParams
-from tirage.server.asking import beside
-from tirage.server.call import Call
-from tirage.server.desk import Desk
+from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
+from tirage.server.http_request import in_worker_thread
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.replay import mark_of
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.sglang_request import read_body
 from tirage.server.sse import dump, pieces, weight
 
@@ -162,7 +162,7 @@ def request_with(body: bytes) -> Request:
 @pytest.mark.parametrize(("size", "apart"), [(10, False), (5000, True)])
 def test_a_large_body_is_understood_in_a_thread(size: int, apart: bool) -> None:
     async def run() -> int:
-        return await beside(request_with(b"x" * size), threading.get_ident)
+        return await in_worker_thread(request_with(b"x" * size), threading.get_ident)
 
     assert (asyncio.run(run()) != threading.get_ident()) is apart
 
@@ -197,8 +197,8 @@ def test_lists_of_tokens_become_a_list_of_texts(server: Server) -> None:
 
 
 def test_all_that_is_stopped_is_named_also_before_it_runs() -> None:
-    async def run(desk: Desk) -> list[str]:
-        call = Call(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=4), rid="early")
+    async def run(desk: RequestManager) -> list[str]:
+        call = EngineInput(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=4), rid="early")
         coming = asyncio.create_task(desk.admit([call], tenant="", route="/generate"))
         await asyncio.sleep(0)
         names = desk.abort_all()
@@ -207,7 +207,7 @@ def test_all_that_is_stopped_is_named_also_before_it_runs() -> None:
         return names
 
     with LLM("tiny") as llm:
-        desk = Desk(llm, Options(), metrics=Metrics(), mark=mark_of(llm, "tiny"))
+        desk = RequestManager(llm, Options(), metrics=Metrics(), mark=mark_of(llm, "tiny"))
         assert asyncio.run(run(desk)) == ["early"]
         desk.close()
 

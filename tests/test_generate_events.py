@@ -15,15 +15,15 @@ from small_tokenizers import byte_level_tokenizer
 from tirage import LLM
 from tirage.engine import Delta
 from tirage.server import sse
-from tirage.server.call import Mark
-from tirage.server.desk import make_request
+from tirage.server.engine_input import ModelInfo
 from tirage.server.options import Options
+from tirage.server.request_group import RunningRequest
+from tirage.server.request_manager import make_request
 from tirage.server.routes.generate import call_of, speller
 from tirage.server.routes.sglang_request import read_body
 from tirage.server.routes.sglang_shapes import Scores, finish, meta_of
-from tirage.server.routes.sglang_stream import Chunks
-from tirage.server.sse import Mold
-from tirage.server.visit import Ticket
+from tirage.server.routes.sglang_stream import GenerateFormatter
+from tirage.server.sse import JsonTemplate
 
 TEXT = 'Grüße, "日本語" \\ \t\x01\x7f\u2028\ue000 😀👩‍👧 <stop> never said'
 LAST_ONLY = {"finish_reason", "weight_versions", "e2e_latency", "response_sent_to_client_ts", "grammar_complete"}
@@ -32,7 +32,7 @@ LAST_ONLY = {"finish_reason", "weight_versions", "e2e_latency", "response_sent_t
 class Plain:
     """The events of each sample as whole objects, put together from everything that has come."""
 
-    def __init__(self, tickets: list[Ticket], body: Any, spell: Any) -> None:
+    def __init__(self, tickets: list[RunningRequest], body: Any, spell: Any) -> None:
         self._tickets, self._body, self._spell = tickets, body, spell
         self._came: dict[tuple[int, int], list[Delta]] = {}
         self._shown: dict[tuple[int, int], int] = {}
@@ -75,13 +75,13 @@ def llm() -> Iterator[LLM]:
     made.close()
 
 
-def begin(llm: LLM, plain: dict[str, Any]) -> tuple[list[Ticket], Any]:
+def begin(llm: LLM, plain: dict[str, Any]) -> tuple[list[RunningRequest], Any]:
     """The calls of a request, running."""
     body = read_body({"stream": True, **plain}, Options.of())
     calls = [call_of(ask, []) for ask in body.asks]
     handles = llm.engine.submit_all([make_request(llm, call, "") for call in calls])
-    mark = Mark(name="script", fingerprint="")
-    return [Ticket.of(call, handle, mark) for call, handle in zip(calls, handles, strict=True)], body
+    mark = ModelInfo(name="script", fingerprint="")
+    return [RunningRequest.of(call, handle, mark) for call, handle in zip(calls, handles, strict=True)], body
 
 
 def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -89,7 +89,7 @@ def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict
     tickets, body = begin(llm, plain)
     spell = speller(llm.tokenizer)
     visit: Any = SimpleNamespace(tickets=tickets)
-    chunks, whole = Chunks(visit, body, spell, began=0.0), Plain(tickets, body, spell)
+    chunks, whole = GenerateFormatter(visit, body, spell, began=0.0), Plain(tickets, body, spell)
     for number, ticket in enumerate(tickets):
         for delta in ticket.handle:
             sent = [sse.frame(event) for event in chunks.say(number, delta)]
@@ -160,5 +160,5 @@ def test_a_sample_that_fails_says_so_in_its_last_event() -> None:
 
 def test_a_mold_leaves_texts_that_look_like_its_holes_alone() -> None:
     event = {"id": '"a":null', "a": None, "b": {"c": '\\"d":null', "d": None}}
-    filled = Mold(event, ["a", "d"]).fill(b"[1]", b'"x"')
+    filled = JsonTemplate(event, ["a", "d"]).fill(b"[1]", b'"x"')
     assert json.loads(filled) == {"id": '"a":null', "a": [1], "b": {"c": '\\"d":null', "d": "x"}}

@@ -14,7 +14,7 @@ from test_guided_fewest import BY_BYTE, DEPTH, TASKS, Task, fewest
 from test_guided_libraries import LIBRARIES
 
 from tirage import LLM, BeamSearchParams, Completion, SamplingParams
-from tirage.guided import BYTES, Closing
+from tirage.guided import BYTES, ClosingPath
 from tirage.text import Stop
 
 
@@ -120,7 +120,7 @@ def test_the_completion_of_fewest_tokens_is_taken_where_fewer_bytes_take_more() 
 
 
 def test_far_from_the_end_of_the_budget_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(self: Closing, most: int) -> bool:
+    def never(self: ClosingPath, most: int) -> bool:
         raise AssertionError("searched")
 
     monkeypatch.setattr("tirage.guided.ending.fewest.Place.fewest", never)

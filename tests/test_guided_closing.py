@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from small_tokenizers import byte_level_tokenizer
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.guided import BYTES, Closing, Compiler, Matcher, Shortest, Vocabulary
+from tirage.guided import BYTES, ClosingPath, Compiler, Matcher, Shortest, Vocabulary
 from tirage.text import Stop
 
 EOS = 260
@@ -73,7 +73,7 @@ def test_a_way_is_found_where_there_is_one_and_it_is_valid_and_short(
     rng, over = np.random.default_rng(1), []
     for _ in range(4):
         matcher = grammar.matcher()
-        closing = Closing(by_byte.matcher(), TOKENS, banned)
+        closing = ClosingPath(by_byte.matcher(), TOKENS, banned)
         for _ in range(6):
             closing.renew()
             least = every_way(matcher.fork(), banned, 5)
@@ -102,7 +102,7 @@ def test_a_way_can_be_longer_than_the_shortest_in_tokens() -> None:
     # Few bytes are not always few tokens: the quick way is taken while it fits, then the one of the fewest tokens.
     asked = GuidedDecodingParams(regex="b1|bcxy(a|b)")
     words = Vocabulary((b"a", b"b", b"1", b"bcxya"))
-    closing = Closing(BY_BYTE.compile(asked).matcher(), words, shortest=Shortest(asked, "llguidance", words))
+    closing = ClosingPath(BY_BYTE.compile(asked).matcher(), words, shortest=Shortest(asked, "llguidance", words))
     assert closing.fits(2)
     assert closing.tokens == [1, 2]
     assert closing.fits(1)
@@ -235,7 +235,7 @@ def test_a_way_that_is_hard_to_find_costs_little(mode: dict[str, Any]) -> None:
     matcher = BY_BYTE.compile(GuidedDecodingParams(**mode)).matcher()
     rng = np.random.default_rng(1)
     start = time.thread_time()
-    closing = Closing(matcher.fork(), BYTES)
+    closing = ClosingPath(matcher.fork(), BYTES)
     for _ in range(60):
         allowed = [byte for byte in range(256) if matcher.allows(byte)]
         if not allowed:

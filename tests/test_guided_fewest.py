@@ -18,7 +18,7 @@ import pytest
 from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, derives
 
 from tirage import GuidedDecodingParams
-from tirage.guided import BYTES, Closing, Compiler, Matcher, Shortest, Vocabulary
+from tirage.guided import BYTES, ClosingPath, Compiler, Matcher, Shortest, Vocabulary
 from tirage.guided.ending.fewest import Place
 from tirage.guided.ending.machine import DEAD, HardError, Machine
 from tirage.guided.ending.outline import outline_of
@@ -81,7 +81,7 @@ def check(task: Task, seed: int) -> Iterator[int]:
         assert all(map(matcher.accept, word))
 
 
-def check_place(task: Task, prefix: bytes, least: int, place: Closing) -> Iterator[int]:
+def check_place(task: Task, prefix: bytes, least: int, place: ClosingPath) -> Iterator[int]:
     for budget in range(max(0, least - 2), min(least + 4, DEPTH + 1)):
         closing = place.fork()
         assert closing.fits(budget) == (budget >= least), (task.mode, task.tokens, prefix, budget, least)
@@ -100,12 +100,12 @@ def goes_on(matcher: Matcher, word: bytes) -> bool:
     return taken == len(word)
 
 
-def place_of(task: Task, backend: str, vocabulary: Vocabulary, prefix: bytes, unusable: frozenset[int]) -> Closing:
+def place_of(task: Task, backend: str, vocabulary: Vocabulary, prefix: bytes, unusable: frozenset[int]) -> ClosingPath:
     """Where a text stands after a prefix, spelled byte by byte."""
     letters = Vocabulary((*vocabulary.tokens, *BYTES.tokens))
     spare = frozenset(range(vocabulary.width, letters.width))
     shortest = Shortest(task.guided, backend, letters)
-    closing = Closing(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, shortest=shortest)
+    closing = ClosingPath(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, shortest=shortest)
     for byte in prefix:
         closing.advance(vocabulary.width + byte)
     return closing

@@ -14,9 +14,9 @@ from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, Cfg, compiled, derives, ma
 from test_guided import over_bytes, takes
 
 from tirage import GrammarError
-from tirage.guided.automaton import Automaton, extensions
+from tirage.guided.automaton import PositionAutomaton, extensions
 from tirage.guided.charset import EVERY, common, complement, first_bytes, fold_ascii, holds, merged
-from tirage.guided.expression import Chars, Choice, Repeat, Rule, Sequence, Text, to_regex
+from tirage.guided.expression import Alternatives, Chars, LiteralText, Repeat, RuleReference, Sequence, to_regex
 from tirage.guided.gbnf import read_gbnf
 from tirage.guided.lexemes import to_lark
 from tirage.guided.pattern import read_pattern
@@ -213,7 +213,7 @@ def test_a_lark_grammar_keeps_its_own_options_and_gets_exact_masks() -> None:
 
 def test_alternatives_that_never_end_are_left_out() -> None:
     rules = read_gbnf('root ::= "a" | "b" x | y\nx ::= "c" x\ny ::= "d" z*\nz ::= "e" z')
-    assert reduced(rules, "root") == {"root": Choice((Text("a"), Text("d")))}
+    assert reduced(rules, "root") == {"root": Alternatives((LiteralText("a"), LiteralText("d")))}
 
 
 def test_lexemes_are_cut_only_where_a_greedy_lexer_would_go_wrong() -> None:
@@ -224,13 +224,13 @@ def test_lexemes_are_cut_only_where_a_greedy_lexer_would_go_wrong() -> None:
 
 
 def test_extensions_are_the_bytes_with_which_another_lexeme_reads_on() -> None:
-    word, keyword = Automaton.of(Repeat(Chars(((97, 122),)), 1, None)), Automaton.of(Text("if"))
+    word, keyword = PositionAutomaton.of(Repeat(Chars(((97, 122),)), 1, None)), PositionAutomaton.of(LiteralText("if"))
     letters = sum(1 << b for b in range(97, 123))
     assert extensions(keyword, word, 10_000)[0] == letters
     assert extensions(word, keyword, 10_000)[0] == 1 << ord("f")
     assert extensions(keyword, keyword, 10_000)[0] == 0
     assert extensions(word, word, 0)[0] == (1 << 256) - 1
-    bounded = Automaton.of(Repeat(Text("ab"), 2, 3))
+    bounded = PositionAutomaton.of(Repeat(LiteralText("ab"), 2, 3))
     assert (len(bounded.sets), bounded.first, bounded.last, bounded.empty) == (6, {0}, {3, 5}, False)
 
 
@@ -247,7 +247,7 @@ def test_sets_of_characters_are_sets() -> None:
 
 def test_an_expression_with_rules_is_no_regular_expression() -> None:
     with pytest.raises(ValueError, match="rule x"):
-        to_regex(Sequence((Text("a"), Rule("x"))))
+        to_regex(Sequence((LiteralText("a"), RuleReference("x"))))
 
 
 # --- tags --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from guided_cases import GRAMMARS, PATTERNS, SCHEMAS
 
 from tirage import GrammarError, GuidedDecodingParams, ParamsError
 from tirage.guided import BYTES, Compiler
-from tirage.guided.probe import SECONDS, LimitError, Probe, Trial
+from tirage.guided.probe import SECONDS, LimitError, Probe, TrialProcess
 
 LLGUIDANCE = {"task": "load", "compiler": "llguidance"}
 
@@ -289,7 +289,7 @@ def slow() -> str:
 
 
 def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
-    child = Trial()
+    child = TrialProcess()
     child.load(LLGUIDANCE)
     with pytest.raises(LimitError):
         # The alarm inside the child goes off after 0.1 s of work, long before the parent loses patience.
@@ -301,7 +301,7 @@ def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
 
 
 def test_a_child_that_needs_too_much_memory_is_refused() -> None:
-    child = Trial()
+    child = TrialProcess()
     child.load(LLGUIDANCE)
     grammar = "start: /" + "a?" * 12_000 + "a" * 12_000 + "/"
     with pytest.raises(LimitError, match="must compile within 256 MB"):

@@ -18,9 +18,9 @@ import test_guided_schema
 from guided_cases import GRAMMARS, VOCABULARY, compiled, texts
 from test_guided_grammar import CHECKS
 
-from tirage.engine.guide import Guide
-from tirage.guided import BYTES, Closing, Compiler, Matcher
-from tirage.guided.ending.fewest import Search, Spelling
+from tirage.engine.grammar_state import GrammarState
+from tirage.guided import BYTES, ClosingPath, Compiler, Matcher
+from tirage.guided.ending.fewest import FewestSearch, TokenSpelling
 from tirage.guided.ending.machine import Machine
 from tirage.guided.llg import LlguidanceCursor
 from tirage.guided.vocabulary import Vocabulary
@@ -143,16 +143,16 @@ def lexemes_are_never_cut(patch: Patch) -> None:
 
 
 def every_token_is_said_to_leave_room(patch: Patch) -> None:
-    patch.setattr(Guide, "keeps", lambda self, token_id: True)
+    patch.setattr(GrammarState, "keeps", lambda self, token_id: True)
 
 
 def only_few_bytes_are_looked_for(patch: Patch) -> None:
-    patch.setattr(Closing, "_fewest", lambda self, most: None)
+    patch.setattr(ClosingPath, "_fewest", lambda self, most: None)
 
 
 def bounds_are_one_too_high(patch: Patch) -> None:
-    needs = Search._needs
-    patch.setattr(Search, "_needs", lambda self, state: needs(self, state) + (not self._machine.complete(state)))
+    needs = FewestSearch._needs
+    patch.setattr(FewestSearch, "_needs", lambda self, state: needs(self, state) + (not self._machine.complete(state)))
 
 
 def counts_do_not_matter(patch: Patch) -> None:
@@ -165,9 +165,11 @@ def more_room_is_worse(patch: Patch) -> None:
 
 
 def tokens_may_not_cross_parts(patch: Patch) -> None:
-    longest = Spelling.of
+    longest = TokenSpelling.of
     patch.setattr(
-        Spelling, "of", classmethod(lambda cls, trie, tokens, unusable: longest(trie, tokens, unusable | long(tokens)))
+        TokenSpelling,
+        "of",
+        classmethod(lambda cls, trie, tokens, unusable: longest(trie, tokens, unusable | long(tokens))),
     )
 
 
@@ -176,7 +178,7 @@ def long(tokens: Sequence[bytes]) -> frozenset[int]:
 
 
 def no_other_way_is_looked_for(patch: Patch) -> None:
-    patch.setattr("tirage.engine.turns.DETOURS", 0)
+    patch.setattr("tirage.engine.runner.DETOURS", 0)
 
 
 CAUGHT: list[tuple[Callable[[Patch], None], Callable[[], object]]] = [

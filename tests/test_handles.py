@@ -16,9 +16,9 @@ from small_models import Script
 from small_tokenizers import Letters
 
 from tirage import LLM, Delta, ParamsError, Prompt, RequestOutputKind, SamplingParams
-from tirage.engine import Handle
-from tirage.engine.handle import Wakeups, merged
-from tirage.engine.plain import PlainModel
+from tirage.engine import RequestStream
+from tirage.engine.plain_model import PlainModel
+from tirage.engine.request_stream import Notifier, merged
 from tirage.errors import TirageError, UnavailableError
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -119,7 +119,7 @@ def test_a_slow_reader_gets_larger_deltas_and_never_more_than_its_buffer() -> No
 def test_the_last_delta_stays_the_last_however_deltas_are_merged() -> None:
     with slow_llm(ALPHABET, pause=0) as llm:
         handle = llm.engine.submit(llm.request("p", letters(3).replace(n=2)), buffer=2)
-        done, wakeups = handle.wait(60), Wakeups()
+        done, wakeups = handle.wait(60), Notifier()
         handle._unread.clear()
         for index, completion in ((0, None), (1, None), (0, done)):
             handle.put(Delta(text="x", index=index, completion=completion), wakeups)
@@ -181,7 +181,7 @@ def test_readers_of_one_loop_are_woken_by_one_call(monkeypatch: pytest.MonkeyPat
         loop, calls = asyncio.get_running_loop(), []
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda fn, *args: calls.append(loop.call_soon(fn, *args)))
         waiters = [loop.create_future() for _ in range(3)]
-        wakeups = Wakeups()
+        wakeups = Notifier()
         for waiter in waiters:
             wakeups.add(waiter)
         wakeups.flush()
@@ -195,7 +195,7 @@ def test_readers_of_one_loop_are_woken_by_one_call(monkeypatch: pytest.MonkeyPat
 def test_a_loop_that_is_gone_harms_nobody() -> None:
     with slow_llm() as llm:
 
-        async def leave() -> Handle:
+        async def leave() -> RequestStream:
             handle = llm.engine.submit(llm.request("p", LONG))
             waiting = asyncio.ensure_future(anext(aiter(handle)))
             await asyncio.sleep(0)
@@ -222,7 +222,7 @@ def test_a_loop_that_closes_while_it_is_woken_harms_no_other() -> None:
             return Closing()
 
     async def woken() -> bool:
-        wakeups, waiter = Wakeups(), asyncio.get_running_loop().create_future()
+        wakeups, waiter = Notifier(), asyncio.get_running_loop().create_future()
         wakeups.add(Waiter())  # type: ignore[arg-type]
         wakeups.add(waiter)
         wakeups.flush()
@@ -331,7 +331,7 @@ def test_two_hundred_requests_with_random_aborts_leave_nothing_behind() -> None:
             assert sample.finish_reason == ("length" if len(sample.token_ids) == count else "abort")
         return done.finish_reason == "length"
 
-    async def collect(handle: Handle) -> list[Delta]:
+    async def collect(handle: RequestStream) -> list[Delta]:
         return [delta async for delta in handle]
 
     async def everyone() -> list[bool]:

@@ -19,10 +19,10 @@ import tirage
 from tirage import Draw, SamplingParams
 from tirage.backends import Drawn
 from tirage.backends.jax.program import OPERANDS
-from tirage.backends.numpy import kernels, outcome
+from tirage.backends.numpy import distribution, kernels
 from tirage.history import History
-from tirage.rows import Frame
 from tirage.sampling import row_states
+from tirage.sampling_batch import SamplingBatch
 from tirage.semantics import PRESETS, resolve
 from tirage.stages import Op, plan
 
@@ -67,9 +67,9 @@ def rows_of(count: int, size: int = SIZE) -> NDArray[np.float32]:
 def by_plain(logits: NDArray[np.float32], params: Any, **given: Any) -> dict[str, Any]:
     """What the plain NumPy path says, by the names of Draw."""
     states = row_states(logits.shape, params, given.get("history"), None, 0)
-    rows = Frame.of(states, logits.shape[1]).rows(given.get("mask"))
+    rows = SamplingBatch.of(states, logits.shape[1]).rows(given.get("mask"))
     with np.errstate(all="ignore"):
-        out = outcome.draw(logits, rows, Drawn.empty(rows))
+        out = distribution.draw(logits, rows, Drawn.empty(rows))
     named = {"support_sizes": out.support, "top_token_ids": out.top_ids, "given_logprobs": out.asked_logprobs}
     return {name: named.get(name, getattr(out, name, None)) for name in (*FIELDS, "given_logprobs")}
 

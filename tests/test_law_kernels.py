@@ -12,9 +12,9 @@ from strategies import logits_of
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends import Rows
-from tirage.backends.numpy import dispatch, kernels, outcome
-from tirage.rows import Frame
+from tirage.backends import SamplingMetadata
+from tirage.backends.numpy import dispatch, distribution, kernels
+from tirage.sampling_batch import SamplingBatch
 from tirage.semantics import PRESETS
 
 
@@ -24,9 +24,9 @@ def _compiled() -> None:
     assert kernels.law_ready()
 
 
-def assert_laws_equal(logits: NDArray[np.float32], rows: Rows) -> None:
+def assert_laws_equal(logits: NDArray[np.float32], rows: SamplingMetadata) -> None:
     with np.errstate(all="ignore"):
-        expected = [outcome.outcome(outcome.request_of(logits, rows, r)).law() for r in range(rows.count)]
+        expected = [distribution.outcome(distribution.request_of(logits, rows, r)).law() for r in range(rows.count)]
     assert np.array(expected).tobytes() == dispatch.law_rows(logits, rows).tobytes()
 
 
@@ -43,7 +43,7 @@ def test_every_operator_of_every_preset_has_the_law_of_the_plain_path(preset: st
     params = [p for p in requests(PRESETS[preset]) if not p.logits_processors]
     rng = np.random.default_rng(5)
     logits = np.round(rng.standard_normal((len(params), 300)) * 8).astype(np.float32) / 4
-    frame = Frame.of(states(params, 300), 300)
+    frame = SamplingBatch.of(states(params, 300), 300)
     mask = bitmask(*([sorted(rng.permutation(300)[:200].tolist())] * len(params)), size=300)
     assert_laws_equal(logits, frame.rows(None))
     assert_laws_equal(logits, frame.rows(mask))

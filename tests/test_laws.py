@@ -14,12 +14,12 @@ from strategies import logits_of
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends.numpy import outcome
+from tirage.backends.numpy import distribution
 from tirage.exact import reference
 from tirage.exact.philox import Domain, uniform64
 from tirage.history import History
-from tirage.rows import Frame, RowState
 from tirage.sampling import outcomes
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.semantics import PRESETS
 
 MIXES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def test_a_sweep_of_the_uniform_meets_each_probability_within_one(
     counts: Counter[int] = Counter()
     for i in range(n):
         u = (2 * i + 1) * 2**64 // (2 * n)
-        monkeypatch.setattr(outcome, "uniform64", lambda *key, u=u: u)
+        monkeypatch.setattr(distribution, "uniform64", lambda *key, u=u: u)
         counts[chain.draw(0, 0, 0)] += 1
     law = reference.law(x.tolist(), params)
     assert law is not None
@@ -53,9 +53,9 @@ def test_a_sweep_of_the_uniform_meets_each_probability_within_one(
 
 def _outcomes(
     x: NDArray[np.float32], params: SamplingParams, mask: NDArray[np.int32] | None = None
-) -> list[outcome.Outcome]:
-    state = RowState.of(params, History.of((), (), vocab_size=x.size))
-    return outcomes(x[None], Frame.of([state], x.size), mask)
+) -> list[distribution.Distribution]:
+    state = SamplingRow.of(params, History.of((), (), vocab_size=x.size))
+    return outcomes(x[None], SamplingBatch.of([state], x.size), mask)
 
 
 MIXTURES: dict[str, dict[str, Any]] = MIXES | {

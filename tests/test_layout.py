@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "guided models",
         "batch warm",
         "sampling",
-        "rows",
+        "sampling_batch",
         "backends",
         "stages",
         "history exact.reference",

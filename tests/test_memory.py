@@ -20,7 +20,7 @@ from small_tokenizers import Letters
 from small_torch import Numbers, build
 
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, Prompt, SamplingParams, warmup
-from tirage.engine import Request
+from tirage.engine import EngineRequest
 from tirage.models.huggingface import wrap_module
 
 PARAMS = SamplingParams(max_tokens=4, seed=1)
@@ -35,16 +35,16 @@ def llm() -> Iterator[LLM]:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Request]]]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[EngineRequest]]]:
     """Every request that is made, weakly, while the collector rests."""
-    made: list[weakref.ref[Request]] = []
-    init = Request.__init__
+    made: list[weakref.ref[EngineRequest]] = []
+    init = EngineRequest.__init__
 
-    def noted(self: Request, *args: Any, **kwargs: Any) -> None:
+    def noted(self: EngineRequest, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         made.append(weakref.ref(self))
 
-    monkeypatch.setattr(Request, "__init__", noted)
+    monkeypatch.setattr(EngineRequest, "__init__", noted)
     gc.collect()
     gc.disable()
     yield made
@@ -78,7 +78,7 @@ WAYS: dict[str, Callable[[LLM], object]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_that_is_over_is_freed_without_a_collector(
-    llm: LLM, requests: list[weakref.ref[Request]], way: str
+    llm: LLM, requests: list[weakref.ref[EngineRequest]], way: str
 ) -> None:
     WAYS[way](llm)
     assert requests

@@ -14,11 +14,11 @@ from golden import Vector, read, topics
 from paths import by_plain, mask_words
 
 from tirage import SamplingParams, Semantics, stages
-from tirage.backends.numpy import outcome, plain
+from tirage.backends.numpy import distribution, plain
 from tirage.exact import numbers, philox
 from tirage.history import History
-from tirage.rows import Frame, RowState
 from tirage.sampling import outcomes
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.stages import Op
 
 Patch = pytest.MonkeyPatch
@@ -54,8 +54,8 @@ def caught(vector: Vector) -> bool:
 def _weights(vector: Vector) -> dict[int, int]:
     case, size = vector.case, vector.case.logits.size
     history = History.of(case.prompt, case.output, vocab_size=size)
-    state = RowState.of(case.params.replace(seed=case.seed), history, sample_index=case.sample_index, step=case.step)
-    (result,) = outcomes(case.logits[None], Frame.of([state], size), mask_words([case.mask], size))
+    state = SamplingRow.of(case.params.replace(seed=case.seed), history, sample_index=case.sample_index, step=case.step)
+    (result,) = outcomes(case.logits[None], SamplingBatch.of([state], size), mask_words([case.mask], size))
     if result.status:
         return {}
     chain = result.chain(case.seed, case.at, case.sample_index)
@@ -98,11 +98,11 @@ def truncated_top_p_leaves_the_crossing_token_whole(patch: Patch) -> None:
 
 @mutant("operators")
 def ties_go_to_the_highest_id(patch: Patch) -> None:
-    def ranked(row: plain.Row) -> np.ndarray:
+    def ranked(row: plain.RowState) -> np.ndarray:
         key = row.key[row.ids].astype(np.int64)
         return (key.size - 1) - np.argsort(-key[::-1], kind="stable")
 
-    patch.setattr(plain.Row, "ranked", ranked)
+    patch.setattr(plain.RowState, "ranked", ranked)
 
 
 @mutant("presets")
@@ -128,7 +128,7 @@ def the_temperature_is_not_rounded_first(patch: Patch) -> None:
 
 @mutant("xtc")
 def weights_are_not_rebased_at_the_temperature(patch: Patch) -> None:
-    def temperature(row: plain.Row, step: stages.Step) -> None:
+    def temperature(row: plain.RowState, step: stages.Step) -> None:
         row.c, row.inverse_t = numbers.from_bits(step.a), numbers.from_bits(step.b)
 
     _instead(patch, Op.TEMPERATURE, temperature)
@@ -153,8 +153,8 @@ def philox_has_nine_rounds(patch: Patch) -> None:
 
 @mutant("draws")
 def the_sample_index_is_ignored(patch: Patch) -> None:
-    real = outcome.uniform64
-    patch.setattr(outcome, "uniform64", lambda seed, step, sample, domain: real(seed, step, 0, domain))
+    real = distribution.uniform64
+    patch.setattr(distribution, "uniform64", lambda seed, step, sample, domain: real(seed, step, 0, domain))
 
 
 @mutant("edits")
@@ -183,7 +183,7 @@ def presence_counts_every_time(patch: Patch) -> None:
 
 @mutant("edits")
 def frequency_is_fused_into_one_rounding(patch: Patch) -> None:
-    def frequency(row: plain.Row, step: stages.Step) -> None:
+    def frequency(row: plain.RowState, step: stages.Step) -> None:
         ids, n = plain._seen(row, step.a)
         penalty = np.float64(numbers.from_bits(step.b))
         plain._write(row, ids, lambda v: (v.astype(np.float64) - penalty * n).astype(np.float32))
@@ -195,7 +195,7 @@ def frequency_is_fused_into_one_rounding(patch: Patch) -> None:
 def xtc_removes_the_last_one_too(patch: Patch) -> None:
     real = plain._RUN[Op.XTC]
 
-    def xtc(row: plain.Row, step: stages.Step) -> None:
+    def xtc(row: plain.RowState, step: stages.Step) -> None:
         before = row.ids.size
         real(row, step)
         if 1 < row.ids.size < before:
@@ -206,7 +206,7 @@ def xtc_removes_the_last_one_too(patch: Patch) -> None:
 
 @mutant("xtc")
 def the_law_of_xtc_is_one_branch(patch: Patch) -> None:
-    patch.setattr(outcome.Outcome, "points", lambda self: self.off.points())
+    patch.setattr(distribution.Distribution, "points", lambda self: self.off.points())
 
 
 @mutant("operators")

@@ -13,11 +13,11 @@ from test_openai import USER, chat, complete, stream_chat, stream_texts
 from test_sglang_examples import adapted
 
 from tirage import LLM
-from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.replay import mark_of
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.openai_answer import adapter_of
 from tirage.server.routes.openai_request import CHAT, read_request
 
@@ -32,7 +32,9 @@ def llm() -> Iterator[LLM]:
 
 def adapter(llm: LLM, model: str | None, *lora: str) -> str | None:
     """The adapter that a request for a model gets from a server with these adapters."""
-    desk = Desk(llm, Options.of(lora=[f"{name}=folder" for name in lora]), metrics=Metrics(), mark=mark_of(llm, "tiny"))
+    desk = RequestManager(
+        llm, Options.of(lora=[f"{name}=folder" for name in lora]), metrics=Metrics(), mark=mark_of(llm, "tiny")
+    )
     try:
         asked = read_request(CHAT, {"messages": USER, "model": model}, desk.options, llm, lenient=False)
         return adapter_of(asked, desk)

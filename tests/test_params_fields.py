@@ -82,7 +82,7 @@ def bad_values(rule: Any) -> list[Any]:
             return [0, 1, "True", None, 1.0, [True], Strange()]
         case rules.Text():
             return ["", 1, b"a", ["a"], True, "\ud800", "x" * (rule.max_bytes + 1)] + ([] if rule.nul else ["a\0b"])
-        case rules.Pattern():
+        case rules.PatternRule():
             return ["", "(", "a" * 16385, "*", 1, b"a", ["a"], "(" * 500 + ")" * 500 + "\ud800"]
         case rules.Texts():
             few = [""] if rule.single else ["abc"]

@@ -14,8 +14,8 @@ from transformers.cache_utils import DynamicLayer
 from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.models.huggingface import wrap_module
 from tirage.models.huggingface.model import crop_layer
-from tirage.models.huggingface.prefix import BLOCK, Entry, PrefixStore, common
-from tirage.models.huggingface.room import RoomyLayer
+from tirage.models.huggingface.preallocated import PreallocatedLayer
+from tirage.models.huggingface.prefix import BLOCK, CachedPrefix, PrefixStore, common
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 KEY = (None, b"", "")
@@ -25,8 +25,8 @@ def ids_of(count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(4, 196, count).tolist()
 
 
-def entry(token_ids: list[int], *, size: int = 10, croppable: bool = True, key: Any = KEY) -> Entry:
-    return Entry(key, tuple(token_ids), object(), croppable, size)
+def entry(token_ids: list[int], *, size: int = 10, croppable: bool = True, key: Any = KEY) -> CachedPrefix:
+    return CachedPrefix(key, tuple(token_ids), object(), croppable, size)
 
 
 def llm_of(module: Any, **options: Any) -> LLM:
@@ -222,7 +222,7 @@ def states(count: int, seed: int) -> Any:
 
 
 def test_a_layer_with_room_holds_what_transformers_own_holds() -> None:
-    roomy, plain = RoomyLayer(), DynamicLayer()
+    roomy, plain = PreallocatedLayer(), DynamicLayer()
     for seed, count in enumerate((5, 1, 1, 70, 1, 200, 3)):
         given = states(count, seed), states(count, seed + 50)
         for ours, theirs in zip(roomy.update(*given), plain.update(*given), strict=True):
@@ -231,7 +231,7 @@ def test_a_layer_with_room_holds_what_transformers_own_holds() -> None:
 
 
 def test_layers_that_share_room_never_see_what_another_wrote() -> None:
-    base = RoomyLayer()
+    base = PreallocatedLayer()
     base.update(states(10, 0), states(10, 1))
     first, second = crop_layer(base, 10), crop_layer(base, 10)
     shorter = crop_layer(base, 6)

@@ -12,14 +12,14 @@ from servers import Server
 
 from tirage import LLM, GrammarError, GuidedDecodingParams, Prompt, SamplingParams
 from tirage.cancel import cancellable, checkpoint, holding
-from tirage.guided import BYTES, Closing, Compiler, Shortest
+from tirage.guided import BYTES, ClosingPath, Compiler, Shortest
 from tirage.guided.ending import closing, fewest
-from tirage.server.call import Call
-from tirage.server.desk import Desk
+from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.replay import mark_of
+from tirage.server.request_manager import RequestManager
 
 HOSTILE = "((a|b)*a(a|b){11}c|.*x.{9}q){3}end"
 
@@ -55,7 +55,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     counted(closing, "straight")
     counted(closing, "shortest")
-    counted(fewest.Search, "run")
+    counted(fewest.FewestSearch, "run")
     return made
 
 
@@ -180,7 +180,7 @@ def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: p
         "additionalProperties": False,
     }
     guided = GuidedDecodingParams(json={"type": "array", "items": item}, disable_any_whitespace=True)
-    long = Closing(Compiler(BYTES).compile(guided).matcher(), BYTES)
+    long = ClosingPath(Compiler(BYTES).compile(guided).matcher(), BYTES)
     searched = 0
     for byte in b"[" + b'{"a":"y"},' * 300:
         before = long.tokens
@@ -201,7 +201,7 @@ def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
 
     def begin() -> None:
         with cancellable(running.set):
-            Closing(matcher, BYTES, shortest=shared)
+            ClosingPath(matcher, BYTES, shortest=shared)
         order.append("first")
 
     def go_on() -> None:
@@ -242,12 +242,12 @@ class Blocked:
             self.running -= 1
 
 
-def desk_of(llm: LLM, **options: Any) -> Desk:
-    return Desk(llm, Options.of(**options), metrics=Metrics(), mark=mark_of(llm, "tiny"))
+def desk_of(llm: LLM, **options: Any) -> RequestManager:
+    return RequestManager(llm, Options.of(**options), metrics=Metrics(), mark=mark_of(llm, "tiny"))
 
 
-def call(rid: str, **params: Any) -> Call:
-    return Call(prompt=Prompt(text="Once"), params=SamplingParams(max_tokens=3, **params), rid=rid)
+def call(rid: str, **params: Any) -> EngineInput:
+    return EngineInput(prompt=Prompt(text="Once"), params=SamplingParams(max_tokens=3, **params), rid=rid)
 
 
 def test_plain_requests_and_other_tenants_do_not_wait_behind_constraints(

@@ -20,8 +20,8 @@ from tirage.exact.reference import arithmetic
 from tirage.exact.reference.outcome import evaluate
 from tirage.exact.weights import exponents, weights
 from tirage.history import History
-from tirage.rows import Frame, RowState
 from tirage.sampling import outcomes
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.semantics import PRESETS
 
 KNOWN = [
@@ -54,8 +54,8 @@ def assert_conforms(case: Case) -> None:
 def _assert_same_law(case: Case) -> None:
     truth = evaluate(case.logits.tolist(), case.params, case.prompt, case.output, step=case.at, mask=case.mask)
     history = History.of(case.prompt, case.output, vocab_size=case.logits.size)
-    state = RowState.of(case.params.replace(seed=0), history, step=case.at)
-    frame = Frame.of([state], case.logits.size)
+    state = SamplingRow.of(case.params.replace(seed=0), history, step=case.at)
+    frame = SamplingBatch.of([state], case.logits.size)
     (found,) = outcomes(case.logits[None], frame, mask_words([case.mask], case.logits.size))
     assert truth.status == found.status
     if truth.status:

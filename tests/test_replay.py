@@ -16,9 +16,9 @@ import pytest
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, ParamsError, Prompt, SamplingParams, cli
 from tirage.cli.replay import verdict
 from tirage.processors import register_processor, unregister_processor
-from tirage.server.call import Call
+from tirage.server.engine_input import EngineInput
 from tirage.server.replay import Difference, effective, mark_of, read_records, replay
-from tirage.server.visit import Ticket
+from tirage.server.request_group import RunningRequest
 
 STORIES = Path(
     os.environ.get("TIRAGE_TEST_MODELS", Path(__file__).resolve().parents[2] / "shared" / "models"), "stories260K"
@@ -33,7 +33,7 @@ def llm() -> Iterator[LLM]:
         yield made
 
 
-def ran(llm: LLM, call: Call) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+def ran(llm: LLM, call: EngineInput) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
     """The record of a call that ran, as it comes out of JSON, and the tokens of its samples."""
     if call.messages is not None:
         request = llm.chat_request(call.messages, call.params)
@@ -42,33 +42,37 @@ def ran(llm: LLM, call: Call) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
         request = llm.request(call.prompt, call.params)
     handle = llm.engine.submit(request)
     completion = handle.wait()
-    ticket = Ticket.of(call, handle, mark_of(llm, "tiny"))
+    ticket = RunningRequest.of(call, handle, mark_of(llm, "tiny"))
     record = json.loads(json.dumps(effective(ticket), allow_nan=False))
     return record, [sample.token_ids for sample in completion.samples]
 
 
 CALLS = {
-    "unseeded": Call(prompt=Prompt(text=PROMPT), params=SamplingParams(max_tokens=12)),
-    "seeded, n = 3": Call(prompt=Prompt(text=PROMPT), params=SamplingParams(n=3, seed=-5, max_tokens=12, top_p=0.9)),
-    "best of 4": Call(prompt=Prompt(text=PROMPT), params=SamplingParams(n=2, best_of=4, max_tokens=8)),
-    "greedy": Call(prompt=Prompt(token_ids=[1, 500, 360]), params=SamplingParams(temperature=0, max_tokens=12)),
-    "stops and bad words": Call(
+    "unseeded": EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(max_tokens=12)),
+    "seeded, n = 3": EngineInput(
+        prompt=Prompt(text=PROMPT), params=SamplingParams(n=3, seed=-5, max_tokens=12, top_p=0.9)
+    ),
+    "best of 4": EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(n=2, best_of=4, max_tokens=8)),
+    "greedy": EngineInput(prompt=Prompt(token_ids=[1, 500, 360]), params=SamplingParams(temperature=0, max_tokens=12)),
+    "stops and bad words": EngineInput(
         prompt=Prompt(text=PROMPT),
         params=SamplingParams(stop=[" was", "."], bad_words=["the"], max_tokens=40, include_stop_str_in_output=True),
     ),
-    "penalties and another order": Call(
+    "penalties and another order": EngineInput(
         prompt=Prompt(text=PROMPT),
         params=SamplingParams(
             semantics="sglang", top_k=40, min_p=0.02, frequency_penalty=0.5, repetition_penalty=1.2, max_tokens=20
         ),
     ),
-    "truncated prompt": Call(prompt=Prompt(text=PROMPT * 3), params=SamplingParams(truncate_prompt_tokens=4)),
-    "constrained": Call(
+    "truncated prompt": EngineInput(prompt=Prompt(text=PROMPT * 3), params=SamplingParams(truncate_prompt_tokens=4)),
+    "constrained": EngineInput(
         prompt=Prompt(text="A number: "),
         params=SamplingParams(n=2, max_tokens=10, guided_decoding=GuidedDecodingParams(regex=r"[0-9]{3,6}")),
     ),
-    "chat": Call(messages=MESSAGES, params=SamplingParams(max_tokens=15, stop=["a"])),
-    "-inf bias": Call(prompt=Prompt(text=PROMPT), params=SamplingParams(logit_bias={261: -float("inf")}, logprobs=2)),
+    "chat": EngineInput(messages=MESSAGES, params=SamplingParams(max_tokens=15, stop=["a"])),
+    "-inf bias": EngineInput(
+        prompt=Prompt(text=PROMPT), params=SamplingParams(logit_bias={261: -float("inf")}, logprobs=2)
+    ),
 }
 
 
@@ -102,10 +106,10 @@ def test_two_unseeded_requests_differ_and_each_record_draws_its_own(llm: LLM) ->
 
 def test_a_beam_search_is_replayed(llm: LLM) -> None:
     beams = BeamSearchParams(beam_width=3, max_tokens=8)
-    call = Call(prompt=Prompt(text=PROMPT), params=SamplingParams(repetition_penalty=1.2), beams=beams)
+    call = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(repetition_penalty=1.2), beams=beams)
     completion = llm.beam_search(PROMPT, beams, sampling=call.params)[0]
     request = llm.request(PROMPT, call.params)
-    ticket = Ticket.of(call, llm.engine.submit(request), mark_of(llm, "tiny"))
+    ticket = RunningRequest.of(call, llm.engine.submit(request), mark_of(llm, "tiny"))
     record = json.loads(json.dumps(effective(ticket, completion)))
     again = replay(llm, record)
     assert again.difference is None
@@ -145,7 +149,7 @@ def test_processors_are_found_by_their_names(llm: LLM) -> None:
     register_processor("force_for_replay", force, arg_names=["token"])
     try:
         params = SamplingParams(max_tokens=3, logits_processors=(("force_for_replay", {"token": 300}),))
-        record, tokens = ran(llm, Call(prompt=Prompt(text=PROMPT), params=params))
+        record, tokens = ran(llm, EngineInput(prompt=Prompt(text=PROMPT), params=params))
         assert tokens == [(300, 300, 300)]
         assert replay(llm, record).difference is None
     finally:
@@ -176,9 +180,9 @@ def test_the_first_token_that_differs_is_named(llm: LLM) -> None:
 
 def test_a_hypothesis_that_is_not_there_is_a_difference(llm: LLM) -> None:
     beams = BeamSearchParams(beam_width=3, max_tokens=4)
-    call = Call(prompt=Prompt(text=PROMPT), params=SamplingParams(), beams=beams)
+    call = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(), beams=beams)
     completion = llm.beam_search(PROMPT, beams)[0]
-    ticket = Ticket.of(call, llm.engine.submit(llm.request(PROMPT, call.params)), mark_of(llm, "tiny"))
+    ticket = RunningRequest.of(call, llm.engine.submit(llm.request(PROMPT, call.params)), mark_of(llm, "tiny"))
     record = json.loads(json.dumps(effective(ticket, completion)))
     gone = record["samples"].pop()
     found = replay(llm, record).difference
@@ -187,7 +191,9 @@ def test_a_hypothesis_that_is_not_there_is_a_difference(llm: LLM) -> None:
 
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 def test_another_model_is_told_from_this_one(llm: LLM) -> None:
-    record, tokens = ran(llm, Call(prompt=Prompt(token_ids=[1, 300]), params=SamplingParams(seed=1, max_tokens=20)))
+    record, tokens = ran(
+        llm, EngineInput(prompt=Prompt(token_ids=[1, 300]), params=SamplingParams(seed=1, max_tokens=20))
+    )
     with LLM(STORIES, backend="numpy") as stories:
         again = replay(stories, record)
     assert not again.same_model
@@ -313,7 +319,7 @@ def test_the_command_refuses_what_it_cannot_replay(
 def test_an_int8_answer_is_replayed_in_int8_unless_told_otherwise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = Call(prompt=Prompt(text=PROMPT), params=SamplingParams(seed=5, max_tokens=40))
+    call = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(seed=5, max_tokens=40))
     with LLM("tiny", dtype="int8") as rough:
         record, tokens = ran(rough, call)
     assert record["model"]["numerics"]["dtype"] == "int8"

@@ -28,12 +28,12 @@ from small_files import (
 )
 
 from tirage import ParamsError
-from tirage.server import decoder, decoders
+from tirage.server import media_worker, media_workers
 from tirage.server.client import Client
 from tirage.server.errors import Refusal
 from tirage.server.media import (
-    Item,
     MediaError,
+    MediaItem,
     MediaLoader,
     load_messages,
     read_item,
@@ -76,12 +76,12 @@ def rooted(folder: Path, **limits: Any) -> MediaLoader:
     return MediaLoader(Options.of(media_root=folder, **limits), sampling_rate=None)
 
 
-def image(source: str, detail: Any = "auto") -> Item:
-    return Item("image", "image_data[0]", source, detail)
+def image(source: str, detail: Any = "auto") -> MediaItem:
+    return MediaItem("image", "image_data[0]", source, detail)
 
 
-def sound(data: bytes) -> Item:
-    return Item("audio", "audio_data", base64_of(data))
+def sound(data: bytes) -> MediaItem:
+    return MediaItem("audio", "audio_data", base64_of(data))
 
 
 # --- what is taken -----------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_file_gets_a_new_one(
 
 
 def test_a_package_that_is_missing_is_named(loader: MediaLoader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(decoders._NEEDS, "image", ("no_such_package",))
+    monkeypatch.setitem(media_workers._NEEDS, "image", ("no_such_package",))
     with pytest.raises(MediaError, match=r"lacks no_such_package; its operator can install tirage\[serve\]"):
         loader.load_now([image(base64_of(image_file()))])
 
@@ -362,8 +362,8 @@ def test_running_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(data: bytes, task: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setitem(decoder.READERS, "image", exhausted)
-    head, made = decoder.answer({"kind": "image", "format": "PNG"}, b"")
+    monkeypatch.setitem(media_worker.READERS, "image", exhausted)
+    head, made = media_worker.answer({"kind": "image", "format": "PNG"}, b"")
     assert head == {"error": "small enough to decode in 1 GB, got one that is not"}
     assert made == b""
 
@@ -416,13 +416,19 @@ def test_other_shapes_are_refused_at_their_place(value: Any, prompts: int, batch
     ("part", "expected"),
     [
         ({"type": "text", "text": "a"}, None),
-        ({"type": "image_url", "image_url": {"url": "u", "detail": "high"}}, Item("image", "p.image_url", "u", "high")),
-        ({"type": "image_url", "image_url": "u"}, Item("image", "p.image_url", "u")),
-        ({"type": "audio_url", "audio_url": {"url": "u"}}, Item("audio", "p.audio_url", "u")),
-        ({"type": "input_audio", "input_audio": {"data": "d", "format": "wav"}}, Item("audio", "p.input_audio", "d")),
+        (
+            {"type": "image_url", "image_url": {"url": "u", "detail": "high"}},
+            MediaItem("image", "p.image_url", "u", "high"),
+        ),
+        ({"type": "image_url", "image_url": "u"}, MediaItem("image", "p.image_url", "u")),
+        ({"type": "audio_url", "audio_url": {"url": "u"}}, MediaItem("audio", "p.audio_url", "u")),
+        (
+            {"type": "input_audio", "input_audio": {"data": "d", "format": "wav"}},
+            MediaItem("audio", "p.input_audio", "d"),
+        ),
     ],
 )
-def test_openais_parts_are_items(part: dict[str, Any], expected: Item | None) -> None:
+def test_openais_parts_are_items(part: dict[str, Any], expected: MediaItem | None) -> None:
     assert read_part("p", part) == expected
 
 

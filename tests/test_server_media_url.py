@@ -16,7 +16,7 @@ import httpx
 import pytest
 from small_files import image_file
 
-from tirage.server.media import Item, MediaError, MediaLoader
+from tirage.server.media import MediaError, MediaItem, MediaLoader
 from tirage.server.media_url import Fetcher, FetchError, Target, is_public, read_url
 from tirage.server.options import Options
 
@@ -167,7 +167,7 @@ def test_without_the_flag_no_url_reaches_anything(peer: Callable[..., Peer], mon
     loader = MediaLoader(Options(), sampling_rate=None)
     for url in (*HOSTILE, f"http://127.0.0.1:{there.port}/", "http://example.org/a.png", "https://example.net/"):
         with pytest.raises(MediaError):
-            loader.load_now([Item("image", "image_data", url)])
+            loader.load_now([MediaItem("image", "image_data", url)])
     assert (reached, there.requests) == ([], [])
 
 
@@ -297,8 +297,8 @@ def test_https_sends_nothing_before_the_peer_has_shown_who_it_is(peer: Callable[
 def test_a_fetched_image_is_an_image(peer: Callable[..., Peer]) -> None:
     found, _ = fetcher(peer())
     loader = MediaLoader(Options(allowed_media_domain=DOMAINS), sampling_rate=None, fetcher=found)
-    (image,) = loader.load_now([Item("image", "image_data", "http://example.org/a.png")])
+    (image,) = loader.load_now([MediaItem("image", "image_data", "http://example.org/a.png")])
     assert image.size == (60, 40)
     with pytest.raises(MediaError, match=r"image_data must be a URL of an allowed domain, got 'example\.com'"):
-        loader.load_now([Item("image", "image_data", "http://example.com/a.png")])
+        loader.load_now([MediaItem("image", "image_data", "http://example.com/a.png")])
     loader.close()

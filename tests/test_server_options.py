@@ -11,7 +11,7 @@ import pytest
 from tirage.errors import ParamsError, TirageError
 from tirage.processors import find_processor, unregister_processor
 from tirage.server.errors import Refusal, clean, envelope, of, of_stop, subject
-from tirage.server.logs import Json, Plain, escape
+from tirage.server.logs import JsonFormatter, PlainFormatter, escape
 from tirage.server.options import FLAGS, LIMIT_FLAGS, Limits, Options, check_limit, from_environment
 from tirage.server.plugins import load_processors, read_adapters
 from tirage.server.reference import filled
@@ -181,7 +181,7 @@ def test_a_refusal_is_itself() -> None:
     assert envelope(refusal)["error"]["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize("form", [Plain(), Json()])
+@pytest.mark.parametrize("form", [PlainFormatter(), JsonFormatter()])
 def test_a_record_of_the_log_is_one_line(form: logging.Formatter) -> None:
     record = logging.LogRecord(
         "tirage", logging.INFO, "", 0, "path %s", ("/a\r\nFAKE\x1b[0m\u2028\ud800" + "x" * 5000,), None

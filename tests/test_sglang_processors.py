@@ -23,7 +23,7 @@ from tirage.dialects import DialectError, from_sglang
 from tirage.dialects.processors import KNOWN_CLASSES, read_reference
 from tirage.engine import Completion, Sample, Timings, Usage
 from tirage.processors import BUILT_IN, PAST, Past, find_processor, register_processor, unregister_processor
-from tirage.server.breaker import Breaker
+from tirage.server.circuit_breaker import CircuitBreaker
 from tirage.server.errors import Refusal
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors
@@ -350,7 +350,7 @@ def ended(kind: Any) -> Any:
 
 def test_failures_in_a_row_are_refused_until_time_has_passed_or_forgotten_by_a_success() -> None:
     now = [100.0]
-    breaker = Breaker(10.0, clock=lambda: now[0])
+    breaker = CircuitBreaker(10.0, clock=lambda: now[0])
     params = SamplingParams(logits_processors=[("forced_token", {"token_id": 5})])
 
     def refused(tenant: str = "a", params: SamplingParams = params) -> bool:
@@ -381,7 +381,7 @@ def test_failures_in_a_row_are_refused_until_time_has_passed_or_forgotten_by_a_s
 
 
 def test_clients_that_are_remembered_are_not_endless() -> None:
-    breaker = Breaker(10.0)
+    breaker = CircuitBreaker(10.0)
     params = [SamplingParams(logits_processors=[("forced_token", {"token_id": n})]) for n in range(1200)]
     for each in params:
         for _ in range(3):

@@ -22,14 +22,14 @@ from random_rows import assert_same, expected_drawn, random_case
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends import Drawn, Rows, View, sharded
-from tirage.backends.sharded.agreement import Layout
+from tirage.backends import Drawn, SamplingMetadata, View, sharded
+from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicate import Metered, Table
 from tirage.backends.sharded.places import Ladder, id_of, key_of, level, place_of
 from tirage.backends.sharded.shared import Shared
 from tirage.draw import Draw
 from tirage.errors import ParamsError
-from tirage.rows import Frame
+from tirage.sampling_batch import SamplingBatch
 from tirage.semantics import PRESETS
 from tirage.stages import Op
 
@@ -45,9 +45,9 @@ def column_of(logits: NDArray[np.float32], span: tuple[int, int]) -> torch.Tenso
     return torch.from_numpy(np.ascontiguousarray(part))
 
 
-def by_shards(logits: NDArray[np.float32], rows: Rows, bounds: Sequence[tuple[int, int]]) -> Drawn:
+def by_shards(logits: NDArray[np.float32], rows: SamplingMetadata, bounds: Sequence[tuple[int, int]]) -> Drawn:
     """What shards of packed rows draw; all of them must say the same."""
-    table, layout = Table(len(bounds)), Layout.of(bounds, logits.shape[1])
+    table, layout = Table(len(bounds)), ShardLayout.of(bounds, logits.shape[1])
     each = table.run([
         partial(Shared(comm=comm, layout=layout).draw, column_of(logits, span), rows)
         for comm, span in zip(table.communicators(), bounds, strict=True)
@@ -88,7 +88,7 @@ def test_many_random_programs_draw_what_whole_rows_draw(size: int) -> None:
         check_random_programs(800_000 + 100 * size + seed, size, 1 + seed % 8)
 
 
-def with_mixtures(rows: Rows, size: int, seed: int) -> Rows:
+def with_mixtures(rows: SamplingMetadata, size: int, seed: int) -> SamplingMetadata:
     """`rows` of which half check a random mask after the draw, and of which those with XTC report any view."""
     r = np.random.default_rng(seed)
     checks = r.integers(-(2**31), 2**31, (rows.count, -(-size // 32))).astype(np.int32)
@@ -119,7 +119,7 @@ def test_every_operator_of_every_preset_draws_what_whole_rows_draw(preset: str) 
     rng = np.random.default_rng(5)
     logits = np.round(rng.standard_normal((len(params), size)) * 8).astype(np.float32) / 4
     mask = rng.integers(-(2**31), 2**31, (len(params), 2)).astype(np.int32) if preset == "llamacpp" else None
-    rows = Frame.of(states(params, size), size).rows(mask)
+    rows = SamplingBatch.of(states(params, size), size).rows(mask)
     with np.errstate(all="ignore"):
         expected = expected_drawn(logits, rows)
     assert_same(expected, by_shards(logits, rows, spans([0, 23, size])))

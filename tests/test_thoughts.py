@@ -15,14 +15,14 @@ from test_openai_tools import CALL, WEATHER
 
 from tirage import LLM
 from tirage.server.options import REASONING_PARSERS
-from tirage.server.routes.thoughts import Reader, Thinking, is_begun
-from tirage.server.routes.toolcalls import Begun, Content, Parser, PlainText, Thought
+from tirage.server.routes.reasoning import ReasoningParser, ReasoningReader, is_begun
+from tirage.server.routes.toolcalls import Begun, Content, PlainText, Thought, ToolCallParser
 from tirage.server.routes.tools import read_tools
 
 MARKS = REASONING_PARSERS["think"]
 
 
-def read(parser: Parser, *texts: str) -> tuple[str, str, int]:
+def read(parser: ToolCallParser, *texts: str) -> tuple[str, str, int]:
     """The thoughts, the content and the number of calls of a text that comes in pieces."""
     pieces = [piece for text in texts for piece in parser.feed(text)] + parser.finish()
     assert all(piece.text for piece in pieces if isinstance(piece, (Thought, Content)))
@@ -53,8 +53,8 @@ CASES = [
 def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
     begun: bool, text: str, thoughts: str, content: str
 ) -> None:
-    assert read(Thinking(PlainText(), MARKS, begun=begun), text) == (thoughts, content, 0)
-    assert read(Thinking(PlainText(), MARKS, begun=begun), *text) == (thoughts, content, 0)
+    assert read(ReasoningParser(PlainText(), MARKS, begun=begun), text) == (thoughts, content, 0)
+    assert read(ReasoningParser(PlainText(), MARKS, begun=begun), *text) == (thoughts, content, 0)
 
 
 @settings(deadline=None)
@@ -64,13 +64,13 @@ def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
 )
 def test_thoughts_do_not_depend_on_how_the_text_is_cut(begun: bool, pieces: list[str]) -> None:
     text = "".join(pieces)
-    whole = read(Thinking(PlainText(), MARKS, begun=begun), text)
-    assert whole == read(Thinking(PlainText(), MARKS, begun=begun), *text)
-    assert whole == read(Thinking(PlainText(), MARKS, begun=begun), *pieces)
+    whole = read(ReasoningParser(PlainText(), MARKS, begun=begun), text)
+    assert whole == read(ReasoningParser(PlainText(), MARKS, begun=begun), *text)
+    assert whole == read(ReasoningParser(PlainText(), MARKS, begun=begun), *pieces)
 
 
 def test_thoughts_are_told_as_they_come_but_for_what_may_be_a_mark() -> None:
-    parser = Thinking(PlainText(), MARKS, begun=True)
+    parser = ReasoningParser(PlainText(), MARKS, begun=True)
     assert [parser.feed(text) for text in ("ab", "c</", "th", "at</think>", "d")] == [
         [Thought("ab")], [Thought("c")], [], [Thought("</that")], [Content("d")]
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def test_thoughts_are_told_as_they_come_but_for_what_may_be_a_mark() -> None:
 def test_calls_after_thoughts_are_calls_and_calls_in_thoughts_are_thoughts() -> None:
     tools = read_tools([WEATHER], "auto", None, form="hermes")
     text = f"<think><tool_call>{CALL}</tool_call></think>\n<tool_call>{CALL}</tool_call>"
-    reader = Reader(tools=tools, tokenizer=LLM("tiny").tokenizer, marks=MARKS)
+    reader = ReasoningReader(tools=tools, tokenizer=LLM("tiny").tokenizer, marks=MARKS)
     for pieces in ((text,), text):
         assert read(reader.parser(), *pieces) == (f"<tool_call>{CALL}</tool_call>", "", 1)
     assert not reader.is_plain
@@ -90,7 +90,7 @@ def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str,
     tokenizer = LLM("tiny").tokenizer
     ids = tokenizer.encode(text, add_special_tokens=False)
     tools = read_tools(None, None, None, form="hermes")
-    count = Reader(tools=tools, tokenizer=tokenizer, marks=MARKS, begun=begun).count(ids)
+    count = ReasoningReader(tools=tools, tokenizer=tokenizer, marks=MARKS, begun=begun).count(ids)
     spelled = tokenizer.decode(ids[:count])
     if not begun and not text.lstrip().startswith("<think>"):
         assert count == 0
@@ -99,7 +99,7 @@ def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str,
         assert "</think>" not in tokenizer.decode(ids[: count - 1])
     else:
         assert count == len(ids)
-    assert Reader(tools=tools, tokenizer=tokenizer).count(ids) == 0
+    assert ReasoningReader(tools=tools, tokenizer=tokenizer).count(ids) == 0
 
 
 def test_a_prompt_that_ends_with_the_mark_has_begun_the_thoughts() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tirage.errors import ParamsError
 from tirage.guided import BYTES, Compiler
 from tirage.params import GuidedDecodingParams
-from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, read_calls
+from tirage.server.routes.toolcalls import Begun, Content, Continued, ToolCallParser, read_calls
 from tirage.server.routes.tools import Form, Tools, form_of, list_schema, read_tools
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -27,7 +27,7 @@ def tools(choice: Any = "auto", *, parallel: bool | None = None, form: Form = "h
     return read_tools([WEATHER, TIME], choice, parallel, form=form)
 
 
-def read(parser: Parser, *texts: str) -> tuple[str, list[tuple[str, str]]]:
+def read(parser: ToolCallParser, *texts: str) -> tuple[str, list[tuple[str, str]]]:
     """The content and the calls of a text that comes in pieces."""
     content, calls = "", []
     pieces = [piece for text in texts for piece in parser.feed(text)] + parser.finish()

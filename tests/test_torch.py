@@ -12,12 +12,12 @@ from every_stage import bitmask, full_params, hashed_logits
 
 import tirage
 from tirage import Batch, ParamsError, SamplingParams
-from tirage.backends.numpy import outcome
+from tirage.backends.numpy import distribution
 from tirage.backends.torch import eager
 from tirage.backends.torch.arrays import as_logits
 from tirage.backends.torch.dispatch import draw_on_device, kernels_for
 from tirage.history import History
-from tirage.rows import Frame, RowState
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 V = 40
 SEEDED = SamplingParams(seed=1)
@@ -96,7 +96,7 @@ def test_logits_are_left_as_they_were() -> None:
     x, params = matrix(), full_params("canonical", seed=3)
     before = x.clone()
     tirage.sample(x, params, history=[((1,), (2,))] * 3)
-    frame = Frame.of([RowState.of(params, History.of((1,), (2,), vocab_size=V))] * 3, V)
+    frame = SamplingBatch.of([SamplingRow.of(params, History.of((1,), (2,), vocab_size=V))] * 3, V)
     eager.draw(x, frame.rows(None))
     assert torch.equal(before, x)
 
@@ -104,7 +104,7 @@ def test_logits_are_left_as_they_were() -> None:
 def test_no_rows_give_an_empty_draw() -> None:
     drawn = tirage.sample(torch.empty(0, V), SEEDED)
     assert tuple(drawn.token_ids.shape) == (0,)
-    assert eager.draw(torch.empty(0, V), Frame.of([], V).rows(None)).token_ids.tolist() == []
+    assert eager.draw(torch.empty(0, V), SamplingBatch.of([], V).rows(None)).token_ids.tolist() == []
 
 
 def test_a_bitmask_is_an_int32_tensor() -> None:
@@ -254,12 +254,12 @@ def test_rows_that_need_python_are_drawn_on_the_host() -> None:
     tirage.register_processor("test_torch_cold", cold)
     plain, other = SamplingParams(seed=4, top_k=9), SamplingParams(seed=5, logits_processors=(("test_torch_cold", {}),))
     mixture = SamplingParams(seed=6, xtc_probability=0.5, logprobs=3, logprobs_mode="sampled", logprob_token_ids=(1,))
-    states = [RowState.of(p, History.of((), (), vocab_size=V)) for p in (plain, other, mixture, plain)]
-    frame = Frame.of(states, V)
+    states = [SamplingRow.of(p, History.of((), (), vocab_size=V)) for p in (plain, other, mixture, plain)]
+    frame = SamplingBatch.of(states, V)
     rows, x = frame.rows(None), matrix(4)
     x[1, 2] = float("nan")
     assert eager.on_device(rows).tolist() == [True, False, False, True]
-    expected = outcome.draw(x.numpy(), rows, tirage.backends.Drawn.empty(rows), processes=frame.processes)
+    expected = distribution.draw(x.numpy(), rows, tirage.backends.Drawn.empty(rows), processes=frame.processes)
     actual = draw_on_device(x, rows, frame.processes)
     for name in expected.__slots__:
         np.testing.assert_array_equal(getattr(expected, name), np.asarray(getattr(actual, name)), name)
@@ -268,7 +268,7 @@ def test_rows_that_need_python_are_drawn_on_the_host() -> None:
 def test_flush_to_zero_changes_no_token() -> None:
     x = torch.tensor([[-1e-40, 1e-40, 2e-40, 1e-39], [0.0, 1e-41, -0.0, 1e-45]])
     params = SamplingParams(seed=2, top_k=2, logit_bias={0: 1e-39}, repetition_penalty=1.5)
-    frame = Frame.of([RowState.of(params, History.of((1,), (2,), vocab_size=4))] * 2, 4)
+    frame = SamplingBatch.of([SamplingRow.of(params, History.of((1,), (2,), vocab_size=4))] * 2, 4)
     before = eager.draw(x, frame.rows(None))
     assert torch.set_flush_denormal(True)
     try:

@@ -25,13 +25,13 @@ from random_rows import assert_same, expected_drawn, random_case
 from strategies import SHAPES, VALUES, logits_of
 
 from tirage import backends
-from tirage.backends import Drawn, Process, Rows
+from tirage.backends import Drawn, Process, SamplingMetadata
 from tirage.backends import numpy as numpy_backend
 from tirage.backends import torch as torch_backend
-from tirage.backends.numpy import kernels, outcome
+from tirage.backends.numpy import distribution, kernels
 from tirage.backends.torch import chain, edits
 from tirage.backends.torch.dispatch import draw_on_device
-from tirage.rows import Frame
+from tirage.sampling_batch import SamplingBatch
 from tirage.semantics import PRESETS
 from tirage.stages import Op
 
@@ -39,21 +39,21 @@ ROOT = Path(__file__).resolve().parents[1]
 V = 97
 
 
-def by_tensors(logits: NDArray[np.float32], frame: Frame) -> Drawn:
+def by_tensors(logits: NDArray[np.float32], frame: SamplingBatch) -> Drawn:
     """What plain tensor operations draw, and the host where a row needs Python."""
     return draw_on_device(torch.from_numpy(logits), frame.rows(None), frame.processes).moved(torch.Tensor.numpy)
 
 
-def by_plain(logits: NDArray[np.float32], frame: Frame) -> Drawn:
+def by_plain(logits: NDArray[np.float32], frame: SamplingBatch) -> Drawn:
     rows = frame.rows(None)
-    return outcome.draw(logits, rows, Drawn.empty(rows), processes=frame.processes)
+    return distribution.draw(logits, rows, Drawn.empty(rows), processes=frame.processes)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_parameter_of_every_preset_draws_what_the_plain_path_draws(preset: str) -> None:
     params = requests(PRESETS[preset])
     logits = np.stack([logits_of(SHAPES[r % len(SHAPES)], V, r) for r in range(len(params))])
-    frame = Frame.of(states(params, V), V)
+    frame = SamplingBatch.of(states(params, V), V)
     with np.errstate(all="ignore"):
         assert_same(by_plain(logits, frame), by_tensors(logits, frame))
 
@@ -70,8 +70,8 @@ def test_random_programs_draw_what_the_plain_path_draws(size: int) -> None:
 def test_a_row_alone_draws_what_it_draws_in_a_batch() -> None:
     params = [p for p in requests(PRESETS["canonical"]) if not p.logits_processors]
     logits = np.stack([logits_of("coarse", V, r) for r in range(len(params))])
-    together = by_tensors(logits, Frame.of(states(params, V), V)).token_ids.tolist()
-    alone = [by_tensors(logits[r : r + 1], Frame.of(states([p], V), V)) for r, p in enumerate(params)]
+    together = by_tensors(logits, SamplingBatch.of(states(params, V), V)).token_ids.tolist()
+    alone = [by_tensors(logits[r : r + 1], SamplingBatch.of(states([p], V), V)) for r, p in enumerate(params)]
     assert together == [drawn.token_ids[0] for drawn in alone]
 
 
@@ -85,7 +85,7 @@ MANY_SHAPES = ("peaked", "medium", "flat", "ties", "signed zeros", "holes", "nor
 class Steps:
     """A Frame whose rows were packed once; `at` is the step that they draw."""
 
-    packed: Rows
+    packed: SamplingMetadata
     processes: tuple[Process | None, ...] | None
     at: int = 0
     wants_logprobs = True
@@ -93,11 +93,11 @@ class Steps:
     @classmethod
     def of_every_request(cls, size: int) -> Steps:
         params = every_request()
-        frame = Frame.of(states([params[r % len(params)] for r in range(ROWS)], size), size)
+        frame = SamplingBatch.of(states([params[r % len(params)] for r in range(ROWS)], size), size)
         packed = frame.rows(None)
         return cls(replace(packed, seeds=np.arange(ROWS, dtype=np.int64) * -7_777_777_777), frame.processes)
 
-    def rows(self, mask: NDArray[np.int32] | None) -> Rows:
+    def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
         return replace(self.packed, steps=np.full(ROWS, self.at), memo=self.packed.memo)
 
 

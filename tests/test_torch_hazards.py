@@ -15,7 +15,7 @@ from platforms import needs_triton
 from random_rows import Program, assert_same, expected_drawn, rows_of
 from torch import Tensor
 
-from tirage.backends import Drawn, Rows
+from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.torch import chain, eager, edits, report, rule
 from tirage.backends.torch.edits import edited
 from tirage.exact import numbers
@@ -26,15 +26,15 @@ from tirage.stages import Op
 TEMPERATURE = Op.TEMPERATURE, numbers.bits(numbers.temperature_constant(0.7)), numbers.bits(numbers.reciprocal(0.7))
 
 
-def rows(*programs: Program, **given: Any) -> Rows:
+def rows(*programs: Program, **given: Any) -> SamplingMetadata:
     return rows_of(list(programs), np.random.default_rng(0), **given)
 
 
-def drawn(logits: Tensor, packed: Rows) -> Drawn:
+def drawn(logits: Tensor, packed: SamplingMetadata) -> Drawn:
     return eager.draw(logits, packed).moved(torch.Tensor.numpy)
 
 
-def agrees(logits: Tensor, packed: Rows) -> bool:
+def agrees(logits: Tensor, packed: SamplingMetadata) -> bool:
     """Whether tensor operations draw what the plain path draws, in every field."""
     try:
         with np.errstate(all="ignore"):
@@ -74,7 +74,7 @@ def test_the_polynomial_of_the_weights_rounds_twice_a_step() -> None:
     assert (expected != fused_weights(q).numpy()).mean() > 0.01
 
 
-def penalised(penalty: float) -> tuple[Tensor, Rows]:
+def penalised(penalty: float) -> tuple[Tensor, SamplingMetadata]:
     ids, counts = np.arange(500, dtype=np.int32), np.full(500, 3, np.int32)
     table = {"count_ids": ids, "prompt_counts": counts, "output_counts": counts, "count_start": np.array([0, 500])}
     bits = numbers.bits(np.float32(penalty))
@@ -86,7 +86,7 @@ def test_a_frequency_penalty_rounds_its_product_before_it_subtracts(monkeypatch:
     expected = x - np.float32(0.7) * np.float32(3)
     assert torch.equal(expected, edited(x, packed).x)
 
-    def fused(state: edits.Edited, packed: Rows, at: Any, a: Any) -> None:
+    def fused(state: edits.Edited, packed: SamplingMetadata, at: Any, a: Any) -> None:
         state.x = torch.sub(state.own(), torch.full_like(state.x, 3.0), alpha=float(np.float32(0.7)))
 
     monkeypatch.setitem(edits.STEPS, Op.FREQUENCY, fused)

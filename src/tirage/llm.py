@@ -16,8 +16,8 @@ from tirage.engine import (
     Constrained,
     Delta,
     Engine,
+    EngineRequest,
     Prompt,
-    Request,
     as_prompt,
     astream,
     check_embeds,
@@ -249,7 +249,7 @@ class LLM:
         *,
         hidden_states: bool = False,
         standalone: bool = False,
-    ) -> Request:
+    ) -> EngineRequest:
         """A checked request for `engine.submit`, which gives finer control than `generate` and `stream`.
 
         Parameters and errors are those of `generate`. A request is submitted once. The text of a `standalone` one does
@@ -260,7 +260,7 @@ class LLM:
 
     def beam_request(
         self, prompt: AnyPrompt, params: BeamSearchParams, *, sampling: SamplingParams | None = None
-    ) -> Request:
+    ) -> EngineRequest:
         """A checked request for a beam search; parameters and errors are those of `beam_search`."""
         if not isinstance(params, BeamSearchParams):
             raise ParamsError(f"params must be a BeamSearchParams, got {type(params).__name__}")
@@ -277,7 +277,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
         beams: BeamSearchParams | None = None,
-    ) -> Request:
+    ) -> EngineRequest:
         """A checked request for the assistant's next message; parameters and errors are those of `chat`.
 
         `salt` and `adapter` are those of `Prompt`. `tools` are function definitions in OpenAI's form, `arguments`
@@ -296,7 +296,7 @@ class LLM:
             read = model.read_media(text, media, special=self.chat_template.is_plain)
         ids = read.token_ids or self.chat_template.encode(parts.messages, **given)
         return self._checked(
-            Request(
+            EngineRequest(
                 resolved,
                 self.tokenizer,
                 ids,
@@ -333,7 +333,7 @@ class LLM:
         self.engine.model.close(row, reuse=False)
         return logits
 
-    def _stream_request(self, prompt: AnyPrompt, params: SamplingParams | None) -> Request:
+    def _stream_request(self, prompt: AnyPrompt, params: SamplingParams | None) -> EngineRequest:
         if not is_one_prompt(prompt):
             raise ParamsError(f"prompt must be one text, list of ids or Prompt, got {prompt!r:.60}; use generate")
         return checked_stream(self.request(prompt, params))
@@ -346,10 +346,10 @@ class LLM:
         hidden_states: bool = False,
         standalone: bool = False,
         beams: BeamSearchParams | None = None,
-    ) -> Request:
+    ) -> EngineRequest:
         given = as_prompt(prompt)
         ids, inputs = self._read_prompt(given)
-        return Request(
+        return EngineRequest(
             params,
             self.tokenizer,
             ids,
@@ -402,7 +402,7 @@ class LLM:
             self._compilers.setdefault(kind, Compiler(vocabulary))
         return self._compilers[kind]
 
-    def _checked(self, request: Request) -> Request:
+    def _checked(self, request: EngineRequest) -> EngineRequest:
         # The batch knows which ids and parameters fit the vocabulary; asking it now keeps a bad request from
         # failing when others have already run.
         Batch(self.model.vocab_size, 1).add(request.params, request.prompt_ids)
@@ -440,7 +440,7 @@ def check_cache_length(cache_length: Any) -> None:
         raise ParamsError(f"cache_length must be a positive integer or None, got {cache_length!r}")
 
 
-def checked_stream(request: Request) -> Request:
+def checked_stream(request: EngineRequest) -> EngineRequest:
     """The request, if its samples can be shown while they grow."""
     params = request.params
     if params.best_of is not None and params.best_of > params.n:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends import Backend, Drawn, find, known, tell, type_name
-from tirage.backends.numpy import dispatch, outcome
+from tirage.backends.numpy import dispatch, distribution
 from tirage.backends.numpy.arrays import as_mask
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.rows import Frame, RowState
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 Ids = Iterable[int] | NDArray[np.integer[Any]]
 Pair = tuple[Ids, Ids] | Sequence[Ids]
@@ -81,7 +81,7 @@ def sample(
         states = row_states(matrix.shape, params, history, step, sample_index)
         if isinstance(sample_index, (int, np.integer)):
             _refuse_several(states)
-        frame, words = Frame.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
+        frame, words = SamplingBatch.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
     except Exception as error:
         tell(matrix, error)
         raise
@@ -103,7 +103,7 @@ def law(
     """
     matrix = on_host(logits)
     states = row_states(matrix.shape, params, history, step, 0)
-    return dispatch.law(matrix, Frame.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
+    return dispatch.law(matrix, SamplingBatch.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
 
 
 def on_host(logits: Any) -> NDArray[np.float32]:
@@ -117,14 +117,18 @@ def host_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
     return as_mask(find(mask).to_numpy(mask) if known(mask) else mask, shape)
 
 
-def outcomes(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> list[outcome.Outcome]:
-    """The law of each row, as an Outcome: what `explain` and beams read."""
+def outcomes(
+    logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None
+) -> list[distribution.Distribution]:
+    """The law of each row, as a Distribution: what `explain` and beams read."""
     rows = frame.rows(mask)
     processes = frame.processes or (None,) * len(frame.states)
-    return [outcome.outcome(outcome.request_of(logits, rows, r, process)) for r, process in enumerate(processes)]
+    return [
+        distribution.outcome(distribution.request_of(logits, rows, r, process)) for r, process in enumerate(processes)
+    ]
 
 
-def draw_frame(backend: Backend, matrix: Any, frame: Frame, mask: Any) -> Draw:
+def draw_frame(backend: Backend, matrix: Any, frame: SamplingBatch, mask: Any) -> Draw:
     """The Draw of rows that were checked already: the backend's own float32 logits [B, V], one request each."""
     drawn = backend.draw(matrix, frame, mask)
     asked = frame.wants_logprobs
@@ -142,7 +146,7 @@ def draw_frame(backend: Backend, matrix: Any, frame: Frame, mask: Any) -> Draw:
     )
 
 
-def _given(drawn: Drawn, states: Sequence[RowState]) -> Any:
+def _given(drawn: Drawn, states: Sequence[SamplingRow]) -> Any:
     asked = drawn.asked_logprobs
     if asked.ndim == 2:  # inside jax.jit there are no floats yet
         return asked
@@ -159,8 +163,8 @@ def row_states(
     history: Sequence[Pair] | None,
     step: Counter | None,
     sample_index: Counter,
-) -> list[RowState]:
-    """One checked RowState per row of logits of this shape."""
+) -> list[SamplingRow]:
+    """One checked SamplingRow per row of logits of this shape."""
     count, vocab_size = shape
     each = _per_row(params, count, "params", SamplingParams)
     pairs = [((), ())] * count if history is None else _pairs(history, count)
@@ -168,7 +172,7 @@ def row_states(
     samples = _counters(sample_index, count, "sample_index")
     states = []
     for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
-        state = RowState.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
+        state = SamplingRow.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
         state.plan.check(vocab_size)
         if history is None:
             state.plan.check_history()
@@ -176,7 +180,7 @@ def row_states(
     return states
 
 
-def _refuse_several(states: Sequence[RowState]) -> None:
+def _refuse_several(states: Sequence[SamplingRow]) -> None:
     for state in states:
         for name in ("n", "best_of"):
             count = getattr(state.params, name)

@@ -1,6 +1,6 @@
 """The one stage list: a request's parameters, lowered to the steps that every path executes.
 
-`plan(params)` does what depends on the parameters alone, once; `Plan.lower` adds what depends on the history.
+`plan(params)` does what depends on the parameters alone, once; `CompiledParams.lower` adds what depends on the history.
 `sample`, `law`, `explain` and every kernel run the steps that come out and know nothing else, so a preset cannot
 mean one thing here and another there. SPEC.md rules S-P1 ... S-P9.
 """
@@ -76,7 +76,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lowered:
+class Program:
     """The steps of one row at one moment, with the arrays that BAN and ADD refer to."""
 
     steps: tuple[Step, ...]
@@ -107,15 +107,15 @@ class _Edits:
         self.values.append(np.zeros(ids.size, np.float32) if values is None else values)
         self.size += ids.size
 
-    def lowered(self, filters: tuple[Step, ...]) -> Lowered:
+    def lowered(self, filters: tuple[Step, ...]) -> Program:
         steps = (*self.steps, *filters)
         if not self.ids:
-            return Lowered(steps, _NO_IDS, _NO_VALUES)
-        return Lowered(steps, np.concatenate(self.ids), np.concatenate(self.values))
+            return Program(steps, _NO_IDS, _NO_VALUES)
+        return Program(steps, np.concatenate(self.ids), np.concatenate(self.values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class CompiledParams:
     """What one SamplingParams asks of every row that uses it, independent of history and vocabulary.
 
     `readers` are the parameters whose effect depends on the tokens so far.
@@ -135,7 +135,7 @@ class Plan:
     coin: int
     needs_counts: bool
     readers: tuple[str, ...]
-    fixed: Lowered | None = None
+    fixed: Program | None = None
 
     def check(self, vocab_size: int) -> None:
         """Raise ParamsError when the parameters name a token that the vocabulary does not have."""
@@ -157,7 +157,7 @@ class Plan:
         """The counts that the penalties of this plan read; None when none does."""
         return history.counts(self.semantics.penalty_window) if self.needs_counts else None
 
-    def lower(self, history: History, step: int) -> Lowered:
+    def lower(self, history: History, step: int) -> Program:
         """The steps of a row with this history at this step."""
         if self.fixed is not None:
             return self.fixed
@@ -354,8 +354,8 @@ _LOWER = {
 }
 
 
-def plan(params: SamplingParams) -> Plan:
-    """The Plan of `params`; equal parameters share one, and an object remembers its own."""
+def plan(params: SamplingParams) -> CompiledParams:
+    """The CompiledParams of `params`; equal parameters share one, and an object remembers its own."""
     try:
         return params.memo
     except AttributeError:
@@ -373,12 +373,12 @@ def _is_long(params: SamplingParams) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _plan(params: SamplingParams) -> Plan:
+def _plan(params: SamplingParams) -> CompiledParams:
     semantics = resolve(params.semantics)
     filters = _filters(params, semantics)
     bias = sorted(dict(params.logit_bias or {}).items())
     finite = [(token, numbers.operand(value)) for token, value in bias if value != -np.inf]
-    draft = Plan(
+    draft = CompiledParams(
         params=params,
         semantics=semantics,
         filters=filters,

@@ -1,7 +1,7 @@
 """Backends: the same steps, executed where the logits live.
 
-`Rows` is everything a kernel needs to know about B rows, as arrays; `Drawn` is everything it gives back. A kernel
-may be as fast as it likes, but it must agree bit for bit with `backends/numpy/plain.py` on every field.
+`SamplingMetadata` is everything a kernel needs to know about B rows, as arrays; `Drawn` is everything it gives back. A
+kernel may be as fast as it likes, but it must agree bit for bit with `backends/numpy/plain.py` on every field.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_VOCAB = 1 << 20
 
 
 class Frame(Protocol):
-    """Requests ready to be drawn: `tirage.rows.Frame`, as far as a backend needs to know it."""
+    """Requests ready to be drawn: `tirage.sampling_batch.SamplingBatch`, as far as a backend needs to know it."""
 
     @property
     def processes(self) -> Sequence[Process | None] | None:
@@ -65,7 +65,7 @@ class Frame(Protocol):
         """bool [B]: rows whose semantics applies a mask only after the draw ("resample")."""
         ...
 
-    def rows(self, mask: NDArray[np.int32] | None) -> Rows:
+    def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
         """The packed rows of this moment."""
         ...
 
@@ -151,7 +151,7 @@ def type_name(value: Any) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rows:
+class SamplingMetadata:
     """B rows ready to be drawn: steps, tables and keys of the randomness, as plain arrays.
 
     `programs` int64 [B, S, 6]: steps as (op, a, b, c, d, e), ended by op 0. `edit_ids` int32 [E] and
@@ -220,7 +220,7 @@ class Drawn:
     asked_logprobs: NDArray[np.float32]
 
     @classmethod
-    def empty(cls, rows: Rows, *, keep: bool = False) -> Drawn:
+    def empty(cls, rows: SamplingMetadata, *, keep: bool = False) -> Drawn:
         """A Drawn of the right shapes, filled with the sentinels of rows that asked for nothing.
 
         With `keep`, rows without any view are given the same arrays for views each time: nothing but their sentinels
@@ -255,7 +255,7 @@ class Drawn:
         )
 
 
-def _empty_views(rows: Rows) -> tuple[NDArray[Any], ...]:
+def _empty_views(rows: SamplingMetadata) -> tuple[NDArray[Any], ...]:
     """The arrays of a Drawn that describe a view, filled with sentinels."""
     b, n = rows.count, max(rows.top_n.tolist(), default=0)
     return (

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Rows
+from tirage.backends import SamplingMetadata
 from tirage.stages import Op
 
 Ids = NDArray[np.int64]
 
 
-def taken(rows: Rows, which: Ids) -> Rows:
+def taken(rows: SamplingMetadata, which: Ids) -> SamplingMetadata:
     """The Rows of `which` (row numbers, ascending or not), with their tables; edit ids keep their positions."""
     counted, count_start = _spans(rows.count_start, which)
     asked, asked_start = _spans(rows.asked_start, which)
@@ -42,7 +42,7 @@ def taken(rows: Rows, which: Ids) -> Rows:
     )
 
 
-def asked_of(rows: Rows, which: Ids) -> Ids:
+def asked_of(rows: SamplingMetadata, which: Ids) -> Ids:
     """Where in `asked_ids` the ids of the rows `which` lie, in the order of `taken`."""
     return _spans(rows.asked_start, which)[0]
 
@@ -64,7 +64,7 @@ def ranges(start: Ids, stop: Ids) -> tuple[Ids, Ids]:
     return row, np.repeat(start, sizes) + within
 
 
-def by_program(rows: Rows, which: Ids) -> Iterator[Ids]:
+def by_program(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
     """The rows `which`, parted so that each part runs one list of operations."""
     ops = rows.programs[which, :, 0]
     if not which.size or (ops == ops[0]).all():
@@ -75,6 +75,6 @@ def by_program(rows: Rows, which: Ids) -> Iterator[Ids]:
         yield which[part.reshape(-1) == p]
 
 
-def has(rows: Rows, op: Op) -> NDArray[np.bool_]:
+def has(rows: SamplingMetadata, op: Op) -> NDArray[np.bool_]:
     """bool [B]: rows whose program holds `op`."""
     return (rows.programs[:, :, 0] == int(op)).any(axis=1)

@@ -14,8 +14,8 @@ from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.rows import Frame, RowState
 from tirage.sampling import draw_frame
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 _OWN_KIND = {"jax": "tirage.batch.jax", "jaxlib": "tirage.batch.jax"}
 """Libraries whose batches keep their rows in arrays of their own."""
@@ -55,8 +55,8 @@ class Batch:
         if like is not None:
             self._backend = find(like)
             self._backend.as_logits(like)
-        self._slots: list[RowState | None] = [None] * self.capacity
-        self._frame: Frame | None = None
+        self._slots: list[SamplingRow | None] = [None] * self.capacity
+        self._frame: SamplingBatch | None = None
 
     def __len__(self) -> int:
         """The number of requests in flight."""
@@ -99,7 +99,7 @@ class Batch:
         slot = bounded(slot, "slot", 0, self.capacity - 1)
         sample_index = bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
         history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
-        state = RowState.of(params, history, sample_index=sample_index)
+        state = SamplingRow.of(params, history, sample_index=sample_index)
         state.plan.check(self.vocab_size)
         self._put(slot, state)
         return slot
@@ -134,7 +134,7 @@ class Batch:
             tell(matrix, error)
             raise
         if self._frame is None:
-            self._frame = Frame.of([state for state in self._slots if state is not None], self.vocab_size)
+            self._frame = SamplingBatch.of([state for state in self._slots if state is not None], self.vocab_size)
         if len(self._frame.states) == len(slots):
             return draw_frame(backend, matrix, self._frame, words)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
@@ -178,11 +178,11 @@ class Batch:
             raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
         return slots, backend.as_mask(mask, matrix.shape)
 
-    def _put(self, slot: int, state: RowState | None) -> None:
+    def _put(self, slot: int, state: SamplingRow | None) -> None:
         self._slots[slot] = state
         self._frame = None
 
-    def _state(self, slot: int) -> RowState:
+    def _state(self, slot: int) -> SamplingRow:
         state = self._slots[bounded(slot, "slot", 0, self.capacity - 1)]
         if state is None:
             raise ParamsError(f"slot must hold a request, got {slot}; in use: {list(self.slots)}")
@@ -203,8 +203,8 @@ def bounded(value: Any, name: str, low: int, high: int) -> int:
     return int(value)
 
 
-def _copy(state: RowState) -> RowState:
-    return RowState(state.plan, state.history.copy(), state.seed, state.sample_index, state.step)
+def _copy(state: SamplingRow) -> SamplingRow:
+    return SamplingRow(state.plan, state.history.copy(), state.seed, state.sample_index, state.step)
 
 
 def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like: Any) -> Draw:

@@ -12,20 +12,20 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Rows, find, known, type_name
+from tirage.backends import Drawn, SamplingMetadata, find, known, type_name
 from tirage.backends import jax as backend
 from tirage.backends.jax import slots as rows
 from tirage.backends.jax import traced, unpack
 from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.dispatch import draw_rows
-from tirage.backends.jax.past import appended
-from tirage.backends.jax.slots import Request, Slots
+from tirage.backends.jax.slots import SlotRequest, Slots
+from tirage.backends.jax.traced_history import appended
 from tirage.batch.host import Batch, bounded
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY, History
 from tirage.params import SamplingParams
-from tirage.rows import RowState, joined, packed, starts
+from tirage.sampling_batch import SamplingRow, joined, packed, starts
 
 HISTORY_CAPACITY = 4096
 """Tokens, prompt and output, that a request may have unless the batch is told otherwise."""
@@ -160,7 +160,9 @@ class JaxBatch(Batch):
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
-    def _request(self, params: SamplingParams, prompt: Any, output: Any, sample_index: int, inside: bool) -> Request:
+    def _request(
+        self, params: SamplingParams, prompt: Any, output: Any, sample_index: int, inside: bool
+    ) -> SlotRequest:
         if not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
         if params.logits_processors:
@@ -178,9 +180,9 @@ class JaxBatch(Batch):
         sample_index = bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
         history = History.of(prompt, output, vocab_size=self.vocab_size)
         self._check_room(history.length)
-        state = RowState.of(params, history, sample_index=sample_index)
+        state = SamplingRow.of(params, history, sample_index=sample_index)
         state.plan.check(self.vocab_size)
-        return Request(plan=state.plan, history=history, seed=state.seed, sample_index=sample_index)
+        return SlotRequest(plan=state.plan, history=history, seed=state.seed, sample_index=sample_index)
 
     def _check_room(self, length: int) -> None:
         room = self._arrays.past.room
@@ -286,7 +288,7 @@ class JaxBatch(Batch):
             given_logprobs=_given_logprobs(drawn, packed_rows, at, len(places)) if viewed else None,
         )
 
-    def _host_rows(self, held: list[int], mask: NDArray | None) -> Rows:
+    def _host_rows(self, held: list[int], mask: NDArray | None) -> SamplingMetadata:
         arrays = jax.tree.map(np.asarray, self._arrays)
         programs = [jax.tree.map(np.asarray, program) for program in rows.programs(arrays)]
         mine = [(programs[arrays.scalars["group"][slot]], slot) for slot in held]
@@ -297,7 +299,7 @@ class JaxBatch(Batch):
         asked = [ids[ids >= 0] for ids in asked]
         spared = [unpack.listed(program, "protected", slot) for program, slot in mine]
         hard, checks, resample = _masks(arrays, held, mask)
-        return Rows(
+        return SamplingMetadata(
             programs=steps,
             edit_ids=edit_ids,
             edit_values=edit_values,
@@ -346,7 +348,9 @@ def _seeds(arrays: Slots, places: Sequence[int], used: NDArray) -> NDArray[np.in
     return np.where(used[list(places)], low | high << 32, 0)
 
 
-def _given_logprobs(drawn: Drawn, packed_rows: Rows, at: list[int], count: int) -> tuple[tuple[float, ...], ...]:
+def _given_logprobs(
+    drawn: Drawn, packed_rows: SamplingMetadata, at: list[int], count: int
+) -> tuple[tuple[float, ...], ...]:
     flat, start = np.asarray(drawn.asked_logprobs).tolist(), packed_rows.asked_start
     out: list[tuple[float, ...]] = [()] * count
     for r, row in enumerate(at):

@@ -5,14 +5,14 @@ from tirage.dialects.hf import from_hf, to_hf
 from tirage.dialects.llamacpp import from_llamacpp, to_llamacpp
 from tirage.dialects.openai import from_openai, to_openai
 from tirage.dialects.sglang import beams_from_sglang, from_sglang, to_sglang
-from tirage.dialects.table import Dialect, DialectError, Entry, Reading, join, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, ParsedParams, join, same
 from tirage.dialects.vllm import from_vllm, to_vllm
 
 __all__ = [
     "Dialect",
     "DialectError",
-    "Entry",
-    "Reading",
+    "FieldMapping",
+    "ParsedParams",
     "beams_from_sglang",
     "from_fastdeploy",
     "from_hf",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tirage.dialects.table import DialectError, Entry, Fields, Inexpressible
+from tirage.dialects.table import DialectError, FieldMapping, Fields, Inexpressible
 from tirage.params import GuidedDecodingParams, SamplingParams, specs
 from tirage.params.rules import BrokenRuleError, Custom, Rule
 
@@ -21,7 +21,7 @@ def constraint(
     read: Callable[[Any], Any] = lambda value: value,
     write: Callable[[Any], Any] | None = None,
     meaning: str = "",
-) -> Entry:
+) -> FieldMapping:
     """The entry of a field that is a constraint of the given mode; the empty string is no constraint, as null is."""
     checks = _optional(_MODES[mode].rule if rule is None else rule)
 
@@ -37,7 +37,7 @@ def constraint(
         value = _MODES[mode].rule.dump(getattr(guided, mode))
         return value if write is None else write(value)
 
-    return Entry(
+    return FieldMapping(
         name=name,
         rule=checks,
         default=None,

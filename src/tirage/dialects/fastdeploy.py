@@ -8,7 +8,7 @@ from typing import Any
 
 from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT_WITH_TAGS, TOP_P, few_stops, top_p_zero
-from tirage.dialects.table import Dialect, DialectError, Entry, Fields, join, listed, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, join, listed, same
 from tirage.dialects.vllm import GUIDED
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
@@ -48,7 +48,7 @@ def _method_of(params: SamplingParams) -> str | None:
     return method if method in METHODS and name.startswith("fastdeploy-") else "base"
 
 
-_SAMPLING_METHOD = Entry(
+_SAMPLING_METHOD = FieldMapping(
     name="sampling_method",
     rule=OneOf(METHODS),
     default="base",
@@ -98,7 +98,7 @@ def _write_args(params: SamplingParams) -> Any:
     return dict(params.logits_processors[0][1])
 
 
-PROCESSOR_ARGS = Entry(
+PROCESSOR_ARGS = FieldMapping(
     name="logits_processors_args",
     rule=Custom("an object of arguments", _args, lambda value: value, lambda plain: plain),
     default=None,
@@ -109,8 +109,8 @@ PROCESSOR_ARGS = Entry(
 )
 
 
-def _flag(name: str, mode: str, meaning: str) -> Entry:
-    return Entry(
+def _flag(name: str, mode: str, meaning: str) -> FieldMapping:
+    return FieldMapping(
         name=name,
         rule=Bool(),
         default=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tirage.dialects.table import Dialect, DialectError, Entry, Fields, Inexpressible, listed, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, listed, same
 from tirage.dialects.unsupported import TRANSFORMERS
 from tirage.params import SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
@@ -23,9 +23,9 @@ def _sampling(params: SamplingParams, name: str) -> Any:
     return getattr(params, name)
 
 
-def _warper(name: str, default: Any, rule: Any = None) -> Entry:
+def _warper(name: str, default: Any, rule: Any = None) -> FieldMapping:
     entry = same(name, default=default, rule=rule)
-    return Entry(
+    return FieldMapping(
         name=name,
         rule=entry.rule,
         default=default,
@@ -74,7 +74,7 @@ HF = Dialect.of(
     [
         same("max_new_tokens", "max_tokens", default=DEFAULT_NEW_TOKENS, rule=Int(low=0)),
         same("min_new_tokens", "min_tokens"),
-        Entry(
+        FieldMapping(
             name="do_sample",
             rule=Bool(),
             default=False,

@@ -8,7 +8,7 @@ from typing import Any
 
 from tirage.dialects.constraints import constraint, schema_mapping
 from tirage.dialects.openai import TOP_P, top_p_zero
-from tirage.dialects.table import Dialect, Entry, Inexpressible, listed, read_only, same
+from tirage.dialects.table import Dialect, FieldMapping, Inexpressible, listed, read_only, same
 from tirage.dialects.unsupported import LLAMACPP_SERVER
 from tirage.params import SamplingParams
 from tirage.params.rules import INT32_MAX, Bias, BrokenRuleError, Custom, Float, Int, Texts, items
@@ -113,7 +113,7 @@ LLAMACPP = Dialect.of(
         same("xtc_probability"),
         same("xtc_threshold"),
         same("repeat_penalty", "repetition_penalty"),
-        Entry(
+        FieldMapping(
             name="repeat_last_n",
             rule=Custom("an integer >= 1, or -1 for all", _last_n, lambda value: value, lambda plain: plain),
             default=WINDOW,
@@ -145,7 +145,7 @@ LLAMACPP = Dialect.of(
         ),
         _N_PROBS,
         read_only(replace(_N_PROBS, name="logprobs")),
-        Entry(
+        FieldMapping(
             name="post_sampling_probs",
             rule=same("ignore_eos").rule,
             default=False,

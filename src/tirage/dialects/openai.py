@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from tirage.dialects.constraints import schema_mapping
-from tirage.dialects.table import Dialect, DialectError, Entry, Fields, Inexpressible, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, same
 from tirage.params import GuidedDecodingParams, SamplingParams
 from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Int, shown
 
@@ -46,7 +46,7 @@ def top_p_zero(given: Mapping[str, Any], ours: Fields) -> Fields:
     return {**ours, "top_p": 1.0, "temperature": 0.0} if ours.get("top_p") == 0.0 else ours
 
 
-def few_stops(most: int) -> Entry:
+def few_stops(most: int) -> FieldMapping:
     """The entry of `stop` for an engine that takes so many; more than that can be read, not written."""
 
     def write(params: SamplingParams) -> list[str] | None:
@@ -125,7 +125,7 @@ def _write_format(params: SamplingParams) -> Any:
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
 
 
-RESPONSE_FORMAT = Entry(
+RESPONSE_FORMAT = FieldMapping(
     name="response_format",
     rule=_format_rule(_FORMATS),
     default=None,
@@ -182,7 +182,7 @@ OPENAI = Dialect.of(
     [
         *_SHARED,
         same("max_completion_tokens", "max_tokens", default=None),
-        Entry(
+        FieldMapping(
             name="max_tokens",
             rule=Int(low=0, optional=True),
             default=None,
@@ -191,7 +191,7 @@ OPENAI = Dialect.of(
             ours=("max_tokens", "deprecated"),
             meaning="the older name of max_completion_tokens",
         ),
-        Entry(
+        FieldMapping(
             name="logprobs",
             rule=Custom(
                 "true or false, or for completions an integer in [0, 20]", _logprobs, bool, lambda plain: plain
@@ -202,7 +202,7 @@ OPENAI = Dialect.of(
             ours=("logprobs",),
             meaning="report the log-probability of each token",
         ),
-        Entry(
+        FieldMapping(
             name="top_logprobs",
             rule=Int(low=0, high=20, optional=True),
             default=None,

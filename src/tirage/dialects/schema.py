@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Json, OneOf, Pattern, Rule, Text, Texts
+from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Json, OneOf, PatternRule, Rule, Text, Texts
 
 _ID = {"type": "integer", "minimum": 0}
 _LIST = {"type": "array", "items": {"type": "string", "minLength": 1}}
@@ -19,7 +19,7 @@ def schema_of(rule: Rule) -> dict[str, Any]:
         return _integer(rule)
     if isinstance(rule, Float):
         return _number(rule)
-    if isinstance(rule, (Text, Pattern)):
+    if isinstance(rule, (Text, PatternRule)):
         return {"type": "string", "minLength": 1}
     if isinstance(rule, OneOf):
         return {"enum": [value for value in rule.values if value is not None]}

@@ -8,11 +8,11 @@ from typing import Any
 
 from tirage.dialects.constraints import SCHEMA_TEXT, constraint, schema_text
 from tirage.dialects.processors import REGISTER, read_reference
-from tirage.dialects.table import Dialect, DialectError, Entry, Inexpressible, listed, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, Inexpressible, listed, same
 from tirage.dialects.unsupported import SGLANG_SAMPLING, Unsupported
 from tirage.errors import ParamsError
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.params.rules import BrokenRuleError, Custom, Float, Int, Json, Pattern, Texts, items
+from tirage.params.rules import BrokenRuleError, Custom, Float, Int, Json, PatternRule, Texts, items
 from tirage.patterns import MAX_STATES, compile_pattern
 
 ANY_JSON = "$$ANY$$"
@@ -53,7 +53,7 @@ def _patterns(value: Any) -> tuple[str, ...]:
 def _size(pattern: str, place: str) -> int:
     """The states of one pattern's automaton: about one for every character that it reads."""
     try:
-        Pattern().check(pattern)
+        PatternRule().check(pattern)
     except BrokenRuleError as broken:
         raise BrokenRuleError(broken.rule, pattern, place) from None
     return compile_pattern(pattern).size
@@ -83,7 +83,7 @@ def _group(pattern: str) -> str:
     return f"(?{flags}:{pattern[found.end() :]}\n)" if "x" in flags else f"(?{flags}:{pattern[found.end() :]})"
 
 
-STOP_REGEX = Entry(
+STOP_REGEX = FieldMapping(
     name="stop_regex",
     rule=PATTERNS,
     default=None,
@@ -113,7 +113,7 @@ CONSTRAINTS = (
     constraint("structural_tag", "structural_tag"),
 )
 
-_CUSTOM_PARAMS = Entry(
+_CUSTOM_PARAMS = FieldMapping(
     name="custom_params",
     rule=Json(),
     default=None,

@@ -1,6 +1,6 @@
 """A dialect: another engine's request fields as a table, read into SamplingParams and written from them.
 
-An `Entry` knows one field of theirs: its name, the values it takes, what its absence means, and both directions.
+An `FieldMapping` knows one field of theirs: its name, the values it takes, what its absence means, and both directions.
 `Dialect.read` and `Dialect.write` are all that runs; a dialect's own file holds its table. Errors speak of
 their field names, because that is what the sender of a request knows.
 """
@@ -34,11 +34,11 @@ class DialectError(ParamsError):
 
 
 class Inexpressible(Exception):  # noqa: N818 - not an error: an answer to "what is this in their words?"
-    """Raised by `Entry.out_of` for parameters that the field cannot say."""
+    """Raised by `FieldMapping.out_of` for parameters that the field cannot say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FieldMapping:
     """One field of another engine's requests.
 
     `rule` checks and stores its value, `default` is what that engine takes when the field is absent, `null` what it
@@ -87,7 +87,7 @@ def same(
     read: Callable[[Any], Any] = lambda value: value,
     write: Callable[[Any], Any] | None = None,
     meaning: str = "",
-) -> Entry:
+) -> FieldMapping:
     """The entry of a field that is one of ours under another name, default or range.
 
     `default` is in their terms. `read` and `write` turn their values into ours and back where they differ.
@@ -95,7 +95,7 @@ def same(
     spec = FIELDS[ours or name]
     rule_ = spec.rule if rule is None else rule
     to_plain = rule_.dump if write is None else write
-    return Entry(
+    return FieldMapping(
         name=name,
         rule=rule_,
         default=spec.rule.dump(spec.default) if default is ... else default,
@@ -107,13 +107,13 @@ def same(
     )
 
 
-def listed(name: str, ours: str | None = None, *, rule: Rule | None = None) -> Entry:
+def listed(name: str, ours: str | None = None, *, rule: Rule | None = None) -> FieldMapping:
     """The entry of a list that is null when there is nothing in it."""
     dump = FIELDS[ours or name].rule.dump
     return same(name, ours, default=None, rule=rule, read=lambda value: value or (), write=lambda v: dump(v) or None)
 
 
-def read_only(entry: Entry) -> Entry:
+def read_only(entry: FieldMapping) -> FieldMapping:
     """The entry of another spelling: it is read, never written."""
     return replace(entry, default=None, out_of=lambda params: None)
 
@@ -134,7 +134,7 @@ def unchanged(given: Mapping[str, Any], ours: Fields) -> Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedParams:
     """What a request says: the parameters, the fields that were given, and the names that were ignored."""
 
     params: SamplingParams
@@ -151,12 +151,12 @@ class Dialect:
 
     name: str
     preset: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, FieldMapping]
     adjust: Adjust = unchanged
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, preset: str, entries: Iterable[Entry], **options: Any) -> Dialect:
+    def of(cls, name: str, preset: str, entries: Iterable[FieldMapping], **options: Any) -> Dialect:
         """A dialect from a list of entries."""
         return cls(name=name, preset=preset, entries={entry.name: entry for entry in entries}, **options)
 
@@ -185,13 +185,13 @@ class Dialect:
         defaults: Mapping[str, Any] | None = None,
         known: Collection[str] = (),
         lenient: bool = False,
-    ) -> Reading:
+    ) -> ParsedParams:
         """The parameters that `data` describes, with this engine's defaults and meaning.
 
         `defaults` are fields of ours that replace this engine's defaults where the request is silent. `where` is put
         before the name of a field in `DialectError.param` ("sampling_params."). Names outside the table raise
         DialectError with the nearest name; `known` are further names that the hint may suggest. With `lenient` they
-        are reported in `Reading.ignored` instead.
+        are reported in `ParsedParams.ignored` instead.
         """
         if not isinstance(data, Mapping):
             place = where.rstrip(".")
@@ -204,7 +204,7 @@ class Dialect:
         }
         ours = self._defaults(given) | dict(defaults or {}) | self._merge(given, where)
         try:
-            return Reading(SamplingParams(**self.adjust(given, ours)), given, ignored)
+            return ParsedParams(SamplingParams(**self.adjust(given, ours)), given, ignored)
         except DialectError as error:
             raise DialectError(str(error), f"{where}{error.param}" if error.param else None) from None
         except ParamsError as error:
@@ -272,7 +272,7 @@ class Dialect:
             ours |= found
         return ours
 
-    def _into(self, entry: Entry, value: Any, where: str) -> Fields:
+    def _into(self, entry: FieldMapping, value: Any, where: str) -> Fields:
         try:
             return entry.into(value)
         except DialectError as error:
@@ -310,7 +310,7 @@ def join(name: str, *dialects: Dialect) -> Dialect:
 
     A field of ours that several fields of theirs could set is set by those that the request holds.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FieldMapping] = {}
     unsupported: dict[str, Unsupported] = {}
     for one in dialects:
         entries |= {name: entry for name, entry in one.entries.items() if name not in entries}

@@ -8,7 +8,7 @@ from typing import Any
 
 from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import BIAS, PENALTY, TEMPERATURE, few_stops, written_bias
-from tirage.dialects.table import Dialect, Entry, Fields, Inexpressible, listed, read_only, same
+from tirage.dialects.table import Dialect, FieldMapping, Fields, Inexpressible, listed, read_only, same
 from tirage.dialects.unsupported import VLLM_SAMPLING
 from tirage.params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 from tirage.params.rules import BrokenRuleError, Custom, Int, OneOf, Texts, shown
@@ -51,7 +51,7 @@ def _write_structured(params: SamplingParams) -> Any:
     return {name: plain[name] for name in _STRUCTURED if plain[name] not in (None, False)}
 
 
-STRUCTURED_OUTPUTS = Entry(
+STRUCTURED_OUTPUTS = FieldMapping(
     name="structured_outputs",
     rule=Custom("an object with one constraint", _structured, lambda value: value, lambda plain: plain),
     default=None,
@@ -81,7 +81,7 @@ def _write_seed(params: SamplingParams) -> int | None:
     return params.seed
 
 
-_SEED = Entry(
+_SEED = FieldMapping(
     name="seed",
     rule=Int(low=-(2**63), high=2**63 - 1, optional=True),
     default=None,
@@ -101,7 +101,7 @@ def _output_kind(value: Any) -> int:
     return found.value
 
 
-_OUTPUT_KIND = Entry(
+_OUTPUT_KIND = FieldMapping(
     name="output_kind",
     rule=Custom("the kind of an output", _output_kind, int, lambda plain: plain),
     default=RequestOutputKind.CUMULATIVE.value,

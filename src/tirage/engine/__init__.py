@@ -2,15 +2,15 @@
 
 from tirage.engine.beams import sampling_of
 from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, Usage
+from tirage.engine.content_parts import split_parts
 from tirage.engine.engine import Engine
-from tirage.engine.guide import Constrained
-from tirage.engine.handle import Handle
-from tirage.engine.job import Job
-from tirage.engine.parts import split_parts
+from tirage.engine.grammar_state import Constrained
 from tirage.engine.progress import BOUNDS_S, Progress, Times
 from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, checked_salt, is_one_prompt
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
+from tirage.engine.request_stream import RequestStream
 from tirage.engine.sample import masks_of
+from tirage.engine.sequence import SequenceGroup
 from tirage.engine.waiting import astream, finish, stream
 
 __all__ = [
@@ -20,13 +20,13 @@ __all__ = [
     "Constrained",
     "Delta",
     "Engine",
-    "Handle",
-    "Job",
+    "EngineRequest",
     "LogprobEntry",
     "Progress",
     "Prompt",
-    "Request",
+    "RequestStream",
     "Sample",
+    "SequenceGroup",
     "Times",
     "Timings",
     "Usage",

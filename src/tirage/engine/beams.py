@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam, Candidate, Scorer
 from tirage.errors import ParamsError
@@ -52,7 +52,7 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
     )
 
 
-class Search:
+class BeamSearch:
     """One prompt's search, a step at a time: `step` chooses the beams that go on, the scheduler reads them.
 
     `running` beams go on, best first. `_finished` holds at most `beam_width` (score, sample), best first.
@@ -60,7 +60,7 @@ class Search:
     """
 
     def __init__(
-        self, model: StepModel, tokenizer: Tokenizer, request: Request, *, row: Any, logits: NDArray[np.float32]
+        self, model: StepModel, tokenizer: Tokenizer, request: EngineRequest, *, row: Any, logits: NDArray[np.float32]
     ) -> None:
         assert request.beams is not None
         self._model, self._request, self._beams = model, request, request.beams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tirage.engine.completion import Delta
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 from tirage.params import RequestOutputKind
 
@@ -16,7 +16,7 @@ class Deltas:
     After the last delta `put` is called with None. With `whole` there is one delta, whatever the kind.
     """
 
-    def __init__(self, request: Request, put: Callable[[Delta | None], object], *, whole: bool = False) -> None:
+    def __init__(self, request: EngineRequest, put: Callable[[Delta | None], object], *, whole: bool = False) -> None:
         self._request, self._put = request, put
         self._kind = RequestOutputKind.FINAL_ONLY if whole else request.params.output_kind
         self._shown = {sample.index: (0, 0) for sample in request.samples}
@@ -50,7 +50,7 @@ class BeamDeltas:
     the others' the whole of theirs, and the last one has the completion, whatever the kind.
     """
 
-    def __init__(self, request: Request, put: Callable[[Delta | None], object]) -> None:
+    def __init__(self, request: EngineRequest, put: Callable[[Delta | None], object]) -> None:
         self._request, self._put = request, put
         self._chars = self._tokens = 0
 
@@ -87,14 +87,14 @@ def agreed(values: Sequence[Sequence[object]], start: int) -> int:
     return next(differing, max(shortest, start))
 
 
-def deltas_of(request: Request, put: Callable[[Delta | None], object], *, whole: bool) -> Deltas | BeamDeltas:
+def deltas_of(request: EngineRequest, put: Callable[[Delta | None], object], *, whole: bool) -> Deltas | BeamDeltas:
     """What turns a request's progress into deltas; `whole` asks for one, at the end."""
     if request.beams is None or whole or request.params.output_kind is RequestOutputKind.FINAL_ONLY:
         return Deltas(request, put, whole=whole)
     return BeamDeltas(request, put)
 
 
-def make_delta(request: Request, sample: GrowingSample, chars: int, tokens: int, *, whole: bool) -> Delta:
+def make_delta(request: EngineRequest, sample: GrowingSample, chars: int, tokens: int, *, whole: bool) -> Delta:
     """What a sample has beyond its first `chars` characters and `tokens` tokens."""
     return Delta(
         text=sample.text[chars:],

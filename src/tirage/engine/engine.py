@@ -10,12 +10,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tirage.engine.deltas import deltas_of
-from tirage.engine.handle import Handle, Wakeups
-from tirage.engine.job import Job
-from tirage.engine.plain import as_step_model
+from tirage.engine.plain_model import as_step_model
 from tirage.engine.progress import Meter, Progress
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
+from tirage.engine.request_stream import Notifier, RequestStream
 from tirage.engine.scheduler import Scheduler
+from tirage.engine.sequence import SequenceGroup
 from tirage.errors import ParamsError, UnavailableError
 from tirage.models import Model
 from tirage.text import Tokenizer
@@ -39,28 +39,28 @@ class Engine:
     def __init__(self, model: Model, tokenizer: Tokenizer, *, max_running: int, max_waiting: int | None = None) -> None:
         self.model = as_step_model(model)
         self.max_running, self.max_waiting = max_running, max_waiting
-        self._meter, self._wakeups = Meter(), Wakeups()
+        self._meter, self._wakeups = Meter(), Notifier()
         self._scheduler = Scheduler(
             self.model, tokenizer, max_running=max_running, meter=self._meter, spoken=self._wakeups.flush
         )
         self._posted: deque[Callable[[], None]] = deque()
-        self._arrived: deque[Job] = deque()
-        self._open: set[Handle] = set()
+        self._arrived: deque[SequenceGroup] = deque()
+        self._open: set[RequestStream] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = self._closed = False
 
-    def submit(self, request: Request, *, buffer: int = 64, patience_s: float | None = None) -> Handle:
-        """The handle of a request, which starts as soon as there is a place; never waits.
+    def submit(self, request: EngineRequest, *, buffer: int = 64, patience_s: float | None = None) -> RequestStream:
+        """The stream of a request, which starts as soon as fewer than `max_running` samples run; never waits.
 
-        `buffer` and `patience_s` are those of `Handle`. Raises UnavailableError when the queue is full or the engine
-        is closing.
+        `buffer` and `patience_s` are those of `RequestStream`. Raises UnavailableError when the queue is full or the
+        engine is closing.
         """
         return self.submit_all([request], buffer=buffer, patience_s=patience_s)[0]
 
     def submit_all(
-        self, requests: Sequence[Request], *, buffer: int = 64, patience_s: float | None = None
-    ) -> list[Handle]:
+        self, requests: Sequence[EngineRequest], *, buffer: int = 64, patience_s: float | None = None
+    ) -> list[RequestStream]:
         """The handles of requests that are all taken or, with an error, none of them."""
         check_reader(buffer, patience_s)
         jobs = [self._job(request, buffer, patience_s) for request in requests]
@@ -116,8 +116,10 @@ class Engine:
         if not ended or (thread is not None and thread.is_alive()):
             _log.error("the engine's thread did not end within %g seconds; it is left behind", _GRACE_S)
 
-    def _job(self, request: Request, buffer: int, patience_s: float | None) -> tuple[Handle, Job]:
-        handle = Handle(request, buffer=buffer, patience_s=patience_s, stop=lambda: self._abort(job))
+    def _job(
+        self, request: EngineRequest, buffer: int, patience_s: float | None
+    ) -> tuple[RequestStream, SequenceGroup]:
+        handle = RequestStream(request, buffer=buffer, patience_s=patience_s, stop=lambda: self._abort(job))
 
         def put(delta: Any) -> None:
             if delta is None:
@@ -126,7 +128,7 @@ class Engine:
                 job.release()
             handle.put(delta, self._wakeups)
 
-        job = Job(request, deltas_of(request, put, whole=buffer == 0))
+        job = SequenceGroup(request, deltas_of(request, put, whole=buffer == 0))
         return handle, job
 
     def _check_room(self, count: int) -> None:
@@ -143,13 +145,13 @@ class Engine:
                 "try again later"
             )
 
-    def _over(self, handle: Handle) -> None:
+    def _over(self, handle: RequestStream) -> None:
         self._meter.ended(handle.request)
         with self._changed:
             self._open.discard(handle)
             self._changed.notify_all()
 
-    def _abort(self, job: Job) -> None:
+    def _abort(self, job: SequenceGroup) -> None:
         if not self._closed:
             self._post(lambda: self._scheduler.abort(job))
 

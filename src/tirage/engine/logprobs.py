@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tirage.draw import Draw
 from tirage.engine.completion import LogprobEntry
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 from tirage.params import SamplingParams
 from tirage.sampling import sample
 from tirage.text import Tokenizer
@@ -75,7 +75,7 @@ class PromptScores:
     prompt of embeddings has no entries.
     """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: EngineRequest, tokenizer: Tokenizer) -> None:
         self._request, self._ids, self._tokenizer = request, request.prompt_ids, tokenizer
         self._count = request.params.prompt_logprobs or 0
         self._found: list[LogprobEntry | None] = [None] if self._ids else []

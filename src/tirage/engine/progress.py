@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The bounds by which `Times` counts, in seconds."""
@@ -126,7 +126,7 @@ class Meter:
         found = {name: getattr(self, name) for name in names}
         return found | {name: value.copy() for name, value in found.items() if isinstance(value, Times)}
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: EngineRequest) -> None:
         """Counts a request that is over, by the worst end of its samples."""
         reasons = {sample.finish_reason for sample in request.samples}
         if "error" in reasons:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
-from tirage.engine.guide import Constrained
+from tirage.engine.grammar_state import Constrained
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
 from tirage.models import Inputs
@@ -18,7 +18,7 @@ from tirage.params import BeamSearchParams, SamplingParams
 from tirage.text import Stop, Tokenizer
 
 
-class Request:
+class EngineRequest:
     """A prompt's samples as they grow.
 
     `params` come with EOS ids and tokenised words filled in; an unseeded request gets its seed here, one for
@@ -46,7 +46,7 @@ class Request:
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
         self.params = params if params.seed is not None else params.replace(seed=self.seed)
         given = Inputs(token_ids=()) if inputs is None else inputs
-        room = Room.of(max_length, cache_length)
+        room = TokenBudget.of(max_length, cache_length)
         self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, room, given)
         wants_scores = params.prompt_logprobs is not None
         self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=wants_scores)
@@ -131,14 +131,14 @@ def _chooses(params: SamplingParams) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class TokenBudget:
     """The largest number of positions that a request may fill, and what sets it."""
 
     length: int
     kind: Literal["context", "cache"] = "context"
 
     @classmethod
-    def of(cls, max_length: int, cache_length: int | None) -> Room:
+    def of(cls, max_length: int, cache_length: int | None) -> TokenBudget:
         """The smaller of the model's context and what is kept of each request."""
         return cls(max_length) if cache_length is None or cache_length >= max_length else cls(cache_length, "cache")
 
@@ -150,7 +150,7 @@ class Room:
         return params.max_tokens, Stop(kind="max_tokens")
 
 
-def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], room: Room, inputs: Inputs) -> list[int]:
+def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], room: TokenBudget, inputs: Inputs) -> list[int]:
     """The prompt's ids, cut to the last `truncate_prompt_tokens`; ParamsError when empty or too long."""
     keep = params.truncate_prompt_tokens
     if keep is not None and (inputs.media or inputs.embeds is not None):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
-from tirage.engine.guide import Constrained, Guide
+from tirage.engine.grammar_state import Constrained, GrammarState
 from tirage.params import SamplingParams
 from tirage.text import BadWords, Stop, StopChecker, Tokenizer, followed, open_detokenizer
 
@@ -72,7 +72,7 @@ class GrowingSample:
             spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
         drops = self._detokenizer.drops_space
-        self.guide = None if constrained is None else Guide(constrained, params, limit=limit, drops_space=drops)
+        self.guide = None if constrained is None else GrammarState(constrained, params, limit=limit, drops_space=drops)
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from tirage.batch import Batch
 from tirage.draw import Status
-from tirage.engine.beams import Search
-from tirage.engine.job import Job, Running, unheard
+from tirage.engine.beams import BeamSearch
 from tirage.engine.logprobs import PromptScores, output_entry, token_logprob
 from tirage.engine.progress import Meter
+from tirage.engine.runner import DrawnRow, decode, draw, named, read
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
-from tirage.engine.turns import Row, decode, draw, named, read
+from tirage.engine.sequence import RunningSequence, SequenceGroup, unheard
 from tirage.models import StepModel
 from tirage.text import Stop, Tokenizer
 
@@ -50,13 +50,13 @@ class Scheduler:
         self._model, self._tokenizer, self._places = model, tokenizer, max_running
         self._meter, self._spoken = Meter() if meter is None else meter, spoken
         self._batch = Batch(model.vocab_size, max_running)
-        self._waiting: deque[Job] = deque()
-        self._reading: deque[Job] = deque()
-        self._ready: deque[Job] = deque()
-        self._running: dict[int, Running] = {}
-        self._searching: list[Job] = []
+        self._waiting: deque[SequenceGroup] = deque()
+        self._reading: deque[SequenceGroup] = deque()
+        self._ready: deque[SequenceGroup] = deque()
+        self._running: dict[int, RunningSequence] = {}
+        self._searching: list[SequenceGroup] = []
         # The logits of the last decode step and whose they are: drawn from as they lie while nobody comes or goes.
-        self._last: tuple[list[Running], NDArray[np.float32]] | None = None
+        self._last: tuple[list[RunningSequence], NDArray[np.float32]] | None = None
 
     @property
     def busy(self) -> bool:
@@ -84,7 +84,7 @@ class Scheduler:
         """Number of places that nobody has taken or is about to take."""
         return self._places - len(self._running) - self._reserved([*self._reading, *self._ready, *self._searching])
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SequenceGroup) -> None:
         """Puts a job at the end of the queue."""
         self._waiting.append(job)
 
@@ -106,7 +106,7 @@ class Scheduler:
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
-    def abort(self, job: Job) -> None:
+    def abort(self, job: SequenceGroup) -> None:
         """Ends a job's unfinished samples with finish reason "abort"."""
         self._end(job, Stop(kind="abort"))
 
@@ -119,7 +119,7 @@ class Scheduler:
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
-    def _reserved(self, jobs: Sequence[Job]) -> int:
+    def _reserved(self, jobs: Sequence[SequenceGroup]) -> int:
         return sum(job.places(self._places) for job in jobs)
 
     def _admit(self) -> None:
@@ -159,7 +159,7 @@ class Scheduler:
             self._meter.prompt_tokens += before - job.row.left
             (self._reading if job.row.left else self._ready).append(job)
 
-    def _read_piece(self, job: Job) -> None:
+    def _read_piece(self, job: SequenceGroup) -> None:
         logits = read(self._model, job.row, score=job.scores is not None)
         if job.scores is not None:
             job.scores.add(logits)
@@ -179,14 +179,14 @@ class Scheduler:
             except BaseException as error:
                 self._fail(job, error)
 
-    def _may_start(self, job: Job) -> bool:
+    def _may_start(self, job: SequenceGroup) -> bool:
         if job not in self._ready:
             return False
         beams = [each for each in (*self._reading, *self._ready, *self._searching) if each.request.beams is not None]
         free = self._places - len(self._running) - self._reserved(beams)
         return not job.pending or job.request.beams is not None or free > 0
 
-    def _start_next(self, job: Job) -> None:
+    def _start_next(self, job: SequenceGroup) -> None:
         if not job.pending:
             self._ready.remove(job)
             self._close(job)
@@ -195,13 +195,13 @@ class Scheduler:
         assert job.logits is not None
         if job.request.beams is not None:
             self._ready.remove(job)
-            job.search = Search(self._model, self._tokenizer, job.request, row=job.row, logits=job.logits)
+            job.search = BeamSearch(self._model, self._tokenizer, job.request, row=job.row, logits=job.logits)
             job.row = None
             self._searching.append(job)
             return
         self._start_sample(job, job.logits)
 
-    def _start_sample(self, job: Job, logits: NDArray[np.float32]) -> None:
+    def _start_sample(self, job: SequenceGroup, logits: NDArray[np.float32]) -> None:
         """Starts the next sample of a prompt; the last takes the prompt's row, the others copies of it."""
         sample, row = job.pending.popleft(), job.row
         if not job.pending:
@@ -214,9 +214,9 @@ class Scheduler:
                 self._fail_sample(job, sample, error)
                 return
         slot = self._batch.add(sample.row_params, job.request.prompt_ids, sample_index=sample.index)
-        self._running[slot] = Running(job, sample, row, logits)
+        self._running[slot] = RunningSequence(job, sample, row, logits)
 
-    def _finish_empty(self, job: Job) -> None:
+    def _finish_empty(self, job: SequenceGroup) -> None:
         for sample in job.request.samples:
             self._tell(job, sample)
 
@@ -239,7 +239,7 @@ class Scheduler:
         for one in moved:
             self._tell(one.job, one.sample)
 
-    def _matrix(self, moved: list[Running]) -> NDArray[np.float32]:
+    def _matrix(self, moved: list[RunningSequence]) -> NDArray[np.float32]:
         if self._last is not None and self._last[0] == moved:
             return self._last[1]
         return np.stack([one.logits for one in moved])
@@ -267,7 +267,7 @@ class Scheduler:
         slots = self._batch.slots
         samples = [(self._running[slot].job, self._running[slot]) for slot in slots]
         beams = [(job, beam) for job in self._searching if job.search is not None for beam in job.search.running]
-        going: list[tuple[Job, Running | Beam]] = [*samples, *beams]
+        going: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
         if not going:
             return
         tokens, rows = [one.sample.token_ids[-1] for _, one in going], [one.row for _, one in going]
@@ -298,7 +298,7 @@ class Scheduler:
             one.sample.hidden_states = np.concatenate(one.states)
         self._release(one.row, reuse=reuse and one.sample.finish_reason != "error")
 
-    def _end_search(self, job: Job, stop: Stop | None) -> None:
+    def _end_search(self, job: SequenceGroup, stop: Stop | None) -> None:
         assert job.search is not None
         self._searching.remove(job)
         job.search.settle(stop)
@@ -306,7 +306,7 @@ class Scheduler:
             self._release(beam.row, reuse=False)
         self._tell(job, job.request.samples[0])
 
-    def _close(self, job: Job) -> None:
+    def _close(self, job: SequenceGroup) -> None:
         row, job.row = job.row, None
         if row is not None:
             self._release(row, reuse=not row.left)
@@ -317,17 +317,17 @@ class Scheduler:
         except BaseException as error:
             _log.error("a row could not be closed: %s", named(error), exc_info=error)
 
-    def _fail_sample(self, job: Job, sample: GrowingSample, error: BaseException) -> None:
+    def _fail_sample(self, job: SequenceGroup, sample: GrowingSample, error: BaseException) -> None:
         """Ends a sample that has left its place, or has none yet, with an error; those beside it go on."""
         _log.error("sample %d of a request ended with an error: %s", sample.index, named(error), exc_info=error)
         sample.fail(failure_of(error))
         self._tell(job, sample)
 
-    def _fail(self, job: Job, error: BaseException) -> None:
+    def _fail(self, job: SequenceGroup, error: BaseException) -> None:
         _log.error("a request ended with an error: %s", named(error), exc_info=error)
         self._end(job, failure_of(error))
 
-    def _end(self, job: Job, stop: Stop) -> None:
+    def _end(self, job: SequenceGroup, stop: Stop) -> None:
         for queue in (self._waiting, self._reading, self._ready):
             if job in queue:
                 queue.remove(job)
@@ -343,7 +343,7 @@ class Scheduler:
                 sample.fail(stop)
                 self._tell(job, sample)
 
-    def _tell(self, job: Job, sample: GrowingSample) -> None:
+    def _tell(self, job: SequenceGroup, sample: GrowingSample) -> None:
         try:
             job.notify(sample)
         except BaseException as error:
@@ -357,7 +357,7 @@ def failure_of(error: BaseException) -> Stop:
     return Stop(kind="model_failed", matched_text=named(error))
 
 
-def take(sample: GrowingSample, row: Row | BaseException, tokenizer: Tokenizer) -> None:
+def take(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokenizer) -> None:
     """Gives a sample its row of a draw; one that has no token, or whose text fails, ends with an error."""
     if isinstance(row, BaseException):
         _log.error("a draw failed: %s", named(row), exc_info=row)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from tirage.draw import Status
 from tirage.engine.logprobs import entry, top_entries
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample, stack_masks
 from tirage.history import History
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.rows import Frame, RowState
 from tirage.sampling import on_host, outcomes, sample
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.semantics import resolve
 from tirage.text import Stop, Tokenizer
 
@@ -51,7 +51,9 @@ class Scorer:
     logits, and the log-probabilities are of what comes out.
     """
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, *, beams: BeamSearchParams, vocab_size: int) -> None:
+    def __init__(
+        self, request: EngineRequest, tokenizer: Tokenizer, *, beams: BeamSearchParams, vocab_size: int
+    ) -> None:
         params = request.params
         self._vocab_size, self._tokenizer, self._request = vocab_size, tokenizer, request
         ends = len(params.stop_token_ids) + (0 if params.ignore_eos else len(params.eos_token_ids))
@@ -139,7 +141,7 @@ class Scorer:
         logprobs = np.stack([self._log_softmax(on_host(beam.logits)[0]) for beam in parents])
         params = self._request.params.replace(temperature=1.0)
         history = [History.of(*pair, vocab_size=self._vocab_size) for pair in self._history(parents)]
-        frame = Frame.of([RowState.of(params, each) for each in history], self._vocab_size)
+        frame = SamplingBatch.of([SamplingRow.of(params, each) for each in history], self._vocab_size)
         listed = []
         for result in outcomes(logprobs, frame, self._masks(parents)):
             x = result.off.row.x

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 from tirage.engine.completion import Completion, Delta
 from tirage.engine.engine import Engine
-from tirage.engine.handle import Handle
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
+from tirage.engine.request_stream import RequestStream
 
 # How often the progress bar looks.
 _LOOK_S = 0.2
 
 
-def finish(engine: Engine, requests: Sequence[Request], *, progress: bool) -> list[Completion]:
+def finish(engine: Engine, requests: Sequence[EngineRequest], *, progress: bool) -> list[Completion]:
     """The completions of requests, once all are over. An exception meanwhile, such as Ctrl-C, aborts them."""
     handles = engine.submit_all(requests, buffer=0)
     try:
@@ -27,20 +27,20 @@ def finish(engine: Engine, requests: Sequence[Request], *, progress: bool) -> li
             handle.abort()
 
 
-def stream(engine: Engine, request: Request) -> Iterator[Delta]:
+def stream(engine: Engine, request: EngineRequest) -> Iterator[Delta]:
     """The deltas of a request, which starts with the first look; closing the iterator aborts it."""
     with engine.submit(request) as handle:
         yield from handle
 
 
-async def astream(engine: Engine, request: Request) -> AsyncIterator[Delta]:
+async def astream(engine: Engine, request: EngineRequest) -> AsyncIterator[Delta]:
     """The deltas of a request without a thread that waits; cancelling the task aborts it."""
     async with engine.submit(request) as handle:
         async for delta in handle:
             yield delta
 
 
-def show_progress(handles: Sequence[Handle]) -> None:
+def show_progress(handles: Sequence[RequestStream]) -> None:
     """Waits for requests with a bar of finished samples, tokens per second and time left on a terminal's stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -5,11 +5,21 @@ follows it with a `Matcher` of its own.
 """
 
 from tirage.guided.compiler import Compiler, Grammar
-from tirage.guided.ending.closing import BYTES, Closing
+from tirage.guided.ending.closing import BYTES, ClosingPath
 from tirage.guided.ending.fewest import Shortest
 from tirage.guided.matcher import Matcher
 from tirage.guided.probe import LimitError
 from tirage.guided.supported import supported
 from tirage.guided.vocabulary import Vocabulary
 
-__all__ = ["BYTES", "Closing", "Compiler", "Grammar", "LimitError", "Matcher", "Shortest", "Vocabulary", "supported"]
+__all__ = [
+    "BYTES",
+    "ClosingPath",
+    "Compiler",
+    "Grammar",
+    "LimitError",
+    "Matcher",
+    "Shortest",
+    "Vocabulary",
+    "supported",
+]

@@ -7,13 +7,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tirage.guided.charset import Ranges, common, first_bytes
-from tirage.guided.expression import Chars, Choice, Expression, Repeat, Sequence, Text
+from tirage.guided.expression import Alternatives, Chars, Expression, LiteralText, Repeat, Sequence
 
 _overlap = lru_cache(maxsize=65536)(lambda one, other: bool(common(one, other)))
 
 
 @dataclass(slots=True)
-class Automaton:
+class PositionAutomaton:
     """Glushkov's automaton: a state per place of a character.
 
     `sets[p]` are the characters at place p, `after[p]` the places that may follow it; a text begins at a place in
@@ -27,7 +27,7 @@ class Automaton:
     empty: bool = False
 
     @classmethod
-    def of(cls, node: Expression) -> Automaton:
+    def of(cls, node: Expression) -> PositionAutomaton:
         """The automaton of an expression without rules."""
         auto = cls([], [], set(), set())
         auto.first, auto.last, auto.empty = auto._add(node)
@@ -36,13 +36,13 @@ class Automaton:
     def _add(self, node: Expression) -> tuple[set[int], set[int], bool]:
         """Places for a node; returns where it begins, where it ends, and whether it may be empty."""
         match node:
-            case Text(text):
+            case LiteralText(text):
                 return self._chain([self._place(((ord(c), ord(c)),)) for c in text])
             case Chars(ranges):
                 return self._place(ranges)
             case Sequence(parts):
                 return self._chain([self._add(part) for part in parts])
-            case Choice(parts):
+            case Alternatives(parts):
                 ends = [self._add(part) for part in parts]
                 return set().union(*(e[0] for e in ends)), set().union(*(e[1] for e in ends)), any(e[2] for e in ends)
             case Repeat(part, low, high):
@@ -87,7 +87,7 @@ class Automaton:
         return bits
 
 
-def extensions(one: Automaton, other: Automaton, budget: int) -> tuple[int, int]:
+def extensions(one: PositionAutomaton, other: PositionAutomaton, budget: int) -> tuple[int, int]:
     """The bytes with which `other` goes on after some text of `one`, as bits, and the steps this took.
 
     They are what a lexer that prefers the longest match would read on with. Gives all bytes when it would

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirage.errors import GrammarError
-from tirage.guided.expression import EMPTY, Choice, Expression, Text
+from tirage.guided.expression import EMPTY, Alternatives, Expression, LiteralText
 from tirage.guided.gbnf import read_gbnf
 from tirage.guided.pattern import read_pattern
 from tirage.guided.schema import read_schema
@@ -48,8 +48,8 @@ def read_constraint(guided: GuidedDecodingParams) -> Constraint:
         case "regex":
             return Constraint(kind="regex", expression=some_text(read_pattern(guided.regex or "")))
         case "choice":
-            parts = tuple(Text(text) for text in dict.fromkeys(guided.choice or ()))
-            return Constraint(kind="regex", expression=Choice(parts))
+            parts = tuple(LiteralText(text) for text in dict.fromkeys(guided.choice or ()))
+            return Constraint(kind="regex", expression=Alternatives(parts))
         case "grammar":
             return read_grammar(guided.grammar or "")
     text = read_tags(guided.structural_tag or "", closed=closed)

@@ -12,7 +12,7 @@ SPACE: Ranges = ((9, 13), (32, 32))
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LiteralText:
     """Exactly these characters, at least one."""
 
     text: str
@@ -33,7 +33,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternatives:
     """One of the parts; no part matches nothing."""
 
     parts: tuple[Expression, ...]
@@ -49,13 +49,13 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RuleReference:
     """Whatever the rule of that name matches."""
 
     name: str
 
 
-Expression = Text | Chars | Sequence | Choice | Repeat | Rule
+Expression = LiteralText | Chars | Sequence | Alternatives | Repeat | RuleReference
 EMPTY = Sequence(())
 
 
@@ -63,8 +63,8 @@ def sequence(parts: list[Expression]) -> Expression:
     """The parts in a row, with neighbouring texts joined."""
     out: list[Expression] = []
     for part in parts:
-        if isinstance(part, Text) and out and isinstance(out[-1], Text):
-            out[-1] = Text(out[-1].text + part.text)
+        if isinstance(part, LiteralText) and out and isinstance(out[-1], LiteralText):
+            out[-1] = LiteralText(out[-1].text + part.text)
         elif part != EMPTY:
             out.append(part)
     return out[0] if len(out) == 1 else Sequence(tuple(out))
@@ -73,29 +73,29 @@ def sequence(parts: list[Expression]) -> Expression:
 def choice(parts: list[Expression]) -> Expression:
     """One of the parts, each once."""
     distinct = tuple(dict.fromkeys(parts))
-    return distinct[0] if len(distinct) == 1 else Choice(distinct)
+    return distinct[0] if len(distinct) == 1 else Alternatives(distinct)
 
 
 def to_regex(node: Expression) -> str:
     """A regular expression in the syntax that Rust's regex crate and xgrammar share; for expressions without rules."""
     match node:
-        case Text(text):
+        case LiteralText(text):
             return "".join(map(spell, text))
         case Chars(ranges):
             return spell_set(ranges)
         case Sequence(parts):
-            return "".join(group(part) if isinstance(part, Choice) else to_regex(part) for part in parts)
-        case Choice(parts):
+            return "".join(group(part) if isinstance(part, Alternatives) else to_regex(part) for part in parts)
+        case Alternatives(parts):
             return "|".join(map(to_regex, parts))
         case Repeat(part, low, high):
             return group(part) + count(low, high)
-        case Rule(name):
+        case RuleReference(name):
             raise ValueError(f"rule {name} cannot be part of a regular expression")
 
 
 def group(node: Expression) -> str:
     """The expression as one unit."""
-    single = isinstance(node, Chars) or (isinstance(node, Text) and len(node.text) == 1)
+    single = isinstance(node, Chars) or (isinstance(node, LiteralText) and len(node.text) == 1)
     return to_regex(node) if single else f"(?:{to_regex(node)})"
 
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from tirage.errors import GrammarError, nearest
 from tirage.guided.charset import EVERY, complement, merged
-from tirage.guided.expression import EMPTY, Chars, Expression, Repeat, Rule, Text, choice, sequence
+from tirage.guided.expression import EMPTY, Chars, Expression, LiteralText, Repeat, RuleReference, choice, sequence
 
 DEPTH = 64
 Rules = dict[str, Expression]
@@ -21,10 +21,10 @@ def read_gbnf(source: str) -> Rules:
     Raises GrammarError with line and column for a syntax error, a rule defined twice or not at all, and more
     than 64 nested groups.
     """
-    return Parser(source).rules()
+    return GbnfParser(source).rules()
 
 
-class Parser:
+class GbnfParser:
     """Recursive descent over the text of a grammar."""
 
     def __init__(self, source: str) -> None:
@@ -90,7 +90,7 @@ class Parser:
                 start = self._at
                 name = self._name()
                 self._used.setdefault(name, start)
-                return Rule(name)
+                return RuleReference(name)
         return None
 
     def _group(self) -> Expression:
@@ -146,7 +146,7 @@ class Parser:
         while self._peek() != '"':
             text += self._char(start, '"')
         self._at += 1
-        return Text(text) if text else EMPTY
+        return LiteralText(text) if text else EMPTY
 
     def _class(self) -> Expression:
         start = self._at

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tirage.guided.automaton import Automaton, extensions
+from tirage.guided.automaton import PositionAutomaton, extensions
 from tirage.guided.charset import first_bytes
 from tirage.guided.expression import (
+    Alternatives,
     Chars,
-    Choice,
     Expression,
+    LiteralText,
     Repeat,
-    Rule,
+    RuleReference,
     Sequence,
-    Text,
     count,
     to_regex,
 )
@@ -58,7 +58,7 @@ class Cutter:
         self._rules, self._root = rules, root
         self._cut: set[Expression] = set()
         self._empty = empty_rules(rules)
-        self._automata: dict[Expression, Automaton] = {}
+        self._automata: dict[Expression, PositionAutomaton] = {}
         # By identity, since equality looks at whole trees; the node is kept, so that its identity stays its own.
         self._fitting: dict[int, tuple[Expression, bool]] = {}
 
@@ -102,13 +102,13 @@ class Cutter:
                     break
         return wrong, budget
 
-    def _automaton(self, lexeme: Expression) -> Automaton:
+    def _automaton(self, lexeme: Expression) -> PositionAutomaton:
         if lexeme not in self._automata:
-            self._automata[lexeme] = Automaton.of(lexeme)
+            self._automata[lexeme] = PositionAutomaton.of(lexeme)
         return self._automata[lexeme]
 
     def _is_lexeme(self, node: Expression) -> bool:
-        if isinstance(node, Rule):
+        if isinstance(node, RuleReference):
             return False
         if id(node) not in self._fitting:
             self._fitting[id(node)] = node, positions(node) <= LARGEST and not nullable(node, set())
@@ -124,9 +124,9 @@ class Cutter:
             return numbers[node]
         parts = [self._spell(part, names, numbers) for part in pieces(node)]
         match node:
-            case Rule(name):
+            case RuleReference(name):
                 return names[name]
-            case Choice():
+            case Alternatives():
                 return "(" + " | ".join(parts) + ")"
             case Repeat(part, low, high):
                 return parts[0] + count(low, high) if pieces(node)[0] is part else f"({parts[0]})?"
@@ -136,9 +136,9 @@ class Cutter:
 def pieces(node: Expression) -> tuple[Expression, ...]:
     """The parts that an expression is cut into."""
     match node:
-        case Text(text):
+        case LiteralText(text):
             return tuple(Chars(((ord(c), ord(c)),)) for c in text)
-        case Sequence(parts) | Choice(parts):
+        case Sequence(parts) | Alternatives(parts):
             return parts
         case Repeat(part, low, high) if low == 0 and high != 1 and not nullable(part, set()):
             return (Repeat(part, 1, high),)
@@ -176,15 +176,15 @@ class Follow:
 
     def _begins(self, node: Expression) -> int:
         match node:
-            case Text(text):
+            case LiteralText(text):
                 return first_bytes(((ord(text[0]),) * 2,))
             case Chars(ranges):
                 return first_bytes(ranges)
-            case Rule(name):
+            case RuleReference(name):
                 return self._first[name]
             case Repeat(part):
                 return self._begins(part)
-            case Choice(parts):
+            case Alternatives(parts):
                 return any_of(map(self._begins, parts))
             case Sequence(parts):
                 bits = 0
@@ -201,11 +201,11 @@ class Follow:
             self.of[node] = self.of.get(node, 0) | after
             return
         match node:
-            case Text():
+            case LiteralText():
                 self._pass(Sequence(pieces(node)), after)
-            case Rule(name):
+            case RuleReference(name):
                 self._after[name] |= after
-            case Choice(parts):
+            case Alternatives(parts):
                 for part in parts:
                     self._pass(part, after)
             case Repeat(part, _, high):

@@ -35,7 +35,7 @@ _WHOLE = "#/$defs/whole"
 _LOAD = {"task": "load", "compiler": "llguidance"}
 
 
-class Words:
+class LlgTokenizer:
     """A vocabulary as llguidance wants to see it: with an end of its own, after all ids of the model."""
 
     bos_token_id = None
@@ -62,7 +62,7 @@ class LlguidanceBackend:
 
         self._library = llguidance
         self._vocabulary = vocabulary
-        wrapper = llguidance.TokenizerWrapper(Words(vocabulary))
+        wrapper = llguidance.TokenizerWrapper(LlgTokenizer(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1)
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:

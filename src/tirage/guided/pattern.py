@@ -19,8 +19,8 @@ from tirage.guided.expression import (
     WORD,
     Chars,
     Expression,
+    LiteralText,
     Repeat,
-    Text,
     choice,
     sequence,
 )
@@ -67,7 +67,7 @@ def read_pattern(pattern: str) -> Expression:
         raise GrammarError(message, place=place) from None
     except (OverflowError, ValueError, RecursionError) as error:
         raise GrammarError(f"regex must be a valid pattern, got {pattern[:60]!r}: {error}") from None
-    return Reader(parsed.state.flags).top(list(parsed))
+    return PatternReader(parsed.state.flags).top(list(parsed))
 
 
 def check_depth(pattern: str) -> None:
@@ -82,7 +82,7 @@ def check_depth(pattern: str) -> None:
         position += 2 if letter == "\\" else 1
 
 
-class Reader:
+class PatternReader:
     """Turns the parser's nodes into expressions under the flags in force."""
 
     def __init__(self, flags: int) -> None:
@@ -115,7 +115,7 @@ class Reader:
                 return choice([self.read(part) for part in value[1]])
             case "SUBPATTERN":
                 _, add, remove, part = value
-                return Reader((self._flags | add) & ~remove).read(part)
+                return PatternReader((self._flags | add) & ~remove).read(part)
             case "MAX_REPEAT" | "MIN_REPEAT":
                 return self._repeat(*value)
         raise GrammarError(f"regex must not use a {_REFUSED.get(kind, kind)}; write the alternatives out")
@@ -148,7 +148,7 @@ class Reader:
     def _chars(self, ranges: Ranges) -> Expression:
         folded = merged(self._fold(ranges))
         single = len(folded) == 1 and folded[0][0] == folded[0][1]
-        return Text(chr(folded[0][0])) if single else some(folded)
+        return LiteralText(chr(folded[0][0])) if single else some(folded)
 
     def _fold(self, ranges: Ranges) -> Ranges:
         return fold_ascii(ranges) if self._flags & re.IGNORECASE else ranges

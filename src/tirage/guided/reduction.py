@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tirage.errors import GrammarError
-from tirage.guided.expression import EMPTY, Chars, Choice, Expression, Repeat, Rule, Sequence, Text, choice, sequence
+from tirage.guided.expression import (
+    EMPTY,
+    Alternatives,
+    Chars,
+    Expression,
+    LiteralText,
+    Repeat,
+    RuleReference,
+    Sequence,
+    choice,
+    sequence,
+)
 
 # Characters that a rule may stand for in its users; longer ones stay rules.
 INLINE = 512
@@ -30,9 +41,9 @@ def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
 def references(node: Expression) -> Iterator[str]:
     """The rules that an expression refers to."""
     match node:
-        case Rule(name):
+        case RuleReference(name):
             yield name
-        case Sequence(parts) | Choice(parts):
+        case Sequence(parts) | Alternatives(parts):
             for part in parts:
                 yield from references(part)
         case Repeat(part):
@@ -55,11 +66,11 @@ def productive(rules: dict[str, Expression]) -> set[str]:
 def ends(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text when these rules do."""
     match node:
-        case Rule(name):
+        case RuleReference(name):
             return name in alive
         case Sequence(parts):
             return all(ends(part, alive) for part in parts)
-        case Choice(parts):
+        case Alternatives(parts):
             return any(ends(part, alive) for part in parts)
         case Repeat(part, low):
             return low == 0 or ends(part, alive)
@@ -73,7 +84,7 @@ def prune(node: Expression, alive: set[str]) -> Expression:
     match node:
         case Sequence(parts):
             return sequence([prune(part, alive) for part in parts])
-        case Choice(parts):
+        case Alternatives(parts):
             return choice([prune(part, alive) for part in parts if ends(part, alive)])
         case Repeat(part, low, high):
             return Repeat(prune(part, alive), low, high) if ends(part, alive) else EMPTY
@@ -111,11 +122,11 @@ def in_order(rules: dict[str, Expression], root: str) -> list[str]:
 def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
     """The expression with rules that are plain expressions put in, where the result stays small."""
     match node:
-        case Rule(name):
+        case RuleReference(name):
             return ready[name] if name in ready and positions(ready[name]) <= INLINE else node
         case Sequence(parts):
             return sequence([inline(part, ready) for part in parts])
-        case Choice(parts):
+        case Alternatives(parts):
             return choice([inline(part, ready) for part in parts])
         case Repeat(part, low, high):
             return Repeat(inline(part, ready), low, high)
@@ -125,11 +136,11 @@ def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
 def positions(node: Expression) -> int:
     """Places of single characters in an expression; more than any limit when it refers to rules."""
     match node:
-        case Text(text):
+        case LiteralText(text):
             return len(text)
         case Chars():
             return 1
-        case Sequence(parts) | Choice(parts):
+        case Sequence(parts) | Alternatives(parts):
             return sum(map(positions, parts))
         case Repeat(part, low, high):
             # x{2,5} has five places for x, x{2,} three.
@@ -140,11 +151,11 @@ def positions(node: Expression) -> int:
 def nullable(node: Expression, empty: set[str]) -> bool:
     """Whether the empty text matches, when these rules match it."""
     match node:
-        case Rule(name):
+        case RuleReference(name):
             return name in empty
         case Sequence(parts):
             return all(nullable(part, empty) for part in parts)
-        case Choice(parts):
+        case Alternatives(parts):
             return any(nullable(part, empty) for part in parts)
         case Repeat(part, low):
             return low == 0 or nullable(part, empty)

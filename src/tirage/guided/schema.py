@@ -35,7 +35,7 @@ def read_schema(source: Mapping[str, Any] | str, *, closed: bool = False) -> str
         return "{}" if schema else fail((), "must allow some value, got false")
     if not isinstance(schema, dict):
         fail((), f"must be an object or true, got {show(schema)}")
-    return json.dumps(Reader(schema, closed).read(), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(SchemaReader(schema, closed).read(), ensure_ascii=False, separators=(",", ":"))
 
 
 def parse_json(text: str) -> Any:
@@ -93,7 +93,7 @@ def draft_of(name: Any, path: Path) -> int:
     return DRAFTS[bare]
 
 
-class Reader:
+class SchemaReader:
     """Checks a schema and rewrites it."""
 
     def __init__(self, schema: dict[str, Any], closed: bool) -> None:

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from tirage.guided.constraint import Constraint
-from tirage.guided.expression import Choice, Expression, Repeat, Rule, Sequence, Text
+from tirage.guided.expression import Alternatives, Expression, LiteralText, Repeat, RuleReference, Sequence
 from tirage.guided.gbnf import read_gbnf
 from tirage.guided.schema import walk
 
@@ -57,12 +57,12 @@ def is_plain(schema: dict[str, Any]) -> bool:
 def weight(node: Expression) -> int:
     """Places of characters and rules in an expression, repeated parts as often as they may come."""
     match node:
-        case Text(text):
+        case LiteralText(text):
             return len(text)
-        case Sequence(parts) | Choice(parts):
+        case Sequence(parts) | Alternatives(parts):
             return sum(map(weight, parts))
         case Repeat(part, low, high):
             return weight(part) * max(1, low + 1 if high is None else high)
-        case Rule():
+        case RuleReference():
             return 4
     return 1

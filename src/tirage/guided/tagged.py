@@ -6,7 +6,7 @@ import json
 from itertools import groupby
 from typing import Any
 
-from tirage.guided.expression import Expression, Text, choice, sequence, to_regex
+from tirage.guided.expression import Expression, LiteralText, choice, sequence, to_regex
 from tirage.guided.lexemes import regex_lark
 from tirage.guided.pattern import read_pattern
 
@@ -77,7 +77,7 @@ class Writer:
 
     def _until(self, end: str) -> str:
         """Free text up to the first time that it ends so, and that end."""
-        return self._add(f"/(.|\\n)*{to_regex(Text(end))}/", "[lazy]")
+        return self._add(f"/(.|\\n)*{to_regex(LiteralText(end))}/", "[lazy]")
 
     def _separated(self, given: dict[str, Any]) -> str:
         tag = self._add(" | ".join(f"({self._tag(one, one['begin'])})" for one in given["tags"]))
@@ -107,7 +107,7 @@ def regular(given: dict[str, Any]) -> Expression | None:
     """
     match given["type"]:
         case "const_string":
-            return Text(given["value"])
+            return LiteralText(given["value"])
         case "regex":
             return read_pattern(given["pattern"])
         case "sequence" | "or":
@@ -131,9 +131,9 @@ def joined(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def text(spelled: str) -> list[Expression]:
     """A text as parts of a sequence; none for the empty one."""
-    return [Text(spelled)] if spelled else []
+    return [LiteralText(spelled)] if spelled else []
 
 
 def quote(text: str) -> str:
     """A text as a lexeme; nothing for the empty one."""
-    return f"/{to_regex(Text(text))}/" if text else ""
+    return f"/{to_regex(LiteralText(text))}/" if text else ""

@@ -12,12 +12,12 @@ from tirage.models.folder import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.models.protocol import Inputs, Model, Row, StepModel
+from tirage.models.protocol import CachedRow, Inputs, Model, StepModel
 
 __all__ = [
+    "CachedRow",
     "Inputs",
     "Model",
-    "Row",
     "StepModel",
     "bundled",
     "find_folder",

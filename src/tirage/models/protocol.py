@@ -72,7 +72,7 @@ class Inputs:
         return len(self.token_ids) if self.embeds is None else len(self.embeds)
 
 
-class Row(Protocol):
+class CachedRow(Protocol):
     """One request inside a `StepModel`.
 
     `left` prompt positions are still to be read; `cached` were taken over from an earlier request. `hidden`

@@ -11,7 +11,7 @@ from tirage.params.beam import BeamSearchParams
 from tirage.params.guided import GuidedDecodingParams
 from tirage.params.record import SCHEMA, FieldSpec, specs
 from tirage.params.sampling import RequestOutputKind, SamplingParams, SamplingType
-from tirage.params.updates import Tokenizer, require_tokenized
+from tirage.params.updates import TokenizerLike, require_tokenized
 
 FIELDS: Mapping[str, FieldSpec] = specs(SamplingParams)
 
@@ -24,7 +24,7 @@ __all__ = [
     "RequestOutputKind",
     "SamplingParams",
     "SamplingType",
-    "Tokenizer",
+    "TokenizerLike",
     "require_tokenized",
     "specs",
 ]

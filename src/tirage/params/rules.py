@@ -245,7 +245,7 @@ class Text(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern(Plain):
+class PatternRule(Plain):
     """A regular expression that `tirage.patterns` can run, or None."""
 
     max_chars: int = 16 * 1024

@@ -29,7 +29,7 @@ from tirage.params.rules import (
     Int,
     Json,
     OneOf,
-    Pattern,
+    PatternRule,
     Processors,
     Texts,
 )
@@ -186,7 +186,7 @@ class SamplingParams(Record):
     )
     stop_pattern: str | None = param(
         None,
-        Pattern(),
+        PatternRule(),
         "regular expression, without look-ahead or back-references, whose match ends the text",
         source="EasyDeL, SGLang",
         off=None,
@@ -521,7 +521,7 @@ class SamplingParams(Record):
         """
         return updates.with_generation_config(self, generation_config, model_eos_token_id, adopt_sampling)
 
-    def update_with_tokenizer(self, tokenizer: updates.Tokenizer) -> SamplingParams:
+    def update_with_tokenizer(self, tokenizer: updates.TokenizerLike) -> SamplingParams:
         """A new object with the ids of `bad_words` and, when DRY is on, of its sequence breakers.
 
         Of a bad word each token that spells it is forbidden, with and without a space before it, and each sequence of

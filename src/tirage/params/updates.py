@@ -28,7 +28,7 @@ ADOPTED = (
 """Fields of a generation config that mean the same as the parameter of that name."""
 
 
-class Tokenizer(Protocol):
+class TokenizerLike(Protocol):
     """The part of a tokenizer that parameters need: `tokenizers` and Hugging Face objects both have it.
 
     `encode` returns ids, or an object with `.ids`; `decode` takes them back. The size of the vocabulary, added tokens
@@ -109,7 +109,7 @@ def require_tokenized(params: SamplingParams) -> None:
         )
 
 
-def with_tokenizer(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+def with_tokenizer(params: SamplingParams, tokenizer: TokenizerLike) -> SamplingParams:
     """See `SamplingParams.update_with_tokenizer`."""
     if params.dry_multiplier and params.dry_sequence_breakers is None:
         params = params.replace(dry_sequence_breakers=USUAL_BREAKERS)

@@ -17,19 +17,19 @@ from starlette.types import Scope
 from tirage.errors import TirageError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
-from tirage.server.aside import apart
 from tirage.server.auth import OPEN_PATHS, Auth
-from tirage.server.desk import Desk
 from tirage.server.errors import add_handlers
-from tirage.server.guard import Guard
 from tirage.server.health import Health
 from tirage.server.logs import escape
 from tirage.server.media import MediaLoader, sampling_rate_of
 from tirage.server.metrics import Metrics
+from tirage.server.middleware import RequestMiddleware
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
 from tirage.server.replay import mark_of
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
+from tirage.server.threads import in_thread
 from tirage.warm import compiling, warmup
 
 # How long the end waits for a thread of the engine that hangs.
@@ -76,7 +76,7 @@ def add_middleware(app: FastAPI) -> None:
     if options.cors_origin:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
-    app.add_middleware(Guard, options=options, seen=seen)
+    app.add_middleware(RequestMiddleware, options=options, seen=seen)
 
 
 def path_of(route: Any) -> str:
@@ -106,7 +106,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.media.close()
     if app.state.llm is not None and app.state.own:
         try:
-            await asyncio.wait_for(apart(app.state.llm.close), _CLOSE_S)
+            await asyncio.wait_for(in_thread(app.state.llm.close), _CLOSE_S)
         except TimeoutError:
             _log.error("the engine did not end within %g seconds", _CLOSE_S)
 
@@ -117,12 +117,12 @@ async def load(app: FastAPI) -> None:
     try:
         if state.llm is None:
             _log.info("loading %s", state.options.model_name)
-            state.llm = await apart(open_llm, state.options)
+            state.llm = await in_thread(open_llm, state.options)
         await prepare_kernels(state.health)
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
-        await apart(probe, state.llm)
-        mark = await apart(mark_of, state.llm, state.options.model_name)
+        await in_thread(probe, state.llm)
+        mark = await in_thread(mark_of, state.llm, state.options.model_name)
     except Exception as error:
         state.health.enter("failed")
         known = error if isinstance(error, TirageError) else TirageError(f"the model cannot be loaded: {error!r}")
@@ -134,7 +134,7 @@ async def load(app: FastAPI) -> None:
     state.metrics.watch(progress)
     state.health.watch(progress)
     state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
-    state.desk = Desk(state.llm, state.options, metrics=state.metrics, mark=mark)
+    state.desk = RequestManager(state.llm, state.options, metrics=state.metrics, mark=mark)
     # What has been loaded stays; a collector that looks through it again stops every stream for 0.2 s.
     gc.collect()
     gc.freeze()
@@ -147,7 +147,7 @@ async def prepare_kernels(health: Health) -> None:
 
     They could come later by themselves, but beside a busy engine that takes very long.
     """
-    began, warm = time.monotonic(), asyncio.create_task(apart(warmup))
+    began, warm = time.monotonic(), asyncio.create_task(in_thread(warmup))
     done, _ = await asyncio.wait({warm}, timeout=_LOADED_S)
     while not done:
         seconds = time.monotonic() - began

@@ -18,10 +18,10 @@ from tirage.errors import ModelError, TirageError
 from tirage.models import find_folder
 from tirage.server.app import create_app
 from tirage.server.connection import Connection
-from tirage.server.desk import POOL
 from tirage.server.logs import set_up
 from tirage.server.options import Options
 from tirage.server.plugins import read_adapters
+from tirage.server.request_manager import POOL
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and their clients are told; then connections are cut.

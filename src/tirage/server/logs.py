@@ -18,7 +18,7 @@ def escape(text: str) -> str:
     return clean if len(clean) <= LINE_CHARS else clean[: LINE_CHARS - 3] + "..."
 
 
-class Plain(logging.Formatter):
+class PlainFormatter(logging.Formatter):
     """`12:34:56 message`; a level only when it is worse than usual."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -31,7 +31,7 @@ class Plain(logging.Formatter):
         return "".join(f"\n    {escape(line)}" for line in text.splitlines())
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object to a line: time, level, message, and the fields of a request's line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -49,7 +49,7 @@ class Json(logging.Formatter):
 def set_up(form: str, level: str) -> None:
     """Sends every log of the process to stderr in this form. The web server's own is heard only when it fails."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Json() if form == "json" else Plain())
+    handler.setFormatter(JsonFormatter() if form == "json" else PlainFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("tirage").setLevel(level.upper())
     logging.getLogger("uvicorn").setLevel(logging.ERROR)

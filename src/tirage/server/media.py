@@ -2,7 +2,7 @@
 
 Data URIs and base64 are always taken. File names need the operator's `--media-root`, URLs an `--allowed-media-domain`.
 What the bytes are is told by the bytes themselves, never by a name or a declared type, and they are decoded in another
-process (decoders.py).
+process (media_worker.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 from tirage.errors import ParamsError
 from tirage.server import client
 from tirage.server.client import Client
-from tirage.server.decoders import DecodeError, Decoders, Kind, missing
 from tirage.server.errors import Refusal
 from tirage.server.media_url import Fetcher, FetchError
+from tirage.server.media_workers import DecodeError, Kind, MediaWorkers, missing
 from tirage.server.options import Options, check_limit
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class MediaError(ParamsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class MediaItem:
     """One image or sound as a request gives it: `source` is a data URI, base64, a file name or a URL.
 
     `name` is its place in the request, for messages. `detail` "low" makes an image 512 pixels long at most.
@@ -71,7 +71,7 @@ class Item:
     detail: Detail = "auto"
 
 
-def read_item(kind: Kind, name: str, value: Any) -> Item:
+def read_item(kind: Kind, name: str, value: Any) -> MediaItem:
     """The item that a value stands for: a text, or an object with `url` and perhaps `detail`."""
     given = value if isinstance(value, Mapping) else {"url": value}
     for key in given:
@@ -82,10 +82,10 @@ def read_item(kind: Kind, name: str, value: Any) -> Item:
         raise MediaError(name, f"a text: a data URI, base64, a file name or a URL, got {type(source).__name__}")
     if detail not in ("auto", "low", "high"):
         raise MediaError(name, f"given with the detail auto, low or high, got {str(detail)[:_ECHO]!r}")
-    return Item(kind, name, source, detail)
+    return MediaItem(kind, name, source, detail)
 
 
-def read_sglang(kind: Kind, name: str, value: Any, *, prompts: int, batch: bool) -> list[list[Item]]:
+def read_sglang(kind: Kind, name: str, value: Any, *, prompts: int, batch: bool) -> list[list[MediaItem]]:
     """One list of items per prompt, from `image_data` or `audio_data` as SGLang takes them.
 
     One item goes to every prompt. A list belongs to the prompt, or in a batch holds one entry per prompt: an item, a
@@ -102,7 +102,7 @@ def read_sglang(kind: Kind, name: str, value: Any, *, prompts: int, batch: bool)
     return [read_entry(kind, f"{name}[{i}]" if batch else name, each) for i, each in enumerate(value)]
 
 
-def read_entry(kind: Kind, name: str, value: Any) -> list[Item]:
+def read_entry(kind: Kind, name: str, value: Any) -> list[MediaItem]:
     """The items of one prompt."""
     if value is None:
         return []
@@ -111,7 +111,7 @@ def read_entry(kind: Kind, name: str, value: Any) -> list[Item]:
     return [read_item(kind, name, value)]
 
 
-def read_part(name: str, part: Mapping[str, Any]) -> Item | None:
+def read_part(name: str, part: Mapping[str, Any]) -> MediaItem | None:
     """The image or sound of an OpenAI content part; None for a part of another type, such as text.
 
     Takes `image_url`, `input_audio` (base64 with the `format` that it is in) and `audio_url`.
@@ -129,7 +129,7 @@ def read_part(name: str, part: Mapping[str, Any]) -> Item | None:
         raise MediaError(where, "an object of data, a text of base64, and format")
     if value.get("format", "wav") not in ("wav", "flac", "ogg"):
         raise MediaError(where, f"in the format wav, flac or ogg, got {str(value['format'])[:_ECHO]!r}")
-    return Item("audio", where, value["data"])
+    return MediaItem("audio", where, value["data"])
 
 
 async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -137,7 +137,7 @@ async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any
 
     Messages and parts without them are passed on as they are.
     """
-    found: dict[tuple[int, int], Item] = {}
+    found: dict[tuple[int, int], MediaItem] = {}
     for i, message in enumerate(messages):
         content = message.get("content") if isinstance(message, Mapping) else None
         for j, part in enumerate(content if isinstance(content, list) else ()):
@@ -166,10 +166,10 @@ class MediaLoader:
         self._limits, self._rate = options.limits, sampling_rate
         self._root = None if options.media_root is None else Path(os.path.realpath(options.media_root))
         self._fetcher = fetcher or Fetcher(options.allowed_media_domain)
-        self._decoders = Decoders()
+        self._decoders = MediaWorkers()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tirage-media")
 
-    async def load(self, items: Sequence[Item]) -> list[Any]:
+    async def load(self, items: Sequence[MediaItem]) -> list[Any]:
         """PIL images (RGB) and float32 arrays [samples] at the model's rate, in the order of the items.
 
         `items` are all of an HTTP request: their number and their pixels together are limited. Equal items are loaded
@@ -181,7 +181,7 @@ class MediaLoader:
         caller = client.current()
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items, caller)
 
-    def load_now(self, items: Sequence[Item], caller: Client | None = None) -> list[Any]:
+    def load_now(self, items: Sequence[MediaItem], caller: Client | None = None) -> list[Any]:
         """The same, for a thread; once the caller has left, no further item is looked at."""
         loaded: list[Any] = []
         found: dict[tuple[Kind, str, Detail], Any] = {}
@@ -205,7 +205,7 @@ class MediaLoader:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._decoders.close()
 
-    def _load_one(self, item: Item, pixels: int) -> Image | NDArray[np.float32]:
+    def _load_one(self, item: MediaItem, pixels: int) -> Image | NDArray[np.float32]:
         if item.kind == "audio" and self._rate is None:
             raise MediaError(item.name, "left out, this model takes no sounds")
         if package := missing(item.kind):
@@ -233,7 +233,7 @@ class MediaLoader:
         _, made = self._decoders.decode("audio", data, format=name, rate=self._rate, seconds=seconds)
         return np.frombuffer(made, np.float32)
 
-    def _read(self, item: Item) -> bytes:
+    def _read(self, item: MediaItem) -> bytes:
         """The bytes that a source stands for."""
         source, most = item.source, self._limits.max_media_bytes
         if found := _DATA.match(source):

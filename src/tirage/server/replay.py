@@ -14,8 +14,8 @@ from tirage.errors import ParamsError
 from tirage.llm import LLM, Completion, Prompt
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.server import strict_json
-from tirage.server.call import Mark
-from tirage.server.visit import Ticket
+from tirage.server.engine_input import ModelInfo
+from tirage.server.request_group import RunningRequest
 
 VERSION = 1
 """Version of the form. A reader refuses any other number."""
@@ -52,11 +52,11 @@ class Replayed:
     changed: tuple[tuple[str, Any, Any], ...] = ()
 
 
-def mark_of(llm: LLM, name: str) -> Mark:
+def mark_of(llm: LLM, name: str) -> ModelInfo:
     """The mark of a model. The digest covers names, sizes and both ends of the folder's files, not every weight."""
     if llm.folder is None:
         shape = f"{type(llm.model).__name__}:{llm.model.vocab_size}:{llm.model.max_length}"
-        return Mark(name, shape, numerics_of(llm))
+        return ModelInfo(name, shape, numerics_of(llm))
     found = hashlib.sha256()
     for path in sorted(path for shape in _FILES for path in llm.folder.glob(shape)):
         size = path.stat().st_size
@@ -64,7 +64,7 @@ def mark_of(llm: LLM, name: str) -> Mark:
             found.update(f"{path.name}:{size}:".encode() + file.read(_ENDS))
             file.seek(max(0, size - _ENDS))
             found.update(file.read(_ENDS))
-    return Mark(name, f"sha256:{found.hexdigest()[:32]}", numerics_of(llm))
+    return ModelInfo(name, f"sha256:{found.hexdigest()[:32]}", numerics_of(llm))
 
 
 def numerics_of(llm: LLM) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def numerics_of(llm: LLM) -> dict[str, Any]:
     return {"class": type(llm.model).__name__, **llm.engine.call(own)}
 
 
-def effective(ticket: Ticket, completion: Completion | None = None) -> dict[str, Any]:
+def effective(ticket: RunningRequest, completion: Completion | None = None) -> dict[str, Any]:
     """What a finished call ran with, as strict JSON: enough for `replay` to draw its tokens again.
 
     `params` are those in force: defaults, preset, seed, EOS ids and tokenised words filled in. `samples` have each its

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tirage.engine import Completion, Delta
 from tirage.server import errors
-from tirage.server.visit import Visit
+from tirage.server.request_group import RequestGroup
 
 _log = logging.getLogger("tirage.server")
 # What a stream keeps for a client that reads slowly; beyond it the engine puts deltas together.
@@ -28,7 +28,7 @@ Event = Mapping[str, Any] | bytes
 """An event of a stream: an object that is sent as JSON, or the JSON itself."""
 
 
-class Speaker(Protocol):
+class EventFormatter(Protocol):
     """How a route words a stream. An object of its own for every request."""
 
     def begin(self) -> Iterable[Event]:
@@ -52,7 +52,7 @@ def dump(value: Any) -> bytes:
     return _encode(value).encode()
 
 
-class Mold:
+class JsonTemplate:
     """An event made ahead of which only some members change: those called `holes`, None in `event`, in its order."""
 
     def __init__(self, event: Mapping[str, Any], holes: Iterable[str]) -> None:
@@ -73,12 +73,14 @@ def frame(event: Event) -> bytes:
     return b"data: " + (event if isinstance(event, bytes) else dump(event)) + b"\n\n"
 
 
-class Stream(Response):
+class EventStream(Response):
     """The events of a visit. What is ready together is written together; a client that leaves aborts the visit."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, visit: Visit, speaker: Speaker, *, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, visit: RequestGroup, speaker: EventFormatter, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         self.status_code, self.background = 200, None
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         self._visit, self._speaker = visit, speaker
@@ -135,14 +137,14 @@ class Stream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-class Answer(Response):
+class JsonAnswer(Response):
     """A visit's completions as one JSON object, made by `make`; a client that leaves aborts the visit."""
 
     media_type = "application/json"
 
     def __init__(
         self,
-        visit: Visit,
+        visit: RequestGroup,
         make: Callable[[Sequence[Completion]], Any],
         *,
         headers: Mapping[str, str] | None = None,

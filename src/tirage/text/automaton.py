@@ -14,7 +14,7 @@ START = 0
 """The node before any letter."""
 
 
-class Automaton(Generic[Phrase]):
+class PhraseAutomaton(Generic[Phrase]):
     """Phrases as one machine: a node stands for the longest beginning of a phrase that just went by.
 
     A letter is a byte, or the code point of a character. `phrases` are sorted, each of them once. `complete[node]` is

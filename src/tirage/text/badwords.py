@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
-from tirage.text.automaton import START, Automaton
+from tirage.text.automaton import START, PhraseAutomaton
 from tirage.text.tokenizer import Tokenizer
 from tirage.text.vocabulary import vocabulary_of
 
@@ -32,7 +32,7 @@ class Phrases:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._vocabulary = vocabulary_of(tokenizer, skip_special_tokens=skip_special_tokens)
-        self._automaton = Automaton(phrase.encode() for phrase in phrases)
+        self._automaton = PhraseAutomaton(phrase.encode() for phrase in phrases)
         parts = [self._vocabulary.containing(phrase) for phrase in self._automaton.phrases]
         self._always = np.unique(np.concatenate(parts))
         self._masks: dict[tuple[int, int], NDArray[np.int32]] = {}

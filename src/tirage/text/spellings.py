@@ -15,7 +15,7 @@ import numpy as np
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text.tokenizer import Tokenizer, wrap_tokenizer
-from tirage.text.vocabulary import Vocabulary, vocabulary_of
+from tirage.text.vocabulary import TextVocabulary, vocabulary_of
 
 Word = tuple[int, ...]
 
@@ -35,7 +35,7 @@ class Spellings:
         self._piece = cache(tokenizer.inner_bytes)
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> TextVocabulary:
         return vocabulary_of(self._tokenizer, skip_special_tokens=False)
 
     def containing(self, texts: Iterable[str]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Literal
 from weakref import WeakValueDictionary
 
 from tirage.patterns import compile_pattern
-from tirage.text.automaton import START, Automaton
+from tirage.text.automaton import START, PhraseAutomaton
 
 StopKind = Literal[
     "eos",
@@ -50,14 +50,14 @@ class Stop:
     matched_text: str | None = None
 
 
-_automata: WeakValueDictionary[tuple[str, ...], Automaton[str]] = WeakValueDictionary()
+_automata: WeakValueDictionary[tuple[str, ...], PhraseAutomaton[str]] = WeakValueDictionary()
 
 
-def automaton_of(strings: Sequence[str]) -> Automaton[str]:
+def automaton_of(strings: Sequence[str]) -> PhraseAutomaton[str]:
     """The automaton of some strings: one for all samples that ask for the same, as long as one of them runs."""
     key = tuple(strings)
     found = _automata.get(key)
-    return _automata.setdefault(key, Automaton(key)) if found is None else found
+    return _automata.setdefault(key, PhraseAutomaton(key)) if found is None else found
 
 
 class StopChecker:
@@ -77,7 +77,7 @@ class StopChecker:
         min_tokens: int = 0,
         include: bool = False,
     ) -> None:
-        self._strings: Automaton[str] | None = automaton_of(strings) if strings else None
+        self._strings: PhraseAutomaton[str] | None = automaton_of(strings) if strings else None
         self._node = START
         self._source = pattern
         self._pattern = compile_pattern(pattern).matcher() if pattern is not None else None

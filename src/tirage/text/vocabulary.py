@@ -16,7 +16,7 @@ from tirage.text.tokenizer import Tokenizer
 _REMEMBERED_BYTES = 4 << 20
 
 
-class Vocabulary:
+class TextVocabulary:
     """The bytes of every token that has some, sorted, so that tokens with a common beginning are neighbours.
 
     `size` is one more than the highest id, `longest` the number of bytes of the longest token.
@@ -74,10 +74,10 @@ class Vocabulary:
 
 
 # By the tokenizer below the face: its number of tokens, which grows when some are added, and its vocabularies.
-_known: WeakKeyDictionary[Any, tuple[int | None, dict[bool, Vocabulary]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, tuple[int | None, dict[bool, TextVocabulary]]] = WeakKeyDictionary()
 
 
-def vocabulary_of(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Vocabulary:
+def vocabulary_of(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> TextVocabulary:
     """The Vocabulary of a tokenizer, made once; with `skip_special_tokens` those tokens have no bytes in it.
 
     Raises ParamsError for a tokenizer that does not tell how many tokens it has.
@@ -86,11 +86,11 @@ def vocabulary_of(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Vocabul
     if skip_special_tokens not in known:
         skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         texts = ((b"" if token in skipped else tokenizer.inner_bytes(token), token) for token in all_ids(tokenizer))
-        known[skip_special_tokens] = Vocabulary(texts)
+        known[skip_special_tokens] = TextVocabulary(texts)
     return known[skip_special_tokens]
 
 
-def _vocabularies(tokenizer: Tokenizer) -> dict[bool, Vocabulary]:
+def _vocabularies(tokenizer: Tokenizer) -> dict[bool, TextVocabulary]:
     """The vocabularies made so far, shared by all faces of one tokenizer where Python can tell that it is one."""
     size = tokenizer.vocab_size
     try:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tirage.tracing import wording
-from tirage.tracing.explanation import Explanation, Stage, Throw, Token, TokenTrace
+from tirage.tracing.explanation import Explanation, Stage, Token, TokenTrace, UniformDraw
 
 _PLAIN_WIDTH = 120
 _WIDE = 100
@@ -165,7 +165,7 @@ def _bar(part: float, width: int) -> str:
 # --- throws ---------------------------------------------------------------------------------------------------------
 
 
-def _throw(throw: Throw, title: str, width: int) -> RenderableType:
+def _throw(throw: UniformDraw, title: str, width: int) -> RenderableType:
     lines: list[RenderableType] = [
         Text.assemble((f"{title}: ", "bold"), f"W = {throw.total:,}  U = {wording.uniform(throw)}"),
         Text(f"R = floor(U·W / 2^64) = {throw.target:,}"),
@@ -175,7 +175,7 @@ def _throw(throw: Throw, title: str, width: int) -> RenderableType:
     return Padding(Group(*lines), (1, 2, 0, 2))
 
 
-def _strip(throw: Throw, width: int) -> Text:
+def _strip(throw: UniformDraw, width: int) -> Text:
     """[0, W) drawn to scale in token-id order: the owner's interval and the place of R in it."""
     start = throw.hit.start * width // throw.total
     end = max(-(-throw.hit.end * width // throw.total), start + 1)
@@ -184,7 +184,7 @@ def _strip(throw: Throw, width: int) -> Text:
     return Text.assemble(strip, "\n", " " * at, ("▲ R", _DRAWN))
 
 
-def _intervals(throw: Throw) -> Table:
+def _intervals(throw: UniformDraw) -> Table:
     named = any(interval.token.text is not None for interval in throw.neighbours)
     table = _table(*_name_columns(named), ("from", "right"), ("to", "right"), ("share", "right"))
     for interval in throw.neighbours:

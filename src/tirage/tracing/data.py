@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.params import FIELDS
-from tirage.tracing.explanation import Coin, Explanation, Interval, Stage, Throw, Token, TokenStep, TokenTrace
+from tirage.tracing.explanation import Explanation, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw, XtcFlag
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -99,11 +99,11 @@ def _step(step: TokenStep) -> dict[str, Any]:
     }
 
 
-def _coin(coin: Coin) -> dict[str, Any]:
+def _coin(coin: XtcFlag) -> dict[str, Any]:
     return {"value": coin.value, "threshold": coin.threshold, "on": coin.on}
 
 
-def _throw(throw: Throw) -> dict[str, Any]:
+def _throw(throw: UniformDraw) -> dict[str, Any]:
     return {
         "domain": throw.domain,
         "uniform": f"0x{throw.uniform:016x}",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tirage.backends.numpy.outcome import Chain, Outcome
-from tirage.backends.numpy.plain import Row
+from tirage.backends.numpy.distribution import BranchLaw, Distribution
+from tirage.backends.numpy.plain import RowState
 from tirage.exact.philox import Domain, uniform64
-from tirage.rows import RowState
-from tirage.tracing.explanation import Coin, Interval, Throw
-from tirage.tracing.texts import Texts
+from tirage.sampling_batch import SamplingRow
+from tirage.tracing.explanation import Interval, UniformDraw, XtcFlag
+from tirage.tracing.texts import TokenTexts
 
 _NEIGHBOURS = 2
 
 
-def throws(chain: Chain, state: RowState, texts: Texts) -> tuple[Throw, ...]:
+def throws(chain: BranchLaw, state: SamplingRow, texts: TokenTexts) -> tuple[UniformDraw, ...]:
     """Every throw of a row that has a token: two when the mask refused the token of the first."""
     first = _throw(chain.row, state, Domain.DRAW, texts)
     token = first.hit.token.token_id
@@ -24,7 +24,9 @@ def throws(chain: Chain, state: RowState, texts: Texts) -> tuple[Throw, ...]:
     return refused, _throw(chain.fallback, state, Domain.RESAMPLE, texts)
 
 
-def _throw(row: Row, state: RowState, domain: Domain, texts: Texts, *, accepted: bool = True) -> Throw:
+def _throw(
+    row: RowState, state: SamplingRow, domain: Domain, texts: TokenTexts, *, accepted: bool = True
+) -> UniformDraw:
     uniform = uniform64(state.seed, state.at, state.sample_index, domain)
     w = row.w()
     ids, ends = row.ids[w > 0], np.cumsum(w[w > 0])
@@ -36,7 +38,7 @@ def _throw(row: Row, state: RowState, domain: Domain, texts: Texts, *, accepted:
         return Interval(token=texts.token(int(ids[i])), start=int(ends[i - 1]) if i else 0, end=int(ends[i]))
 
     around = range(max(at - _NEIGHBOURS, 0), min(at + _NEIGHBOURS + 1, ids.size))
-    return Throw(
+    return UniformDraw(
         domain=domain.name.lower(),
         total=total,
         uniform=uniform,
@@ -48,9 +50,9 @@ def _throw(row: Row, state: RowState, domain: Domain, texts: Texts, *, accepted:
     )
 
 
-def coin(result: Outcome, state: RowState) -> Coin | None:
+def coin(result: Distribution, state: SamplingRow) -> XtcFlag | None:
     """XTC's coin, or None for a row that throws none."""
     if result.on is None:
         return None
     value = uniform64(state.seed, state.at, state.sample_index, Domain.XTC) >> 32
-    return Coin(value=value, threshold=result.share)
+    return XtcFlag(value=value, threshold=result.share)

@@ -117,7 +117,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throw:
+class UniformDraw:
     """One use of the uniform: R = floor(U * W / 2^64) and the interval of [0, W) that it fell in (S-W5).
 
     `domain` names the random bits: "draw", or "resample" for the second throw of check-then-resample.
@@ -136,7 +136,7 @@ class Throw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coin:
+class XtcFlag:
     """XTC's coin: on when `value`, 32 random bits, is below `threshold` (S-O8)."""
 
     value: int
@@ -176,8 +176,8 @@ class Explanation:
     reason: str
     all_stages: tuple[Stage, ...]
     tokens: tuple[TokenTrace, ...]
-    coin: Coin | None
-    throws: tuple[Throw, ...]
+    coin: XtcFlag | None
+    throws: tuple[UniformDraw, ...]
 
     @property
     def token_id(self) -> int:

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from tirage.tracing import wording
-from tirage.tracing.explanation import Explanation, Interval, Stage, Throw, Token, TokenStep, TokenTrace
+from tirage.tracing.explanation import Explanation, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw
 
 
 def page(e: Explanation) -> str:
@@ -197,7 +197,7 @@ def _throws(e: Explanation) -> str:
     return "".join(_section(wording.capital(wording.throw_title(t, i == 0)), _throw(t)) for i, t in drawn)
 
 
-def _throw(throw: Throw) -> str:
+def _throw(throw: UniformDraw) -> str:
     owner = f"left:{_place(throw.hit.start, throw):.3f}%;width:{_place(throw.hit.weight, throw):.3f}%"
     strip = _tag("i", "", "own" if throw.accepted else "own refused", style=owner)
     strip += _tag("b", "R", style=f"left:{_place(throw.target, throw):.3f}%")
@@ -216,11 +216,11 @@ def _throw(throw: Throw) -> str:
     return f"{_tag('div', strip, 'strip')}\n{_tag('dl', said, 'sums')}\n{table}"
 
 
-def _place(amount: int, throw: Throw) -> float:
+def _place(amount: int, throw: UniformDraw) -> float:
     return 100 * amount / throw.total
 
 
-def _interval(interval: Interval, throw: Throw) -> str:
+def _interval(interval: Interval, throw: UniformDraw) -> str:
     mine = interval == throw.hit
     cells = [
         _cell(str(interval.token.token_id), "n quiet"),

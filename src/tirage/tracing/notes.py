@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.numpy.plain import Row
+from tirage.backends.numpy.plain import RowState
 from tirage.history import banned_by_words
-from tirage.rows import RowState
+from tirage.sampling_batch import SamplingRow
 from tirage.stages import SCOPES, Op, Step
-from tirage.tracing.explanation import Coin, Stage, Throw, Token
+from tirage.tracing.explanation import Stage, Token, UniformDraw, XtcFlag
 from tirage.tracing.slots import Slot
 from tirage.tracing.snapshot import Snapshot
-from tirage.tracing.texts import Texts, printable
+from tirage.tracing.texts import TokenTexts, printable
 
 INPUT = "the model's logits; tokens at -inf are out"
 IDLE = "nothing to do for this row at this step"
@@ -28,10 +28,10 @@ ENDED_BAD = "not reached: the row has no token"
 class Moment:
     """A row that has just run a step, with the candidates before and after."""
 
-    state: RowState
+    state: SamplingRow
     slot: Slot
     step: Step
-    row: Row
+    row: RowState
     before: Snapshot
     after: Snapshot
 
@@ -183,11 +183,11 @@ _NOTES: dict[str, Callable[[Moment], str]] = {
 class Ending:
     """How the row ended: the finished row, what the stages did, and how the token was drawn."""
 
-    row: Row
-    texts: Texts
+    row: RowState
+    texts: TokenTexts
     stages: Sequence[Stage]
-    throws: tuple[Throw, ...]
-    coin: Coin | None
+    throws: tuple[UniformDraw, ...]
+    coin: XtcFlag | None
 
 
 def reason(ending: Ending) -> str:
@@ -206,7 +206,7 @@ def _named(token: Token) -> str:
     return f"token {token.token_id}" if token.text is None else f"token {token.token_id} {token.shown}"
 
 
-def _why(ending: Ending, throw: Throw) -> str:
+def _why(ending: Ending, throw: UniformDraw) -> str:
     name, left = _named(throw.hit.token), sum(ending.row.w() > 0)
     if throw.greedy:
         return _why_greedy(ending, name)

@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.numpy.outcome import Request
-from tirage.backends.numpy.plain import OK, Row
-from tirage.rows import RowState
+from tirage.backends.numpy.distribution import RowInput
+from tirage.backends.numpy.plain import OK, RowState
+from tirage.sampling_batch import SamplingRow
 from tirage.stages import Op, Step
 from tirage.tracing import notes
 from tirage.tracing.explanation import Removed, Stage, TokenStep
 from tirage.tracing.slots import Slot, slots
 from tirage.tracing.snapshot import Snapshot
-from tirage.tracing.texts import Texts
+from tirage.tracing.texts import TokenTexts
 
 _EXAMPLES = 5
 
@@ -40,13 +40,13 @@ class Followed(NamedTuple):
 class Watch:
     """What to watch: a request, with or without the mask that is checked after the draw, and which tokens."""
 
-    state: RowState
-    request: Request
+    state: SamplingRow
+    request: RowInput
     coin: bool
     check: bool
     masks: Mapping[str, NDArray[np.bool_]]
     tokens: NDArray[np.int64]
-    texts: Texts
+    texts: TokenTexts
 
 
 class Recorder:
@@ -62,7 +62,7 @@ class Recorder:
         self._now = Snapshot.of_vocabulary(watch.request.logits)
         self._ended = ""
 
-    def run(self) -> Row:
+    def run(self) -> RowState:
         """The finished row, after everything that happened to it was recorded."""
         request, coin, check = self.watch.request, self.watch.coin, self.watch.check
         self._add(self._waiting.popleft(), Snapshot.of_logits(request.logits), notes.INPUT)
@@ -85,7 +85,7 @@ class Recorder:
             x[~allowed] = -np.inf
             self._add(slot, Snapshot.of_logits(x), notes.hard_mask(name, allowed))
 
-    def _observe(self, step: Step, row: Row) -> None:
+    def _observe(self, step: Step, row: RowState) -> None:
         slot = self._take(lambda slot: slot.holds(step))
         before, after = self._now, Snapshot.after(step, row)
         moment = notes.Moment(self.watch.state, slot, step, row, before, after)
@@ -147,7 +147,7 @@ def _is_called(name: str, slot: Slot) -> bool:
     return slot.name == name
 
 
-def _effect(before: Snapshot, after: Snapshot, texts: Texts) -> dict:
+def _effect(before: Snapshot, after: Snapshot, texts: TokenTexts) -> dict:
     """What changed between two snapshots, as fields of a Stage."""
     if before is after:
         return {}
@@ -166,7 +166,7 @@ def _effect(before: Snapshot, after: Snapshot, texts: Texts) -> dict:
     }
 
 
-def _examples(before: Snapshot, gone: NDArray[np.int64], texts: Texts) -> tuple[Removed, ...]:
+def _examples(before: Snapshot, gone: NDArray[np.int64], texts: TokenTexts) -> tuple[Removed, ...]:
     if not gone.size:
         return ()
     out = Snapshot(before.x, before.ids[gone], before.w[gone], before.total)

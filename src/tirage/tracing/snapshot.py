@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.numpy.plain import Row, mass
+from tirage.backends.numpy.plain import RowState, mass
 from tirage.exact import numbers
 from tirage.exact.keys import keys, value
 from tirage.exact.weights import exponents, weights
@@ -46,7 +46,7 @@ class Snapshot:
         return cls(some.x, np.arange(x.size), w, some.total)
 
     @classmethod
-    def after(cls, step: Step, row: Row) -> Snapshot:
+    def after(cls, step: Step, row: RowState) -> Snapshot:
         """The Snapshot of a row that has just run `step`."""
         if step.op < FIRST_FILTER:
             return cls.of_logits(row.x)

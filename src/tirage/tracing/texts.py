@@ -11,7 +11,7 @@ SPACE = "␣"
 _LONGEST = 48
 
 
-class Texts:
+class TokenTexts:
     """Token ids to Tokens, each looked up once; without a tokenizer every token is shown by its id."""
 
     def __init__(self, tokenizer: Any | None) -> None:

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from tirage import sampling
 from tirage.backends import Process
-from tirage.backends.numpy.outcome import Chain, Outcome, outcome, request_of, token_logprob, unpacked
-from tirage.backends.numpy.plain import OK, Row
+from tirage.backends.numpy.distribution import BranchLaw, Distribution, outcome, request_of, token_logprob, unpacked
+from tirage.backends.numpy.plain import OK, RowState
 from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.keys import keys
 from tirage.params import SamplingParams
-from tirage.rows import Frame, RowState
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.tracing import drawing, notes
-from tirage.tracing.explanation import Coin, Explanation, Throw, TokenTrace
+from tirage.tracing.explanation import Explanation, TokenTrace, UniformDraw, XtcFlag
 from tirage.tracing.recorder import Recorder, Watch
-from tirage.tracing.texts import Texts
+from tirage.tracing.texts import TokenTexts
 
 
 def explain(
@@ -50,7 +50,7 @@ def explain(
     state = sampling.row_states(matrix.shape, params, history, step, sample_index)[0]
     words = sampling.host_mask(mask, matrix.shape)
     case = _Case(state, _named_outcome(matrix, state, words), _hard_masks(state, words, matrix.shape[1]))
-    return _explanation(case, Texts(tokenizer), top)
+    return _explanation(case, TokenTexts(tokenizer), top)
 
 
 def _one_row(logits: Any) -> NDArray[np.float32]:
@@ -65,9 +65,9 @@ def _check_top(top: Any) -> None:
         raise ParamsError(f"top must be an integer >= 0, got {top!r}; 0 follows the drawn token alone")
 
 
-def _named_outcome(matrix: NDArray[np.float32], state: RowState, words: NDArray[np.int32] | None) -> Outcome:
+def _named_outcome(matrix: NDArray[np.float32], state: SamplingRow, words: NDArray[np.int32] | None) -> Distribution:
     """The law of the row, its steps with the names of their stages (which packing drops)."""
-    frame = Frame.of([state], matrix.shape[1])
+    frame = SamplingBatch.of([state], matrix.shape[1])
     process = frame.processes[0] if frame.processes else None
     request = request_of(matrix, frame.rows(words), 0, process and _remembered(process))
     return outcome(replace(request, steps=state.lower().steps))
@@ -86,7 +86,7 @@ def _remembered(process: Process) -> Process:
     return remembered
 
 
-def _hard_masks(state: RowState, words: NDArray[np.int32] | None, size: int) -> dict[str, NDArray[np.bool_]]:
+def _hard_masks(state: SamplingRow, words: NDArray[np.int32] | None, size: int) -> dict[str, NDArray[np.bool_]]:
     """The caller's mask and the allowed ids, bool [V] each, where the call has them."""
     masks = {}
     if words is not None:
@@ -101,19 +101,19 @@ def _hard_masks(state: RowState, words: NDArray[np.int32] | None, size: int) -> 
 class _Case:
     """One row before its steps are watched: the request in flight, its law, its masks."""
 
-    state: RowState
-    result: Outcome
+    state: SamplingRow
+    result: Distribution
     masks: Mapping[str, NDArray[np.bool_]]
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> BranchLaw:
         """The branch of the law that the row takes."""
         if self.result.status != OK:
             return self.result.off
         return self.result.chain(self.state.seed, self.state.at, self.state.sample_index)
 
 
-def _explanation(case: _Case, texts: Texts, top: int) -> Explanation:
+def _explanation(case: _Case, texts: TokenTexts, top: int) -> Explanation:
     state, result = case.state, case.result
     ok = result.status == OK
     throws = drawing.throws(case.chain, state, texts) if ok else ()
@@ -142,14 +142,16 @@ def _explanation(case: _Case, texts: Texts, top: int) -> Explanation:
     )
 
 
-def _winner(chain: Chain, throws: tuple[Throw, ...]) -> Row:
+def _winner(chain: BranchLaw, throws: tuple[UniformDraw, ...]) -> RowState:
     """The finished row that gave the token, or that could not."""
     if chain.fallback is None or len(throws) == 1:
         return chain.row
     return chain.fallback if chain.row.status == OK else chain.row
 
 
-def _watched(case: _Case, winner: Row, coin: Coin | None, tokens: NDArray[np.int64], texts: Texts) -> Recorder:
+def _watched(
+    case: _Case, winner: RowState, coin: XtcFlag | None, tokens: NDArray[np.int64], texts: TokenTexts
+) -> Recorder:
     watch = Watch(
         state=case.state,
         request=case.result.request,
@@ -164,7 +166,7 @@ def _watched(case: _Case, winner: Row, coin: Coin | None, tokens: NDArray[np.int
     return recorder
 
 
-def _chances(case: _Case, winner: Row, throws: tuple[Throw, ...]) -> dict[str, Any]:
+def _chances(case: _Case, winner: RowState, throws: tuple[UniformDraw, ...]) -> dict[str, Any]:
     """Probability, logprob and support size, as `law` and `Draw` have them."""
     if not throws:
         return {"probability": float("nan"), "logprob": float("nan"), "support_size": 0}
@@ -176,7 +178,7 @@ def _chances(case: _Case, winner: Row, throws: tuple[Throw, ...]) -> dict[str, A
     }
 
 
-def _followed(case: _Case, throws: tuple[Throw, ...], winner: Row, top: int) -> NDArray[np.int64]:
+def _followed(case: _Case, throws: tuple[UniformDraw, ...], winner: RowState, top: int) -> NDArray[np.int64]:
     """The tokens to follow, by model rank: most likely before and after, drawn, refused, not finite."""
     x = case.result.request.logits
     finite = np.where(np.isfinite(x), x, np.float32(-np.inf)).astype(np.float32)
@@ -193,7 +195,7 @@ def _followed(case: _Case, throws: tuple[Throw, ...], winner: Row, top: int) -> 
 
 
 def _traces(
-    case: _Case, recorder: Recorder, tokens: NDArray[np.int64], throws: tuple[Throw, ...], texts: Texts
+    case: _Case, recorder: Recorder, tokens: NDArray[np.int64], throws: tuple[UniformDraw, ...], texts: TokenTexts
 ) -> tuple[TokenTrace, ...]:
     drawn = throws[-1].hit.token.token_id if throws else -1
     x, law = case.result.request.logits, case.result.law()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tirage.tracing.explanation import Explanation, Removed, Stage, Throw, Token, TokenTrace
+from tirage.tracing.explanation import Explanation, Removed, Stage, Token, TokenTrace, UniformDraw
 from tirage.tracing.texts import printable
 
 _LONGEST = 32
@@ -102,12 +102,12 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def uniform(throw: Throw) -> str:
+def uniform(throw: UniformDraw) -> str:
     """U in hexadecimal and as a fraction of 2^64."""
     return f"0x{throw.uniform:016x} = {throw.uniform / 2**64:.6f} × 2^64"
 
 
-def throw_title(throw: Throw, first: bool) -> str:
+def throw_title(throw: UniformDraw, first: bool) -> str:
     """What a throw was for."""
     if not throw.accepted:
         return "first throw, without the mask (refused)"

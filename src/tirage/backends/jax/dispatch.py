@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, Process, Rows
+from tirage.backends import Drawn, Frame, Process, SamplingMetadata
 from tirage.backends.groups import has, taken
 from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import is_traced, to_numpy
@@ -40,7 +40,7 @@ def draw(logits: Array, frame: Frame, mask: Any) -> Drawn:
     return _traced(logits, rows, mask)
 
 
-def draw_rows(logits: Array, rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+def draw_rows(logits: Array, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None) -> Drawn:
     """One token for each row of concrete logits [B, V], drawn by the host's kernels, where the logits live."""
     drawn = narrowed(host.draw_rows(to_numpy(logits), rows, processes))
     return drawn.moved(lambda array: jax.device_put(array, logits.sharding), viewed=rows.wants_logprobs)
@@ -69,13 +69,15 @@ def stand_in(frame: Frame, shape: tuple[int, ...], mask: Any) -> NDArray[np.int3
     return np.full((shape[0], -(-shape[1] // 32)), -1, np.int32)
 
 
-def needs_host(frame: Frame, rows: Rows, mask: Any) -> NDArray[np.bool_]:
+def needs_host(frame: Frame, rows: SamplingMetadata, mask: Any) -> NDArray[np.bool_]:
     """bool [B]: rows that no trace can draw."""
     checked = frame.checks_masks if is_traced(mask) else rows.resample
     return has(rows, Op.PROCESS) | checked
 
 
-def by_callback(logits: Array, frame: Frame, rows: Rows, mask: Any, which: NDArray[np.int64]) -> dict[str, Array]:
+def by_callback(
+    logits: Array, frame: Frame, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
+) -> dict[str, Array]:
     """The fields of a Drawn of the rows `which`, whose `logits` are given, drawn on the host while a trace runs."""
     some = taken(rows, which)
     shapes = {
@@ -91,7 +93,7 @@ def by_callback(logits: Array, frame: Frame, rows: Rows, mask: Any, which: NDArr
     return {**found, "asked_logprobs": tabled(found["asked_logprobs"], some.asked_start)}
 
 
-def on_host(logits: NDArray[np.float32], frame: Frame, rows: Rows, which: NDArray[np.int64]) -> Drawn:
+def on_host(logits: NDArray[np.float32], frame: Frame, rows: SamplingMetadata, which: NDArray[np.int64]) -> Drawn:
     """The rows `which`, whose `logits` are given, drawn by the host's kernels."""
     processes = None if frame.processes is None else [frame.processes[r] for r in which.tolist()]
     return narrowed(host.draw_rows(logits, taken(rows, which), processes))
@@ -109,7 +111,7 @@ def arrays_of(drawn: Drawn) -> dict[str, NDArray]:
     return {name: getattr(drawn, name) for name in Drawn.__slots__}
 
 
-def _traced(logits: Array, rows: Rows, mask: Any) -> Drawn:
+def _traced(logits: Array, rows: SamplingMetadata, mask: Any) -> Drawn:
     out = {name: jnp.asarray(array) for name, array in arrays_of(narrowed(Drawn.empty(rows))).items()}
     out["asked_logprobs"] = tabled(out["asked_logprobs"], rows.asked_start)
     for members, program in programs(rows, logits.shape[1], mask if is_traced(mask) else None):

@@ -10,7 +10,7 @@ from jax import Array
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.passes import count, largest
-from tirage.backends.jax.program import Columns, Stage
+from tirage.backends.jax.program import Columns, TracedStage
 from tirage.backends.jax.reach import reach
 from tirage.backends.jax.rule import (
     FLT_MAX,
@@ -23,7 +23,7 @@ from tirage.backends.jax.rule import (
     values,
     weights,
 )
-from tirage.backends.jax.steps import State
+from tirage.backends.jax.steps import TracedState
 from tirage.backends.jax.sums import Cut, mean_exponent, ranked, share, target
 from tirage.backends.jax.wide import OCTAVE, Wide, u32
 from tirage.exact import numbers
@@ -33,7 +33,7 @@ _UNIT = numbers.temperature_constant(1.0)
 _TOP_H_TOKENS = 100
 
 
-def dynamic_temperature(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def dynamic_temperature(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """T between T min and T max by the entropy of the set, in integers: rule S-O9."""
     state = state.rebased(on)
     fraction = _entropy_fraction(state, given)
@@ -52,7 +52,7 @@ def _long(words: Array) -> Wide:
     return words[:, 0], words[:, 1]
 
 
-def _entropy_fraction(state: State, given: Columns) -> Wide:
+def _entropy_fraction(state: TracedState, given: Columns) -> Wide:
     """(H / H max) ** exponent in units of 2^-32, entropies at T = 1 over the current set; two limbs."""
     q = exponents(state.x, state.m, jnp.full_like(state.m, _UNIT))
     w = weights(q).where(state.kept)
@@ -72,7 +72,7 @@ def _ilog2(n: Array) -> Array:
     return wide.ilog2((u32(jnp.maximum(n, 1)),))
 
 
-def sigma(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
     distance = cleaned(jnp.minimum(values(state.top())[:, None] - state.x, FLT_MAX))
     distance = jnp.where(state.kept, distance, 0)
@@ -97,7 +97,7 @@ def _power_of_two(n: Array) -> Array:
     return float_of((n + 127) << 23)
 
 
-def typical(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def typical(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the tokens nearest to the mean exponent whose mass reaches p: rule S-O4."""
     q, mass = state.q, state.mass()
     distance = u32(jnp.abs(q - mean_exponent(q, mass)[:, None]))
@@ -106,7 +106,7 @@ def typical(state: State, stage: Stage, given: Columns, on: Array, width: int) -
     return state.keep(distance <= found[:, None], on)
 
 
-def eta(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep at least epsilon of the mass, or an exponent not far above the mean: rule S-O5."""
     q, mass = state.q, state.mass()
     likely = share(given, mass.total()).at_least(mass)
@@ -114,7 +114,7 @@ def eta(state: State, stage: Stage, given: Columns, on: Array, width: int) -> St
     return state.keep(likely | near | (state.key == state.top()[:, None]), on)
 
 
-def top_h(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def top_h(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
     key, ids = ranked(state, _TOP_H_TOKENS)
     inside = jnp.take_along_axis(state.kept, ids, 1)

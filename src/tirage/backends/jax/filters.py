@@ -17,7 +17,7 @@ from jax import Array, lax
 from tirage.backends.jax import wide
 from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h, typical
 from tirage.backends.jax.passes import count, largest, smallest
-from tirage.backends.jax.program import Columns, Stage
+from tirage.backends.jax.program import Columns, TracedStage
 from tirage.backends.jax.reach import ROOM, narrowed, reach, together
 from tirage.backends.jax.rule import (
     Mass,
@@ -28,7 +28,7 @@ from tirage.backends.jax.rule import (
     product,
     values,
 )
-from tirage.backends.jax.steps import State
+from tirage.backends.jax.steps import TracedState
 from tirage.backends.jax.sums import Cut, ranked, share, target
 from tirage.backends.jax.wide import Wide, u32
 from tirage.stages import TOP_P_RULES, Op
@@ -36,22 +36,22 @@ from tirage.stages import TOP_P_RULES, Op
 TOP_K_LIMIT = 1024
 """Largest k that is found by `lax.top_k`; larger ones by bisection."""
 
-Filter = Callable[[State, Stage, Columns, Array, int], State]
+Filter = Callable[[TracedState, TracedStage, Columns, Array, int], TracedState]
 
 
-def greedy(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def greedy(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the largest key, at its lowest id."""
     best = state.first(state.kept & (state.key == state.top()[:, None]))
     return replace(state.keep(state.ids == best[:, None], on), greedy=state.greedy | on, special=True)
 
 
-def temperature(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def temperature(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Weights are those of this temperature from here on (S-W1)."""
     c, inverse_t = (jnp.where(on, given[name], getattr(state, name)) for name in ("c", "inverse_t"))
     return replace(state.rebased(on), c=c, inverse_t=inverse_t).weighed()
 
 
-def top_k(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the first k; with ties, every key equal to the last of them."""
     k = jnp.minimum(given["k"], state.x.shape[1])
     if 0 < width <= min(TOP_K_LIMIT, state.x.shape[1]):
@@ -63,12 +63,12 @@ def top_k(state: State, stage: Stage, given: Columns, on: Array, width: int) -> 
     return state.keep(cut.keeps(state, bool(stage.option("ties"))), on)
 
 
-def _cut_by_count(state: State, k: Array) -> Cut:
+def _cut_by_count(state: TracedState, k: Array) -> Cut:
     one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
     return _cut_by_mass(state, one.where(state.kept), wide.wide(u32(k), 2))[0]
 
 
-def top_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def top_p(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the shortest prefix that reaches its share of the mass, under the rule, scope and ties of the stage."""
     mass = state.mass()
     judged = state.w.where(state.base) if stage.option("joint") else mass
@@ -80,7 +80,7 @@ def top_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> 
     return _truncated(kept, mass, cut, wide.sub(goal, before), on)
 
 
-def _cut_by_mass(state: State, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+def _cut_by_mass(state: TracedState, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
     """The last token with less than `goal` before it, and what is before it; everything when the goal is too high."""
     level = _level(state.key, state.kept, mass, goal) if state.x.shape[1] <= 2 * ROOM else _far(state, mass, goal)
     each = mass.at(level.first)
@@ -113,7 +113,7 @@ def _level(key: Array, among: Array, mass: Mass, goal: Wide) -> _Level:
     return _Level(jnp.take_along_axis(key, first[:, None], 1)[:, 0], at.before, first, count(tied))
 
 
-def _far(state: State, mass: Mass, goal: Wide) -> _Level:
+def _far(state: TracedState, mass: Mass, goal: Wide) -> _Level:
     """The level of long rows: narrowed down by exponents, then found among the few tokens left."""
     exponent = u32(state.q)
     at, few = narrowed(exponent, state.kept, mass, goal)
@@ -131,7 +131,7 @@ def _far(state: State, mass: Mass, goal: Wide) -> _Level:
     return level._replace(before=wide.add(at.before, level.before))
 
 
-def _truncated(state: State, mass: Mass, cut: Cut, left: Wide, on: Array) -> State:
+def _truncated(state: TracedState, mass: Mass, cut: Cut, left: Wide, on: Array) -> TracedState:
     """The crossing token keeps no more weight than the prefix needed."""
     whole = mass.at(cut.id)
     left = wide.select(wide.less(left, whole), left, whole)
@@ -143,28 +143,28 @@ def _truncated(state: State, mass: Mass, cut: Cut, left: Wide, on: Array) -> Sta
     )
 
 
-def min_p(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def min_p(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep q within a threshold of the smallest."""
     q = state.q
     least_q = smallest(jnp.where(state.kept, q, jnp.int32(0x7FFFFFFF)))
     return state.keep(q - least_q[:, None] <= given["widest"][:, None], on)
 
 
-def min_p_logit(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def min_p_logit(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep logits of at least the ratio times the largest."""
     top = state.top()
     bound = keys(clamped(product(given["ratio"], values(top))))
     return state.keep((state.key >= bound[:, None]) | (state.key == top[:, None]), on)
 
 
-def epsilon(state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def epsilon(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep at least a share of the mass, and the largest keys."""
     mass = state.mass()
     likely = share(given, mass.total()).at_least(mass)
     return state.keep(likely | (state.key == state.top()[:, None]), on)
 
 
-def xtc(state: State, stage: Stage, given: Columns, on: Array, protected: Any) -> State:
+def xtc(state: TracedState, stage: TracedStage, given: Columns, on: Array, protected: Any) -> TracedState:
     """Without every token at or above the threshold but the last of them (S-O8): the branch where the coin says so."""
     mass = state.mass()
     above = state.kept & share(given, mass.total(), strict=bool(stage.option("strict"))).at_least(mass)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Rows
+from tirage.backends import SamplingMetadata
 from tirage.backends.numpy.plain import steps_of
 from tirage.stages import Op, Step
 
@@ -47,7 +47,7 @@ OPERANDS: dict[Op, str] = {
 _LAYOUT = {op: [tuple(part.split(":")) for part in text.split()] for op, text in OPERANDS.items()}
 
 
-class Stage(NamedTuple):
+class TracedStage(NamedTuple):
     """One step of a compiled program: the operation, its fixed options, and which of several like it this is."""
 
     op: Op
@@ -66,7 +66,7 @@ class Stage(NamedTuple):
     meta_fields=["stages", "widths", "modes"],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class TracedProgram:
     """B rows that run the same stages.
 
     `columns[i]` are the operands of `stages[i]`, each [B]; `on[i]` bool [B] says which rows have that stage.
@@ -77,7 +77,7 @@ class Program:
     `modes`: the views that occur.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[TracedStage, ...]
     columns: tuple[Columns, ...]
     on: tuple[Any, ...]
     tables: dict[str, Any]
@@ -91,8 +91,8 @@ class Program:
 
 
 def programs(
-    rows: Rows, vocab_size: int, mask: Any = None, *, which: NDArray[np.int64] | None = None
-) -> list[tuple[NDArray[np.int64], Program]]:
+    rows: SamplingMetadata, vocab_size: int, mask: Any = None, *, which: NDArray[np.int64] | None = None
+) -> list[tuple[NDArray[np.int64], TracedProgram]]:
     """`rows` as few programs, each with the rows that run it; rows whose stages can be put in one order share one.
 
     `mask`: a bitmask [B, ceil(V / 32)] that is not known yet, to hold besides the rows' own. `which`: the rows that
@@ -100,7 +100,7 @@ def programs(
     """
     chosen = range(rows.count) if which is None else which.tolist()
     listed = {r: staged(steps_of(rows.programs[r])) for r in chosen}
-    orders: list[tuple[list[Stage], list[int]]] = []
+    orders: list[tuple[list[TracedStage], list[int]]] = []
     for r in sorted(chosen, key=lambda r: -len(listed[r])):
         for at, (order, members) in enumerate(orders):
             longer = merged(order, [stage for stage, _ in listed[r]])
@@ -115,9 +115,9 @@ def programs(
     ]
 
 
-def staged(steps: Iterable[Step]) -> list[tuple[Stage, Step]]:
+def staged(steps: Iterable[Step]) -> list[tuple[TracedStage, Step]]:
     """The stages that steps belong to, in their order; bans are no stage."""
-    listed: list[tuple[Stage, Step]] = []
+    listed: list[tuple[TracedStage, Step]] = []
     for step in steps:
         if step.op == Op.BAN:
             continue
@@ -125,11 +125,11 @@ def staged(steps: Iterable[Step]) -> list[tuple[Stage, Step]]:
         kinds = [kind for _, kind in _LAYOUT[step.op]]
         options = tuple(value for kind, value in zip(kinds, operands, strict=False) if kind == "static")
         nth = sum(stage.op == step.op and stage.options == options for stage, _ in listed)
-        listed.append((Stage(step.op, options, nth), step))
+        listed.append((TracedStage(step.op, options, nth), step))
     return listed
 
 
-def merged(order: list[Stage], stages: list[Stage]) -> list[Stage] | None:
+def merged(order: list[TracedStage], stages: list[TracedStage]) -> list[TracedStage] | None:
     """`order` with `stages` added where they keep their own sequence; None when the two contradict each other.
 
     XTC doubles the work behind it, so that an order holds one at most.
@@ -145,13 +145,13 @@ def merged(order: list[Stage], stages: list[Stage]) -> list[Stage] | None:
 
 
 def _program(
-    rows: Rows,
+    rows: SamplingMetadata,
     vocab_size: int,
-    order: list[Stage],
-    listed: dict[int, list[tuple[Stage, Step]]],
+    order: list[TracedStage],
+    listed: dict[int, list[tuple[TracedStage, Step]]],
     members: list[int],
     mask: Any,
-) -> Program:
+) -> TracedProgram:
     found = [dict(listed[r]) for r in members]
     top_n = rows.top_n[members]
     ks = [row[stage].a for row in found for stage in row if stage.op == Op.TOP_K]
@@ -167,7 +167,7 @@ def _program(
                 _padded([rows.edit_ids[span] for span in spans], vocab_size),
                 _padded([rows.edit_values[span] for span in spans], 0).astype(np.float32),
             )
-    return Program(
+    return TracedProgram(
         stages=tuple(order),
         columns=tuple(columns(stage, [row.get(stage) for row in found]) for stage in order),
         on=tuple(np.array([stage in row for row in found]) for stage in order),
@@ -189,7 +189,7 @@ def both(own: Any, given: Any) -> Any:
     return own & given
 
 
-def columns(stage: Stage, steps: Sequence[Step | None]) -> Columns:
+def columns(stage: TracedStage, steps: Sequence[Step | None]) -> Columns:
     """Operands of one stage for each row; 0 where a row does not have it."""
     made: Columns = {}
     for at, (name, kind) in enumerate(_LAYOUT[stage.op]):
@@ -205,7 +205,7 @@ def columns(stage: Stage, steps: Sequence[Step | None]) -> Columns:
     return made
 
 
-def operands(stage: Stage, given: Columns, r: int) -> tuple[int, ...]:
+def operands(stage: TracedStage, given: Columns, r: int) -> tuple[int, ...]:
     """The operands a..e of row r: the inverse of `columns`."""
     fixed, out = iter(stage.options), []
     number: Any
@@ -233,12 +233,12 @@ def _part(flat: NDArray, start: NDArray[np.int64], r: int) -> NDArray:
     return flat[start[r] : start[r + 1]]
 
 
-def _banned(rows: Rows, r: int) -> NDArray[np.int32]:
+def _banned(rows: SamplingMetadata, r: int) -> NDArray[np.int32]:
     spans = [slice(p[1], p[2]) for p in rows.programs[r] if p[0] == Op.BAN]
     return np.concatenate([rows.edit_ids[:0], *[rows.edit_ids[span] for span in spans]])
 
 
-def _counts(rows: Rows, members: list[int], vocab_size: int) -> NDArray[np.int32]:
+def _counts(rows: SamplingMetadata, members: list[int], vocab_size: int) -> NDArray[np.int32]:
     tables = [
         (_part(ids, rows.count_start, r), fill)
         for ids, fill in ((rows.count_ids, vocab_size), (rows.prompt_counts, 0), (rows.output_counts, 0))

@@ -1,6 +1,6 @@
 """Requests of a batch as arrays, one row per slot: everything that changes from request to request is a value.
 
-Which stages there are, in which orders, and how wide the tables are, is the `Layout`: it grows when a request needs
+Which stages there are, in which orders, and how wide the tables are, is the `SlotLayout`: it grows when a request needs
 more and never shrinks, so that a program compiled for it stays valid.
 """
 
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends import View
-from tirage.backends.jax import past as said
+from tirage.backends.jax import traced_history as said
 from tirage.backends.jax.arrays import is_traced
-from tirage.backends.jax.past import BEYOND, Past
-from tirage.backends.jax.program import Columns, Program, Stage, both, columns, merged, staged, words
+from tirage.backends.jax.program import Columns, TracedProgram, TracedStage, both, columns, merged, staged, words
+from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.exact import numbers
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.stages import Op, Plan, Step
+from tirage.stages import CompiledParams, Op, Step
 
 _TABLES: dict[str, tuple[Any, float]] = {
     "banned": (np.int32, BEYOND),
@@ -59,16 +59,16 @@ _SCALARS: dict[str, Any] = {
     "resamples": np.bool_,
     "guided": np.bool_,
 }
-_BIAS, _DRY = Stage(Op.ADD, (), 0), Stage(Op.ADD, (), 1)
+_BIAS, _DRY = TracedStage(Op.ADD, (), 0), TracedStage(Op.ADD, (), 1)
 _NOTHING = History(np.zeros(0, np.int32), 0, 0)
 _LATE = 1 << 32
 
 
-class Layout(NamedTuple):
+class SlotLayout(NamedTuple):
     """What is compiled in: the orders of stages, views that occur, the most top entries, the widest penalty window,
     and whether some request repeats no n-gram, needs a mask, or checks its mask after the draw."""
 
-    orders: tuple[tuple[Stage, ...], ...] = ((),)
+    orders: tuple[tuple[TracedStage, ...], ...] = ((),)
     views: tuple[int, ...] = ()
     top_n: int = 0
     window: int = 0
@@ -76,11 +76,11 @@ class Layout(NamedTuple):
     guided: bool = False
     resamples: bool = False
 
-    def with_plan(self, plan: Plan, vocab_size: int) -> Layout:
+    def with_plan(self, plan: CompiledParams, vocab_size: int) -> SlotLayout:
         """The least Layout that also holds a request with this plan."""
         params = plan.params
         view = view_of(params)
-        return Layout(
+        return SlotLayout(
             orders=self._orders([stage for stage, _ in listed(plan)]),
             views=tuple(sorted({*self.views, *([view] if view else [])})),
             top_n=max(self.top_n, min(params.logprobs or 0, vocab_size)),
@@ -90,7 +90,7 @@ class Layout(NamedTuple):
             resamples=self.resamples or plan.semantics.mask_mode == "resample",
         )
 
-    def _orders(self, stages: list[Stage]) -> tuple[tuple[Stage, ...], ...]:
+    def _orders(self, stages: list[TracedStage]) -> tuple[tuple[TracedStage, ...], ...]:
         if self.group(stages) is not None:
             return self.orders
         for at, order in enumerate(self.orders):
@@ -99,7 +99,7 @@ class Layout(NamedTuple):
                 return (*self.orders[:at], tuple(longer), *self.orders[at + 1 :])
         return (*self.orders, tuple(stages))
 
-    def group(self, stages: list[Stage]) -> int | None:
+    def group(self, stages: list[TracedStage]) -> int | None:
         """The first order that holds these stages in their sequence."""
         fitting = (at for at, order in enumerate(self.orders) if merged(list(order), stages) == list(order))
         return next(fitting, None)
@@ -123,8 +123,8 @@ class Slots:
     tables: dict[str, Any]
     scalars: dict[str, Any]
     seeds: Any
-    past: Past
-    layout: Layout
+    past: TracedHistory
+    layout: SlotLayout
     vocab_size: int
 
     @property
@@ -144,10 +144,10 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SlotRequest:
     """One request to be put into a slot."""
 
-    plan: Plan
+    plan: CompiledParams
     history: History
     seed: int
     sample_index: int = 0
@@ -159,7 +159,7 @@ def view_of(params: SamplingParams) -> int:
     return int(View[params.logprobs_mode.upper()]) if wanted else int(View.NONE)
 
 
-def listed(plan: Plan) -> list[tuple[Stage, Step]]:
+def listed(plan: CompiledParams) -> list[tuple[TracedStage, Step]]:
     """The stages of a plan with their steps: bans apart, and DRY wherever the history may call for it."""
     order = plan.semantics.stages
     steps = [step for step in plan.lower(_NOTHING, _LATE).steps if step.op != Op.BAN]
@@ -187,13 +187,15 @@ def empty(count: int, vocab_size: int, room: int) -> Slots:
         },
         scalars={name: np.zeros(count, dtype) for name, dtype in _SCALARS.items()},
         seeds=np.zeros((count, 2), np.uint32),
-        past=Past(tokens=np.zeros((count, room), np.int32), prompt=none, length=none, counts=counts, distinct=none),
-        layout=Layout(),
+        past=TracedHistory(
+            tokens=np.zeros((count, room), np.int32), prompt=none, length=none, counts=counts, distinct=none
+        ),
+        layout=SlotLayout(),
         vocab_size=vocab_size,
     )
 
 
-def row_of(request: Request, layout: Layout, vocab_size: int, room: int) -> Slots:
+def row_of(request: SlotRequest, layout: SlotLayout, vocab_size: int, room: int) -> Slots:
     """One row in a layout that holds it; its tables are as wide as it needs."""
     found = dict(listed(request.plan))
     group = layout.group(list(found))
@@ -208,13 +210,13 @@ def row_of(request: Request, layout: Layout, vocab_size: int, room: int) -> Slot
         tables=_tables(request.plan, vocab_size, room),
         scalars=_scalars(request, group or 0, vocab_size),
         seeds=words(np.array([request.seed], np.int64)),
-        past=Past.of(request.history, room),
+        past=TracedHistory.of(request.history, room),
         layout=layout,
         vocab_size=vocab_size,
     )
 
 
-def _tables(plan: Plan, vocab_size: int, room: int) -> dict[str, NDArray]:
+def _tables(plan: CompiledParams, vocab_size: int, room: int) -> dict[str, NDArray]:
     params = plan.params
     made: dict[str, Any] = {
         "banned": plan.banned,
@@ -249,11 +251,11 @@ def _dry_penalties(params: SamplingParams, room: int) -> NDArray[np.float32]:
     return out
 
 
-def _divides(plan: Plan) -> bool:
+def _divides(plan: CompiledParams) -> bool:
     return bool(plan.params.frequency_penalty) and plan.semantics.frequency_divisor == "length"
 
 
-def _divided(plan: Plan, room: int) -> NDArray[np.float32]:
+def _divided(plan: CompiledParams, room: int) -> NDArray[np.float32]:
     """The frequency penalty for a history of each length up to `room`."""
     counted = np.arange(room + 1)
     counted = np.minimum(counted, plan.semantics.penalty_window or room)
@@ -267,7 +269,7 @@ def _bitmask(ids: NDArray[np.int32], vocab_size: int) -> NDArray[np.int32]:
     return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def _scalars(request: Request, group: int, vocab_size: int) -> dict[str, NDArray]:
+def _scalars(request: SlotRequest, group: int, vocab_size: int) -> dict[str, NDArray]:
     plan, params = request.plan, request.plan.params
     made = {
         "used": True,
@@ -291,7 +293,7 @@ def _scalars(request: Request, group: int, vocab_size: int) -> dict[str, NDArray
 # --- rows into slots ----------------------------------------------------------------------------------------------
 
 
-def grown(slots: Slots, layout: Layout, widths: Mapping[str, tuple[int, ...]]) -> Slots:
+def grown(slots: Slots, layout: SlotLayout, widths: Mapping[str, tuple[int, ...]]) -> Slots:
     """The same requests in a layout that holds theirs, with tables at least so wide."""
     if layout == slots.layout and all(_fits(slots.tables[name].shape[1:], width) for name, width in widths.items()):
         return slots
@@ -364,7 +366,7 @@ def picked(slots: Slots, order: Any) -> Slots:
 # --- what is drawn ------------------------------------------------------------------------------------------------
 
 
-def programs(slots: Slots, mask: Any = None) -> list[Program]:
+def programs(slots: Slots, mask: Any = None) -> list[TracedProgram]:
     """One Program for each order of stages, over all rows; a row's token is the one of its own group's."""
     layout, tables, one = slots.layout, slots.tables, slots.scalars
     shared: dict[str, Any] = {
@@ -384,7 +386,7 @@ def programs(slots: Slots, mask: Any = None) -> list[Program]:
         "modes": layout.views,
     }
     return [
-        Program(stages=order, columns=_divided_columns(slots, g), on=slots.on[g], **shared)
+        TracedProgram(stages=order, columns=_divided_columns(slots, g), on=slots.on[g], **shared)
         for g, order in enumerate(layout.orders)
     ]
 
@@ -422,7 +424,7 @@ def _divided_columns(slots: Slots, group: int) -> tuple[Columns, ...]:
     at = jnp.minimum(slots.past.length, slots.past.room)[:, None]
     penalty = jnp.take_along_axis(jnp.asarray(table), at, 1)[:, 0]
 
-    def changed(stage: Stage, given: Columns) -> Columns:
+    def changed(stage: TracedStage, given: Columns) -> Columns:
         if stage.op != Op.FREQUENCY:
             return given
         return {"penalty": jnp.where(slots.scalars["divides"], penalty, given["penalty"])}

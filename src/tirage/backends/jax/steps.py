@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax.passes import largest, smallest
-from tirage.backends.jax.program import Program
+from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import (
     NO_KEY,
     Mass,
@@ -35,7 +35,7 @@ _UNIT = numbers.temperature_constant(1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class TracedState:
     """[B, N] logits and sets of B rows, N a padded V; per-row numbers [B]. Names as in the plain path's Row.
 
     `q` and `w` are the exponents and weights of all tokens at that `m` and `c`; `kept` are the tokens still in, `base`
@@ -81,16 +81,16 @@ class State:
         """The lowest id where bool [B, N] holds, [B]; a minimum, because XLA's argmax is slow on a CPU."""
         return smallest(jnp.where(chosen, self.ids, self.x.shape[1] - 1))
 
-    def keep(self, kept: Array, on: Array) -> State:
+    def keep(self, kept: Array, on: Array) -> TracedState:
         """Rows that are `on` without the tokens that are not `kept`."""
         return replace(self, kept=self.kept & (kept | ~on[:, None]))
 
-    def weighed(self) -> State:
+    def weighed(self) -> TracedState:
         """With `q` and `w` of the present m and c."""
         q = exponents(self.x, self.m, self.c)
         return replace(self, q=q, w=weights(q))
 
-    def rebased(self, on: Array) -> State:
+    def rebased(self, on: Array) -> TracedState:
         """Rows that are `on` with the set still in as what the temperature stage sees."""
         if self.kept is self.base:
             return self
@@ -107,7 +107,7 @@ def padded(x: Array) -> Array:
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)), constant_values=-np.inf)
 
 
-def masked(x: Array, program: Program) -> Array:
+def masked(x: Array, program: TracedProgram) -> Array:
     """Logits with the hard masks applied: the bitmask and the banned ids."""
     if program.mask is not None:
         words = u32(program.mask)
@@ -131,13 +131,13 @@ def _most(x: Array) -> Array:
     return largest(jnp.where(bad, jnp.int32(0x7FFFFFFF), keys(x)))
 
 
-def entered(x: Array) -> State:
+def entered(x: Array) -> TracedState:
     """The State of rows whose logits are final: everything above -inf is in (S-N4)."""
     key = keys(x)
     kept = key > NEG_INF_KEY
     rows = x.shape[0]
     zero = jnp.zeros(rows, jnp.uint32)
-    state = State(
+    state = TracedState(
         x=x,
         key=key,
         kept=kept,
@@ -158,7 +158,7 @@ def entered(x: Array) -> State:
 # --- edits: rule S-N7, on candidates they touch only ------------------------------------------------------------
 
 
-def edited(x: Array, program: Program) -> Array:
+def edited(x: Array, program: TracedProgram) -> Array:
     """Logits after the stages that change them, in the program's order."""
     stages = zip(program.stages, program.columns, program.on, strict=True)
     for stage, given, active in stages:

@@ -12,7 +12,7 @@ from tirage.backends.jax.passes import block, count
 from tirage.backends.jax.program import Columns
 from tirage.backends.jax.reach import ROOM, together
 from tirage.backends.jax.rule import NO_KEY, Mass, keys, values
-from tirage.backends.jax.steps import State
+from tirage.backends.jax.steps import TracedState
 from tirage.backends.jax.wide import Wide, u32
 
 _BLOCK = 32
@@ -24,7 +24,7 @@ class Cut(NamedTuple):
     key: Array
     id: Array
 
-    def keeps(self, state: State, ties: bool = False) -> Array:
+    def keeps(self, state: TracedState, ties: bool = False) -> Array:
         """Which tokens lie before or at the cut; with ties, all that share its key."""
         level = state.key == self.key[:, None]
         return (state.key > self.key[:, None]) | (level if ties else level & (state.ids <= self.id[:, None]))
@@ -70,7 +70,7 @@ def mean_exponent(q: Array, mass: Mass) -> Array:
     return wide.divide(total, mass.total())[0].astype(jnp.int32)
 
 
-def ranked(state: State, n: int) -> tuple[Array, Array]:
+def ranked(state: TracedState, n: int) -> tuple[Array, Array]:
     """Keys and ids of the first n tokens still in, int32 [B, n], (key descending, id ascending)."""
     return top_entries(jnp.where(state.kept, state.key, NO_KEY), n)
 

@@ -15,7 +15,7 @@ from tirage.backends import Drawn, View
 from tirage.backends.jax import wide
 from tirage.backends.jax.filters import FILTERS, xtc
 from tirage.backends.jax.passes import count, largest
-from tirage.backends.jax.program import Program
+from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import (
     bits_of,
     exponents,
@@ -27,7 +27,7 @@ from tirage.backends.jax.rule import (
     values,
     weights,
 )
-from tirage.backends.jax.steps import State, edited, entered, masked, padded, status
+from tirage.backends.jax.steps import TracedState, edited, entered, masked, padded, status
 from tirage.backends.jax.sums import top_entries
 from tirage.backends.jax.wide import OCTAVE, Wide
 from tirage.exact import numbers
@@ -42,7 +42,7 @@ _FIELDS = Drawn.__slots__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coin:
+class XtcSplit:
     """Rows split in two by XTC: how often it is on (two limbs, units of 2^-32), where, and whether it is now."""
 
     share: Wide
@@ -53,9 +53,9 @@ class Coin:
 class _Law(NamedTuple):
     """Rows after all filters on both sides of the coin; without XTC there is only the first."""
 
-    off: State
-    on: State | None
-    coin: Coin | None
+    off: TracedState
+    on: TracedState | None
+    coin: XtcSplit | None
 
 
 AT_ONCE = 1 << 19
@@ -63,7 +63,7 @@ AT_ONCE = 1 << 19
 rows that are searched together are done when the last of them is."""
 
 
-def draw(logits: Array, program: Program) -> Drawn:
+def draw(logits: Array, program: TracedProgram) -> Drawn:
     """One token for each row of float32 logits [B, V], with what a Draw reports, as traced arrays.
 
     `token_ids`, `support`, `ranks` and `top_ids` are int32; `asked_logprobs` is [B, A], padded.
@@ -83,7 +83,7 @@ def _divisor(rows: int, most: int) -> int:
     return next((few for few in range(min(rows, most), 1, -1) if rows % few == 0), min(rows, 1))
 
 
-def _drawn(logits: Array, program: Program) -> Drawn:
+def _drawn(logits: Array, program: TracedProgram) -> Drawn:
     x = masked(padded(logits), program)
     state = status(x)
     off = entered(edited(x, program))
@@ -106,7 +106,9 @@ def _drawn(logits: Array, program: Program) -> Drawn:
     return Drawn(status=cast("Any", state), **_without_bad_rows(found, state))
 
 
-def _filtered(state: State, program: Program, at: int) -> tuple[State, State | None, Coin | None]:
+def _filtered(
+    state: TracedState, program: TracedProgram, at: int
+) -> tuple[TracedState, TracedState | None, XtcSplit | None]:
     """The state after the filters from stage `at` on; after an XTC stage, the states without it and with it."""
     for i in range(at, len(program.stages)):
         stage, given, on = program.stages[i], program.columns[i], jnp.asarray(program.on[i])
@@ -120,18 +122,20 @@ def _filtered(state: State, program: Program, at: int) -> tuple[State, State | N
     return state, None, None
 
 
-def _coin(given: dict[str, Any], on: Array, program: Program) -> Coin:
+def _coin(given: dict[str, Any], on: Array, program: TracedProgram) -> XtcSplit:
     share = given["coin"][:, 0], given["coin"][:, 1]
     tossed = _uniform(program, Domain.XTC)[1]
-    return Coin(share=share, mixed=on, heads=on & wide.less(wide.wide(tossed, 2), share))
+    return XtcSplit(share=share, mixed=on, heads=on & wide.less(wide.wide(tossed, 2), share))
 
 
-def _uniform(program: Program, domain: int) -> Wide:
+def _uniform(program: TracedProgram, domain: int) -> Wide:
     words = jnp.asarray(program.keys)
     return uniform((words[:, 0], words[:, 1]), words[:, 2], words[:, 3], domain)
 
 
-def _token(off: State, on: State | None, coin: Coin | None, program: Program) -> tuple[Array, State]:
+def _token(
+    off: TracedState, on: TracedState | None, coin: XtcSplit | None, program: TracedProgram
+) -> tuple[Array, TracedState]:
     """The token, first in id order whose running weight exceeds floor(U * W / 2^64), and the branch it is from."""
     state = off
     if on is not None and coin is not None:
@@ -141,17 +145,19 @@ def _token(off: State, on: State | None, coin: Coin | None, program: Program) ->
     return locate(mass, rest), state
 
 
-def _either(condition: Array, a: State, b: State) -> State:
+def _either(condition: Array, a: TracedState, b: TracedState) -> TracedState:
     def pick(x: Array, y: Array) -> Array:
         return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
 
     arrays = {
-        name: jax.tree.map(pick, getattr(a, name), getattr(b, name)) for name in State.__slots__ if name != "special"
+        name: jax.tree.map(pick, getattr(a, name), getattr(b, name))
+        for name in TracedState.__slots__
+        if name != "special"
     }
-    return State(**arrays, special=a.special or b.special)
+    return TracedState(**arrays, special=a.special or b.special)
 
 
-def _support(off: State, on: State | None, coin: Coin | None) -> Array:
+def _support(off: TracedState, on: TracedState | None, coin: XtcSplit | None) -> Array:
     possible = _possible(off)
     if on is not None and coin is not None:
         with_xtc = _possible(on)
@@ -161,7 +167,7 @@ def _support(off: State, on: State | None, coin: Coin | None) -> Array:
     return count(possible)
 
 
-def _possible(state: State) -> Array:
+def _possible(state: TracedState) -> Array:
     """Tokens with a weight above 0; a truncated top-p leaves its last token at least 1."""
     return state.kept & (((state.w.high | state.w.low) != 0) | state.greedy[:, None])
 
@@ -178,7 +184,7 @@ def _logprobs(x: Array, m: Array, inverse_t: Array, total: Wide) -> Array:
     return jnp.where(is_neg_inf(x), -np.inf, lp)
 
 
-def _branch_logprobs(state: State, ids: Array) -> Array:
+def _branch_logprobs(state: TracedState, ids: Array) -> Array:
     """Logprobs of the tokens `ids` [B, n] under the law of one branch; -inf for those that are out."""
     mass = state.mass()
     total = mass.total()
@@ -193,7 +199,7 @@ def _at_least_one(a: Wide) -> Wide:
     return wide.select(wide.is_zero(a), wide.constant(1, a[0], len(a)), a)
 
 
-def _mixture(off: State, on: State, coin: Coin, ids: Array) -> Array:
+def _mixture(off: TracedState, on: TracedState, coin: XtcSplit, ids: Array) -> Array:
     """Logprobs of the tokens `ids` [B, n] over both sides of the coin, in units of 2^-63; -inf where neither (S-L4)."""
     share: Wide = tuple(limb[:, None] for limb in coin.share)
     rest = wide.sub(wide.constant(1 << 32, share[0], 2), share)
@@ -204,7 +210,7 @@ def _mixture(off: State, on: State, coin: Coin, ids: Array) -> Array:
     return jnp.where(possible, wide.ln_fixed(wide.ilog2(total) - _POINT * OCTAVE), -np.inf)
 
 
-def _points(state: State, ids: Array) -> Wide:
+def _points(state: TracedState, ids: Array) -> Wide:
     """Probability of the tokens `ids` [B, n] in one branch, in units of 2^-63, two limbs."""
     mass = state.mass()
     weight = tuple(jnp.take_along_axis(limb, ids, 1) for limb in mass.wide())
@@ -227,7 +233,7 @@ class Described:
     logprobs: Callable[[Array], Array]
 
 
-def by_view(program: Program, count: int, report: Callable[[View], dict[str, Array]]) -> dict[str, Array]:
+def by_view(program: TracedProgram, count: int, report: Callable[[View], dict[str, Array]]) -> dict[str, Array]:
     """What each of `count` rows reports: its own of `report(view)`, sentinels where it asks for no view."""
     asked, n = jnp.asarray(program.asked), program.widths[1]
     out = {
@@ -245,7 +251,7 @@ def by_view(program: Program, count: int, report: Callable[[View], dict[str, Arr
     return out
 
 
-def _described(logits: Array, off: State, view: View) -> Described:
+def _described(logits: Array, off: TracedState, view: View) -> Described:
     x = padded(logits) if view == View.RAW else off.x
     finite = (bits_of(x) & 0x7F800000) != 0x7F800000
     x = jnp.where(finite, x, -np.inf)
@@ -268,7 +274,7 @@ def _sampled(law: _Law) -> Described:
     return Described(jnp.where(coin.mixed[:, None], keys(lp), key), lambda ids: jnp.take_along_axis(lp, ids, 1))
 
 
-def _reported(view: Described, program: Program, token: Array) -> dict[str, Array]:
+def _reported(view: Described, program: TracedProgram, token: Array) -> dict[str, Array]:
     own = jnp.take_along_axis(view.key, token[:, None], 1)
     asked, n = jnp.asarray(program.asked), program.widths[1]
     top_key, top = top_entries(view.key, n)

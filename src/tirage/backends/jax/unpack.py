@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.jax.past import BEYOND
-from tirage.backends.jax.program import Program, Stage, operands
+from tirage.backends.jax.program import TracedProgram, TracedStage, operands
+from tirage.backends.jax.traced_history import BEYOND
 from tirage.history import Counts
-from tirage.stages import Lowered, Op, Step
+from tirage.stages import Op, Program, Step
 
 
-def lowered(program: Program, r: int) -> Lowered:
+def lowered(program: TracedProgram, r: int) -> Program:
     """The steps of row r, with the arrays that BAN and ADD refer to."""
     ids, values, steps = [_known(program.tables["banned"][r])], [], []
     values.append(np.zeros(ids[0].size, np.float32))
@@ -29,10 +29,10 @@ def lowered(program: Program, r: int) -> Lowered:
         elif on[r]:
             a, b, c, d, e = (*operands(stage, given, r), 0, 0, 0, 0, 0)[:5]
             steps.append(Step(stage.op, a, b, c, d, e))
-    return Lowered(tuple(steps), np.concatenate(ids), np.concatenate(values))
+    return Program(tuple(steps), np.concatenate(ids), np.concatenate(values))
 
 
-def counts(program: Program, r: int) -> Counts:
+def counts(program: TracedProgram, r: int) -> Counts:
     """The sparse counts of row r."""
     table = np.asarray(program.tables["counts"][r])
     kept = np.flatnonzero(table[0] != BEYOND)
@@ -41,7 +41,7 @@ def counts(program: Program, r: int) -> Counts:
     return Counts(table[:, kept[first]])
 
 
-def listed(program: Program, name: str, r: int) -> NDArray[np.int32]:
+def listed(program: TracedProgram, name: str, r: int) -> NDArray[np.int32]:
     """The ids of row r in a table that is filled up with ids no row has."""
     return _known(program.tables[name][r])
 
@@ -51,7 +51,7 @@ def _known(ids: Any) -> NDArray[np.int32]:
     return ids[ids != BEYOND]
 
 
-def _added(program: Program, stage: Stage, r: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _added(program: TracedProgram, stage: TracedStage, r: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     ids, values = (np.asarray(part[r]) for part in program.tables[f"added {stage.nth}"])
     kept = np.flatnonzero(ids != BEYOND)
     _, first = np.unique(ids[kept], return_index=True)

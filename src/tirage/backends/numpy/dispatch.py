@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, Process, Rows
-from tirage.backends.numpy import kernels, outcome
+from tirage.backends import Drawn, Frame, Process, SamplingMetadata
+from tirage.backends.numpy import distribution, kernels
 from tirage.stages import Op
 
 WORTH_COMPILING = 1 << 22
@@ -29,18 +29,20 @@ def draw(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | No
     return draw_rows(logits, frame.rows(mask), frame.processes)
 
 
-def draw_rows(logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+def draw_rows(
+    logits: NDArray[np.float32], rows: SamplingMetadata, processes: Sequence[Process | None] | None = None
+) -> Drawn:
     """One token for each row of packed `rows`; `processes` are the rows' custom processors, if any."""
     if not kernels.ready():
         _count_plain_work(logits.size)
-        return outcome.draw(logits, rows, Drawn.empty(rows), processes=processes)
+        return distribution.draw(logits, rows, Drawn.empty(rows), processes=processes)
     if "left" not in rows.memo:
         rows.memo["left"] = np.flatnonzero(~kernels.supports(rows))
     left = rows.memo["left"]
     if left.size == rows.count:
-        return outcome.draw(logits, rows, Drawn.empty(rows), processes=processes)
+        return distribution.draw(logits, rows, Drawn.empty(rows), processes=processes)
     out = kernels.draw(logits, _without(rows, left))
-    return outcome.draw(logits, rows, out, which=left, processes=processes)
+    return distribution.draw(logits, rows, out, which=left, processes=processes)
 
 
 def law(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> NDArray[np.float64]:
@@ -49,7 +51,7 @@ def law(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | Non
 
 
 def law_rows(
-    logits: NDArray[np.float32], rows: Rows, processes: Sequence[Process | None] | None = None
+    logits: NDArray[np.float32], rows: SamplingMetadata, processes: Sequence[Process | None] | None = None
 ) -> NDArray[np.float64]:
     """The law of each row of packed `rows`, float64 [B, V]; arguments as `draw_rows` takes them."""
     out = np.zeros(logits.shape)
@@ -62,11 +64,11 @@ def law_rows(
         _count_plain_work(logits.size)
     for r in left.tolist():
         process = None if processes is None else processes[r]
-        out[r] = outcome.outcome(outcome.request_of(logits, rows, r, process)).law()
+        out[r] = distribution.outcome(distribution.request_of(logits, rows, r, process)).law()
     return out
 
 
-def _without(rows: Rows, left: NDArray[np.int64]) -> Rows:
+def _without(rows: SamplingMetadata, left: NDArray[np.int64]) -> SamplingMetadata:
     """`rows` with those that are `left` to the plain path made greedy: one cheap pass, overwritten afterwards."""
     if not left.size:
         return rows

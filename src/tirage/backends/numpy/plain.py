@@ -23,7 +23,7 @@ from tirage.stages import SCOPES, Op, Step
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 
-Observer = Callable[[Step, "Row"], None]
+Observer = Callable[[Step, "RowState"], None]
 
 _UNIT = numbers.temperature_constant(1.0)
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -33,7 +33,7 @@ _NO_TOKENS = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
+class RowState:
     """One row on its way through the steps.
 
     `x` are the logits as edited so far, `key` their keys, `ids` the tokens still in (ascending). `m`, `c` and
@@ -81,7 +81,7 @@ class Row:
         return np.argsort(-self.key[self.ids].astype(np.int64), kind="stable")
 
 
-def run(row: Row, steps: Iterable[Step], observe: Observer | None = None) -> Row:
+def run(row: RowState, steps: Iterable[Step], observe: Observer | None = None) -> RowState:
     """`row` after all `steps`; `observe` is called after each. A bad row stops early with its status."""
     entered = False
     checked = False
@@ -108,14 +108,14 @@ def start(x: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> tuple[ND
     return np.where(masked, np.float32(-np.inf), x).astype(np.float32), masked
 
 
-def _check_finite(row: Row) -> bool:
+def _check_finite(row: RowState) -> bool:
     key = keys(row.x)
     if row.status == OK and ((key >= POS_INF_KEY) | (key < NEG_INF_KEY)).any():
         row.status = NON_FINITE
     return True
 
 
-def _enter(row: Row) -> bool:
+def _enter(row: RowState) -> bool:
     """Logits are final: the candidates are the tokens above -inf (S-N4)."""
     row.key = keys(row.x)
     row.ids = np.flatnonzero(row.key > NEG_INF_KEY)
@@ -126,7 +126,7 @@ def _enter(row: Row) -> bool:
     return True
 
 
-def _rebase(row: Row) -> None:
+def _rebase(row: RowState) -> None:
     row.base = row.ids
     row.m = value(row.key[row.ids].max())
 
@@ -134,55 +134,55 @@ def _rebase(row: Row) -> None:
 # --- edits: rule S-N7, on candidates they touch only ------------------------------------------------------
 
 
-def _ban(row: Row, step: Step) -> None:
+def _ban(row: RowState, step: Step) -> None:
     ids = row.edit_ids[step.a : step.b]
     row.x[ids] = -np.inf
     row.masked[ids] = True
 
 
-def _add(row: Row, step: Step) -> None:
+def _add(row: RowState, step: Step) -> None:
     ids = row.edit_ids[step.a : step.b]
     _write(row, ids, lambda v: v + row.edit_values[step.a : step.b])
 
 
-def _write(row: Row, ids: NDArray, change: Callable[[NDArray], NDArray]) -> None:
+def _write(row: RowState, ids: NDArray, change: Callable[[NDArray], NDArray]) -> None:
     old = row.x[ids]
     with np.errstate(over="ignore", invalid="ignore"):
         new = clamped(change(cleaned(old)))
     row.x[ids] = np.where(old == -np.inf, old, new)
 
 
-def _seen(row: Row, scope: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _seen(row: RowState, scope: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     if row.counts is None:
         return np.zeros(0, np.int32), np.zeros(0, np.float32)
     n = row.counts.seen(SCOPES[scope])
     return row.counts.ids[n > 0], n[n > 0].astype(np.float32)
 
 
-def _repetition(row: Row, step: Step) -> None:
+def _repetition(row: RowState, step: Step) -> None:
     ids, _ = _seen(row, step.a)
     r, inverse = numbers.from_bits(step.b), numbers.from_bits(step.c)
     _write(row, ids, lambda v: np.minimum(v * np.where(v > 0, inverse, r), FLT_MAX))
 
 
-def _frequency(row: Row, step: Step) -> None:
+def _frequency(row: RowState, step: Step) -> None:
     ids, n = _seen(row, step.a)
     penalty = numbers.from_bits(step.b)
     _write(row, ids, lambda v: v - np.minimum(penalty * n, FLT_MAX))
 
 
-def _presence(row: Row, step: Step) -> None:
+def _presence(row: RowState, step: Step) -> None:
     ids, _ = _seen(row, step.a)
     penalty = numbers.from_bits(step.b)
     _write(row, ids, lambda v: v - penalty)
 
 
-def _scale(row: Row, step: Step) -> None:
+def _scale(row: RowState, step: Step) -> None:
     factor = numbers.from_bits(step.a)
     _write(row, np.arange(row.x.size), lambda v: np.minimum(v * factor, FLT_MAX))
 
 
-def _process(row: Row, step: Step) -> None:
+def _process(row: RowState, step: Step) -> None:
     if row.process is not None:
         row.x = np.where(row.masked, np.float32(-np.inf), row.process(row.x)).astype(np.float32)
         _check_finite(row)
@@ -191,17 +191,17 @@ def _process(row: Row, step: Step) -> None:
 # --- filters ----------------------------------------------------------------------------------------------
 
 
-def _greedy(row: Row, step: Step) -> None:
+def _greedy(row: RowState, step: Step) -> None:
     row.ids = row.ids[np.argmax(row.key[row.ids])][None]
     row.greedy = True
 
 
-def _temperature(row: Row, step: Step) -> None:
+def _temperature(row: RowState, step: Step) -> None:
     row.c, row.inverse_t = numbers.from_bits(step.a), numbers.from_bits(step.b)
     _rebase(row)
 
 
-def _dynamic_temperature(row: Row, step: Step) -> None:
+def _dynamic_temperature(row: RowState, step: Step) -> None:
     """T between T min and T max by the entropy of the set, in integers: rule S-O9."""
     _rebase(row)
     fraction = _entropy_fraction(row, step.d, step.e)
@@ -211,7 +211,7 @@ def _dynamic_temperature(row: Row, step: Step) -> None:
     row.inverse_t = np.float32(min(numbers.from_bits(step.b) * r, FLT_MAX))
 
 
-def _entropy_fraction(row: Row, e: int, s: int) -> int:
+def _entropy_fraction(row: RowState, e: int, s: int) -> int:
     """(H / H max) ** exponent in units of 2^-32, entropies at T = 1 over the current set."""
     q = exponents(row.x[row.ids], row.m, _UNIT)
     w = weights(q)
@@ -224,7 +224,7 @@ def _entropy_fraction(row: Row, e: int, s: int) -> int:
     return int(weights(power)[0]) >> 8
 
 
-def _top_n_sigma(row: Row, step: Step) -> None:
+def _top_n_sigma(row: RowState, step: Step) -> None:
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
     x = row.x[row.ids]
     top = value(row.key[row.ids].max())
@@ -240,12 +240,12 @@ def _top_n_sigma(row: Row, step: Step) -> None:
     row.keep(v <= step.a * deviation >> (step.b + 1))
 
 
-def _top_k(row: Row, step: Step) -> None:
+def _top_k(row: RowState, step: Step) -> None:
     if step.a < row.ids.size:
         _keep_prefix(row, row.ranked(), step.a, bool(step.b))
 
 
-def _keep_prefix(row: Row, order: NDArray[np.int64], n: int, ties: bool) -> None:
+def _keep_prefix(row: RowState, order: NDArray[np.int64], n: int, ties: bool) -> None:
     kept = np.zeros(row.ids.size, bool)
     kept[order[:n]] = True
     if ties:
@@ -254,7 +254,7 @@ def _keep_prefix(row: Row, order: NDArray[np.int64], n: int, ties: bool) -> None
     row.keep(kept)
 
 
-def _top_p(row: Row, step: Step) -> None:
+def _top_p(row: RowState, step: Step) -> None:
     order = row.ranked()
     w = row.w()[order]
     reached = np.cumsum(w)
@@ -269,23 +269,23 @@ def _top_p(row: Row, step: Step) -> None:
     _keep_prefix(row, order, n, bool(step.c))
 
 
-def _truncate(row: Row, order: NDArray, reached: NDArray, n: int, target: int) -> None:
+def _truncate(row: RowState, order: NDArray, reached: NDArray, n: int, target: int) -> None:
     before = int(reached[n - 2]) if n > 1 else 0
     row.trimmed = (int(row.ids[order[n - 1]]), min(target, int(reached[n - 1])) - before)
 
 
-def _min_p(row: Row, step: Step) -> None:
+def _min_p(row: RowState, step: Step) -> None:
     q = row.q()
     row.keep(q - q.min() <= step.a)
 
 
-def _min_p_logit(row: Row, step: Step) -> None:
+def _min_p_logit(row: RowState, step: Step) -> None:
     key = row.key[row.ids]
     bound = clamped(np.array([numbers.from_bits(step.a) * value(key.max())]))
     row.keep((key >= keys(bound)) | (key == key.max()))
 
 
-def _typical(row: Row, step: Step) -> None:
+def _typical(row: RowState, step: Step) -> None:
     q, w = row.q(), row.w()
     distance = np.abs(q.astype(np.int64) - mean_exponent(q, w))
     order = np.argsort(distance, kind="stable")
@@ -296,18 +296,18 @@ def _typical(row: Row, step: Step) -> None:
     row.keep(distance <= distance[last])
 
 
-def _epsilon(row: Row, step: Step) -> None:
+def _epsilon(row: RowState, step: Step) -> None:
     w, key = row.w(), row.key[row.ids]
     row.keep((w >= _share(step.a, step.b, mass(w))) | (key == key.max()))
 
 
-def _eta(row: Row, step: Step) -> None:
+def _eta(row: RowState, step: Step) -> None:
     q, w, key = row.q(), row.w(), row.key[row.ids]
     likely = w >= _share(step.a, step.b, mass(w))
     row.keep(likely | (q <= mean_exponent(q, w) + step.c) | (key == key.max()))
 
 
-def _top_h(row: Row, step: Step) -> None:
+def _top_h(row: RowState, step: Step) -> None:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
     order = row.ranked()[:_TOP_H_TOKENS]
     q, w = row.q()[order], row.w()[order]
@@ -318,7 +318,7 @@ def _top_h(row: Row, step: Step) -> None:
     _keep_prefix(row, order, max(n, 1), False)
 
 
-def _xtc(row: Row, step: Step) -> None:
+def _xtc(row: RowState, step: Step) -> None:
     """Remove every token at or above the threshold but the least likely of them: rule S-O8."""
     if not row.coin:
         return
@@ -337,7 +337,7 @@ def _xtc(row: Row, step: Step) -> None:
     row.keep(kept)
 
 
-_RUN: dict[Op, Callable[[Row, Step], None]] = {
+_RUN: dict[Op, Callable[[RowState, Step], None]] = {
     Op.BAN: _ban,
     Op.ADD: _add,
     Op.REPETITION: _repetition,

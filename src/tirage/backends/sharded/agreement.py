@@ -12,24 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import MAX_VOCAB, Rows
+from tirage.backends import MAX_VOCAB, SamplingMetadata
 from tirage.backends.sharded.communicate import Communicator
 from tirage.errors import ParamsError
 
 _REASON = 512
 """Bytes of a refusal's message that cross."""
-_ALIKE = tuple(field.name for field in fields(Rows) if field.name != "memo")
+_ALIKE = tuple(field.name for field in fields(SamplingMetadata) if field.name != "memo")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """Which token ids each shard holds: [start, stop) by rank, together [0, vocab_size)."""
 
     bounds: tuple[tuple[int, int], ...]
     vocab_size: int
 
     @classmethod
-    def of(cls, bounds: Sequence[tuple[int, int]], vocab_size: int) -> Layout:
+    def of(cls, bounds: Sequence[tuple[int, int]], vocab_size: int) -> ShardLayout:
         """A checked Layout; ParamsError for a gap, an overlap, or a vocabulary beyond 2^20."""
         if not 1 <= vocab_size <= MAX_VOCAB:
             raise ParamsError(f"vocab_size must be in [1, {MAX_VOCAB}], got {vocab_size}")
@@ -60,7 +60,7 @@ class Offer:
     digest: int
 
 
-def meet(comm: Communicator, offer: Offer, like: Tensor) -> Layout:
+def meet(comm: Communicator, offer: Offer, like: Tensor) -> ShardLayout:
     """The Layout of all shards; the same ParamsError on each of them when they do not fit together.
 
     One round, 48 bytes. A shard that refused its arguments takes part through `refuse` instead.
@@ -73,7 +73,7 @@ def meet(comm: Communicator, offer: Offer, like: Tensor) -> Layout:
         seen = [said[at] for said in told]
         if len(set(seen)) > 1:
             raise ParamsError(f"shards must have {name}, got {seen} by rank")
-    layout = Layout.of([(said[2], said[3]) for said in told], offer.vocab_size)
+    layout = ShardLayout.of([(said[2], said[3]) for said in told], offer.vocab_size)
     odd = [rank for rank, said in enumerate(told) if said[5] != told[0][5]]
     if odd:
         raise ParamsError(
@@ -101,13 +101,13 @@ def _refusal(comm: Communicator, reason: str, like: Tensor) -> ParamsError:
     return ParamsError(f"every shard must accept its arguments, {named}")
 
 
-def share_seeds(comm: Communicator, rows: Rows, unseeded: Sequence[int], like: Tensor) -> None:
+def share_seeds(comm: Communicator, rows: SamplingMetadata, unseeded: Sequence[int], like: Tensor) -> None:
     """Give rows without a seed that of rank 0: where there are any, one round of 8 bytes for each."""
     if len(unseeded):
         rows.seeds[unseeded] = comm.gather(torch.from_numpy(rows.seeds[unseeded]).to(like.device))[0].cpu().numpy()
 
 
-def digest(rows: Rows, unseeded: Sequence[int] = (), asked: bytes = b"") -> int:
+def digest(rows: SamplingMetadata, unseeded: Sequence[int] = (), asked: bytes = b"") -> int:
     """64 bits, signed, of everything that `rows` ask, and of `asked`; fresh seeds do not count."""
     hashed = blake2b(asked, digest_size=8)
     for name in _ALIKE:

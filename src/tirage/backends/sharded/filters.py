@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends.sharded.part import Operands, Part, column
+from tirage.backends.sharded.part import Operands, ShardState, column
 from tirage.backends.sharded.places import BEYOND, NOWHERE, Ladder, best, level
 from tirage.backends.torch.chain import (
     dynamic_factors,
@@ -51,7 +51,7 @@ _DISTANCE_BITS = 32
 _FURTHEST = (1 << _DISTANCE_BITS) - 1
 
 
-def run(part: Part, programs: Operands) -> Part:
+def run(part: ShardState, programs: Operands) -> ShardState:
     """`part` after every filter of `programs` [G, S, 6], whose rows share one list of operations."""
     for s, op in enumerate(programs[0, :, 0].tolist()):
         if op >= FIRST_FILTER:
@@ -59,25 +59,25 @@ def run(part: Part, programs: Operands) -> Part:
     return part
 
 
-def _float(a: Operands, at: int, part: Part) -> Tensor:
+def _float(a: Operands, at: int, part: ShardState) -> Tensor:
     return floats(a[:, at].astype(np.int32).view(np.float32), part.x)
 
 
-def _greedy(part: Part, a: Operands) -> None:
+def _greedy(part: ShardState, a: Operands) -> None:
     part.keep(part.place == best(part.comm, _standing(part), 1))
     part.greedy = True
 
 
-def _standing(part: Part) -> Tensor:
+def _standing(part: ShardState) -> Tensor:
     """Places of the tokens still in, NOWHERE for the others."""
     return torch.where(part.kept, part.place, NOWHERE)
 
 
-def _temperature(part: Part, a: Operands) -> None:
+def _temperature(part: ShardState, a: Operands) -> None:
     part.rebase(_float(a, 0, part), _float(a, 1, part))
 
 
-def _dynamic_temperature(part: Part, a: Operands) -> None:
+def _dynamic_temperature(part: ShardState, a: Operands) -> None:
     """T between T min and T max by the entropy of the set: rule S-O9."""
     unit = torch.full_like(part.c, float(numbers.temperature_constant(1.0)))
     part.rebase(unit, torch.ones_like(unit))
@@ -86,7 +86,7 @@ def _dynamic_temperature(part: Part, a: Operands) -> None:
     part.rebase(floats(c, part.x), floats(inverse_t, part.x))
 
 
-def _top_n_sigma(part: Part, a: Operands) -> None:
+def _top_n_sigma(part: ShardState, a: Operands) -> None:
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
     top = values(part.top())
     distance = cleaned((top[:, None] - part.x).clamp(max=float(FLT_MAX))).nan_to_num()
@@ -101,7 +101,7 @@ def _top_n_sigma(part: Part, a: Operands) -> None:
     part.keep(v <= host(limits, v)[:, None])
 
 
-def _top_k(part: Part, a: Operands) -> None:
+def _top_k(part: ShardState, a: Operands) -> None:
     k = host(a[:, 0], part.place)
     if a[:, 0].max() <= GATHERED:
         cut = best(part.comm, _standing(part), int(a[:, 0].max())).gather(1, k[:, None] - 1)[:, 0]
@@ -110,13 +110,13 @@ def _top_k(part: Part, a: Operands) -> None:
     part.keep(_from(part, cut, a[:, 1]))
 
 
-def _from(part: Part, cut: Tensor, ties: Operands) -> Tensor:
+def _from(part: ShardState, cut: Tensor, ties: Operands) -> Tensor:
     """The tokens at or above a cut and, where `ties`, all that equal the one on it."""
     low = torch.where(host(ties, cut) > 0, level(cut), cut)
     return part.place >= low[:, None]
 
 
-def _top_p(part: Part, a: Operands) -> None:
+def _top_p(part: ShardState, a: Operands) -> None:
     w = part.w()
     judged = w
     if a[:, 3].any():
@@ -128,7 +128,7 @@ def _top_p(part: Part, a: Operands) -> None:
     part.keep(_from(part, cut, a[:, 2]))
 
 
-def _among_first(part: Part, goal: Tensor) -> tuple[Tensor, Tensor] | None:
+def _among_first(part: ShardState, goal: Tensor) -> tuple[Tensor, Tensor] | None:
     """What `Ladder.find` gives, if the row's first tokens reach the goal in every row that has any; else None."""
     first = best(part.comm, _standing(part), FIRST)
     reached = part.known(first)[1].cumsum(1)
@@ -140,7 +140,7 @@ def _among_first(part: Part, goal: Tensor) -> tuple[Tensor, Tensor] | None:
     return first.gather(1, n[:, None])[:, 0], before.gather(1, n[:, None])[:, 0]
 
 
-def _trim(part: Part, a: Operands, w: Tensor, cut: Tensor, needed: Tensor) -> None:
+def _trim(part: ShardState, a: Operands, w: Tensor, cut: Tensor, needed: Tensor) -> None:
     """Cut the weight of the last token of each truncated prefix to what the target still lacks."""
     if a[:, 3].any():
         # Under joint scope the goal may lie beyond all that is left: then the last token of all keeps its weight.
@@ -152,18 +152,18 @@ def _trim(part: Part, a: Operands, w: Tensor, cut: Tensor, needed: Tensor) -> No
     part.left = torch.minimum(needed, whole)
 
 
-def _min_p(part: Part, a: Operands) -> None:
+def _min_p(part: ShardState, a: Operands) -> None:
     least = exponents(values(part.top())[:, None], part.m, part.c)
     part.keep(part.q - least <= host(a[:, 0], part.q)[:, None])
 
 
-def _min_p_logit(part: Part, a: Operands) -> None:
+def _min_p_logit(part: ShardState, a: Operands) -> None:
     top = part.top()
     bound = keys(clamped(_float(a, 0, part) * values(top)))
     part.keep((part.key >= bound[:, None]) | (part.key == top[:, None]))
 
 
-def _typical(part: Part, a: Operands) -> None:
+def _typical(part: ShardState, a: Operands) -> None:
     w = part.w()
     mean, (total,) = part.mean(w)
     distance = (part.q - host(mean, part.q)[:, None]).abs()
@@ -173,25 +173,25 @@ def _typical(part: Part, a: Operands) -> None:
     part.keep_without_top(nearness >= cut[:, None])
 
 
-def _likely(part: Part, a: Operands, w: Tensor, total: list[int]) -> Tensor:
+def _likely(part: ShardState, a: Operands, w: Tensor, total: list[int]) -> Tensor:
     """Tokens whose share of the mass is at least E / 2^s, and those equal to the largest."""
     shares = per_row(share, column(a, 0), column(a, 1), total)
     return (w >= host(shares, w)[:, None]) | (part.key == part.top()[:, None])
 
 
-def _epsilon(part: Part, a: Operands) -> None:
+def _epsilon(part: ShardState, a: Operands) -> None:
     w = part.w()
     part.keep(_likely(part, a, w, part.mass(w)[0]))
 
 
-def _eta(part: Part, a: Operands) -> None:
+def _eta(part: ShardState, a: Operands) -> None:
     w = part.w()
     mean, (total,) = part.mean(w)
     bound = host(mean, w) + host(a[:, 2], w)
     part.keep(_likely(part, a, w, total) | (part.q <= bound[:, None]))
 
 
-def _top_h(part: Part, a: Operands) -> None:
+def _top_h(part: ShardState, a: Operands) -> None:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
     first = best(part.comm, _standing(part), _TOP_H_TOKENS)
     counts = (first != NOWHERE).sum(1).tolist()
@@ -201,7 +201,7 @@ def _top_h(part: Part, a: Operands) -> None:
     part.keep(part.place >= cut[:, None])
 
 
-def _xtc(part: Part, a: Operands) -> None:
+def _xtc(part: ShardState, a: Operands) -> None:
     """Remove every token at or above the threshold but the least likely of them: rule S-O8."""
     if not part.coin:
         return
@@ -218,7 +218,7 @@ def _xtc(part: Part, a: Operands) -> None:
     part.keep_without_top(kept)
 
 
-STEPS: dict[Op, Callable[[Part, Operands], None]] = {
+STEPS: dict[Op, Callable[[ShardState, Operands], None]] = {
     Op.GREEDY: _greedy,
     Op.TEMPERATURE: _temperature,
     Op.DYNAMIC_TEMPERATURE: _dynamic_temperature,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Rows
+from tirage.backends import SamplingMetadata
 from tirage.stages import Op
 
 
-def localised(rows: Rows, start: int, stop: int) -> Rows:
+def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata:
     """`rows` as the shard of tokens [start, stop) must edit them: bans, additions, counts and masks of its own ids.
 
     Asked ids stay global. A shard without tokens counts as one column that nothing refers to.

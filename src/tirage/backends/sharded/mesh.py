@@ -14,7 +14,7 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, Rows
+from tirage.backends import Drawn, Frame, SamplingMetadata
 from tirage.backends.groups import taken
 from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import as_logits, is_traced
@@ -29,14 +29,14 @@ from tirage.backends.jax.dispatch import (
     tabled,
     widened,
 )
-from tirage.backends.jax.program import Program, programs
+from tirage.backends.jax.program import TracedProgram, programs
 from tirage.backends.sharded.axis import Axis
 from tirage.backends.sharded.mesh_draw import draw
 from tirage.backends.sharded.mesh_filters import FILTERS
 from tirage.errors import ParamsError, nearest
 from tirage.stages import FIRST_FILTER, Op
 
-Group = tuple[NDArray[np.int32], Program]
+Group = tuple[NDArray[np.int32], TracedProgram]
 """Rows that run one program: which they are, and the program."""
 _NOT_IN_PARTS = [op for op in Op if op >= FIRST_FILTER and op not in FILTERS]
 
@@ -134,12 +134,12 @@ class ReadyMesh:
             found["asked_logprobs"] = np.asarray(found["asked_logprobs"])[held]
         return Drawn(**found)
 
-    def _groups(self, rows: Rows, mask: Any, which: NDArray[np.int64]) -> list[Group]:
+    def _groups(self, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]) -> list[Group]:
         listed = programs(rows, self.vocab_size, mask if is_traced(mask) else None, which=which)
         return [(members.astype(np.int32), program) for members, program in listed]
 
     def _filled_by_host(
-        self, found: dict[str, Any], frame: Frame, rows: Rows, mask: Any, which: NDArray[np.int64]
+        self, found: dict[str, Any], frame: Frame, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
     ) -> dict[str, Any]:
         """`found` with the rows `which`, whose logits alone are gathered and drawn on the host."""
         members = which.astype(np.int32)
@@ -158,7 +158,7 @@ class ReadyMesh:
         return _with_rows(found, members, drawn, mesh=self.mesh)
 
 
-def _needs_whole(rows: Rows) -> NDArray[np.bool_]:
+def _needs_whole(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows with a filter that devices cannot work out each from its part."""
     return np.logical_or.reduce(np.isin(rows.programs[:, :, 0], _NOT_IN_PARTS), axis=1)
 

@@ -14,9 +14,9 @@ from jax import Array
 
 from tirage.backends import View
 from tirage.backends.jax import wide
-from tirage.backends.jax.program import Program
+from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import bits_of, exponents, is_neg_inf, keys, product, uniform, values, weights
-from tirage.backends.jax.steps import State, edited, entered, masked, padded, status
+from tirage.backends.jax.steps import TracedState, edited, entered, masked, padded, status
 from tirage.backends.jax.traced import by_view
 from tirage.backends.jax.wide import OCTAVE, Wide, u32
 from tirage.backends.sharded.axis import Axis
@@ -33,7 +33,7 @@ _NO_TOKEN = -(1 << 21)
 _BLANK = {"token_ids": -1, "support": 0, "ranks": 0, "top_ids": -1}
 
 
-def draw(axis: Axis, logits: Array, program: Program) -> dict[str, Array]:
+def draw(axis: Axis, logits: Array, program: TracedProgram) -> dict[str, Array]:
     """The fields of a Drawn for rows [B, N] of this device's logits; `asked_logprobs` is [B, A], padded."""
     raw = padded(logits)
     program = localised(axis, program, raw.shape[1])
@@ -49,7 +49,7 @@ def draw(axis: Axis, logits: Array, program: Program) -> dict[str, Array]:
             state = FILTERS[stage.op](axis, state, stage, columns, jnp.asarray(on), program.widths[0])
     mass = state.mass()
     words = jnp.asarray(program.keys)
-    law = Law.drawn(axis, state, axis.total(mass))
+    law = MeshLaw.drawn(axis, state, axis.total(mass))
     u = uniform((words[:, 0], words[:, 1]), words[:, 2], words[:, 3], Domain.DRAW)
     token = jnp.maximum(axis.pick(mass, wide.mul(u, law.total)[2:]), 0)
 
@@ -66,7 +66,7 @@ def draw(axis: Axis, logits: Array, program: Program) -> dict[str, Array]:
     return {"status": code, **_without_bad_rows(drawn, code)}
 
 
-def localised(axis: Axis, program: Program, size: int) -> Program:
+def localised(axis: Axis, program: TracedProgram, size: int) -> TracedProgram:
     """`program` with token ids that count from this device's first; ids of other devices become padding."""
 
     def local(ids: Any) -> Array:
@@ -84,7 +84,7 @@ def localised(axis: Axis, program: Program, size: int) -> Program:
     return replace(program, tables={name: table(name, entry) for name, entry in program.tables.items()})
 
 
-def _allowed(axis: Axis, x: Array, program: Program) -> Array:
+def _allowed(axis: Axis, x: Array, program: TracedProgram) -> Array:
     """Logits without what the bitmask of whole rows forbids among this device's ids."""
     if program.mask is None:
         return x
@@ -110,7 +110,7 @@ def _without_bad_rows(found: dict[str, Array], code: Array) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class MeshLaw:
     """What turns keys of a view into logprobs: m, 1 / T and the mass of each row, as every device knows them."""
 
     m: Array
@@ -121,7 +121,7 @@ class Law:
     greedy: Array | None = None
 
     @classmethod
-    def drawn(cls, axis: Axis, state: State, total: Wide) -> Law:
+    def drawn(cls, axis: Axis, state: TracedState, total: Wide) -> MeshLaw:
         """The law that tokens are drawn from."""
         return cls(state.m, state.inverse_t, total, state.trimmed + axis.start, state.left, state.greedy)
 
@@ -142,7 +142,9 @@ def _at_least_one(a: Wide) -> Wide:
     return wide.select(wide.is_zero(a), wide.constant(1, a[0], len(a)), a)
 
 
-def _described(axis: Axis, raw: Array, state: State, first: Array, law: Law, view: View) -> tuple[Array, Law]:
+def _described(
+    axis: Axis, raw: Array, state: TracedState, first: Array, law: MeshLaw, view: View
+) -> tuple[Array, MeshLaw]:
     """Keys [B, N] of a view, that of -inf outside it, and its law."""
     if view == View.SAMPLED:
         return jnp.where(state.kept, state.key, NEG_INF_KEY), law
@@ -152,10 +154,10 @@ def _described(axis: Axis, raw: Array, state: State, first: Array, law: Law, vie
     c, inverse_t = jnp.where(plain, _UNIT, state.c), jnp.where(plain, np.float32(1), state.inverse_t)
     m = first if view == View.PROCESSED else values(axis.max(jnp.max(keys(x), -1)))
     total = axis.total(weights(exponents(x, m, c)))
-    return jnp.where(is_neg_inf(x), NEG_INF_KEY, keys(x)), Law(m, inverse_t, total)
+    return jnp.where(is_neg_inf(x), NEG_INF_KEY, keys(x)), MeshLaw(m, inverse_t, total)
 
 
-def _reported(axis: Axis, key: Array, law: Law, program: Program, token: Array) -> dict[str, Array]:
+def _reported(axis: Axis, key: Array, law: MeshLaw, program: TracedProgram, token: Array) -> dict[str, Array]:
     asked, n = jnp.asarray(program.asked), program.widths[1]
     ids = jnp.concatenate([token[:, None], jnp.maximum(asked, 0)], 1)
     at = axis.key_at(key, ids)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.program import Columns, Stage
+from tirage.backends.jax.program import Columns, TracedStage
 from tirage.backends.jax.rule import (
     NO_KEY,
     Mass,
@@ -26,7 +26,7 @@ from tirage.backends.jax.rule import (
     values,
     weights,
 )
-from tirage.backends.jax.steps import State
+from tirage.backends.jax.steps import TracedState
 from tirage.backends.jax.sums import Cut, share, target
 from tirage.backends.jax.wide import Wide, u32
 from tirage.backends.sharded.axis import Axis
@@ -35,10 +35,10 @@ from tirage.stages import TOP_P_RULES, Op
 GATHERED = 256
 """Largest k whose candidates are gathered, 8 k bytes per row; above it a bisection exchanges less."""
 
-MeshFilter = Callable[[Axis, State, Stage, Columns, Array, int], State]
+MeshFilter = Callable[[Axis, TracedState, TracedStage, Columns, Array, int], TracedState]
 
 
-def top(axis: Axis, state: State) -> Array:
+def top(axis: Axis, state: TracedState) -> Array:
     """The largest key still in on any device, int32 [B]."""
     return axis.max(state.top())
 
@@ -47,13 +47,15 @@ def _rank_of(key: Array) -> Array:
     return (key ^ jnp.uint32(0x80000000)).astype(jnp.int32)
 
 
-def greedy(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def greedy(axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the largest key, at its lowest id."""
     _, best = axis.top(jnp.where(state.kept, state.key, NO_KEY), 1)
     return replace(state.keep(state.ids == best - axis.start, on), greedy=state.greedy | on, special=True)
 
 
-def temperature(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def temperature(
+    axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int
+) -> TracedState:
     """Weights are those of this temperature from here on (S-W1)."""
     c, inverse_t = (jnp.where(on, given[name], getattr(state, name)) for name in ("c", "inverse_t"))
     m = jnp.where(on, values(top(axis, state)), state.m)
@@ -61,7 +63,7 @@ def temperature(axis: Axis, state: State, stage: Stage, given: Columns, on: Arra
     return replace(state, base=base, m=m, c=c, inverse_t=inverse_t).weighed()
 
 
-def top_k(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def top_k(axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the first k; with ties, every key equal to the last of them."""
     if 0 < width <= GATHERED:
         key, ids = axis.top(jnp.where(state.kept, state.key, NO_KEY), width)
@@ -72,11 +74,11 @@ def top_k(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, wid
     return _keep(axis, state, cut, bool(stage.option("ties")), on)
 
 
-def _keep(axis: Axis, state: State, cut: Cut, ties: bool, on: Array) -> State:
+def _keep(axis: Axis, state: TracedState, cut: Cut, ties: bool, on: Array) -> TracedState:
     return state.keep(Cut(cut.key, cut.id - axis.start).keeps(state, ties), on)
 
 
-def _cut_by_count(axis: Axis, state: State, k: Array) -> Cut:
+def _cut_by_count(axis: Axis, state: TracedState, k: Array) -> Cut:
     rank = jnp.where(state.kept, ordered(state.key), 0)
     few = lambda t: axis.count(rank > t[:, None]) < k  # noqa: E731
     found = least(jnp.zeros_like(u32(k)), axis.max(jnp.max(rank, -1)), few)
@@ -84,7 +86,7 @@ def _cut_by_count(axis: Axis, state: State, k: Array) -> Cut:
     return Cut(_rank_of(found), axis.nth(rank == found[:, None], k - above))
 
 
-def top_p(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def top_p(axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep the shortest prefix that reaches its share of the mass, under the rule, scope and ties of the stage."""
     mass = state.mass()
     judged = state.w.where(state.base) if stage.option("joint") else mass
@@ -99,7 +101,7 @@ def top_p(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, wid
     return replace(kept, trimmed=trimmed, left=wide.select(on, left, state.left), special=True)
 
 
-def _cut_by_mass(axis: Axis, state: State, mass: Mass, goal: Wide) -> tuple[Cut, Wide, Wide]:
+def _cut_by_mass(axis: Axis, state: TracedState, mass: Mass, goal: Wide) -> tuple[Cut, Wide, Wide]:
     """The last token with less than `goal` before it, the mass before it, its weight; all if the goal is too high."""
     rank = ordered(state.key)
     lowest = axis.min(jnp.min(jnp.where(state.kept, rank, jnp.uint32(0xFFFFFFFF)), -1))
@@ -117,26 +119,28 @@ def _cut_by_mass(axis: Axis, state: State, mass: Mass, goal: Wide) -> tuple[Cut,
     return Cut(_rank_of(found), axis.nth(tied, n)), before, each
 
 
-def _weight(state: State, key: Array) -> Wide:
+def _weight(state: TracedState, key: Array) -> Wide:
     """The weight of a key [B], wherever its token is."""
     w = weights(exponents(values(key)[:, None], state.m, state.c)).wide()
     return w[0][:, 0], w[1][:, 0]
 
 
-def min_p(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def min_p(axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep q within a threshold of the smallest, which is that of the largest key."""
     least_q = exponents(values(top(axis, state))[:, None], state.m, state.c)
     return state.keep(state.q - least_q <= given["widest"][:, None], on)
 
 
-def min_p_logit(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def min_p_logit(
+    axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int
+) -> TracedState:
     """Keep logits of at least the ratio times the largest."""
     largest = top(axis, state)
     bound = keys(clamped(product(given["ratio"], values(largest))))
     return state.keep((state.key >= bound[:, None]) | (state.key == largest[:, None]), on)
 
 
-def epsilon(axis: Axis, state: State, stage: Stage, given: Columns, on: Array, width: int) -> State:
+def epsilon(axis: Axis, state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
     """Keep at least a share of the mass, and the largest keys."""
     mass = state.mass()
     likely = share(given, axis.total(mass)).at_least(mass)

@@ -23,7 +23,7 @@ GREEDY_WEIGHT = 1 << 40
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class ShardState:
     """The tokens of one shard, [G, N], and numbers of the whole rows, [G]; names as in the plain path's Row.
 
     `place` ranks tokens of all shards (`places`). `kept` are the tokens still in, `base` those that the last
@@ -53,7 +53,7 @@ class Part:
     @classmethod
     def of(
         cls, comm: Communicator, x: Tensor, start: int, first: Tensor, *, coin: bool, protected: Tensor | None
-    ) -> Part:
+    ) -> ShardState:
         """The Part of finished logits of the tokens from id `start` on; `first` [G] is the largest key anywhere."""
         key = keys(x)
         kept = key > NEG_INF_KEY

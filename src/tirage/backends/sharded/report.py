@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tirage.backends import View
 from tirage.backends.sharded.communicate import Communicator
-from tirage.backends.sharded.part import Part, largest
+from tirage.backends.sharded.part import ShardState, largest
 from tirage.backends.sharded.places import NOWHERE, best, id_of, key_of, place_of
 from tirage.backends.torch.edits import not_finite
 from tirage.backends.torch.report import logprobs
@@ -24,7 +24,7 @@ from tirage.exact.logs import ilog2, ln_fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class ShardLaw:
     """What turns the places of a view into logprobs: m and 1 / T float32 [G], the mass of each row.
 
     `trimmed` and `left` as in Part; `greedy` rows put everything on one token.
@@ -38,7 +38,7 @@ class Law:
     greedy: bool = False
 
     @classmethod
-    def drawn(cls, part: Part, totals: list[int]) -> Law:
+    def drawn(cls, part: ShardState, totals: list[int]) -> ShardLaw:
         """The law of one branch whose mass is known."""
         return cls(part.m, part.inverse_t, totals, part.trimmed, part.left, part.greedy)
 
@@ -51,10 +51,10 @@ class Law:
         cut = (place == self.trimmed[:, None]) & (place != NOWHERE)
         return torch.where(cut, self._share()[:, None], lp)
 
-    def rows(self, row: Tensor) -> Law:
+    def rows(self, row: Tensor) -> ShardLaw:
         """The law of the rows `row` [n], of which one may come several times."""
         totals = [self.totals[r] for r in row.tolist()]
-        return Law(self.m[row], self.inverse_t[row], totals, self.trimmed[row], self.left[row], self.greedy)
+        return ShardLaw(self.m[row], self.inverse_t[row], totals, self.trimmed[row], self.left[row], self.greedy)
 
     def _share(self) -> Tensor:
         """ln(w / W) of the weight that top-p truncated (S-L3)."""
@@ -76,29 +76,29 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ShardReport:
     """One view of G rows: the places [G, N] of this shard's tokens in it, NOWHERE for the others, and its law."""
 
     comm: Communicator
     start: int
     place: Tensor
-    law: Law | Ranked
+    law: ShardLaw | Ranked
 
     @classmethod
-    def ranked(cls, comm: Communicator, start: int, logprobs: Tensor) -> Report:
+    def ranked(cls, comm: Communicator, start: int, logprobs: Tensor) -> ShardReport:
         """The report of a mixture, from the logprobs [G, N] of this shard's tokens."""
         ids = start + torch.arange(logprobs.shape[1], device=logprobs.device)
         place = torch.where(logprobs == -torch.inf, NOWHERE, place_of(keys(logprobs), ids))
         return cls(comm, start, place, Ranked())
 
     @classmethod
-    def of(cls, view: View, logits: Tensor, start: int, part: Part, totals: list[int]) -> Report:
+    def of(cls, view: View, logits: Tensor, start: int, part: ShardState, totals: list[int]) -> ShardReport:
         """The report of `view`: this shard's `logits` as they came, `part` as it ended with mass `totals`.
 
         `sampled` needs no round, `processed` one, `raw` two.
         """
         if view == View.SAMPLED:
-            return cls(part.comm, start, torch.where(part.kept, part.place, NOWHERE), Law.drawn(part, totals))
+            return cls(part.comm, start, torch.where(part.kept, part.place, NOWHERE), ShardLaw.drawn(part, totals))
         x, first = part.x, part.first
         if view == View.RAW:
             x = torch.where(not_finite(logits), -torch.inf, logits)
@@ -108,7 +108,7 @@ class Report:
         m = largest(first)
         (mass,) = part.mass(weights(exponents(x, m, c)))
         nowhere = torch.full_like(part.trimmed, NOWHERE)
-        law = Law(m, torch.ones_like(part.c) if plain else part.inverse_t, mass, nowhere, nowhere)
+        law = ShardLaw(m, torch.ones_like(part.c) if plain else part.inverse_t, mass, nowhere, nowhere)
         inside = keys(x) > NEG_INF_KEY
         ids = start + torch.arange(x.shape[1], device=x.device)
         return cls(part.comm, start, torch.where(inside, place_of(keys(x), ids), NOWHERE), law)

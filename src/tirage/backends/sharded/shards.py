@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tirage.backends import Drawn, Frame, find, known, type_name
-from tirage.backends.sharded.agreement import Layout, Offer, digest, meet, refuse, share_seeds
+from tirage.backends.sharded.agreement import Offer, ShardLayout, digest, meet, refuse, share_seeds
 from tirage.backends.sharded.communicate import Communicator, Table, communicator
 from tirage.backends.sharded.shared import Shared
 from tirage.backends.torch.arrays import as_logits
@@ -118,7 +118,7 @@ class Shards:
         if len(set(counts)) > 1:
             raise ParamsError(f"parts must have the same number of rows, got {counts}")
         bounds = [(end - width, end) for width, end in zip(widths, ends, strict=True)]
-        return ReadyShards(parts=tuple(matrices), layout=Layout.of(bounds, size), first=self.parts[0])
+        return ReadyShards(parts=tuple(matrices), layout=ShardLayout.of(bounds, size), first=self.parts[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class ReadyShards:
     """All shards, each float32 [B, n]; `first` is the first as the caller gave it."""
 
     parts: tuple[Tensor, ...]
-    layout: Layout
+    layout: ShardLayout
     first: Any
 
     @property

@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, Process, Rows, View
+from tirage.backends import Drawn, Process, SamplingMetadata, View
 from tirage.backends.groups import Ids, asked_of, by_program, has, taken
-from tirage.backends.sharded.agreement import Layout
+from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicate import Communicator
 from tirage.backends.sharded.filters import run
 from tirage.backends.sharded.local import localised
 from tirage.backends.sharded.mixture import Mixture, Redraw, Weights, drawable
-from tirage.backends.sharded.part import Part
+from tirage.backends.sharded.part import ShardState
 from tirage.backends.sharded.places import NOWHERE, id_of
-from tirage.backends.sharded.report import Law, Report
+from tirage.backends.sharded.report import ShardLaw, ShardReport
 from tirage.backends.sharded.whole import draw_whole
 from tirage.backends.torch.eager import NO_TOKEN, NON_FINITE, OK, blank, protected_from_xtc, uniforms, write_rows
 from tirage.backends.torch.edits import edited
@@ -34,14 +34,14 @@ class Shared:
     """Where one shard stands among the others."""
 
     comm: Communicator
-    layout: Layout
+    layout: ShardLayout
 
     @property
     def start(self) -> int:
         """The first token id of this shard."""
         return self.layout.bounds[self.comm.rank][0]
 
-    def draw(self, logits: Tensor, rows: Rows, processes: Sequence[Process | None] | None = None) -> Drawn:
+    def draw(self, logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None) -> Drawn:
         """One token for each of `rows` from this shard's float32 logits [B, N]; N is 1, at -inf, for an empty shard.
 
         `processes` are the custom processors of the rows, if any has some.
@@ -55,12 +55,12 @@ class Shared:
         for part in _groups(rows, np.flatnonzero(~whole)):
             whole = part.size == rows.count
             some = rows if whole else taken(rows, part)
-            group = _Group.of(self, logits if whole else logits[host(part, logits)], some)
+            group = _ShardGroup.of(self, logits if whole else logits[host(part, logits)], some)
             group.write(out, part, asked_of(rows, part))
         return out
 
 
-def _groups(rows: Rows, which: Ids) -> Iterator[Ids]:
+def _groups(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
     """Of the rows `which` those that run one list of operations and all, or none, of which are drawn again."""
     for part in by_program(rows, which):
         again = rows.resample[part]
@@ -78,7 +78,7 @@ class _Entry:
     protected: Tensor | None
 
     @classmethod
-    def of(cls, shared: Shared, logits: Tensor, rows: Rows) -> _Entry:
+    def of(cls, shared: Shared, logits: Tensor, rows: SamplingMetadata) -> _Entry:
         """One round."""
         own = localised(rows, *shared.layout.bounds[shared.comm.rank])
         state = edited(logits, own)
@@ -88,17 +88,19 @@ class _Entry:
         protected = protected_from_xtc(own, x)
         return cls(shared=shared, x=x, first=first.to(torch.int32), status=status, protected=protected)
 
-    def branches(self, programs: NDArray[np.int64]) -> list[Part]:
+    def branches(self, programs: NDArray[np.int64]) -> list[ShardState]:
         """The rows after their filters: without XTC and, where it occurs, with it."""
         coins = (False, True) if (programs[0, :, 0] == int(Op.XTC)).any() else (False,)
         return [run(self._entered(coin), programs) for coin in coins]
 
-    def _entered(self, coin: bool) -> Part:
-        return Part.of(self.shared.comm, self.x, self.shared.start, self.first, coin=coin, protected=self.protected)
+    def _entered(self, coin: bool) -> ShardState:
+        return ShardState.of(
+            self.shared.comm, self.x, self.shared.start, self.first, coin=coin, protected=self.protected
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _ShardGroup:
     """Rows of one list of operations: this shard's logits, and the branches of their law.
 
     `masked` are the branches under the mask that is only checked, to be drawn from when it forbids the token.
@@ -106,14 +108,14 @@ class _Group:
 
     shared: Shared
     logits: Tensor
-    rows: Rows
+    rows: SamplingMetadata
     status: Tensor
-    branches: list[Part]
-    masked: list[Part]
+    branches: list[ShardState]
+    masked: list[ShardState]
     shares: list[int]
 
     @classmethod
-    def of(cls, shared: Shared, logits: Tensor, rows: Rows) -> _Group:
+    def of(cls, shared: Shared, logits: Tensor, rows: SamplingMetadata) -> _ShardGroup:
         entry, masked = _Entry.of(shared, logits, rows), []
         status = entry.status
         if rows.resample.any():
@@ -176,7 +178,7 @@ class _Group:
         found = self.shared.comm.max(torch.where(mine, told, NOWHERE))
         if mixed:
             return found[0], self._logprobs(law, found[1:])
-        return found[0], Law.drawn(self.branches[0], law.masses[0]).logprobs(found.T)[:, 0]
+        return found[0], ShardLaw.drawn(self.branches[0], law.masses[0]).logprobs(found.T)[:, 0]
 
     def _draw_again(self, law: Mixture, redraw: Redraw, each: Tensor) -> tuple[Tensor, Tensor]:
         """`_draw` for rows whose token, when the mask forbids it, is drawn again under it (S-P5). Two rounds."""
@@ -233,13 +235,13 @@ class _Group:
 
     # --- the report -----------------------------------------------------------------------------------------------
 
-    def _view(self, view: View, law: Mixture) -> Report:
+    def _view(self, view: View, law: Mixture) -> ShardReport:
         if view != View.SAMPLED or (len(self.branches) == 1 and not self.masked):
-            return Report.of(view, self.logits, self.shared.start, self.branches[0], law.masses[0])
+            return ShardReport.of(view, self.logits, self.shared.start, self.branches[0], law.masses[0])
         wanted = (host(self.rows.views == int(view), self.logits) > 0) & (self.status == OK)
-        return Report.ranked(self.shared.comm, self.shared.start, law.logprobs(wanted))
+        return ShardReport.ranked(self.shared.comm, self.shared.start, law.logprobs(wanted))
 
-    def _report(self, out: Drawn, report: Report, view: View, token: Tensor, at: Tensor, asked: Tensor) -> None:
+    def _report(self, out: Drawn, report: ShardReport, view: View, token: Tensor, at: Tensor, asked: Tensor) -> None:
         """Fill in the rows of this group that ask for `view`."""
         good = (host(self.rows.views == int(view), at) > 0) & (self.status == OK)
         wants = host(np.repeat(np.arange(self.rows.count), np.diff(self.rows.asked_start)), at)
@@ -254,7 +256,7 @@ class _Group:
             _write_top(out, *report.top(most), host(self.rows.top_n, at), good, at)
 
 
-def _with_checks(rows: Rows) -> Rows:
+def _with_checks(rows: SamplingMetadata) -> SamplingMetadata:
     """`rows` with the mask that is checked after a draw as a hard mask."""
     return replace(rows, masks=rows.masks & rows.checks if rows.masks.size else rows.checks, memo={})
 

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tirage.backends import Drawn, Process, Rows
+from tirage.backends import Drawn, Process, SamplingMetadata
 from tirage.backends.numpy.dispatch import draw_rows
-from tirage.backends.sharded.agreement import Layout
+from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicate import Communicator
 from tirage.backends.torch.eager import blank
 
 
 def draw_whole(
-    comm: Communicator, layout: Layout, logits: Tensor, rows: Rows, processes: Sequence[Process | None] | None
+    comm: Communicator,
+    layout: ShardLayout,
+    logits: Tensor,
+    rows: SamplingMetadata,
+    processes: Sequence[Process | None] | None,
 ) -> Drawn:
     """One token for each of `rows` from this shard's part [B, N] of their logits, the same on every shard; two rounds.
 
@@ -30,7 +34,7 @@ def draw_whole(
     return _unpacked(comm.gather(_packed(out))[0], out)
 
 
-def gathered(comm: Communicator, layout: Layout, logits: Tensor) -> Tensor:
+def gathered(comm: Communicator, layout: ShardLayout, logits: Tensor) -> Tensor:
     """The whole logits [B, V], on every shard; each contributes what the widest of them holds, 4 bytes per logit."""
     widest = max(stop - start for start, stop in layout.bounds)
     start, stop = layout.bounds[comm.rank]

@@ -45,7 +45,7 @@ _FAR = 1 << 62
 
 
 @dataclass(slots=True, kw_only=True)
-class Chain:
+class FilterState:
     """G rows between two filters.
 
     `x`, `key`, `ids`, `kept` and `base` [G, V] stand in one order: token ids at first, (key descending, id ascending)
@@ -70,8 +70,8 @@ class Chain:
     _q: Tensor | None = field(default=None)
 
     @classmethod
-    def of(cls, x: Tensor, *, coin: bool = False, protected: Tensor | None = None) -> Chain:
-        """The Chain of finished logits: candidates are the tokens above -inf (S-N4)."""
+    def of(cls, x: Tensor, *, coin: bool = False, protected: Tensor | None = None) -> FilterState:
+        """The FilterState of finished logits: candidates are the tokens above -inf (S-N4)."""
         key = keys(x)
         kept = key > NEG_INF_KEY
         g = x.shape[0]
@@ -118,7 +118,7 @@ class Chain:
             self._q, self.ranked = None, True
 
     def by_id(self, ordered: Tensor) -> Tensor:
-        """What stands [G, V] in the order of this Chain, in token-id order."""
+        """What stands [G, V] in the order of this state, in token-id order."""
         return torch.empty_like(ordered).scatter_(1, self.ids, ordered) if self.ranked else ordered
 
     def top(self) -> Tensor:
@@ -140,7 +140,7 @@ class Chain:
         self.keep(kept)
 
 
-def run(chain: Chain, programs: Operands) -> Chain:
+def run(chain: FilterState, programs: Operands) -> FilterState:
     """`chain` after every filter of `programs` [G, S, 6], whose rows share one list of operations."""
     for s, op in enumerate(programs[0, :, 0].tolist()):
         if op >= FIRST_FILTER:
@@ -184,18 +184,18 @@ def _mean(q: Tensor, w: Tensor) -> list[int]:
 # --- the steps ----------------------------------------------------------------------------------------------------
 
 
-def _greedy(chain: Chain, a: Operands) -> None:
+def _greedy(chain: FilterState, a: Operands) -> None:
     best = chain.kept & (chain.key == chain.top()[:, None])
     token = torch.where(best, chain.ids, chain.x.shape[1]).amin(1)
     chain.keep(chain.ids == token[:, None])
     chain.greedy = True
 
 
-def _temperature(chain: Chain, a: Operands) -> None:
+def _temperature(chain: FilterState, a: Operands) -> None:
     chain.rebase(_float(a, 0, chain.x), _float(a, 1, chain.x))
 
 
-def _dynamic_temperature(chain: Chain, a: Operands) -> None:
+def _dynamic_temperature(chain: FilterState, a: Operands) -> None:
     """T between T min and T max by the entropy of the set: rule S-O9."""
     unit = torch.full_like(chain.c, float(numbers.temperature_constant(1.0)))
     chain.rebase(unit, torch.ones_like(unit))
@@ -227,7 +227,7 @@ def entropy_fraction(mean: int, total: int, count: int, e: int, s: int) -> int:
     return int(host_weights(power)[0]) >> 8
 
 
-def _top_n_sigma(chain: Chain, a: Operands) -> None:
+def _top_n_sigma(chain: FilterState, a: Operands) -> None:
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
     top = values(chain.top())
     distance = cleaned((top[:, None] - chain.x).clamp(max=float(FLT_MAX))).nan_to_num()
@@ -247,12 +247,12 @@ def sigma_limit(n: int, s1: int, s2: int, e: int, s: int) -> int:
     return min(int(e) * deviation >> int(s) + 1, _FAR)
 
 
-def _top_k(chain: Chain, a: Operands) -> None:
+def _top_k(chain: FilterState, a: Operands) -> None:
     chain.rank()
     chain.keep_prefix(host(a[:, 0], chain.ids), a[:, 1])
 
 
-def _top_p(chain: Chain, a: Operands) -> None:
+def _top_p(chain: FilterState, a: Operands) -> None:
     chain.rank()
     w = chain.w()
     reached = w.cumsum(1)
@@ -275,7 +275,7 @@ def top_p_goals(a: Operands, totals: list[int]) -> list[int]:
     )
 
 
-def _trim(chain: Chain, a: Operands, w: Tensor, reached: Tensor, target: Tensor, n: Tensor) -> None:
+def _trim(chain: FilterState, a: Operands, w: Tensor, reached: Tensor, target: Tensor, n: Tensor) -> None:
     """Cut the weight of the last token of each truncated prefix to what the target still lacks."""
     n = torch.minimum(n, chain.kept.sum(1))
     last = chain.kept & (chain.kept.cumsum(1) == n[:, None])
@@ -285,18 +285,18 @@ def _trim(chain: Chain, a: Operands, w: Tensor, reached: Tensor, target: Tensor,
     chain.left = left
 
 
-def _min_p(chain: Chain, a: Operands) -> None:
+def _min_p(chain: FilterState, a: Operands) -> None:
     least = torch.where(chain.kept, chain.q, Q_LIMIT).amin(1, keepdim=True)
     chain.keep(chain.q - least <= host(a[:, 0], chain.q)[:, None])
 
 
-def _min_p_logit(chain: Chain, a: Operands) -> None:
+def _min_p_logit(chain: FilterState, a: Operands) -> None:
     top = chain.top()
     bound = keys(clamped(_float(a, 0, chain.x) * values(top)))
     chain.keep((chain.key >= bound[:, None]) | (chain.key == top[:, None]))
 
 
-def _typical(chain: Chain, a: Operands) -> None:
+def _typical(chain: FilterState, a: Operands) -> None:
     w = chain.w()
     distance = (chain.q - host(_mean(chain.q, w), chain.q)[:, None]).abs()
     near = torch.sort(torch.where(chain.kept, distance, _FAR), dim=1)
@@ -312,23 +312,23 @@ def typical_goals(a: Operands, totals: list[int]) -> list[int]:
     return per_row(lambda p, gt, t: (p * t >> 32) + 1 if gt else target_mass(p, t), *a[:, :2].T.tolist(), totals)
 
 
-def _likely(chain: Chain, a: Operands, w: Tensor) -> Tensor:
+def _likely(chain: FilterState, a: Operands, w: Tensor) -> Tensor:
     """Tokens whose share of the mass is at least E / 2^s, and those equal to the largest."""
     shares = per_row(share, _column(a, 0), _column(a, 1), sums(w))
     return (w >= host(shares, w)[:, None]) | (chain.key == chain.top()[:, None])
 
 
-def _epsilon(chain: Chain, a: Operands) -> None:
+def _epsilon(chain: FilterState, a: Operands) -> None:
     chain.keep(_likely(chain, a, chain.w()))
 
 
-def _eta(chain: Chain, a: Operands) -> None:
+def _eta(chain: FilterState, a: Operands) -> None:
     w = chain.w()
     bound = host(_mean(chain.q, w), w) + host(a[:, 2], w)
     chain.keep(_likely(chain, a, w) | (chain.q <= bound[:, None]))
 
 
-def _top_h(chain: Chain, a: Operands) -> None:
+def _top_h(chain: FilterState, a: Operands) -> None:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
     chain.rank()
     first = torch.sort((~chain.kept).to(torch.uint8), dim=1, stable=True).indices[:, :_TOP_H_TOKENS]
@@ -350,7 +350,7 @@ def entropy_prefix(q: list[int], w: list[int], count: int, share: int) -> int:
     return max(count, 1)
 
 
-def _xtc(chain: Chain, a: Operands) -> None:
+def _xtc(chain: FilterState, a: Operands) -> None:
     """Remove every token at or above the threshold but the least likely of them: rule S-O8."""
     if not chain.coin:
         return
@@ -370,7 +370,7 @@ def xtc_share(e: int, s: int, strict: int, total: int) -> int:
     return min((e * total >> s) + 1, _FAR) if strict else max(1, share(e, s, total))
 
 
-STEPS: dict[Op, Callable[[Chain, Operands], None]] = {
+STEPS: dict[Op, Callable[[FilterState, Operands], None]] = {
     Op.GREEDY: _greedy,
     Op.TEMPERATURE: _temperature,
     Op.DYNAMIC_TEMPERATURE: _dynamic_temperature,

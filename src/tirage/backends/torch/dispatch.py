@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, Frame, Process, Rows
+from tirage.backends import Drawn, Frame, Process, SamplingMetadata
 from tirage.backends.groups import Ids, taken
 from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import eager
@@ -43,7 +43,11 @@ def kernels_for(logits: Tensor) -> ModuleType | None:
 
 
 def draw_on_device(
-    logits: Tensor, rows: Rows, processes: Sequence[Process | None] | None = None, *, kernels: ModuleType | None = None
+    logits: Tensor,
+    rows: SamplingMetadata,
+    processes: Sequence[Process | None] | None = None,
+    *,
+    kernels: ModuleType | None = None,
 ) -> Drawn:
     """One token for each of `rows`: by `kernels` where they support it, else by `eager`, else on the host."""
     out = eager.blank(rows, logits)
@@ -58,7 +62,7 @@ def draw_on_device(
 
 
 def _draw_on_host(
-    out: Drawn, logits: Tensor, rows: Rows, which: Ids, processes: Sequence[Process | None] | None
+    out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, processes: Sequence[Process | None] | None
 ) -> None:
     some = None if processes is None else [processes[r] for r in which.tolist()]
     drawn = draw_rows(to_numpy(logits[host(which, logits)]), taken(rows, which), some)

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, Rows, View
+from tirage.backends import Drawn, SamplingMetadata, View
 from tirage.backends.groups import Ids, asked_of, by_program, has, ranges, taken
-from tirage.backends.torch.chain import Chain, run, sums
+from tirage.backends.torch.chain import FilterState, run, sums
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.report import Report, mixed_logprob, sampled
 from tirage.backends.torch.rule import floats, host
@@ -27,17 +27,17 @@ from tirage.stages import Op
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 
 
-def on_device(rows: Rows) -> NDArray[np.bool_]:
+def on_device(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that tensor operations can draw."""
     return ~(has(rows, Op.PROCESS) | rows.resample | (has(rows, Op.XTC) & (rows.views == View.SAMPLED)))
 
 
-def blank(rows: Rows, like: Tensor) -> Drawn:
+def blank(rows: SamplingMetadata, like: Tensor) -> Drawn:
     """A Drawn of tensors where `like` lives, filled with the sentinels of rows that asked for nothing."""
     return Drawn.empty(rows).moved(lambda array: torch.from_numpy(array).to(like.device))
 
 
-def write_rows(out: Drawn, drawn: Drawn, rows: Rows, which: Ids) -> None:
+def write_rows(out: Drawn, drawn: Drawn, rows: SamplingMetadata, which: Ids) -> None:
     """Put `drawn`, a Drawn of the rows `which` alone, into their places in `out`."""
     status: Any = out.status
     at = host(which, status)
@@ -53,14 +53,14 @@ def write_rows(out: Drawn, drawn: Drawn, rows: Rows, which: Ids) -> None:
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((out.status[at] != 0)[:, None], torch.nan)
 
 
-def draw(logits: Tensor, rows: Rows) -> Drawn:
+def draw(logits: Tensor, rows: SamplingMetadata) -> Drawn:
     """One token for each row of float32 logits [B, V]; every row must be `on_device`."""
     out = blank(rows, logits)
     draw_into(out, logits, rows, np.arange(rows.count))
     return out
 
 
-def draw_into(out: Drawn, logits: Tensor, rows: Rows, which: Ids) -> None:
+def draw_into(out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids) -> None:
     """Draw the rows `which` into `out`."""
     for part in by_program(rows, which):
         whole = part.size == rows.count
@@ -73,22 +73,22 @@ class _Group:
     """Rows of one list of operations: logits, edited logits, and the branches of their law."""
 
     logits: Tensor
-    rows: Rows
+    rows: SamplingMetadata
     x: Tensor
     status: Tensor
-    off: Chain
-    on: Chain | None
+    off: FilterState
+    on: FilterState | None
     shares: list[int]
 
     @classmethod
-    def of(cls, logits: Tensor, rows: Rows) -> _Group:
+    def of(cls, logits: Tensor, rows: SamplingMetadata) -> _Group:
         state = edited(logits, rows)
         bad, x = state.spoiled(), state.x
         protected = protected_from_xtc(rows, x)
         xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
-        off = Chain.of(x)
+        off = FilterState.of(x)
         status = torch.where(off.kept.any(1), OK, NO_TOKEN).masked_fill(bad, NON_FINITE)
-        on = run(Chain.of(x, coin=True, protected=protected), rows.programs) if xtc.size else None
+        on = run(FilterState.of(x, coin=True, protected=protected), rows.programs) if xtc.size else None
         shares = rows.programs[:, xtc[0], 1].tolist() if xtc.size else [0] * rows.count
         return cls(logits=logits, rows=rows, x=x, status=status, off=run(off, rows.programs), on=on, shares=shares)
 
@@ -156,13 +156,13 @@ class _Group:
             out.top_ids[to], out.top_logprobs[to] = ids[inside], values[inside]
 
 
-def uniforms(rows: Rows, domain: Domain) -> list[int]:
+def uniforms(rows: SamplingMetadata, domain: Domain) -> list[int]:
     """The uniform of each row, a whole number below 2^64 (S-W7)."""
     each = zip(rows.seeds.tolist(), rows.steps.tolist(), rows.samples.tolist(), strict=True)
     return [uniform64(seed, step, sample, domain) for seed, step, sample in each]
 
 
-def protected_from_xtc(rows: Rows, x: Tensor) -> Tensor | None:
+def protected_from_xtc(rows: SamplingMetadata, x: Tensor) -> Tensor | None:
     """Boolean [B, V] like `x`: the tokens that XTC must spare; None when no row has any."""
     if not rows.protected_ids.size:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends import Rows
+from tirage.backends import SamplingMetadata
 from tirage.backends.groups import Ids, ranges
 from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, floats, host, keys
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
@@ -52,7 +52,7 @@ def not_finite(x: Tensor) -> Tensor:
     return (key >= POS_INF_KEY) | (key < NEG_INF_KEY)
 
 
-def edited(logits: Tensor, rows: Rows) -> Edited:
+def edited(logits: Tensor, rows: SamplingMetadata) -> Edited:
     """`logits` [B, V] after the masks and edits of `rows`."""
     state = Edited(logits, torch.zeros(rows.count, dtype=torch.bool, device=logits.device))
     if rows.masks.size:
@@ -75,18 +75,18 @@ def unpacked(words: Tensor, size: int) -> Tensor:
 # --- the edits: `a` [n, 5] are the operands of one step for the rows `at` [n] ---------------------------------------
 
 
-def _ban(state: Edited, rows: Rows, at: Ids, a: Ids) -> None:
+def _ban(state: Edited, rows: SamplingMetadata, at: Ids, a: Ids) -> None:
     row, position = ranges(a[:, 0], a[:, 1])
     state.own()[host(at[row], state.x), host(rows.edit_ids[position], state.x)] = -torch.inf
 
 
-def _add(state: Edited, rows: Rows, at: Ids, a: Ids) -> None:
+def _add(state: Edited, rows: SamplingMetadata, at: Ids, a: Ids) -> None:
     row, position = ranges(a[:, 0], a[:, 1])
     added = floats(rows.edit_values[position], state.x)
     state.write(host(at[row], state.x), host(rows.edit_ids[position], state.x), lambda v: v + added)
 
 
-def _seen(state: Edited, rows: Rows, at: Ids, scope: Ids) -> tuple[Ids, Tensor, Tensor, Tensor]:
+def _seen(state: Edited, rows: SamplingMetadata, at: Ids, scope: Ids) -> tuple[Ids, Tensor, Tensor, Tensor]:
     """Tokens that a penalty touches: the entry of `at` they belong to, their rows, ids, and counts as float32."""
     row, position = ranges(rows.count_start[at], rows.count_start[at + 1])
     n = rows.prompt_counts[position] * (scope[row] != 1) + rows.output_counts[position] * (scope[row] != 2)
@@ -99,25 +99,25 @@ def _bits(column: Ids, row: Ids, like: Tensor) -> Tensor:
     return floats(column[row].astype(np.int32).view(np.float32), like)
 
 
-def _repetition(state: Edited, rows: Rows, at: Ids, a: Ids) -> None:
+def _repetition(state: Edited, rows: SamplingMetadata, at: Ids, a: Ids) -> None:
     row, rows_, ids, _ = _seen(state, rows, at, a[:, 0])
     r, inverse = _bits(a[:, 1], row, state.x), _bits(a[:, 2], row, state.x)
     state.write(rows_, ids, lambda v: (v * torch.where(keys(v) > 0, inverse, r)).clamp(max=FLT_MAX))
 
 
-def _frequency(state: Edited, rows: Rows, at: Ids, a: Ids) -> None:
+def _frequency(state: Edited, rows: SamplingMetadata, at: Ids, a: Ids) -> None:
     row, rows_, ids, n = _seen(state, rows, at, a[:, 0])
     penalty = _bits(a[:, 1], row, state.x)
     state.write(rows_, ids, lambda v: v - (penalty * n).clamp(max=FLT_MAX))
 
 
-def _presence(state: Edited, rows: Rows, at: Ids, a: Ids) -> None:
+def _presence(state: Edited, rows: SamplingMetadata, at: Ids, a: Ids) -> None:
     row, rows_, ids, _ = _seen(state, rows, at, a[:, 0])
     penalty = _bits(a[:, 1], row, state.x)
     state.write(rows_, ids, lambda v: v - penalty)
 
 
-def _scale(state: Edited, rows: Rows, at: Ids, a: Ids) -> None:
+def _scale(state: Edited, rows: SamplingMetadata, at: Ids, a: Ids) -> None:
     touched = host(at, state.x)
     old = state.own()[touched]
     state.bad[touched] |= not_finite(old).any(1)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends import Rows, View
-from tirage.backends.torch.chain import Chain, sums
+from tirage.backends import SamplingMetadata, View
+from tirage.backends.torch.chain import FilterState, sums
 from tirage.backends.torch.edits import not_finite
 from tirage.backends.torch.rule import FLT_MAX, exponents, floats, host, keys, scaled, values, weights
 from tirage.exact import numbers
@@ -28,7 +28,7 @@ class Report:
     key: Tensor
 
     @classmethod
-    def of(cls, view: View, logits: Tensor, x: Tensor, chain: Chain) -> Report:
+    def of(cls, view: View, logits: Tensor, x: Tensor, chain: FilterState) -> Report:
         """The report of `view`: `logits` as they came, `x` as edited, `chain` as it ended."""
         if view == View.SAMPLED:
             return cls._ranked(x, chain.by_id(sampled(chain)))
@@ -56,7 +56,7 @@ class Report:
         inside = self.key.gather(1, ids) > NEG_INF_KEY
         return torch.where(inside, ids, -1), torch.where(inside, self.logprobs.gather(1, ids), -torch.inf)
 
-    def asked(self, rows: Rows) -> Tensor:
+    def asked(self, rows: SamplingMetadata) -> Tensor:
         """Logprobs of the asked ids of `rows`, float32 [A]."""
         row = np.repeat(np.arange(rows.count), np.diff(rows.asked_start))
         return self.logprobs[host(row, self.key), host(rows.asked_ids, self.key)]
@@ -69,7 +69,7 @@ def logprobs(x: Tensor, m: Tensor, inverse_t: Tensor, totals: Iterable[int]) -> 
     return torch.where(keys(x) == NEG_INF_KEY, -torch.inf, 0.0 - (distance + ln_z[:, None]))
 
 
-def sampled(chain: Chain) -> Tensor:
+def sampled(chain: FilterState) -> Tensor:
     """Logprobs under the law of this branch, float32 [G, V] in the order of `chain`; -inf for tokens that are out."""
     if chain.greedy:
         return torch.where(chain.kept, 0.0, -torch.inf)

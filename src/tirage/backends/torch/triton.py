@@ -14,7 +14,7 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, Rows, View
+from tirage.backends import Drawn, SamplingMetadata, View
 from tirage.backends.groups import Ids, taken
 from tirage.backends.torch import kernels
 from tirage.backends.torch.edits import edited
@@ -37,7 +37,7 @@ _WEIGH: Any = kernels.weigh
 _SELECT: Any = kernels.select
 
 
-def supports(rows: Rows) -> NDArray[np.bool_]:
+def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     ops = rows.programs[:, :, 0]
     known = (ops < FIRST_FILTER) & (ops != int(Op.PROCESS))
@@ -46,7 +46,9 @@ def supports(rows: Rows) -> NDArray[np.bool_]:
     return known.all(1) & ~rows.resample & (rows.views == View.NONE)
 
 
-def draw_into(out: Drawn, logits: Tensor, rows: Rows, which: Ids, *, block: int = BLOCK, tile: int = TILE) -> None:
+def draw_into(
+    out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, *, block: int = BLOCK, tile: int = TILE
+) -> None:
     """Draw the rows `which` into `out`; sizes of `block` and `tile` are powers of two and change no result."""
     at = host(which, logits)
     if which.size < rows.count:
@@ -59,7 +61,9 @@ def draw_into(out: Drawn, logits: Tensor, rows: Rows, which: Ids, *, block: int 
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
 
 
-def _launch(x: Tensor, bad: Tensor, rows: Rows, block: int, tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _launch(
+    x: Tensor, bad: Tensor, rows: SamplingMetadata, block: int, tile: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(token, logprob, support, status), each [B], of edited logits."""
     (b, size), device = x.shape, x.device
     blocks = triton.cdiv(size, block)
@@ -91,7 +95,7 @@ def _launch(x: Tensor, bad: Tensor, rows: Rows, block: int, tile: int) -> tuple[
     return token, logprob, support, status
 
 
-def _first_constants(rows: Rows) -> NDArray[np.float32]:
+def _first_constants(rows: SamplingMetadata) -> NDArray[np.float32]:
     """c of each row until something is filtered: that of a temperature stage that comes first, else that of T = 1."""
     ops = rows.programs[:, :, 0]
     first = np.argmax(ops >= FIRST_FILTER, axis=1)

@@ -15,10 +15,10 @@ from jax import Array
 
 from tirage import sampling
 from tirage.backends import jax as backend
-from tirage.backends.jax import past, traced
+from tirage.backends.jax import traced, traced_history
 from tirage.backends.jax.arrays import is_traced
-from tirage.backends.jax.past import BEYOND, Past
-from tirage.backends.jax.program import Columns, Program, Stage
+from tirage.backends.jax.program import Columns, TracedProgram, TracedStage
+from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.compat.easydel import operands
 from tirage.compat.easydel.columns import PAD, beside, counts, rows_of
 from tirage.draw import Draw, Status
@@ -209,7 +209,7 @@ def _traced(params: JitableSamplingParams, logits: Array, at: Situation, mask: A
     else:
         stages = [*_penalties(columns, semantics), *stages]
     seeds = beside("seed", jnp.reshape(params.seed, (-1, 2)), 1, logits)
-    program = Program(
+    program = TracedProgram(
         stages=tuple(stage for stage, _, _ in stages),
         columns=tuple(given for _, given, _ in stages),
         on=tuple(on for _, _, on in stages),
@@ -235,7 +235,7 @@ def _traced(params: JitableSamplingParams, logits: Array, at: Situation, mask: A
     )
 
 
-_Listed = list[tuple[Stage, Columns, Array]]
+_Listed = list[tuple[TracedStage, Columns, Array]]
 
 
 def _filters(given: dict[str, Array], semantics: Semantics) -> _Listed:
@@ -243,17 +243,21 @@ def _filters(given: dict[str, Array], semantics: Semantics) -> _Listed:
     greedy = ~given["random_sampling"] | (given["temperature"] <= 0)
     safe = jnp.where(greedy, 1.0, given["temperature"])
     joint = int(semantics.top_p_scope == "joint")
-    cut_p = Stage(Op.TOP_P, (TOP_P_RULES.index(semantics.top_p_rule), int(semantics.top_p_ties == "all"), joint))
-    known: dict[str, tuple[Stage, Columns, Array]] = {
-        "top_k": (Stage(Op.TOP_K, (int(semantics.top_k_ties == "all"),)), {"k": given["top_k"]}, given["top_k"] > 0),
+    cut_p = TracedStage(Op.TOP_P, (TOP_P_RULES.index(semantics.top_p_rule), int(semantics.top_p_ties == "all"), joint))
+    known: dict[str, tuple[TracedStage, Columns, Array]] = {
+        "top_k": (
+            TracedStage(Op.TOP_K, (int(semantics.top_k_ties == "all"),)),
+            {"k": given["top_k"]},
+            given["top_k"] > 0,
+        ),
         "top_p": (cut_p, {"p": operands.mass_fraction(given["top_p"])}, given["top_p"] < 1),
-        "min_p": (Stage(Op.MIN_P), {"widest": operands.ratio_threshold(given["min_p"])}, given["min_p"] > 0),
+        "min_p": (TracedStage(Op.MIN_P), {"widest": operands.ratio_threshold(given["min_p"])}, given["min_p"] > 0),
     }
     found: _Listed = []
     for name in (stage for stage in semantics.stages if stage in _FILTERS):
         if name == "temperature":
             scale = {"c": operands.temperature_constant(safe), "inverse_t": operands.reciprocal(safe)}
-            found += [(Stage(Op.GREEDY), {}, greedy), (Stage(Op.TEMPERATURE), scale, ~greedy)]
+            found += [(TracedStage(Op.GREEDY), {}, greedy), (TracedStage(Op.TEMPERATURE), scale, ~greedy)]
             known = {name: (stage, own, on & ~greedy) for name, (stage, own, on) in known.items()}
         else:
             found.append(known[name])
@@ -268,7 +272,7 @@ def _penalties(given: dict[str, Array], semantics: Semantics) -> _Listed:
         "presence": ({"penalty": presence}, presence != 0),
     }
     return [
-        (Stage(_PENALTIES[name], (SCOPES.index(getattr(semantics, f"{name}_history")),)), *known[name])
+        (TracedStage(_PENALTIES[name], (SCOPES.index(getattr(semantics, f"{name}_history")),)), *known[name])
         for name in semantics.stages
         if name in known
     ]
@@ -318,16 +322,16 @@ def _banned(
     lengths = beside("bad_words_lengths", params.bad_words_lengths, 1, logits)
     said = _past(at, logits.shape[0])
     only_output = jnp.full(logits.shape[0], semantics.bad_words_history == "output")
-    return jnp.concatenate([banned, past.by_words(said, _left_padded(words, lengths), only_output)], axis=1)
+    return jnp.concatenate([banned, traced_history.by_words(said, _left_padded(words, lengths), only_output)], axis=1)
 
 
-def _past(at: Situation, rows: int) -> Past:
+def _past(at: Situation, rows: int) -> TracedHistory:
     none = jnp.zeros(rows, jnp.int32)
     if at.input_ids is None:
         tokens, length, prompt = jnp.zeros((rows, 1), jnp.int32), none, none
     else:
         tokens, length, prompt = at.input_ids, at.length, at.prompt
-    return Past(tokens=tokens, prompt=prompt, length=length, counts=none, distinct=none)
+    return TracedHistory(tokens=tokens, prompt=prompt, length=length, counts=none, distinct=none)
 
 
 def _left_padded(words: Array, lengths: Array) -> Array:

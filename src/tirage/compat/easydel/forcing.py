@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tirage.backends.jax.past import BEYOND, Past, by_ngrams
+from tirage.backends.jax.traced_history import BEYOND, TracedHistory, by_ngrams
 from tirage.compat.easydel.columns import PAD, column, counts, rows_of, run
 from tirage.errors import ParamsError
 from tirage.params.rules import BrokenRuleError, Ids, integer, shown
@@ -173,7 +173,7 @@ def _without_repeats(input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array
     ids = jnp.pad(ids, ((0, 0), (0, ids.shape[1] == 0)), constant_values=PAD)
     lengths = jnp.broadcast_to(column("cur_len", cur_len, rows)[:, 0], rows.shape[:1]).astype(jnp.int32)
     none = jnp.zeros(rows.shape[0], jnp.int32)
-    said = Past(tokens=ids, prompt=none, length=jnp.clip(lengths, 0, ids.shape[1]), counts=none, distinct=none)
+    said = TracedHistory(tokens=ids, prompt=none, length=jnp.clip(lengths, 0, ids.shape[1]), counts=none, distinct=none)
     repeats = by_ngrams(said, jnp.broadcast_to(size, lengths.shape).astype(jnp.int32))
     banned = counts(repeats, repeats < BEYOND, rows.shape[-1]) > 0
     return jnp.where(banned, -jnp.inf, rows).reshape(scores.shape)

@@ -15,7 +15,7 @@ from tirage.errors import ParamsError
 from tirage.params.frozen import FrozenDict, FrozenList
 from tirage.params.record import Record, register_pytree, specs
 from tirage.params.rules import shown
-from tirage.params.updates import Tokenizer
+from tirage.params.updates import TokenizerLike
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -142,7 +142,7 @@ class SamplingParams(_Positional, params.SamplingParams):
             )
         )
 
-    def update_with_tokenizer(self, tokenizer: Tokenizer) -> SamplingParams:
+    def update_with_tokenizer(self, tokenizer: TokenizerLike) -> SamplingParams:
         return self._with(self._own.update_with_tokenizer(tokenizer))
 
     def _with(self, own: params.SamplingParams) -> SamplingParams:

@@ -49,7 +49,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ReferenceChain:
     """One pass over the stages; under check-then-resample a second, masked pass stands behind it."""
 
     first: Branch
@@ -88,13 +88,13 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReferenceOutcome:
     """The law of one row: without XTC, with it, and the coin's threshold in units of 2^-32."""
 
     params: SamplingParams
     logits: list[float]
-    off: Chain
-    on: Chain
+    off: ReferenceChain
+    on: ReferenceChain
     share: int
 
     @property
@@ -145,7 +145,7 @@ def evaluate(
     *,
     step: int | None = None,
     mask: Sequence[bool] | None = None,
-) -> Outcome:
+) -> ReferenceOutcome:
     """The law of one row; `mask` holds one truth value per token, True = allowed."""
     semantics = resolve(params.semantics)
     x = [f32(float(v)) for v in logits]
@@ -157,12 +157,12 @@ def evaluate(
     def branch(taken: set[int], coin: bool) -> Branch:
         return run(x, params, semantics, prompt=prompt_ids, output=output_ids, step=step, forbidden=taken, coin=coin)
 
-    def chain(coin: bool) -> Chain:
+    def chain(coin: bool) -> ReferenceChain:
         full = branch(outside | forbidden, coin)
-        return Chain(branch(outside, coin), full, forbidden) if resample else Chain(full, None, set())
+        return ReferenceChain(branch(outside, coin), full, forbidden) if resample else ReferenceChain(full, None, set())
 
     share = share_32(params.xtc_probability) if "xtc" in filters_of(params, semantics) else 0
-    return Outcome(params, x, chain(False), chain(share > 0), share)
+    return ReferenceOutcome(params, x, chain(False), chain(share > 0), share)
 
 
 def _shares(branch: Branch) -> dict[int, Fraction]:
@@ -186,7 +186,7 @@ def logprob(x: float, m: float, inverse_t: float, total: int) -> float:
     return 0.0 - f32(distance + ln_of(log2_of(total) - 40 * OCTAVE))
 
 
-def sampled_view(result: Outcome, branch: Branch) -> dict[int, float]:
+def sampled_view(result: ReferenceOutcome, branch: Branch) -> dict[int, float]:
     """Logprobs of the tokens of a branch, or of the whole mixture, under the law of the draw (S-L3, S-L4)."""
     if result.mixed:
         return {t: ln_of(log2_of(p) - 63 * OCTAVE) + 0.0 for t, p in result.points().items()}
@@ -197,7 +197,7 @@ def sampled_view(result: Outcome, branch: Branch) -> dict[int, float]:
     return view | {t: ln_of(log2_of(w) - log2_of(total)) + 0.0 for t, w in branch.cut.items()}
 
 
-def view_of(result: Outcome) -> tuple[dict[int, float], dict[int, float]]:
+def view_of(result: ReferenceOutcome) -> tuple[dict[int, float], dict[int, float]]:
     """The logprobs of a view, and the values by which it ranks its tokens (S-L5)."""
     branch = result.off.first
     if result.params.logprobs_mode == "sampled":
@@ -212,7 +212,7 @@ def view_of(result: Outcome) -> tuple[dict[int, float], dict[int, float]]:
     return {t: logprob(v, m, inverse_t, total) for t, v in finite.items()}, finite
 
 
-def report(result: Outcome, *, seed: int, step: int, sample_index: int) -> Result:
+def report(result: ReferenceOutcome, *, seed: int, step: int, sample_index: int) -> Result:
     """The Result of one draw from `result`."""
     if result.status != OK:
         return Result(token=-1, status=result.status, weights={}, given=(NAN,) * len(result.params.logprob_token_ids))

@@ -59,7 +59,7 @@ class Budget:
             checkpoint()
 
 
-class Closing:
+class ClosingPath:
     """Follows one text byte by byte and knows a short way to complete it.
 
     `matcher` is a matcher of the text's grammar over BYTES; the way is counted in tokens of `vocabulary`, without those
@@ -102,20 +102,20 @@ class Closing:
         elif self._way is None or not completes(self._matcher, self._way):
             self._find()
 
-    def after(self, token_id: int) -> Closing:
+    def after(self, token_id: int) -> ClosingPath:
         """What closing would be after the token; this one does not move."""
         other = self.fork()
         other.advance(token_id)
         return other
 
-    def fork(self) -> Closing:
+    def fork(self) -> ClosingPath:
         """An independent one at the same place."""
         other = copy(self)
         other._matcher = self._matcher.fork()
         other._place = None if self._place is None else self._place.fork()
         return other
 
-    def another(self) -> Closing:
+    def another(self) -> ClosingPath:
         """One for another text of the same request, which has not begun either and has its own work to spend."""
         other = self.fork()
         other._tank = [TANK]
@@ -265,7 +265,7 @@ def shortest(
     followed, so the result is short but not always the shortest of all, and a place that looks like others without
     being like them can be missed.
     """
-    search = Search(matcher, budget, shunned)
+    search = ClosingSearch(matcher, budget, shunned)
     while search.queue and search.trials < TRIALS:
         cost, _, text, place = heapq.heappop(search.queue)
         if place.complete and spells(text):
@@ -274,7 +274,7 @@ def shortest(
     return None
 
 
-class Search:
+class ClosingSearch:
     """The texts still to be tried, the cheapest first."""
 
     def __init__(self, matcher: Matcher, budget: Budget, shunned: frozenset[int]) -> None:

@@ -44,7 +44,7 @@ Frontier = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spelling:
+class TokenSpelling:
     """The tokens that may be used: the tree of all, the token at each of its nodes (-1 for none), the longest size."""
 
     trie: Trie
@@ -52,7 +52,7 @@ class Spelling:
     longest: int
 
     @classmethod
-    def of(cls, trie: Trie, tokens: tuple[bytes, ...], unusable: frozenset[int]) -> Spelling:
+    def of(cls, trie: Trie, tokens: tuple[bytes, ...], unusable: frozenset[int]) -> TokenSpelling:
         """All tokens but the unusable ones."""
         usable = np.ones(len(tokens), bool)
         usable[[i for i in unusable if i < len(tokens)]] = False
@@ -70,11 +70,16 @@ def firsts(values: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(found.tolist(), at[found].tolist(), strict=True))
 
 
-class Search:
+class FewestSearch:
     """One search from a state of a machine; see `fewest`."""
 
     def __init__(
-        self, machine: Machine, spelling: Spelling, most: int, fuel: int, give_way: Callable[[], None] = lambda: None
+        self,
+        machine: Machine,
+        spelling: TokenSpelling,
+        most: int,
+        fuel: int,
+        give_way: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine, self._spelling, self._most, self._fuel = machine, spelling, most, fuel
         self._give_way = give_way
@@ -220,7 +225,7 @@ class Shortest:
         self._guided, self._backend, self._vocabulary = guided, backend, vocabulary
         # Half a second for a large vocabulary, once: better in the thread that asks than between the engine's steps.
         self._trie = vocabulary.trie
-        self._ready: dict[frozenset[int], tuple[Machine, Spelling] | None] = {}
+        self._ready: dict[frozenset[int], tuple[Machine, TokenSpelling] | None] = {}
         self._openings: dict[object, Any] = {}
         self.answers: dict[object, list[int] | None] = {}
         # Machines grow while they are searched. Those that wait are texts in the middle, and with them every other one.
@@ -231,7 +236,7 @@ class Shortest:
         """Whether it holds so much that a new one should take over."""
         return len(self._ready) > 4 or any(ready is not None and ready[0].worn for ready in self._ready.values())
 
-    def ready(self, unusable: frozenset[int]) -> tuple[Machine, Spelling]:
+    def ready(self, unusable: frozenset[int]) -> tuple[Machine, TokenSpelling]:
         """The machine of the constraint's outline, and the tokens without the unusable ones; HardError without one."""
         with holding(self._preparing) if unusable not in self._ready else contextlib.nullcontext():
             if unusable not in self._ready:
@@ -269,11 +274,11 @@ class Shortest:
             time.sleep(_ASIDE_S)
             self._lock.acquire()
 
-    def _prepared(self, unusable: frozenset[int]) -> tuple[Machine, Spelling] | None:
+    def _prepared(self, unusable: frozenset[int]) -> tuple[Machine, TokenSpelling] | None:
         outline = outline_of(self._guided, backend=self._backend)
         if outline is None:
             return None
-        spelling = Spelling.of(self._trie, self._vocabulary.tokens, unusable)
+        spelling = TokenSpelling.of(self._trie, self._vocabulary.tokens, unusable)
         try:
             machine = Machine(outline.rules, outline.root)
             teach(machine, spelling, in_order(outline.rules, outline.root)[:-1])
@@ -289,13 +294,13 @@ def keep(known: dict[object, Any], key: object, value: Any) -> None:
         known.pop(next(iter(known)))
 
 
-def teach(machine: Machine, spelling: Spelling, rules: list[str]) -> None:
+def teach(machine: Machine, spelling: TokenSpelling, rules: list[str]) -> None:
     """Finds out how many tokens end inside the texts of each rule, those first that others refer to."""
     left = LESSONS
     for rule in rules:
         if not left:
             return
-        search = Search(machine, spelling, _FAR, min(left, LESSON))
+        search = FewestSearch(machine, spelling, _FAR, min(left, LESSON))
         machine.learn(rule, search.inside(machine.start_of(rule)))
         left = max(0, left - search.spent)
 
@@ -340,15 +345,17 @@ class Place:
         machine, spelling = self._shortest.ready(self._unusable)
         with self._shortest.searching(begun=self._begun) as give_way:
             if not self._begun:
-                return self._first(Search(machine, spelling, most, FUEL, give_way), (self._unusable, most, shunned))
+                return self._first(
+                    FewestSearch(machine, spelling, most, FUEL, give_way), (self._unusable, most, shunned)
+                )
             self._catch_up(machine)
-            search = Search(machine, spelling, most, min(LATER, self._tank[0]))
+            search = FewestSearch(machine, spelling, most, min(LATER, self._tank[0]))
             try:
                 return search.run(self._state, shunned)
             finally:
                 self._tank[0] -= search.spent
 
-    def _first(self, search: Search, key: tuple[frozenset[int], int, frozenset[int]]) -> list[int] | None:
+    def _first(self, search: FewestSearch, key: tuple[frozenset[int], int, frozenset[int]]) -> list[int] | None:
         """The answer before the text begins, which all texts of the constraint share."""
         answers = self._shortest.answers
         if key not in answers:

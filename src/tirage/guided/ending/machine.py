@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.guided.charset import Ranges
-from tirage.guided.expression import Chars, Choice, Expression, Repeat, Rule, Sequence, Text
+from tirage.guided.expression import Alternatives, Chars, Expression, LiteralText, Repeat, RuleReference, Sequence
 
 STATES, STACKS, OPENED, DEPTH = 20_000, 250_000, 40_000, 1_000
 """States and stacks that one machine may meet, stacks that it may expand to find those that begin with a byte, and
@@ -31,7 +31,7 @@ class HardError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class MachineItem:
     """An expression from a place in it on: byte `at` of a text, part `at` of a sequence, `at` to `high` repetitions."""
 
     node: int
@@ -48,8 +48,8 @@ class Machine:
     def __init__(self, rules: Mapping[str, Expression], root: str) -> None:
         self._nodes, self._expanded = Nodes(rules), 0
         # A stack is its first item and the number of the stack behind it; stack 0 is empty.
-        self._stacks: list[tuple[Item, int]] = [(Item(-1), 0)]
-        self._numbers: dict[tuple[Item, int], int] = {}
+        self._stacks: list[tuple[MachineItem, int]] = [(MachineItem(-1), 0)]
+        self._numbers: dict[tuple[MachineItem, int], int] = {}
         self._least: list[int] = [0]
         self._depths: list[int] = [0]
         # A stack without its counts, and those counts: with more room in them, more may follow.
@@ -119,7 +119,7 @@ class Machine:
 
     def start_of(self, rule: str) -> int:
         """The state in which the text of one rule is still to come, and nothing after it."""
-        return self._state_of([self._push(Item(self._nodes.rule(rule)), 0)])
+        return self._state_of([self._push(MachineItem(self._nodes.rule(rule)), 0)])
 
     def loops(self, state: int) -> NDArray[np.uint64]:
         """The bytes, as 256 bits, that change nothing here."""
@@ -169,7 +169,7 @@ class Machine:
         self._state_numbers[key] = len(self._states)
         self._states.append(key)
 
-    def _push(self, item: Item, rest: int) -> int:
+    def _push(self, item: MachineItem, rest: int) -> int:
         number = self._numbers.get((item, rest))
         if number is not None:
             return number
@@ -182,7 +182,7 @@ class Machine:
         self._shape(item, rest)
         return number
 
-    def _shape(self, item: Item, rest: int) -> None:
+    def _shape(self, item: MachineItem, rest: int) -> None:
         counted = isinstance(self._nodes.kinds[item.node], Repeat)
         key = item.node, -1 if counted else item.at, self._shapes[rest]
         self._shapes.append(self._shape_numbers.setdefault(key, len(self._shape_numbers) + 1))
@@ -216,7 +216,7 @@ class Machine:
         item, rest = self._stacks[stack]
         return [(low, high, self._piled(items, rest)) for low, high, items in self._nodes.branches(item)]
 
-    def _piled(self, items: tuple[Item, ...], rest: int) -> int:
+    def _piled(self, items: tuple[MachineItem, ...], rest: int) -> int:
         for item in reversed(items):
             rest = self._push(item, rest)
         return rest
@@ -233,7 +233,7 @@ class Nodes:
         self._chars: dict[int, tuple[Bytes, ...]] = {}
         self._roots: dict[str, int] = {}
         for name in rules:
-            self._roots[name] = self._add(("rule", name), Rule(name), ())
+            self._roots[name] = self._add(("rule", name), RuleReference(name), ())
         bodies = {name: self._node(body) for name, body in rules.items()}
         for name, body in bodies.items():
             self._parts[self._roots[name]] = (body,)
@@ -256,9 +256,9 @@ class Nodes:
 
     def _node(self, node: Expression) -> int:
         match node:
-            case Rule(name):
+            case RuleReference(name):
                 return self._roots[name]
-            case Text(text):
+            case LiteralText(text):
                 return self._add(("text", text), text.encode(), ())
             case Chars(ranges):
                 number = self._add(("chars", ranges), node, ())
@@ -267,49 +267,52 @@ class Nodes:
             case Repeat(part, low, high):
                 inner = self._node(part)
                 return self._add(("repeat", inner, low, high), node, (inner,))
-            case Sequence(parts) | Choice(parts):
+            case Sequence(parts) | Alternatives(parts):
                 inside = tuple(self._node(part) for part in parts)
                 return self._add((type(node), inside), node, inside)
 
-    def is_byte(self, item: Item) -> bool:
+    def is_byte(self, item: MachineItem) -> bool:
         """Whether the item begins with a byte, so that there is nothing to expand."""
         return isinstance(self.kinds[item.node], (bytes, Chars, tuple))
 
-    def expand(self, item: Item) -> list[tuple[Item, ...]]:
+    def expand(self, item: MachineItem) -> list[tuple[MachineItem, ...]]:
         """What an item that does not begin with a byte stands for: each a row of items."""
         kind, parts = self.kinds[item.node], self._parts[item.node]
         match kind:
             case Sequence():
-                rest = (Item(item.node, item.at + 1),) if item.at + 1 < len(parts) else ()
+                rest = (MachineItem(item.node, item.at + 1),) if item.at + 1 < len(parts) else ()
                 return [(self._item(parts[item.at]), *rest)] if parts else [()]
             case Repeat():
                 return self._repeated(item, parts[0])
         return [(self._item(part),) for part in parts]
 
-    def _item(self, node: int) -> Item:
+    def _item(self, node: int) -> MachineItem:
         kind = self.kinds[node]
-        return Item(node, kind.low, kind.high) if isinstance(kind, Repeat) else Item(node)
+        return MachineItem(node, kind.low, kind.high) if isinstance(kind, Repeat) else MachineItem(node)
 
-    def _repeated(self, item: Item, part: int) -> list[tuple[Item, ...]]:
+    def _repeated(self, item: MachineItem, part: int) -> list[tuple[MachineItem, ...]]:
         low, high = item.at, item.high
         # What may be empty is never needed a number of times.
         low = 0 if low and not self._sizes[part] else low
-        following: list[tuple[Item, ...]] = [] if low else [()]
+        following: list[tuple[MachineItem, ...]] = [] if low else [()]
         if high is None or high > 0:
-            again = Item(item.node, max(0, low - 1), None if high is None else high - 1)
+            again = MachineItem(item.node, max(0, low - 1), None if high is None else high - 1)
             following.append((self._item(part), *(() if again.high == 0 else (again,))))
         return following
 
-    def branches(self, item: Item) -> list[tuple[int, int, tuple[Item, ...]]]:
+    def branches(self, item: MachineItem) -> list[tuple[int, int, tuple[MachineItem, ...]]]:
         """The first bytes of an item, as spans, each with what is left of it."""
         kind = self.kinds[item.node]
         if isinstance(kind, bytes):
             byte = kind[item.at]
-            return [(byte, byte, () if item.at + 1 == len(kind) else (Item(item.node, item.at + 1),))]
+            return [(byte, byte, () if item.at + 1 == len(kind) else (MachineItem(item.node, item.at + 1),))]
         rows: tuple[Bytes, ...] = self._chars[item.node] if isinstance(kind, Chars) else (kind,)  # type: ignore[assignment]
-        return [(*row[0], (Item(self._add(("bytes", row[1:]), row[1:], ())),) if len(row) > 1 else ()) for row in rows]
+        return [
+            (*row[0], (MachineItem(self._add(("bytes", row[1:]), row[1:], ())),) if len(row) > 1 else ())
+            for row in rows
+        ]
 
-    def least(self, item: Item) -> int:
+    def least(self, item: MachineItem) -> int:
         """The fewest bytes that an item matches."""
         kind = self.kinds[item.node]
         if isinstance(kind, tuple):
@@ -328,7 +331,7 @@ class Nodes:
         self._ends.clear()
         self._end_tails.clear()
 
-    def ends(self, item: Item) -> int:
+    def ends(self, item: MachineItem) -> int:
         """At most the number of tokens that end inside every text of an item."""
         kind, parts = self.kinds[item.node], self._parts[item.node]
         if isinstance(kind, Repeat):
@@ -339,15 +342,15 @@ class Nodes:
 
     def _ends_of(self, node: int) -> int:
         kind = self.kinds[node]
-        if isinstance(kind, Rule):
+        if isinstance(kind, RuleReference):
             return self._learned.get(node, 0)
         if node not in self._ends:
             parts = self._parts[node]
-            alike = min((self._ends_of(part) for part in parts), default=0) if isinstance(kind, Choice) else 0
-            self._ends[node] = alike if isinstance(kind, Choice) else self.ends(self._item(node)) if parts else 0
+            alike = min((self._ends_of(part) for part in parts), default=0) if isinstance(kind, Alternatives) else 0
+            self._ends[node] = alike if isinstance(kind, Alternatives) else self.ends(self._item(node)) if parts else 0
         return self._ends[node]
 
-    def _tail(self, item: Item, known: dict[int, list[int]], size: Callable[[int], int]) -> int:
+    def _tail(self, item: MachineItem, known: dict[int, list[int]], size: Callable[[int], int]) -> int:
         """The sum of the parts of a sequence from a place in it on."""
         if item.node not in known:
             sizes = [size(part) for part in reversed(self._parts[item.node])]

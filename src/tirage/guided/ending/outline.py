@@ -14,7 +14,17 @@ from typing import Any
 from tirage.guided.charset import Ranges, complement
 from tirage.guided.constraint import Constraint, read_constraint
 from tirage.guided.ending.integers import integers
-from tirage.guided.expression import DIGIT, EMPTY, Chars, Choice, Expression, Repeat, Rule, Sequence, Text
+from tirage.guided.expression import (
+    DIGIT,
+    EMPTY,
+    Alternatives,
+    Chars,
+    Expression,
+    LiteralText,
+    Repeat,
+    RuleReference,
+    Sequence,
+)
 from tirage.guided.gbnf import read_gbnf
 from tirage.guided.pattern import read_pattern
 from tirage.guided.reduction import productive, prune
@@ -24,21 +34,24 @@ from tirage.params import GuidedDecodingParams
 PARTS = 8000
 """Schemas, names and values that an outline may hold."""
 _DEEP = 60
-_NONE = Choice(())
+_NONE = Alternatives(())
 _NEVER: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 """Control characters, the quote and the backslash."""
 _PLAIN = complement((*_NEVER, (0x7F, 0x7F)))
 _ESCAPED = '"\\bfnrt'
-_CHAR = Choice((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted(_ESCAPED)))))))
-_LOOSE_CHAR = Choice((
+_CHAR = Alternatives((
+    Chars(_PLAIN),
+    Sequence((LiteralText("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted(_ESCAPED))))),
+))
+_LOOSE_CHAR = Alternatives((
     Chars(complement(_NEVER)),
-    Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted('"/\\bfnrtu'))))),
+    Sequence((LiteralText("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted('"/\\bfnrtu'))))),
 ))
 _LOOSE_SPACE = Repeat(Chars(((9, 10), (13, 13), (32, 32))), 0, 8)
 _DIGITS = Repeat(Chars(DIGIT), 1, None)
-_MINUS = Repeat(Text("-"), 0, 1)
-_WHOLE = Choice((Text("0"), Sequence((Chars(((49, 57),)), Repeat(Chars(DIGIT), 0, None)))))
-_FRACTION = Repeat(Sequence((Text("."), _DIGITS)), 0, 1)
+_MINUS = Repeat(LiteralText("-"), 0, 1)
+_WHOLE = Alternatives((LiteralText("0"), Sequence((Chars(((49, 57),)), Repeat(Chars(DIGIT), 0, None)))))
+_FRACTION = Repeat(Sequence((LiteralText("."), _DIGITS)), 0, 1)
 _POWER = Repeat(Sequence((Chars(((69, 69), (101, 101))), Repeat(Chars(((43, 43), (45, 45))), 0, 1), _DIGITS)), 0, 1)
 _NUMBER = Sequence((_MINUS, _WHOLE, _FRACTION, _POWER))
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -107,7 +120,7 @@ class SchemaOutline:
         return Outline(self._rules, "#", self._exact)
 
     def _bare(self, schema: bool) -> Expression:
-        return Rule("any") if schema else _NONE
+        return RuleReference("any") if schema else _NONE
 
     def _roughly(self) -> None:
         """Notes that what is written now lets more through than the schema."""
@@ -126,12 +139,12 @@ class SchemaOutline:
         if others:
             self._roughly()
         if keys[0] == "$ref":
-            return Rule(pointer(target(schema["$ref"], self._anchors, self._places, ())))
+            return RuleReference(pointer(target(schema["$ref"], self._anchors, self._places, ())))
         if keys[0] == "allOf":
             if len(schema["allOf"]) > 1:
                 self._roughly()
-            return Rule(f"{name}/allOf/0")
-        return Choice(tuple(Rule(f"{name}/{keys[0]}/{i}") for i in range(len(schema[keys[0]]))))
+            return RuleReference(f"{name}/allOf/0")
+        return Alternatives(tuple(RuleReference(f"{name}/{keys[0]}/{i}") for i in range(len(schema[keys[0]]))))
 
     def _constants(self, values: list[Any], schema: dict[str, Any], others: set[str]) -> Expression:
         types = schema.get("type", list(_TYPES))
@@ -139,8 +152,8 @@ class SchemaOutline:
         if others - {"type"}:
             self._roughly()
         parts = [self._constant(value) for value in values if any(is_type(value, one) for one in types)]
-        texts = [part.text for part in parts if isinstance(part, Text)]
-        return Choice((one_of(texts), *(part for part in parts if not isinstance(part, Text))))
+        texts = [part.text for part in parts if isinstance(part, LiteralText)]
+        return Alternatives((one_of(texts), *(part for part in parts if not isinstance(part, LiteralText))))
 
     def _constant(self, value: Any) -> Expression:
         if isinstance(value, dict):
@@ -153,24 +166,24 @@ class SchemaOutline:
         if isinstance(value, float):
             self._roughly()
             return _NUMBER
-        return Text(json.dumps(value, ensure_ascii=False))
+        return LiteralText(json.dumps(value, ensure_ascii=False))
 
     def _name(self, name: str) -> Expression:
-        return Sequence((Text(json.dumps(name, ensure_ascii=False)), self._space, Text(":"), self._space))
+        return Sequence((LiteralText(json.dumps(name, ensure_ascii=False)), self._space, LiteralText(":"), self._space))
 
     @property
     def _comma(self) -> Expression:
-        return Sequence((self._space, Text(","), self._space))
+        return Sequence((self._space, LiteralText(","), self._space))
 
     def _between(self, opening: str, parts: list[Expression], closing: str) -> Expression:
         """The parts in brackets, with commas."""
         if not parts:
-            return Sequence((Text(opening), self._space, Text(closing)))
+            return Sequence((LiteralText(opening), self._space, LiteralText(closing)))
         inner = [one for part in parts for one in (self._comma, part)][1:]
         return self._bracketed(opening, Sequence(tuple(inner)), closing)
 
     def _bracketed(self, opening: str, inner: Expression, closing: str) -> Expression:
-        return Sequence((Text(opening), self._space, inner, self._space, Text(closing)))
+        return Sequence((LiteralText(opening), self._space, inner, self._space, LiteralText(closing)))
 
     # --- by type -----------------------------------------------------------------------------------------------------
 
@@ -178,19 +191,19 @@ class SchemaOutline:
         types = schema.get("type", ["null", "boolean", "number", "string", "array", "object"])
         types = [types] if isinstance(types, str) else types
         # Numbers hold the integers; a bound can tell them apart.
-        return Choice(tuple(self._typed(one, schema, name) for one in types))
+        return Alternatives(tuple(self._typed(one, schema, name) for one in types))
 
     def _typed(self, kind: str, schema: dict[str, Any], name: str) -> Expression:
         match kind:
             case "null":
-                return Text("null")
+                return LiteralText("null")
             case "boolean":
-                return Choice((Text("true"), Text("false")))
+                return Alternatives((LiteralText("true"), LiteralText("false")))
             case "integer" | "number":
                 return self._number(kind, schema)
             case "string":
                 chars = Repeat(self._char, schema.get("minLength", 0), schema.get("maxLength"))
-                return Sequence((Text('"'), chars, Text('"')))
+                return Sequence((LiteralText('"'), chars, LiteralText('"')))
             case "array":
                 return self._array(schema, name)
         return self._object(schema, name)
@@ -212,21 +225,23 @@ class SchemaOutline:
             high = len(fixed) if high is None else min(high, len(fixed))
         fixed = fixed[:high]
         left = None if high is None else high - len(fixed)
-        after: Expression = Repeat(Sequence((self._comma, Rule(rest))), max(0, low - len(fixed)), left)
+        after: Expression = Repeat(Sequence((self._comma, RuleReference(rest))), max(0, low - len(fixed)), left)
         if not fixed:
             least = max(0, low - 1)
-            again = Repeat(Sequence((self._comma, Rule(rest))), least, None if high is None else max(0, high - 1))
-            return self._listed(Sequence((Rule(rest), again)), low, high)
+            again = Repeat(
+                Sequence((self._comma, RuleReference(rest))), least, None if high is None else max(0, high - 1)
+            )
+            return self._listed(Sequence((RuleReference(rest), again)), low, high)
         for i in reversed(range(1, len(fixed))):
             self._rules[f"{name}//{i}"] = after
-            one = Sequence((self._comma, Rule(fixed[i]), Rule(f"{name}//{i}")))
+            one = Sequence((self._comma, RuleReference(fixed[i]), RuleReference(f"{name}//{i}")))
             after = one if i < low else Repeat(one, 0, 1)
-        return self._listed(Sequence((Rule(fixed[0]), after)), low, high)
+        return self._listed(Sequence((RuleReference(fixed[0]), after)), low, high)
 
     def _listed(self, inner: Expression, low: int, high: int | None) -> Expression:
         """A list of some items, or of none where it may be empty."""
         ways = [] if low else [self._between("[", [], "]")]
-        return Choice((*ways, *(() if high == 0 else (self._bracketed("[", inner, "]"),))))
+        return Alternatives((*ways, *(() if high == 0 else (self._bracketed("[", inner, "]"),))))
 
     def _object(self, schema: dict[str, Any], name: str) -> Expression:
         named = {key: f"{name}/properties/{pointer((key,))[2:]}" for key in schema.get("properties", {})}
@@ -235,9 +250,9 @@ class SchemaOutline:
         named |= {key: rest for key in required if key not in named}
         if "patternProperties" in schema:
             rest = "any"
-        any_name = Sequence((Text('"'), Repeat(self._char, 0, None), Text('"')))
+        any_name = Sequence((LiteralText('"'), Repeat(self._char, 0, None), LiteralText('"')))
         key = any_name if self._loose else other_than(list(named))
-        extra: Expression = Sequence((key, self._space, Text(":"), self._space, Rule(rest)))
+        extra: Expression = Sequence((key, self._space, LiteralText(":"), self._space, RuleReference(rest)))
         low, high = schema.get("minProperties", 0), schema.get("maxProperties")
         if low <= len(set(required)):
             low = 0
@@ -254,19 +269,19 @@ class SchemaOutline:
         others: Expression = Repeat(
             Sequence((self._comma, extra)), max(0, low - 1), None if high is None else max(0, high - 1)
         )
-        none = Sequence((self._space, Text("}")))
-        first = Sequence((self._space, extra, others, self._space, Text("}")))
-        head: Expression = Choice((*(() if low else (none,)), *(() if high == 0 else (first,))))
-        tail: Expression = Sequence((others, self._space, Text("}")))
+        none = Sequence((self._space, LiteralText("}")))
+        first = Sequence((self._space, extra, others, self._space, LiteralText("}")))
+        head: Expression = Alternatives((*(() if low else (none,)), *(() if high == 0 else (first,))))
+        tail: Expression = Sequence((others, self._space, LiteralText("}")))
         for i, (key, value) in reversed(list(enumerate(named.items()))):
             self._rules[f"{name}/tail/{i}"], self._rules[f"{name}/head/{i}"] = tail, head
-            after, skip = Rule(f"{name}/tail/{i}"), Rule(f"{name}/head/{i}")
-            member = Sequence((self._name(key), Rule(value)))
+            after, skip = RuleReference(f"{name}/tail/{i}"), RuleReference(f"{name}/head/{i}")
+            member = Sequence((self._name(key), RuleReference(value)))
             needed = key in required
-            head = Choice((Sequence((self._space, member, after)), *(() if needed else (skip,))))
+            head = Alternatives((Sequence((self._space, member, after)), *(() if needed else (skip,))))
             more: Expression = Sequence((self._comma, member))
             tail = Sequence((more if needed else Repeat(more, 0, 1), after))
-        return Sequence((Text("{"), head))
+        return Sequence((LiteralText("{"), head))
 
 
 def one_of(texts: list[str]) -> Expression:
@@ -280,10 +295,10 @@ def shared(texts: list[str], depth: int) -> Expression:
     start = first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
     rests = [text[len(start) :] for text in texts]
     if len(texts) == 1 or depth == _DEEP:
-        return Choice(tuple(Text(text) if text else EMPTY for text in texts))
+        return Alternatives(tuple(LiteralText(text) if text else EMPTY for text in texts))
     groups = [shared(list(group), depth + 1) for char, group in groupby(rests, key=lambda rest: rest[:1]) if char]
-    ways = Choice((*groups, *(() if rests[0] else (EMPTY,))))
-    return Sequence((Text(start), ways)) if start else ways
+    ways = Alternatives((*groups, *(() if rests[0] else (EMPTY,))))
+    return Sequence((LiteralText(start), ways)) if start else ways
 
 
 def is_type(value: Any, kind: str) -> bool:
@@ -302,7 +317,7 @@ def size_of(schema: Any) -> int:
 
 def other_than(names: list[str]) -> Expression:
     """Strings of JSON that are none of these, each in its one spelling."""
-    return Sequence((Text('"'), differing([tuple(spelled(name)) for name in names])))
+    return Sequence((LiteralText('"'), differing([tuple(spelled(name)) for name in names])))
 
 
 def spelled(name: str) -> list[str]:
@@ -313,13 +328,13 @@ def spelled(name: str) -> list[str]:
 def differing(names: list[tuple[str, ...]]) -> Expression:
     """The rest of a string, its closing quote included, that is the rest of none of the names."""
     if not names:
-        return Sequence((Repeat(_CHAR, 0, None), Text('"')))
-    ways: list[Expression] = [] if () in names else [Text('"')]
+        return Sequence((Repeat(_CHAR, 0, None), LiteralText('"')))
+    ways: list[Expression] = [] if () in names else [LiteralText('"')]
     firsts = sorted({name[0] for name in names if name})
     plain = tuple((ord(c), ord(c)) for c in firsts if len(c) == 1)
     free = complement(tuple(sorted({*complement(_PLAIN), *plain})))
     escapes = tuple((ord(c), ord(c)) for c in sorted(_ESCAPED) if "\\" + c not in firsts)
-    other = Choice((Chars(free), Sequence((Text("\\"), Chars(escapes)))))
-    ways.append(Sequence((other, Repeat(_CHAR, 0, None), Text('"'))))
-    ways += [Sequence((Text(c), differing([name[1:] for name in names if name[:1] == (c,)]))) for c in firsts]
-    return Choice(tuple(ways))
+    other = Alternatives((Chars(free), Sequence((LiteralText("\\"), Chars(escapes)))))
+    ways.append(Sequence((other, Repeat(_CHAR, 0, None), LiteralText('"'))))
+    ways += [Sequence((LiteralText(c), differing([name[1:] for name in names if name[:1] == (c,)]))) for c in firsts]
+    return Alternatives(tuple(ways))

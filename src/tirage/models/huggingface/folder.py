@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from tirage.errors import ModelError, ParamsError, nearest
 from tirage.models.huggingface.int8 import with_int8
-from tirage.models.huggingface.media import Media, open_media
+from tirage.models.huggingface.media import MediaProcessor, open_media
 from tirage.models.huggingface.model import HuggingFaceModel
 from tirage.models.huggingface.probe import choose_path
 from tirage.models.jsonfile import read_json_object, read_optional_json_object
@@ -72,7 +72,7 @@ def wrap_module(module: Any, *, processor: Any = None, **options: Any) -> Huggin
     `processor` prepares images and audio; `options` are those of HuggingFaceModel. Raises ModelError for a model
     that cannot be run.
     """
-    media = None if processor is None else Media(processor, module.config)
+    media = None if processor is None else MediaProcessor(processor, module.config)
     model = HuggingFaceModel(module.eval(), media=media, **options)
     choose_path(model, type(module).__name__)
     return model

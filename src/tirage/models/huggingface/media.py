@@ -24,7 +24,7 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _log = logging.getLogger("tirage")
 
 
-class Media:
+class MediaProcessor:
     """Texts with images or audio as inputs, through the processor of a model."""
 
     def __init__(self, processor: Any, config: Any) -> None:
@@ -84,7 +84,7 @@ class Media:
         return max((position + 1 for position, i in enumerate(ids) if i in marks), default=len(ids))
 
 
-class Unreadable(Media):
+class Unreadable(MediaProcessor):
     """In the place of the media of a processor that lacks a package: the model answers texts alone."""
 
     def __init__(self, reason: str) -> None:
@@ -97,7 +97,7 @@ class Unreadable(Media):
         raise ParamsError(f"prompt {name} must not be given, the model's processor cannot be loaded: {self._reason}")
 
 
-def open_media(folder: Path, config: Any) -> Media | None:
+def open_media(folder: Path, config: Any) -> MediaProcessor | None:
     """The folder's processor; None for a model of text alone.
 
     A processor whose packages are not installed leaves a model that answers texts; the log says what is missing.
@@ -113,7 +113,7 @@ def open_media(folder: Path, config: Any) -> Media | None:
     except Exception as error:  # transformers reports a bad processor in many ways
         text = str(error).strip().splitlines() or [""]
         raise ModelError(f"{folder}: the processor cannot be loaded: {type(error).__name__}: {text[0]}") from error
-    return Media(processor, config) if hasattr(processor, "tokenizer") else None
+    return MediaProcessor(processor, config) if hasattr(processor, "tokenizer") else None
 
 
 def open_processor(folder: Path, config: Any) -> Any:

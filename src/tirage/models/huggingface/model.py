@@ -16,11 +16,11 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from tirage.errors import ParamsError, nearest
 from tirage.models.huggingface.adapters import Adapters
-from tirage.models.huggingface.arena import KNOWN_LAYERS, PLAIN_LAYERS, Arena, Joined, leave
-from tirage.models.huggingface.media import Media
+from tirage.models.huggingface.batched_cache import KNOWN_LAYERS, PLAIN_LAYERS, BatchedKVCache, Joined, leave
+from tirage.models.huggingface.media import MediaProcessor
 from tirage.models.huggingface.packed import pack
-from tirage.models.huggingface.prefix import Entry, PrefixStore, key_of
-from tirage.models.huggingface.room import RoomyLayer
+from tirage.models.huggingface.preallocated import PreallocatedLayer
+from tirage.models.huggingface.prefix import CachedPrefix, PrefixStore, key_of
 from tirage.models.huggingface.rope import Rope
 from tirage.models.protocol import Inputs
 
@@ -84,7 +84,7 @@ class HuggingFaceModel:
         prefix_bytes: int = 256 << 20,
         quantized: bool = False,
         packed: bool = False,
-        media: Media | None = None,
+        media: MediaProcessor | None = None,
     ) -> None:
         self.module, self.quantized, self.media = module, quantized, media
         self.config = module.config.get_text_config(decoder=True)
@@ -97,7 +97,7 @@ class HuggingFaceModel:
         self.adapters = Adapters(module, adapters or {})
         self.packed = packed and pack(module, *self.adapters.trees)
         self.rope = Rope(module, self.config)
-        self._groups: dict[Lane, Arena | Joined] = {}
+        self._groups: dict[Lane, BatchedKVCache | Joined] = {}
         known = inspect.signature(module.forward).parameters
         self.cache_name = next((name for name in ("past_key_values", "cache_params") if name in known), None)
         self.takes_positions = "position_ids" in known
@@ -249,7 +249,7 @@ class HuggingFaceModel:
         """An empty cache of the classes that the model's layers want."""
         cache = DynamicCache(config=self.config)
         if is_plain(cache):
-            cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+            cache.layers = [PreallocatedLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
         return cache
 
     def _read_piece(self, row: HuggingFaceRow, start: int, end: int, keep: int) -> Any:
@@ -320,7 +320,7 @@ class HuggingFaceModel:
 
     def _step_group(self, key: Lane, rows: list[HuggingFaceRow], token_ids: list[int]) -> Logits:
         if key not in self._groups:
-            self._groups[key] = Arena() if is_plain(self.new_cache()) else Joined()
+            self._groups[key] = BatchedKVCache() if is_plain(self.new_cache()) else Joined()
         group = self._groups[key]
         try:
             order = group.hold(rows)
@@ -485,7 +485,7 @@ class HuggingFaceModel:
         cache = row.cache if row.group is None else row.group.lone(row)
         ids = tuple(row.token_ids[: row.length])
         size = size_of(cache)
-        self.prefixes.add(Entry(key_of(row.inputs, stage), ids, cache, is_croppable(cache, len(ids)), size))
+        self.prefixes.add(CachedPrefix(key_of(row.inputs, stage), ids, cache, is_croppable(cache, len(ids)), size))
 
 
 def lose(rows: Sequence[HuggingFaceRow]) -> None:
@@ -513,7 +513,7 @@ def context_of(config: Any) -> int:
 
 
 def is_plain(cache: Any) -> bool:
-    """True when every layer of a cache is of a class that an Arena can hold."""
+    """True when every layer of a cache is of a class that a BatchedKVCache can hold."""
     return all(type(layer) in PLAIN_LAYERS for layer in cache.layers)
 
 

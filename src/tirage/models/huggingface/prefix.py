@@ -15,7 +15,7 @@ Key = tuple[str | None, bytes, str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedPrefix:
     """A cache with the tokens that filled it; `croppable` when any beginning of it is a cache too."""
 
     key: Key
@@ -39,7 +39,7 @@ class PrefixStore:
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used = budget, 0
-        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._entries: OrderedDict[int, CachedPrefix] = OrderedDict()
         self._blocks: dict[int, int] = {}
         self._whole: dict[tuple[Key, int, int], int] = {}
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class PrefixStore:
         """Number of entries."""
         return len(self._entries)
 
-    def find(self, key: Key, token_ids: Sequence[int], limit: int) -> tuple[Entry, int] | None:
+    def find(self, key: Key, token_ids: Sequence[int], limit: int) -> tuple[CachedPrefix, int] | None:
         """The entry that shares most leading tokens, at most `limit`, and how many."""
         with self._lock:
             found = self._find_blocks(key, token_ids, limit) or self._find_whole(key, token_ids, limit)
@@ -59,7 +59,7 @@ class PrefixStore:
             self._entries.move_to_end(number)
             return self._entries[number], count
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: CachedPrefix) -> None:
         """Keeps an entry; drops old ones, and those that it continues, as the budget demands."""
         if entry.size > self.budget or len(entry.token_ids) < BLOCK:
             return
@@ -96,7 +96,7 @@ class PrefixStore:
                 return number, length
         return None
 
-    def _drop_continued(self, entry: Entry) -> None:
+    def _drop_continued(self, entry: CachedPrefix) -> None:
         """Forgets croppable entries that are beginnings of this one, which serves in their place."""
         if not entry.croppable:
             return
@@ -105,7 +105,7 @@ class PrefixStore:
             if old.croppable and common(old.token_ids, entry.token_ids, len(old.token_ids)) == len(old.token_ids):
                 self._drop(number)
 
-    def _index(self, number: int, entry: Entry) -> None:
+    def _index(self, number: int, entry: CachedPrefix) -> None:
         if entry.croppable:
             self._blocks.update(dict.fromkeys(chain(entry.key, entry.token_ids), number))
         else:

@@ -108,13 +108,13 @@ def examine(model: HuggingFaceModel, name: str, rows: Sequence[tuple[int, int]],
     except Exception as error:
         raise ModelError(f"{name} cannot be run: {type(error).__name__}: {error}") from error
     try:
-        return compare(model, Trial(prompts, steps, expected), known)
+        return compare(model, PathTrial(prompts, steps, expected), known)
     finally:
         model.prefixes.budget = budget
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PathTrial:
     """Prompts, the number of tokens that each goes on with, and the logits that are right."""
 
     prompts: list[list[int]]
@@ -122,7 +122,7 @@ class Trial:
     expected: list[np.ndarray]
 
 
-def compare(model: HuggingFaceModel, trial: Trial, known: Findings) -> Findings:
+def compare(model: HuggingFaceModel, trial: PathTrial, known: Findings) -> Findings:
     paths: dict[Path, str] = {}
     refusals: dict[Path, Callable[[HuggingFaceModel], str]] = {"joined": not_joinable}
     for path in _PATHS:
@@ -183,7 +183,7 @@ def not_joinable(model: HuggingFaceModel) -> str:
     return ""
 
 
-def differs(model: HuggingFaceModel, trial: Trial) -> str:
+def differs(model: HuggingFaceModel, trial: PathTrial) -> str:
     """Why the model's present path is not right, or an empty string."""
     try:
         got = run_rows(model, trial.prompts, trial.steps)

@@ -13,14 +13,15 @@ from tirage.engine import Completion, Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind, SamplingParams
 from tirage.server import sse
-from tirage.server.asking import beside, desk_of, is_lenient, media_of, read_json
-from tirage.server.call import Call
-from tirage.server.desk import Desk
+from tirage.server.engine_input import EngineInput
+from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, media_of, read_json
 from tirage.server.media import load_messages
 from tirage.server.options import REASONING_PARSERS
+from tirage.server.request_group import RequestGroup
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, new_head
-from tirage.server.routes.openai_request import CHAT, Asked, read_request
+from tirage.server.routes.openai_request import CHAT, OpenAIRequest, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
     asked_for,
@@ -32,11 +33,10 @@ from tirage.server.routes.openai_shapes import (
     text_entries,
     usage,
 )
-from tirage.server.routes.openai_stream import Choice, ChunkSpeaker
-from tirage.server.routes.thoughts import Marks, Reader, is_begun, mark_ids, marks_of
-from tirage.server.routes.toolcalls import Begun, Content, Continued, Parser, Piece, Thought
+from tirage.server.routes.openai_stream import ChoiceStream, ChunkFormatter
+from tirage.server.routes.reasoning import Marks, ReasoningReader, is_begun, mark_ids, marks_of
+from tirage.server.routes.toolcalls import Begun, Content, Continued, Piece, Thought, ToolCallParser
 from tirage.server.routes.tools import Tools, form_of, read_tools
-from tirage.server.visit import Visit
 
 router = APIRouter(tags=["openai"])
 
@@ -44,8 +44,10 @@ router = APIRouter(tags=["openai"])
 @router.post("/v1/chat/completions", openapi_extra=body_schema(CHAT.fields, CHAT.openai))
 async def chat(request: Request) -> Response:
     """The assistant's next message, as JSON or as a stream."""
-    desk, body = desk_of(request), await read_json(request)
-    asked = await beside(request, read_request, CHAT, body, desk.options, desk.llm, lenient=is_lenient(request))
+    desk, body = manager_of(request), await read_json(request)
+    asked = await in_worker_thread(
+        request, read_request, CHAT, body, desk.options, desk.llm, lenient=is_lenient(request)
+    )
     own = asked.own
     tools = read_tools(
         own["tools"], own["tool_choice"], own["parallel_tool_calls"], form=form_of(desk.llm.chat_template.source)
@@ -58,11 +60,13 @@ async def chat(request: Request) -> Response:
     reader = reader_of(asked, visit, tools, marks, desk)
     head, headers = new_head("chatcmpl", visit, desk), headers_of(asked)
     if own["stream"]:
-        return sse.Stream(visit, ChatSpeaker(head, asked, visit, reader), headers=headers)
-    return sse.Answer(visit, lambda results: answer(results[0], head, asked, visit, reader), headers=headers)
+        return sse.EventStream(visit, ChatFormatter(head, asked, visit, reader), headers=headers)
+    return sse.JsonAnswer(visit, lambda results: answer(results[0], head, asked, visit, reader), headers=headers)
 
 
-def reader_of(asked: Asked, visit: Visit, tools: Tools, marks: Marks | None, desk: Desk) -> Reader:
+def reader_of(
+    asked: OpenAIRequest, visit: RequestGroup, tools: Tools, marks: Marks | None, desk: RequestManager
+) -> ReasoningReader:
     """How the messages of an answer are read."""
     [ticket] = visit.tickets
     guided = ticket.call.params.guided_decoding
@@ -70,10 +74,12 @@ def reader_of(asked: Asked, visit: Visit, tools: Tools, marks: Marks | None, des
     is_free = guided is None or guided.structural_tag is not None
     begun = is_free and is_begun(marks, ticket.request.prompt_ids, desk.llm.tokenizer)
     shown = asked.own["include_reasoning"]
-    return Reader(tools=tools, marks=marks, begun=begun, shown=shown, tokenizer=desk.llm.tokenizer)
+    return ReasoningReader(tools=tools, marks=marks, begun=begun, shown=shown, tokenizer=desk.llm.tokenizer)
 
 
-def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: Marks | None, desk: Desk) -> Call:
+def call_of(
+    asked: OpenAIRequest, messages: Sequence[Any] | None, tools: Tools, marks: Marks | None, desk: RequestManager
+) -> EngineInput:
     """The call of a chat; DialectError for fields that contradict each other."""
     own = asked.own
     params, adapter = params_of(asked, tools, marks, desk), adapter_of(asked, desk)
@@ -84,11 +90,11 @@ def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: M
             if own[name]:
                 raise DialectError(f"{name} must go with messages, got prompt_token_ids; leave it out", name)
         prompt = Prompt(token_ids=own["prompt_token_ids"], adapter=adapter)
-        return Call(prompt=prompt, params=params, beams=asked.beams)
+        return EngineInput(prompt=prompt, params=params, beams=asked.beams)
     if messages is None:
         raise DialectError("messages must be given, got none", "messages")
     arguments = template_args(asked, desk)
-    return Call(
+    return EngineInput(
         messages=messages,
         tools=tools.shown,
         template_args=arguments,
@@ -98,7 +104,7 @@ def call_of(asked: Asked, messages: Sequence[Any] | None, tools: Tools, marks: M
     )
 
 
-def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> SamplingParams:
+def params_of(asked: OpenAIRequest, tools: Tools, marks: Marks | None, desk: RequestManager) -> SamplingParams:
     """The sampling parameters with the constraint of the tools."""
     stream = asked.own["stream"]
     params = asked.params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
@@ -118,7 +124,7 @@ def params_of(asked: Asked, tools: Tools, marks: Marks | None, desk: Desk) -> Sa
 
 
 def with_thinking_budget(
-    params: SamplingParams, name: str, most: int, marks: Marks | None, desk: Desk
+    params: SamplingParams, name: str, most: int, marks: Marks | None, desk: RequestManager
 ) -> SamplingParams:
     """The parameters with a processor that ends the model's thoughts after so many tokens."""
     marks = marks or REASONING_PARSERS["think"]
@@ -131,7 +137,7 @@ def with_thinking_budget(
     return params.replace(logits_processors=(*params.logits_processors, ("thinking_budget", given)))
 
 
-def template_args(asked: Asked, desk: Desk) -> dict[str, Any]:
+def template_args(asked: OpenAIRequest, desk: RequestManager) -> dict[str, Any]:
     """The variables for the chat template; DialectError for a field that it does not heed."""
     own = asked.own
     named = {name: own[name] for name in ("enable_thinking", "reasoning_effort") if own[name] is not None}
@@ -143,7 +149,9 @@ def template_args(asked: Asked, desk: Desk) -> dict[str, Any]:
     return {**(own["chat_template_kwargs"] or {}), **named}
 
 
-def answer(result: Completion, head: Head, asked: Asked, visit: Visit, reader: Reader) -> dict[str, Any]:
+def answer(
+    result: Completion, head: Head, asked: OpenAIRequest, visit: RequestGroup, reader: ReasoningReader
+) -> dict[str, Any]:
     """The answer as one object."""
     raise_failed([result])
     choices = [
@@ -157,7 +165,7 @@ def answer(result: Completion, head: Head, asked: Asked, visit: Visit, reader: R
     return head.of("chat.completion", choices, usage=chat_usage(result, reader), **more)
 
 
-def chat_usage(result: Completion, reader: Reader) -> dict[str, Any]:
+def chat_usage(result: Completion, reader: ReasoningReader) -> dict[str, Any]:
     """Tokens of an answer; those of thoughts are told apart where the thoughts are."""
     found = usage([result])
     if reader.marks is None:
@@ -166,7 +174,7 @@ def chat_usage(result: Completion, reader: Reader) -> dict[str, Any]:
     return {**found, "completion_tokens_details": {"reasoning_tokens": thoughts}}
 
 
-def choice_of(sample: Sample, result: Completion, asked: Asked, reader: Reader) -> dict[str, Any]:
+def choice_of(sample: Sample, result: Completion, asked: OpenAIRequest, reader: ReasoningReader) -> dict[str, Any]:
     """One choice: the message, with its thoughts and the calls that it makes."""
     parser = reader.parser()
     pieces = [*parser.feed(sample.text), *parser.finish()]
@@ -189,7 +197,7 @@ def choice_of(sample: Sample, result: Completion, asked: Asked, reader: Reader) 
     return {**choice, "token_ids": list(sample.token_ids)} if asked.own["return_token_ids"] else choice
 
 
-def fastdeploy_fields(sample: Sample, result: Completion, asked: Asked) -> dict[str, Any]:
+def fastdeploy_fields(sample: Sample, result: Completion, asked: OpenAIRequest) -> dict[str, Any]:
     """What FastDeploy's messages hold besides OpenAI's keys."""
     if not asked.fastdeploy:
         return {}
@@ -202,7 +210,9 @@ def fastdeploy_fields(sample: Sample, result: Completion, asked: Asked) -> dict[
     }
 
 
-def logprobs_of(entries: Sequence[LogprobEntry], length: int, asked: Asked, reader: Reader) -> dict[str, Any]:
+def logprobs_of(
+    entries: Sequence[LogprobEntry], length: int, asked: OpenAIRequest, reader: ReasoningReader
+) -> dict[str, Any]:
     """The `logprobs` of the last tokens of a text of that length."""
     shown = bare_start(asked_for(entries, asked.params, reader.tokenizer), length)
     return chat_logprobs(shown, as_id=asked.own["return_tokens_as_token_ids"])
@@ -218,43 +228,45 @@ def tool_call(call: Begun) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-class ChatSpeaker(ChunkSpeaker):
+class ChatFormatter(ChunkFormatter):
     """Chunks of a chat. Every one has a text `content`, because clients print it unasked."""
 
     kind = "chat.completion.chunk"
 
-    def __init__(self, head: Head, asked: Asked, visit: Visit, reader: Reader) -> None:
+    def __init__(self, head: Head, asked: OpenAIRequest, visit: RequestGroup, reader: ReasoningReader) -> None:
         super().__init__(head, asked, visit)
-        self._parsers: dict[int, Parser] = {choice.index: reader.parser() for choice in self._choices.values()}
+        self._parsers: dict[int, ToolCallParser] = {choice.index: reader.parser() for choice in self._choices.values()}
         self._called: set[int] = set()
         self._reader = reader
-        self._molds: dict[int, sse.Mold] = {}
+        self._molds: dict[int, sse.JsonTemplate] = {}
         names = ("reasoning_content", "prompt_token_ids", "completion_token_ids") if asked.fastdeploy else ()
         self._nothing: dict[str, Any] = dict.fromkeys(names)
 
-    def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
+    def first(self, choice: ChoiceStream) -> Iterable[dict[str, Any]]:
         delta: dict[str, Any] = {"role": "assistant", "content": ""}
         if self._asked.fastdeploy and self._asked.own["return_token_ids"]:
             delta["prompt_token_ids"] = list(choice.ticket.request.prompt_ids)
         return [self._choice(delta)]
 
-    def told_once(self, choice: Choice) -> dict[str, Any]:
+    def told_once(self, choice: ChoiceStream) -> dict[str, Any]:
         if not self._asked.own["return_token_ids"]:
             return {}
         return {"prompt_token_ids": list(choice.ticket.request.prompt_ids)}
 
-    def plain(self, choice: Choice, text: str) -> sse.Event | None:
+    def plain(self, choice: ChoiceStream, text: str) -> sse.Event | None:
         own = self._asked.own
         if not self._reader.is_plain or not text or own["return_token_ids"]:
             return None
         if self._asked.stream_options["continuous_usage_stats"]:
             return None
         if choice.index not in self._molds:
-            self._molds[choice.index] = sse.Mold(self.chunk(choice, self._choice({"content": None})), ["content"])
+            self._molds[choice.index] = sse.JsonTemplate(
+                self.chunk(choice, self._choice({"content": None})), ["content"]
+            )
         return self._molds[choice.index].fill(sse.dump(text))
 
     def parts(
-        self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
+        self, choice: ChoiceStream, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
     ) -> Iterable[dict[str, Any]]:
         pieces = self._parsers[choice.index].feed(text)
         deltas = [delta for piece in pieces for delta in self._deltas(choice, piece)]
@@ -270,7 +282,7 @@ class ChatSpeaker(ChunkSpeaker):
                 found[0]["delta"]["completion_token_ids"] = list(ids)
         return found
 
-    def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+    def last(self, choice: ChoiceStream, delta: Delta) -> Iterable[dict[str, Any]]:
         for piece in self._parsers[choice.index].finish():
             yield from map(self._choice, self._deltas(choice, piece))
         reason = finish_reason(delta.finish_reason, called=choice.index in self._called)
@@ -282,7 +294,7 @@ class ChatSpeaker(ChunkSpeaker):
     def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         return chat_usage(completions[0], self._reader)
 
-    def _deltas(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
+    def _deltas(self, choice: ChoiceStream, piece: Piece) -> Iterable[dict[str, Any]]:
         """What changes in the message."""
         match piece:
             case Content(text):

@@ -15,12 +15,13 @@ from tirage.engine.completion import LogprobEntry
 from tirage.params import RequestOutputKind
 from tirage.params.rules import shown
 from tirage.server import sse
-from tirage.server.asking import beside, desk_of, is_lenient, read_json
-from tirage.server.call import Call
-from tirage.server.desk import Desk
+from tirage.server.engine_input import EngineInput
+from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, read_json
+from tirage.server.request_group import RequestGroup, RunningRequest
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.fields import body_schema
 from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, new_head
-from tirage.server.routes.openai_request import COMPLETIONS, Asked, read_request
+from tirage.server.routes.openai_request import COMPLETIONS, OpenAIRequest, read_request
 from tirage.server.routes.openai_shapes import (
     Head,
     TextLogprobs,
@@ -32,8 +33,7 @@ from tirage.server.routes.openai_shapes import (
     text_entries,
     usage,
 )
-from tirage.server.routes.openai_stream import Choice, ChunkSpeaker
-from tirage.server.visit import Ticket, Visit
+from tirage.server.routes.openai_stream import ChoiceStream, ChunkFormatter
 from tirage.text import Tokenizer, open_detokenizer
 
 router = APIRouter(tags=["openai"])
@@ -43,15 +43,17 @@ KIND = "text_completion"
 @router.post("/v1/completions", openapi_extra=body_schema(COMPLETIONS.fields, COMPLETIONS.openai))
 async def completions(request: Request) -> Response:
     """Completions of one or more prompts, as JSON or as a stream."""
-    desk, body = desk_of(request), await read_json(request)
-    asked = await beside(request, read_request, COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request))
+    desk, body = manager_of(request), await read_json(request)
+    asked = await in_worker_thread(
+        request, read_request, COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request)
+    )
     calls = calls_of(asked, desk)
     source = "prompt" if asked.own["prompt_token_ids"] is None else "prompt_token_ids"
     visit = await admitted(calls, asked, desk, request, prompt=source)
     head, headers = new_head("cmpl", visit, desk), headers_of(asked)
-    texts = Texts(asked, desk.llm.tokenizer)
+    texts = CompletionTexts(asked, desk.llm.tokenizer)
     if asked.own["stream"]:
-        return sse.Stream(visit, CompletionSpeaker(head, asked, visit, texts), headers=headers)
+        return sse.EventStream(visit, CompletionFormatter(head, asked, visit, texts), headers=headers)
 
     def answer(results: Sequence[Completion]) -> dict[str, Any]:
         raise_failed(results)
@@ -60,10 +62,10 @@ async def completions(request: Request) -> Response:
         numbered = [{"index": index, **choice} for index, choice in enumerate(choices)]
         return head.of(KIND, numbered, usage=usage(results), **extras_of(asked, visit.tickets))
 
-    return sse.Answer(visit, answer, headers=headers)
+    return sse.JsonAnswer(visit, answer, headers=headers)
 
 
-def calls_of(asked: Asked, desk: Desk) -> list[Call]:
+def calls_of(asked: OpenAIRequest, desk: RequestManager) -> list[EngineInput]:
     """A call for every prompt."""
     params = asked.params
     stream, echo = asked.own["stream"], asked.own["echo"]
@@ -72,10 +74,10 @@ def calls_of(asked: Asked, desk: Desk) -> list[Call]:
     params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
     adapter = adapter_of(asked, desk)
     more = {"params": params, "beams": asked.beams, "echo": echo}
-    return [Call(prompt=Prompt(adapter=adapter, **prompt), **more) for prompt in prompts_of(asked)]
+    return [EngineInput(prompt=Prompt(adapter=adapter, **prompt), **more) for prompt in prompts_of(asked)]
 
 
-def prompts_of(asked: Asked) -> list[dict[str, Any]]:
+def prompts_of(asked: OpenAIRequest) -> list[dict[str, Any]]:
     """The prompts of a request; FastDeploy's clients may send ids in a field of their own, beside an empty text."""
     ids, prompt = asked.own["prompt_token_ids"], asked.own["prompt"]
     if ids is None:
@@ -113,15 +115,15 @@ def read_prompt(prompt: Any) -> dict[str, Any] | None:
     return None
 
 
-class Texts:
+class CompletionTexts:
     """Choices of completions: their text, with the prompt where it is echoed, and their logprobs."""
 
-    def __init__(self, asked: Asked, tokenizer: Tokenizer) -> None:
+    def __init__(self, asked: OpenAIRequest, tokenizer: Tokenizer) -> None:
         self._asked, self._tokenizer = asked, tokenizer
         as_id = asked.own["return_tokens_as_token_ids"]
         self._logprobs = None if asked.params.logprobs is None else TextLogprobs(as_id=as_id)
 
-    def choices(self, completion: Completion, ticket: Ticket) -> Iterable[dict[str, Any]]:
+    def choices(self, completion: Completion, ticket: RunningRequest) -> Iterable[dict[str, Any]]:
         """The choices of one prompt, without their index."""
         echo = self.echo(ticket)
         included = self._asked.params.include_stop_str_in_output
@@ -138,7 +140,7 @@ class Texts:
             reason = {"finish_reason": sample.finish_reason, **stops}
             yield {"text": echo + sample.text, "logprobs": logprobs, **reason, **more}
 
-    def echo(self, ticket: Ticket) -> str:
+    def echo(self, ticket: RunningRequest) -> str:
         """The text of the prompt, where it is to be echoed."""
         if not self._asked.own["echo"]:
             return ""
@@ -147,7 +149,9 @@ class Texts:
             return given.text
         return self._tokenizer.decode(ticket.request.prompt_ids)
 
-    def echoed(self, entries: Sequence[LogprobEntry | None] | None, ticket: Ticket, echo: str) -> dict[str, Any] | None:
+    def echoed(
+        self, entries: Sequence[LogprobEntry | None] | None, ticket: RunningRequest, echo: str
+    ) -> dict[str, Any] | None:
         """The logprobs of an echoed prompt."""
         if self._logprobs is None or not self._asked.own["echo"]:
             return None
@@ -182,45 +186,45 @@ class Texts:
         return spelled
 
 
-class CompletionSpeaker(ChunkSpeaker):
+class CompletionFormatter(ChunkFormatter):
     """Chunks of text completions."""
 
     kind = KIND
 
-    def __init__(self, head: Head, asked: Asked, visit: Visit, texts: Texts) -> None:
+    def __init__(self, head: Head, asked: OpenAIRequest, visit: RequestGroup, texts: CompletionTexts) -> None:
         super().__init__(head, asked, visit)
         self._texts = texts
         self._starts: dict[int, int] = {}
-        self._molds: dict[int, sse.Mold] = {}
+        self._molds: dict[int, sse.JsonTemplate] = {}
         self._told: set[int] = set()
 
-    def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
+    def lead(self, choice: ChoiceStream) -> Iterable[dict[str, Any]]:
         """The echoed prompt with its logprobs."""
         echo = self._texts.echo(choice.ticket)
         self._starts[choice.index] = len(echo)
         logprobs = self._texts.echoed(choice.ticket.request.prompt_logprobs, choice.ticket, echo)
         return [{**worded(echo), "logprobs": logprobs}] if echo else []
 
-    def plain(self, choice: Choice, text: str) -> sse.Event | None:
+    def plain(self, choice: ChoiceStream, text: str) -> sse.Event | None:
         own = self._asked.own
         if not text or self._asked.stream_options["continuous_usage_stats"] or own["return_token_ids"]:
             return None
         if choice.index not in self._molds:
-            self._molds[choice.index] = sse.Mold(self.chunk(choice, {**worded(""), "text": None}), ["text"])
+            self._molds[choice.index] = sse.JsonTemplate(self.chunk(choice, {**worded(""), "text": None}), ["text"])
         return self._molds[choice.index].fill(sse.dump(text))
 
     def parts(
-        self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
+        self, choice: ChoiceStream, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
     ) -> Iterable[dict[str, Any]]:
         if not text and not entries and not self._asked.own["return_token_ids"]:
             return []
         logprobs = self._texts.output(entries, self._starts[choice.index])
         return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, self._untold(choice))}]
 
-    def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+    def last(self, choice: ChoiceStream, delta: Delta) -> Iterable[dict[str, Any]]:
         return [{**worded(""), "finish_reason": delta.finish_reason, **stops_of(delta.stop, choice.last_ids)}]
 
-    def _untold(self, choice: Choice) -> Sequence[int] | None:
+    def _untold(self, choice: ChoiceStream) -> Sequence[int] | None:
         """The prompt's ids, which the first chunk of a choice holds."""
         if choice.index in self._told:
             return None

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tirage.params.rules import shown
-from tirage.server.aside import apart
-from tirage.server.asking import admin_of, check_names, desk_of, flag_of, options_of, read_json, tenant_of
 from tirage.server.errors import Refusal
+from tirage.server.http_request import admin_of, check_names, flag_of, manager_of, options_of, read_json, tenant_of
 from tirage.server.openapi import TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
+from tirage.server.threads import in_thread
 
 # The loop does it between two steps.
 _FLUSH_S = 30.0
@@ -34,7 +34,7 @@ async def abort_request(request: Request) -> Response:
 
     `abort_all` stops everyone's, and needs the admin key.
     """
-    desk, body = desk_of(request), await read_json(request)
+    desk, body = manager_of(request), await read_json(request)
     check_names(body, fields_of(_ABORT))
     if flag_of(body, "abort_all", default=False):
         check_admin(request)
@@ -49,7 +49,7 @@ async def flush_cache(request: Request) -> Response:
     """Drops the prefixes kept for later requests. Needs the admin key."""
     check_admin(request)
     try:
-        await asyncio.wait_for(apart(desk_of(request).llm.engine.flush), _FLUSH_S)
+        await asyncio.wait_for(in_thread(manager_of(request).llm.engine.flush), _FLUSH_S)
     except TimeoutError:
         raise Refusal(503, "the model's loop does not answer; see /health") from None
     return JSONResponse({"success": True})

@@ -15,15 +15,24 @@ from tirage.dialects.table import DialectError
 from tirage.engine import Completion
 from tirage.errors import GrammarError, ParamsError
 from tirage.params import RequestOutputKind
-from tirage.server.asking import beside, desk_of, ignored_header, is_lenient, media_of, options_of, read_json, tenant_of
-from tirage.server.call import Call
-from tirage.server.desk import Ticket, Visit
+from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal, of_stop
+from tirage.server.http_request import (
+    ignored_header,
+    in_worker_thread,
+    is_lenient,
+    manager_of,
+    media_of,
+    options_of,
+    read_json,
+    tenant_of,
+)
 from tirage.server.replay import effective
-from tirage.server.routes.sglang_request import GENERATE, Ask, Body, body_schema, read_body
+from tirage.server.request_manager import RequestGroup, RunningRequest
+from tirage.server.routes.sglang_request import GENERATE, GenerateBody, GenerateRequest, body_schema, read_body
 from tirage.server.routes.sglang_shapes import entry_of
-from tirage.server.routes.sglang_stream import Chunks
-from tirage.server.sse import Answer, Stream
+from tirage.server.routes.sglang_stream import GenerateFormatter
+from tirage.server.sse import EventStream, JsonAnswer
 from tirage.text import Tokenizer
 
 router = APIRouter(tags=["SGLang"])
@@ -50,8 +59,8 @@ _BODY = {"requestBody": {"required": True, "content": {"application/json": {"sch
 @router.put("/generate", operation_id="generate_by_put", openapi_extra=_BODY)
 async def generate(request: Request) -> Response:
     """One entry per prompt and sample, or their growth as server-sent events."""
-    began, desk, plain = time.perf_counter(), desk_of(request), await read_json(request)
-    body = await beside(request, read_body, plain, options_of(request), lenient=is_lenient(request))
+    began, desk, plain = time.perf_counter(), manager_of(request), await read_json(request)
+    body = await in_worker_thread(request, read_body, plain, options_of(request), lenient=is_lenient(request))
     calls = [call_of(ask, media) for ask, media in zip(body.asks, await loaded(request, body), strict=True)]
     try:
         visit = await desk.admit(calls, tenant=tenant_of(request), route="/generate", rid=body.rid, stream=body.stream)
@@ -67,19 +76,19 @@ async def generate(request: Request) -> Response:
     headers = ignored_header(body.ignored)
     spell = speller(desk.llm.tokenizer)
     if body.stream:
-        return Stream(visit, Chunks(visit, body, spell, began=began), headers=headers)
-    return Answer(
+        return EventStream(visit, GenerateFormatter(visit, body, spell, began=began), headers=headers)
+    return JsonAnswer(
         visit, lambda completions: answer(visit.tickets, body, completions, spell, began=began), headers=headers
     )
 
 
-async def loaded(request: Request, body: Body) -> list[tuple[Any, ...]]:
-    """The images and sounds of each prompt, in the order of `Ask.media`."""
+async def loaded(request: Request, body: GenerateBody) -> list[tuple[Any, ...]]:
+    """The images and sounds of each prompt, in the order of `GenerateRequest.media`."""
     found = iter(await media_of(request).load([item for ask in body.asks for item in ask.media]))
     return [tuple(next(found) for _ in ask.media) for ask in body.asks]
 
 
-def call_of(ask: Ask, media: Sequence[Any]) -> Call:
+def call_of(ask: GenerateRequest, media: Sequence[Any]) -> EngineInput:
     """The desk's call for one prompt."""
     kinds = {
         kind: [one for one, item in zip(media, ask.media, strict=True) if item.kind == kind]
@@ -88,7 +97,7 @@ def call_of(ask: Ask, media: Sequence[Any]) -> Call:
     prompt = replace(ask.prompt, images=kinds["image"], audio=kinds["audio"])
     # A stream that shows all so far puts it together itself: the engine would make the whole anew for every token.
     params = ask.params.replace(output_kind=RequestOutputKind.DELTA)
-    return Call(prompt=prompt, params=params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
+    return EngineInput(prompt=prompt, params=params, beams=ask.beams, hidden_states=ask.hidden_states, rid=ask.rid)
 
 
 def speller(tokenizer: Tokenizer) -> Any:
@@ -96,7 +105,7 @@ def speller(tokenizer: Tokenizer) -> Any:
     return lambda token: tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
-def check_fit(visit: Visit, body: Body) -> None:
+def check_fit(visit: RequestGroup, body: GenerateBody) -> None:
     """DialectError, and the end of the visit, when a prompt turns out to be too long or too short for its request."""
     for ticket, ask in zip(visit.tickets, body.asks, strict=True):
         if (error := no_room(ticket, ask) or no_start(ticket, ask)) is not None:
@@ -104,7 +113,7 @@ def check_fit(visit: Visit, body: Body) -> None:
             raise error
 
 
-def no_room(ticket: Ticket, ask: Ask) -> DialectError | None:
+def no_room(ticket: RunningRequest, ask: GenerateRequest) -> DialectError | None:
     """The error when the context has no room for the tokens that the request itself asks for."""
     wanted, request = ticket.request.params.max_tokens, ticket.request
     if not ask.limited or wanted is None or wanted <= request.limit:
@@ -117,7 +126,7 @@ def no_room(ticket: Ticket, ask: Ask) -> DialectError | None:
     )
 
 
-def no_start(ticket: Ticket, ask: Ask) -> DialectError | None:
+def no_start(ticket: RunningRequest, ask: GenerateRequest) -> DialectError | None:
     """The error when prompt log-probabilities would begin after the prompt."""
     length = ticket.request.inputs.length
     if ask.start is None or ask.start <= length:
@@ -128,7 +137,7 @@ def no_start(ticket: Ticket, ask: Ask) -> DialectError | None:
     )
 
 
-def renamed(refusal: Refusal, body: Body) -> Refusal:
+def renamed(refusal: Refusal, body: GenerateBody) -> Refusal:
     """The desk's refusal, with this route's name for the prompt."""
     if refusal.param != "prompt":
         return refusal
@@ -136,7 +145,7 @@ def renamed(refusal: Refusal, body: Body) -> Refusal:
     return Refusal(refusal.status, message, param=body.source, code=refusal.code, headers=refusal.headers)
 
 
-def translated(error: ParamsError, body: Body) -> DialectError:
+def translated(error: ParamsError, body: GenerateBody) -> DialectError:
     """The engine's error in the words of this route."""
     message = str(error)
     for ours, theirs in _THEIRS.items():
@@ -159,7 +168,12 @@ def grammar_refusal(error: GrammarError) -> Refusal:
 
 
 def answer(
-    tickets: Sequence[Ticket], body: Body, completions: Sequence[Completion], spell: Any, *, began: float
+    tickets: Sequence[RunningRequest],
+    body: GenerateBody,
+    completions: Sequence[Completion],
+    spell: Any,
+    *,
+    began: float,
 ) -> Any:
     """The entries of all prompts in order, one after another for each sample; a single one stands alone.
 

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tirage.server.asking import desk_of, options_of
-from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
+from tirage.server.http_request import manager_of, options_of
+from tirage.server.request_manager import RequestManager
 
 router = APIRouter(tags=["openai"])
 _STARTED = int(time.time())
@@ -19,13 +19,13 @@ _STARTED = int(time.time())
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
     """The list of models."""
-    return JSONResponse({"object": "list", "data": list(listed(desk_of(request)).values())})
+    return JSONResponse({"object": "list", "data": list(listed(manager_of(request)).values())})
 
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, request: Request) -> Response:
     """One model; 404 for a name that the server does not have."""
-    found = listed(desk_of(request)).get(name)
+    found = listed(manager_of(request)).get(name)
     if found is None:
         known = options_of(request).model_name
         text = f"model must be one of this server's, got {name!r:.80}; use {known!r}"
@@ -33,12 +33,12 @@ async def model(name: str, request: Request) -> Response:
     return JSONResponse(found)
 
 
-def listed(desk: Desk) -> dict[str, dict[str, Any]]:
+def listed(desk: RequestManager) -> dict[str, dict[str, Any]]:
     """The models by name."""
     names = [desk.options.model_name, *adapters_of(desk)]
     return {name: {"id": name, "object": "model", "created": _STARTED, "owned_by": "tirage"} for name in names}
 
 
-def adapters_of(desk: Desk) -> list[str]:
+def adapters_of(desk: RequestManager) -> list[str]:
     """The names of the adapters that the server was started with."""
     return [each.partition("=")[0] for each in desk.options.lora]

@@ -11,21 +11,21 @@ from fastapi import Request
 from tirage.dialects import DialectError
 from tirage.errors import GrammarError, ParamsError, nearest
 from tirage.server import errors
-from tirage.server.asking import ignored_header, tenant_of
-from tirage.server.call import Call
-from tirage.server.desk import Desk
+from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
+from tirage.server.http_request import ignored_header, tenant_of
 from tirage.server.replay import effective
+from tirage.server.request_group import RequestGroup, RunningRequest
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.models import adapters_of
-from tirage.server.routes.openai_request import Asked
+from tirage.server.routes.openai_request import OpenAIRequest
 from tirage.server.routes.openai_shapes import Head
-from tirage.server.visit import Ticket, Visit
 
 _ANY_MODEL = frozenset({"null", "default"})
 """What clients of FastDeploy and SGLang send for want of a name."""
 
 
-def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
+def new_head(kind: str, visit: RequestGroup, desk: RequestManager) -> Head:
     """The beginning of an answer; its id is random and the server's own."""
     first = visit.tickets[0]
     fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
@@ -35,7 +35,7 @@ def new_head(kind: str, visit: Visit, desk: Desk) -> Head:
     return Head(id=f"{kind}-{first.id}", created=int(time.time()), model=name, fingerprint=fingerprint)
 
 
-def adapter_of(asked: Asked, desk: Desk) -> str | None:
+def adapter_of(asked: OpenAIRequest, desk: RequestManager) -> str | None:
     """The adapter that was asked for: by `lora_path`, or as the model, also after a colon as SGLang has it.
 
     Where there are adapters, a model that is neither theirs nor the base is refused: it may be a misspelt adapter.
@@ -64,14 +64,14 @@ def unknown_model(name: str, known: Sequence[str]) -> Refusal:
 
 
 async def admitted(
-    calls: Sequence[Call],
-    asked: Asked,
-    desk: Desk,
+    calls: Sequence[EngineInput],
+    asked: OpenAIRequest,
+    desk: RequestManager,
     request: Request,
     *,
     prompt: str,
     worded: Callable[[str], str] = str,
-) -> Visit:
+) -> RequestGroup:
     """The running calls; a refusal names the field that the client sent.
 
     `prompt` is that of the prompt; `worded` has the client's words for what is said of a constraint.
@@ -92,7 +92,7 @@ async def admitted(
     return visit
 
 
-def check_room(visit: Visit, asked: Asked) -> None:
+def check_room(visit: RequestGroup, asked: OpenAIRequest) -> None:
     """Refusal for more tokens than the context has room for, where the request itself asks for them.
 
     FastDeploy takes such a number for what there is room for.
@@ -113,7 +113,7 @@ def check_room(visit: Visit, asked: Asked) -> None:
             )
 
 
-def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Refusal:
+def spelled(error: ParamsError | GrammarError, asked: OpenAIRequest, prompt: str) -> Refusal:
     """The refusal of an error that speaks of our parameters, with the client's name of the one at fault."""
     refusal = errors.of(error)
     place = refusal.param or ""
@@ -129,12 +129,12 @@ def spelled(error: ParamsError | GrammarError, asked: Asked, prompt: str) -> Ref
     return Refusal(refusal.status, refusal.message, param=param, code=code)
 
 
-def headers_of(asked: Asked) -> dict[str, str]:
+def headers_of(asked: OpenAIRequest) -> dict[str, str]:
     """The header that names the fields which were ignored."""
     return ignored_header(asked.ignored)
 
 
-def extras_of(asked: Asked, tickets: Sequence[Ticket]) -> dict[str, Any]:
+def extras_of(asked: OpenAIRequest, tickets: Sequence[RunningRequest]) -> dict[str, Any]:
     """What the answer holds besides OpenAI's keys because the request asked for it."""
     if not asked.own["return_effective_params"]:
         return {}

@@ -149,7 +149,7 @@ COMPLETIONS = Route(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class OpenAIRequest:
     """A request as it was understood: the route's own fields, the sampling parameters, and what was ignored."""
 
     own: Mapping[str, Any]
@@ -172,7 +172,7 @@ class Asked:
         return max(self.own["max_streaming_response_tokens"], self.own["stream_interval"])
 
 
-def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: LLM, *, lenient: bool) -> Asked:
+def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: LLM, *, lenient: bool) -> OpenAIRequest:
     """The request that a body is; DialectError with the name of a field that breaks its rule."""
     flat = with_extra_body(body)
     own = fields.read_fields(route.fields, flat)
@@ -191,7 +191,7 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
     check_streamed(reading.params, own)
     stream_options, more_ignored = read_stream_options(own, lenient=lenient)
     beams, params = read_beams(own, clipped(reading.params, llm) if fastdeploy else reading.params, llm)
-    return Asked(
+    return OpenAIRequest(
         own=own,
         stream_options=stream_options,
         beams=beams,

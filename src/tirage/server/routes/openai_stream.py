@@ -9,20 +9,20 @@ from typing import Any
 from tirage.engine import Completion, Delta
 from tirage.engine.completion import LogprobEntry
 from tirage.server import errors, sse
+from tirage.server.request_group import RequestGroup, RunningRequest
 from tirage.server.routes.openai_answer import extras_of
-from tirage.server.routes.openai_request import Asked
+from tirage.server.routes.openai_request import OpenAIRequest
 from tirage.server.routes.openai_shapes import Head, shown_entries, usage
-from tirage.server.visit import Ticket, Visit
 from tirage.text import Stop
 
 
-class Choice:
+class ChoiceStream:
     """A choice as its deltas come: what was shown, and what waits to be shown together.
 
     `index` is its place among the choices of the answer.
     """
 
-    def __init__(self, index: int, ticket: Ticket) -> None:
+    def __init__(self, index: int, ticket: RunningRequest) -> None:
         self.index, self.ticket = index, ticket
         self.text, self.ids, self.entries = "", list[int](), list[LogprobEntry]()
         self.length, self.drawn, self.begun = 0, 0, False
@@ -45,7 +45,7 @@ class Choice:
         return taken
 
 
-class ChunkSpeaker(ABC):
+class ChunkFormatter(ABC):
     """Words a stream; a subclass says what the choice of a chunk looks like.
 
     A sample that fails ends without a finish reason; when all others have ended, an error is the last event.
@@ -53,14 +53,14 @@ class ChunkSpeaker(ABC):
 
     kind: str
 
-    def __init__(self, head: Head, asked: Asked, visit: Visit) -> None:
+    def __init__(self, head: Head, asked: OpenAIRequest, visit: RequestGroup) -> None:
         self._head, self._asked, self._visit, self._tickets = head, asked, visit, visit.tickets
-        self._choices: dict[tuple[int, int], Choice] = {}
+        self._choices: dict[tuple[int, int], ChoiceStream] = {}
         self._completions: dict[int, Completion] = {}
         self._failed: errors.Refusal | None = None
         for number, ticket in enumerate(self._tickets):
             for index in range(ticket.call.answers):
-                self._choices[number, index] = Choice(len(self._choices), ticket)
+                self._choices[number, index] = ChoiceStream(len(self._choices), ticket)
 
     def begin(self) -> Iterable[sse.Event]:
         """The first chunk of every choice."""
@@ -104,7 +104,7 @@ class ChunkSpeaker(ABC):
         if more:
             yield self._head.of(self.kind, [], **more)
 
-    def chunk(self, choice: Choice, part: dict[str, Any]) -> dict[str, Any]:
+    def chunk(self, choice: ChoiceStream, part: dict[str, Any]) -> dict[str, Any]:
         """A chunk with that choice."""
         ready = {"index": choice.index, **part}
         if self._asked.stream_options["continuous_usage_stats"]:
@@ -123,28 +123,28 @@ class ChunkSpeaker(ABC):
         """Tokens of the whole answer."""
         return usage(completions)
 
-    def first(self, choice: Choice) -> Iterable[dict[str, Any]]:
+    def first(self, choice: ChoiceStream) -> Iterable[dict[str, Any]]:
         """Choices that are there before anything is read."""
         return ()
 
-    def told_once(self, choice: Choice) -> dict[str, Any]:
+    def told_once(self, choice: ChoiceStream) -> dict[str, Any]:
         """What the chunk with such a choice holds besides."""
         return {}
 
-    def lead(self, choice: Choice) -> Iterable[dict[str, Any]]:
+    def lead(self, choice: ChoiceStream) -> Iterable[dict[str, Any]]:
         """Choices before the first new text, when the prompt has been read."""
         return ()
 
-    def plain(self, choice: Choice, text: str) -> sse.Event | None:
+    def plain(self, choice: ChoiceStream, text: str) -> sse.Event | None:
         """The chunk of a text alone as JSON made ahead; None when it must be made part by part."""
         return None
 
     @abstractmethod
     def parts(
-        self, choice: Choice, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
+        self, choice: ChoiceStream, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
     ) -> Iterable[dict[str, Any]]:
         """Choices that hold new text."""
 
     @abstractmethod
-    def last(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+    def last(self, choice: ChoiceStream, delta: Delta) -> Iterable[dict[str, Any]]:
         """Choices that end one."""

@@ -9,13 +9,13 @@ from typing import Any
 from tirage.dialects.own import OWN
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.sglang import BEAM_WIDTH, SGLANG
-from tirage.dialects.table import Dialect, DialectError, Reading, check_unsupported, join, listed
+from tirage.dialects.table import Dialect, DialectError, ParsedParams, check_unsupported, join, listed
 from tirage.dialects.unsupported import SGLANG_GENERATE
 from tirage.engine import Prompt
 from tirage.errors import nearest
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Text, Texts, shown
-from tirage.server.media import Item, read_sglang
+from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
 from tirage.server.routes.fields import NOTED
@@ -64,7 +64,7 @@ INTERVAL = Int(low=1, optional=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class GenerateRequest:
     """What one prompt asks for; `media` go into the prompt once they are loaded.
 
     `start` is where prompt log-probabilities begin, None without any; `ids` are the tokens of `token_ids_logprob`.
@@ -76,7 +76,7 @@ class Ask:
     params: SamplingParams
     beams: BeamSearchParams | None = None
     rid: str | None = None
-    media: tuple[Item, ...] = ()
+    media: tuple[MediaItem, ...] = ()
     logprobs: bool = False
     start: int | None = None
     ids: tuple[int, ...] = ()
@@ -93,10 +93,10 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class GenerateBody:
     """A request: its prompts in order, and how it wants to be answered. `source` is the field they came in."""
 
-    asks: tuple[Ask, ...]
+    asks: tuple[GenerateRequest, ...]
     batch: bool
     stream: bool
     delta: bool
@@ -113,7 +113,7 @@ class Body:
         return self.batch or any(ask.answers > 1 for ask in self.asks)
 
 
-def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = False) -> Body:
+def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = False) -> GenerateBody:
     """The request that a body describes; DialectError or ParamsError names the first field that breaks a rule.
 
     `lenient` ignores unknown fields and lists them. Images and sounds are not read here.
@@ -129,7 +129,7 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
         given = {name: values[number] for name, values in each.items()} | {"rid": rids[number]}
         asks.append(replace(read_ask(prompts[number], sampling, given, options), media=media[number]))
         more += [sampling.where + name for name in sampling.reading.ignored]
-    return Body(
+    return GenerateBody(
         asks=tuple(asks),
         batch=batch,
         stream=whole["stream"],
@@ -181,7 +181,7 @@ def read_prompts(body: Mapping[str, Any], options: Options) -> tuple[list[Prompt
     return [prompt_of(name, value, f"{name}[{i}]" if batch else name) for i, value in enumerate(values)], batch
 
 
-def read_media(body: Mapping[str, Any], count: int, batch: bool) -> list[tuple[Item, ...]]:
+def read_media(body: Mapping[str, Any], count: int, batch: bool) -> list[tuple[MediaItem, ...]]:
     """The images and sounds of each prompt, not yet loaded."""
     images = read_sglang("image", "image_data", body.get("image_data"), prompts=count, batch=batch)
     audio = read_sglang("audio", "audio_data", body.get("audio_data"), prompts=count, batch=batch)
@@ -287,7 +287,7 @@ def read_rids(value: Any, each: list[Any], count: int, options: Options) -> list
 class Sampling:
     """A `sampling_params` object: what it says, its fields that are the route's own, and the place of them all."""
 
-    reading: Reading
+    reading: ParsedParams
     special: Mapping[str, Any]
     where: str
 
@@ -335,7 +335,7 @@ def read_mode(value: Any, *, stream: bool) -> str:
     return one("stream_options.mode", value.get("mode"), MODE, "cumulative")
 
 
-def read_ask(prompt: Prompt, sampling: Sampling, given: dict[str, Any], options: Options) -> Ask:
+def read_ask(prompt: Prompt, sampling: Sampling, given: dict[str, Any], options: Options) -> GenerateRequest:
     """One prompt's request."""
     reading, special, where = sampling.reading, sampling.special, sampling.where
     reference, arguments = given["custom_logit_processor"], reading.given.get("custom_params")
@@ -347,7 +347,7 @@ def read_ask(prompt: Prompt, sampling: Sampling, given: dict[str, Any], options:
             "logprob_start_len must be -1 for input_embeds, whose prompt has no tokens; leave it out",
             "logprob_start_len",
         )
-    ask = Ask(
+    ask = GenerateRequest(
         prompt=replace(prompt, adapter=adapter_of(given["lora_path"])),
         params=params,
         rid=given["rid"],
@@ -398,7 +398,7 @@ def with_logprobs(params: SamplingParams, given: Mapping[str, Any], *, mode: Any
     return changed, start if start >= 0 else None
 
 
-def with_beams(ask: Ask, width: Any, limited: bool) -> Ask:
+def with_beams(ask: GenerateRequest, width: Any, limited: bool) -> GenerateRequest:
     """The request as a beam search, where `beam_width` is given; `n` is then how many hypotheses come back."""
     checked = one(f"{ask.where}beam_width", width, BEAM_WIDTH, None)
     if checked is None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tirage.engine import Completion, LogprobEntry, Sample
 from tirage.patterns import Matcher, compile_pattern
-from tirage.server.desk import Ticket
 from tirage.server.errors import of_stop
-from tirage.server.routes.sglang_request import Ask, Body
+from tirage.server.request_manager import RunningRequest
+from tirage.server.routes.sglang_request import GenerateBody, GenerateRequest
 from tirage.text import Stop
 
 LEAST = -3.4028235e38
@@ -74,7 +74,7 @@ class Scores:
     `token_text` spells a token id, for the tokens of `token_ids_logprob`.
     """
 
-    def __init__(self, ask: Ask, body: Body, spell: Any) -> None:
+    def __init__(self, ask: GenerateRequest, body: GenerateBody, spell: Any) -> None:
         self._text, self._start = body.text_in_logprobs, ask.start
         self._top, self._given = bool(ask.params.logprobs), bool(ask.params.logprob_token_ids)
         self._spell, self._ids = spell, ask.ids
@@ -116,7 +116,14 @@ class Scores:
 
 
 def entry_of(
-    ticket: Ticket, ask: Ask, body: Body, completion: Completion, sample: Sample, spell: Any, *, began: float
+    ticket: RunningRequest,
+    ask: GenerateRequest,
+    body: GenerateBody,
+    completion: Completion,
+    sample: Sample,
+    spell: Any,
+    *,
+    began: float,
 ) -> dict[str, Any]:
     """One entry of the answer: the whole of a sample."""
     meta = meta_of(ticket, ask, sample.index, len(sample.token_ids))
@@ -137,7 +144,7 @@ def entry_of(
     return found
 
 
-def meta_of(ticket: Ticket, ask: Ask, index: int, tokens: int | None) -> dict[str, Any]:
+def meta_of(ticket: RunningRequest, ask: GenerateRequest, index: int, tokens: int | None) -> dict[str, Any]:
     """The part of `meta_info` that every chunk has."""
     request, own = ticket.request, ticket.rid or ticket.id
     cached = request.cached_tokens

@@ -13,20 +13,20 @@ from typing import Any
 from tirage.engine import Completion, Delta
 from tirage.server.errors import envelope, of_stop
 from tirage.server.replay import effective
-from tirage.server.routes.sglang_request import Body
+from tirage.server.request_group import RequestGroup
+from tirage.server.routes.sglang_request import GenerateBody
 from tirage.server.routes.sglang_shapes import Scores, closing, entry_of, finish, meta_of
-from tirage.server.sse import Event, Mold, dump
-from tirage.server.visit import Visit
+from tirage.server.sse import Event, JsonTemplate, dump
 
 
-class Growth:
+class SampleStream:
     """What has come of one sample, as the JSON of its next event.
 
     `mold` makes the event of a text, token ids, their number and the lists of `scores`. With `new` an event shows what
     came after the one before, else everything.
     """
 
-    def __init__(self, mold: Mold, scores: Scores | None, *, new: bool) -> None:
+    def __init__(self, mold: JsonTemplate, scores: Scores | None, *, new: bool) -> None:
         self.tokens = self.fresh = 0
         self._mold, self._scores, self._new = mold, scores, new
         self._text, self._ids = bytearray(), bytearray()
@@ -58,13 +58,13 @@ class Growth:
         return event
 
 
-class Chunks:
+class GenerateFormatter:
     """Words a stream as SGLang does."""
 
-    def __init__(self, visit: Visit, body: Body, spell: Any, *, began: float) -> None:
+    def __init__(self, visit: RequestGroup, body: GenerateBody, spell: Any, *, began: float) -> None:
         self._tickets, self._body, self._spell, self._began = visit.tickets, body, spell, began
         self._running = [ask.answers for ask in body.asks]
-        self._growth: dict[tuple[int, int], Growth] = {}
+        self._growth: dict[tuple[int, int], SampleStream] = {}
         self._before = [sum(ask.answers for ask in body.asks[:number]) for number in range(len(body.asks))]
 
     def begin(self) -> Iterable[Event]:
@@ -83,7 +83,7 @@ class Chunks:
             return [self._last(number, growth, delta)]
         return [growth.event()] if growth.fresh >= ask.interval else ()
 
-    def _open(self, number: int, index: int) -> Growth:
+    def _open(self, number: int, index: int) -> SampleStream:
         """The growth of a sample whose first delta has come: its prompt has been read, and is known with its scores."""
         body, ask, ticket = self._body, self._body.asks[number], self._tickets[number]
         scores = Scores(ask, body, self._spell) if ask.logprobs else None
@@ -98,10 +98,10 @@ class Chunks:
             chunk["index"] = self._before[number] + index
         if body.prompt_ids:
             chunk["prompt_token_ids"] = list(ticket.request.prompt_ids)
-        growth = self._growth[number, index] = Growth(Mold(chunk, holes), scores, new=body.delta)
+        growth = self._growth[number, index] = SampleStream(JsonTemplate(chunk, holes), scores, new=body.delta)
         return growth
 
-    def _last(self, number: int, growth: Growth, delta: Delta) -> Mapping[str, Any]:
+    def _last(self, number: int, growth: SampleStream, delta: Delta) -> Mapping[str, Any]:
         """The event of a sample that has ended: one like those before, with what is known only now."""
         ask, ticket = self._body.asks[number], self._tickets[number]
         chunk = json.loads(growth.event())

@@ -14,8 +14,8 @@ from tirage.engine import Prompt
 from tirage.params import SamplingParams
 from tirage.processors import processor_names
 from tirage.semantics import PRESETS
-from tirage.server.asking import desk_of, options_of, tenant_of
-from tirage.server.call import Call
+from tirage.server.engine_input import EngineInput
+from tirage.server.http_request import manager_of, options_of, tenant_of
 from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
 
 SECRET = frozenset({"api_key", "admin_key"})
@@ -36,10 +36,10 @@ async def health(request: Request) -> Response:
 @router.get("/health_generate")
 async def health_generate(request: Request) -> Response:
     """200 when the model has drawn a token just now, or is busy and making progress."""
-    desk, state = desk_of(request), request.app.state.health
+    desk, state = manager_of(request), request.app.state.health
     if not desk.llm.engine.progress().busy:
         params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
-        call = Call(prompt=Prompt(token_ids=[0]), params=params)
+        call = EngineInput(prompt=Prompt(token_ids=[0]), params=params)
         try:
             async with (
                 asyncio.timeout(_PROBE_S),
@@ -76,7 +76,7 @@ async def version() -> Response:
 @router.get("/get_model_info")
 async def model_info(request: Request) -> Response:
     """What the model is, with SGLang's names for what SGLang tells."""
-    desk, options = desk_of(request), options_of(request)
+    desk, options = manager_of(request), options_of(request)
     llm = desk.llm
     return JSONResponse({
         "model_path": options.model_name,
@@ -100,7 +100,7 @@ async def model_info(request: Request) -> Response:
 @router.get("/get_server_info")
 async def server_info(request: Request) -> Response:
     """The version, the settings without their secrets, and what the engine is doing."""
-    desk, options = desk_of(request), options_of(request)
+    desk, options = manager_of(request), options_of(request)
     settings: dict[str, Any] = {name: plain(getattr(options, name)) for name in OPTION_FLAGS if name not in SECRET}
     settings |= {name: getattr(options.limits, name) for name in LIMIT_FLAGS}
     settings["model"] = options.model_name

@@ -10,11 +10,11 @@ from fastapi.responses import JSONResponse, Response
 from tirage.engine import check_ids
 from tirage.errors import ParamsError
 from tirage.params.rules import shown
-from tirage.server.asking import check_names, desk_of, flag_of, read_json
-from tirage.server.desk import Desk, longest_text
 from tirage.server.errors import Refusal
+from tirage.server.http_request import check_names, flag_of, manager_of, read_json
 from tirage.server.openapi import IDS, TEXT, TRUE_OR_FALSE, fields_of, json_body
 from tirage.server.options import check_limit
+from tirage.server.request_manager import RequestManager, longest_text
 
 router = APIRouter(tags=["text"])
 
@@ -30,7 +30,7 @@ _DETOKENIZE = json_body({"model": TEXT, "tokens": _TOKENS, "skip_special_tokens"
 @router.post("/v1/tokenize", openapi_extra=_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """The token ids of a text, `prompt` (or `text`, or `content`), or of each of a list of texts."""
-    desk, body = desk_of(request), await read_json(request)
+    desk, body = manager_of(request), await read_json(request)
     check_names(body, fields_of(_TOKENIZE))
     texts = one_of(body, ("prompt", "text", "content"))
     special = flag_of(body, "add_special_tokens", default=True)
@@ -54,7 +54,7 @@ async def detokenize(request: Request) -> Response:
 
     A list of lists has a list of texts.
     """
-    desk, body = desk_of(request), await read_json(request)
+    desk, body = manager_of(request), await read_json(request)
     check_names(body, fields_of(_DETOKENIZE))
     tokens, skip = body.get("tokens"), flag_of(body, "skip_special_tokens", default=True)
     if not isinstance(tokens, list):
@@ -67,7 +67,7 @@ async def detokenize(request: Request) -> Response:
     return JSONResponse({"text": text, "prompt": text, "content": text})
 
 
-def spelled(tokens: Any, desk: Desk, skip: bool) -> str:
+def spelled(tokens: Any, desk: RequestManager, skip: bool) -> str:
     """The text of token ids."""
     if not isinstance(tokens, list):
         raise Refusal(400, f"tokens must be lists of token ids, got {shown(tokens)} among them", param="tokens")
@@ -89,7 +89,7 @@ def one_of(body: dict[str, Any], names: tuple[str, ...]) -> Any:
     return body[given[0]]
 
 
-def checked_text(text: Any, desk: Desk) -> str:
+def checked_text(text: Any, desk: RequestManager) -> str:
     """A text that is worth tokenising."""
     if not isinstance(text, str):
         raise Refusal(400, f"prompt must be a text or a list of texts, got {shown(text)}; send text", param="prompt")

@@ -53,7 +53,7 @@ class Continued:
 Piece = Content | Thought | Begun | Continued
 
 
-class Parser(Protocol):
+class ToolCallParser(Protocol):
     """Finds calls in a growing text."""
 
     def feed(self, text: str) -> list[Piece]:

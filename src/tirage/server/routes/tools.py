@@ -16,8 +16,8 @@ from tirage.server.routes.toolcalls import (
     Listed,
     Marked,
     Named,
-    Parser,
     PlainText,
+    ToolCallParser,
     Whole,
     new_id,
     short_id,
@@ -83,7 +83,7 @@ class Tools:
         rest = message[found.end() :].rpartition(": schema at #")[2] if found[2] else message[found.end() :]
         return f"parameters of the function {self.names[index]!r} at #{rest}"
 
-    def parser(self) -> Parser:
+    def parser(self) -> ToolCallParser:
         """A parser for one message."""
         if self.mode == "none":
             return PlainText()

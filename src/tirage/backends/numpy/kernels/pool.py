@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Rows
+from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.numpy.kernels import warm
 from tirage.errors import ParamsError
 from tirage.exact.philox import Domain, uniform64
@@ -87,7 +87,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None) -> Drawn:
+def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | None = None) -> Drawn:
     """The draw of B rows that `supports` accepts, equal bit for bit to the plain path's.
 
     `logits` float32 [B, V], C-contiguous, never written. `threads` overrides the number of threads. The kernels
@@ -99,7 +99,7 @@ def draw(logits: NDArray[np.float32], rows: Rows, *, threads: int | None = None)
     return out
 
 
-def law(logits: NDArray[np.float32], rows: Rows, out: NDArray[np.float64]) -> None:
+def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.float64]) -> None:
     """Write the laws of B rows that `supports` accepts into `out` [B, V], zeros at first; NaN where nothing is drawn.
 
     Arguments as `draw` takes them, with rows that have no view. The kernels must be `law_ready()`.
@@ -118,7 +118,7 @@ def law(logits: NDArray[np.float32], rows: Rows, out: NDArray[np.float64]) -> No
     _spread(share, logits, None)
 
 
-def _write_law(logits: NDArray[np.float32], rows: Rows, r: int, out: NDArray[np.float64]) -> None:
+def _write_law(logits: NDArray[np.float32], rows: SamplingMetadata, r: int, out: NDArray[np.float64]) -> None:
     """The law of the row that this thread drew last; with XTC the mixture of both branches."""
     work, program = _scratch.of(logits.shape[1]), rows.programs[r]
     edited = 0 < program[0, 0] < FIRST_FILTER or rows.masks.size
@@ -137,7 +137,7 @@ def _write_law(logits: NDArray[np.float32], rows: Rows, r: int, out: NDArray[np.
     np.add((1.0 - p) * off_law, p * on_law, out=out)
 
 
-def _key(rows: Rows, r: int) -> tuple[int, int, int]:
+def _key(rows: SamplingMetadata, r: int) -> tuple[int, int, int]:
     return int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
 
 
@@ -171,7 +171,7 @@ def _spread(work: Callable[[int, int], None], logits: NDArray[np.float32], threa
         future.result()
 
 
-def _inputs(logits: NDArray[np.float32], rows: Rows) -> tuple[Any, ...]:
+def _inputs(logits: NDArray[np.float32], rows: SamplingMetadata) -> tuple[Any, ...]:
     return (
         logits,
         rows.programs,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Rows, View
+from tirage.backends import SamplingMetadata, View
 from tirage.stages import Op
 
 SUPPORTED_OPS = frozenset(op for op in Op if op not in {Op.END, Op.PROCESS})
 """Every operation but custom processors, which are Python."""
 
 
-def supports(rows: Rows) -> NDArray[np.bool_]:
+def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw` may be given.
 
     Left out are custom processors, masks that count only after a draw (`resample`), ids protected from XTC,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.guided import Closing, Grammar, Shortest
+from tirage.guided import ClosingPath, Grammar, Shortest
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
 from tirage.text import Stop
@@ -25,7 +25,7 @@ class Constrained:
     shortest: Shortest | None = None
 
 
-class Guide:
+class GrammarState:
     """The constraint of one sample as its text grows.
 
     `limit` is the number of tokens the sample may have. `drops_space`: the text loses a space at its start, so no
@@ -45,7 +45,7 @@ class Guide:
         self._left, self._least, self._taken = limit, params.min_tokens, 0
         self.forcing = self.forced = False
         # The way after the token looked at last, which mostly is the token that is taken.
-        self._ahead: tuple[int, Closing] | None = None
+        self._ahead: tuple[int, ClosingPath] | None = None
         self._was_complete = False
         self.refused = False
 
@@ -134,7 +134,7 @@ class Guide:
         else:
             self._closing.advance(token_id)
 
-    def fork(self) -> Guide:
+    def fork(self) -> GrammarState:
         """An independent one at the same place."""
         other = copy(self)
         other._matcher = self._matcher.fork()
@@ -151,7 +151,9 @@ class Guide:
         return None
 
 
-def open_closing(constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool) -> Closing | None:
+def open_closing(
+    constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool
+) -> ClosingPath | None:
     """What looks after a way to the end; None without being asked to, and when every way takes more than `limit`."""
     if constrained.closing is None:
         return None
@@ -159,9 +161,9 @@ def open_closing(constrained: Constrained, params: SamplingParams, *, limit: int
     banned = unusable(params, words.width)
     shunned = frozenset(b" " if drops_space else b"")
 
-    def make() -> Closing:
+    def make() -> ClosingPath:
         assert constrained.closing is not None
-        return Closing(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
+        return ClosingPath(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
 
     shared = constrained.shortest
     closing = make() if shared is None else shared.opened((banned, shunned), make).another()

@@ -27,14 +27,14 @@ _log = logging.getLogger("tirage.server")
 
 
 @dataclass(slots=True)
-class Trouble:
+class ProcessorFailures:
     """Failures in a row, and until when nothing is run."""
 
     failures: int = 0
     until: float = -math.inf
 
 
-class Breaker:
+class CircuitBreaker:
     """Counts the failures of each client's processors and arguments, and refuses these for `cool_down_s` seconds.
 
     After that they may try again: the next failure refuses them anew, and a success forgets everything.
@@ -42,7 +42,7 @@ class Breaker:
 
     def __init__(self, cool_down_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._cool_down_s, self._clock = cool_down_s, clock
-        self._troubles: OrderedDict[tuple[str, str], Trouble] = OrderedDict()
+        self._troubles: OrderedDict[tuple[str, str], ProcessorFailures] = OrderedDict()
 
     def check(self, params: SamplingParams, tenant: str) -> None:
         """Refusal 503 for processors that have failed too often for this client with these arguments."""
@@ -69,7 +69,7 @@ class Breaker:
         return "processor_failed" in kinds
 
     def _failed(self, key: tuple[str, str], params: SamplingParams) -> None:
-        trouble = self._troubles.setdefault(key, Trouble())
+        trouble = self._troubles.setdefault(key, ProcessorFailures())
         self._troubles.move_to_end(key)
         trouble.failures += 1
         if trouble.failures >= MOST_FAILURES and trouble.until <= self._clock():

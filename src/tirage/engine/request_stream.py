@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from tirage.engine.completion import Completion, Delta
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 
 
-class Wakeups:
+class Notifier:
     """Readers in event loops who wait for something that has come; each loop is called once for all of its own."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ def wake(waiters: list[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-class Handle:
+class RequestStream:
     """A running request: iterate for its deltas, in a thread or an event loop, or wait for its `result`.
 
     For one reader. At most `buffer` deltas wait for it: what comes beyond is added to the last one of the same
@@ -48,7 +48,9 @@ class Handle:
     up, a cancelled `result` and leaving a `with` block abort it too.
     """
 
-    def __init__(self, request: Request, *, buffer: int, patience_s: float | None, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, request: EngineRequest, *, buffer: int, patience_s: float | None, stop: Callable[[], None]
+    ) -> None:
         self.request, self.finished = request, False
         self._buffer, self._patience_s, self._stop = buffer, patience_s, stop
         self._changed = threading.Condition()
@@ -75,13 +77,13 @@ class Handle:
         finally:
             self.abort()
 
-    def __enter__(self) -> Handle:
+    def __enter__(self) -> RequestStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.abort()
 
-    async def __aenter__(self) -> Handle:
+    async def __aenter__(self) -> RequestStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,7 +109,7 @@ class Handle:
         if not self.finished:
             self._stop()
 
-    def put(self, delta: Delta | None, wakeups: Wakeups) -> None:
+    def put(self, delta: Delta | None, wakeups: Notifier) -> None:
         """Takes the next delta, or None after the last; for the engine's thread."""
         with self._changed:
             late = self._add(delta) if delta is not None else False

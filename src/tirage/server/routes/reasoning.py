@@ -9,7 +9,7 @@ from typing import Any
 
 from tirage.dialects import DialectError
 from tirage.server.options import REASONING_PARSERS, Options
-from tirage.server.routes.toolcalls import Parser, Piece, Thought, overlap
+from tirage.server.routes.toolcalls import Piece, Thought, ToolCallParser, overlap
 from tirage.server.routes.tools import Tools
 from tirage.text import Tokenizer
 
@@ -31,7 +31,7 @@ def marks_of(own: Mapping[str, Any], options: Options) -> Marks | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class ReasoningReader:
     """How messages are read: their thoughts, where `marks` tell them apart, and their calls.
 
     `begun` says that the prompt has opened the thoughts already, `shown` that the answer holds them.
@@ -48,10 +48,10 @@ class Reader:
         """Whether all text is content."""
         return self.marks is None and self.tools.mode == "none"
 
-    def parser(self) -> Parser:
+    def parser(self) -> ToolCallParser:
         """A parser for one message."""
         parser = self.tools.parser()
-        return parser if self.marks is None else Thinking(parser, self.marks, begun=self.begun)
+        return parser if self.marks is None else ReasoningParser(parser, self.marks, begun=self.begun)
 
     def count(self, ids: Sequence[int]) -> int:
         """How many of a message's tokens are thoughts, their marks included."""
@@ -83,13 +83,13 @@ def is_begun(marks: Marks | None, prompt_ids: Sequence[int], tokenizer: Tokenize
     return tokenizer.decode(prompt_ids[-_PROMPT_END:], skip_special_tokens=False).rstrip().endswith(marks[0])
 
 
-class Thinking:
+class ReasoningParser:
     """A text that may begin with thoughts; what follows them goes to another parser.
 
     Nothing is left out but the marks and the space before the first. Without the second mark all is thoughts.
     """
 
-    def __init__(self, after: Parser, marks: Marks, *, begun: bool) -> None:
+    def __init__(self, after: ToolCallParser, marks: Marks, *, begun: bool) -> None:
         self._after, (self._begin, self._end) = after, marks
         self._held, self._inside, self._over = "", begun, False
 

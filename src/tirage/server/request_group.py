@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from tirage.engine import Completion, Delta, Handle, Request
-from tirage.server.call import Call, Mark
+from tirage.engine import Completion, Delta, EngineRequest, RequestStream
+from tirage.server.engine_input import EngineInput, ModelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
+class RunningRequest:
     """A call that runs. `id` is random and ours, `rid` the client's; `request.params` are those in force.
 
     `model` is the one that it runs on.
@@ -22,26 +22,26 @@ class Ticket:
 
     id: str
     rid: str | None
-    request: Request
-    call: Call
-    handle: Handle
-    model: Mark
+    request: EngineRequest
+    call: EngineInput
+    handle: RequestStream
+    model: ModelInfo
 
     @classmethod
-    def of(cls, call: Call, handle: Handle, model: Mark) -> Ticket:
+    def of(cls, call: EngineInput, handle: RequestStream, model: ModelInfo) -> RunningRequest:
         """The ticket of a call that was handed to the engine."""
         name = secrets.token_hex(16)
         return cls(id=name, rid=call.rid, request=handle.request, call=call, handle=handle, model=model)
 
 
-class Visit:
+class RequestGroup:
     """The calls of one HTTP request while they run; leaving the `async with` block aborts what still does.
 
     `over` is called once, when nothing runs any more. `reason` says why the visit was aborted, if it was.
     """
 
     def __init__(
-        self, tickets: Sequence[Ticket], *, tenant: str, rid: str | None, over: Callable[[Visit], None]
+        self, tickets: Sequence[RunningRequest], *, tenant: str, rid: str | None, over: Callable[[RequestGroup], None]
     ) -> None:
         self.tickets, self.tenant, self.reason = tuple(tickets), tenant, None
         self._rid, self._over = rid, over
@@ -50,7 +50,7 @@ class Visit:
 
     reason: str | None
 
-    async def __aenter__(self) -> Visit:
+    async def __aenter__(self) -> RequestGroup:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
@@ -81,7 +81,7 @@ class Visit:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.abort, "timeout")
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Ticket number and delta, as they come; those that are there already come without a pause between."""
+        """(number of the request, delta) as they come; deltas that wait already come without a pause between."""
         if len(self.tickets) == 1:
             async for delta in self.tickets[0].handle:
                 yield 0, delta
@@ -105,11 +105,11 @@ class Visit:
             self._over(self)
 
 
-async def merged(tickets: Sequence[Ticket]) -> AsyncIterator[tuple[int, Delta]]:
+async def merged(tickets: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Delta]]:
     """The deltas of several calls as they come."""
     queue: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue(len(tickets))
 
-    async def pump(number: int, ticket: Ticket) -> None:
+    async def pump(number: int, ticket: RunningRequest) -> None:
         async for delta in ticket.handle:
             await queue.put((number, delta))
         await queue.put(None)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def apart(function: Callable[..., T], *arguments: Any) -> T:
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """What a function returns, run in a thread of its own that does not keep the process from ending."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 

@@ -12,7 +12,7 @@ from tirage.params import BeamSearchParams, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class EngineInput:
     """One prompt of a request, as the route understood it: either `prompt` or `messages`.
 
     `messages` are for the chat template, with their images and sounds loaded already; as are `tools` and the
@@ -38,7 +38,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ModelInfo:
     """What tells a model from others: the name that answers give, and a digest of its folder.
 
     `numerics` are what else the last bits of its logits depend on, such as the library and the number of threads.

@@ -28,7 +28,7 @@ _LINGER_S = 2.0
 Seen = Callable[[Scope, int, float], None]
 
 
-class Guard:
+class RequestMiddleware:
     """ASGI middleware: ids, Host and Origin, types and sizes of bodies, and failures; tells `seen` of every answer."""
 
     def __init__(self, app: ASGIApp, *, options: Options, seen: Seen) -> None:
@@ -61,7 +61,7 @@ class Guard:
         connection = scope.get("extensions", {}).get("tirage.connection")
         client = Client(lambda: connection is not None and connection.gone)
         CLIENT.set(client)
-        body = Body(receive, self._limits, self._room)
+        body = LimitedBody(receive, self._limits, self._room)
         try:
             check_head(scope, self._limits)
             self._check_host(scope)
@@ -122,7 +122,7 @@ class Guard:
             raise Refusal(403, "pages of this origin are not served; the operator can allow it with --cors-origin")
 
 
-class Body:
+class LimitedBody:
     """The body of a request, with an end to its size and to the time it may take.
 
     `held` bytes have come; a body that was `cut` was refused before its end.

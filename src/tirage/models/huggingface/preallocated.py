@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicLayer
 _SPARE = 64
 
 
-class RoomyLayer(DynamicLayer):
+class PreallocatedLayer(DynamicLayer):
     """A `DynamicLayer` that writes the next keys behind the last, where that one makes a copy of all for each piece.
 
     A layer cut from another shares its buffers. Only one that ends where the written part ends may write on in them;

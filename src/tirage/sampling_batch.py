@@ -1,4 +1,4 @@
-"""From requests to `Rows`: what each row asks, packed into the arrays that kernels read."""
+"""From requests to `SamplingMetadata`: what each row asks, packed into the arrays that kernels read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import STEP_WIDTH, Process, Rows, View
+from tirage.backends import STEP_WIDTH, Process, SamplingMetadata, View
 from tirage.errors import ParamsError, RowError
 from tirage.history import Counts, History
 from tirage.params import SamplingParams, require_tokenized
 from tirage.processors import find_processor
-from tirage.stages import Lowered, Op, Plan, Step, plan
+from tirage.stages import CompiledParams, Op, Program, Step, plan
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
@@ -27,10 +27,10 @@ _NO_MASKS = np.zeros((0, 0), np.int32)
 
 
 @dataclass(slots=True)
-class RowState:
+class SamplingRow:
     """One request in flight: its plan, history, seed and sample index; `step` overrides the history's."""
 
-    plan: Plan
+    plan: CompiledParams
     history: History
     seed: int
     sample_index: int = 0
@@ -39,7 +39,7 @@ class RowState:
     @classmethod
     def of(
         cls, params: SamplingParams, history: History, *, sample_index: int = 0, step: int | None = None
-    ) -> RowState:
+    ) -> SamplingRow:
         """A RowState for `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
@@ -54,13 +54,13 @@ class RowState:
         """The Philox step: the override, or the number of output tokens."""
         return self.history.step if self.step is None else self.step
 
-    def lower(self) -> Lowered:
+    def lower(self) -> Program:
         """The steps of this row now."""
         return self.plan.lower(self.history, self.at)
 
 
 @dataclass(slots=True, eq=False)
-class Frame:
+class SamplingBatch:
     """The requests of one call or of many: everything about them that a step does not change, packed once.
 
     `base` is the packed form, brought up to date by `rows`. `fixed`: no request's steps depend on its history;
@@ -69,9 +69,9 @@ class Frame:
     `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
     """
 
-    states: Sequence[RowState]
+    states: Sequence[SamplingRow]
     vocab_size: int
-    base: Rows
+    base: SamplingMetadata
     processes: tuple[Process | None, ...] | None
     wants_logprobs: bool
     fixed: bool
@@ -81,7 +81,7 @@ class Frame:
     table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
 
     @classmethod
-    def of(cls, states: Sequence[RowState], vocab_size: int) -> Frame:
+    def of(cls, states: Sequence[SamplingRow], vocab_size: int) -> SamplingBatch:
         """A Frame of checked requests over one vocabulary."""
         processes = tuple(processors_of(state) for state in states)
         base = _base(states, vocab_size)
@@ -118,7 +118,7 @@ class Frame:
         """bool [B]: rows whose semantics applies a mask only after the draw."""
         return np.array([state.plan.semantics.mask_mode == "resample" for state in self.states], bool)
 
-    def rows(self, mask: NDArray[np.int32] | None) -> Rows:
+    def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
         """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
         if mask is None and self.guided:
             raise ParamsError(
@@ -176,7 +176,7 @@ class Frame:
 
 
 @lru_cache(maxsize=1024)
-def _named(plan: Plan) -> bytes:
+def _named(plan: CompiledParams) -> bytes:
     """A digest of a plan's parameters, stops and everything else that a draw does not read included."""
     return blake2b(plan.params.to_json().encode()).digest()
 
@@ -188,10 +188,10 @@ def needs_mask(params: SamplingParams) -> str:
     return "bad_words_level 'text'" if params.bad_words and params.bad_words_level == "text" else ""
 
 
-def _base(states: Sequence[RowState], vocab_size: int) -> Rows:
+def _base(states: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
     """Rows without counts and masks."""
     programs, edit_ids, edit_values = packed([state.lower() for state in states])
-    return Rows(
+    return SamplingMetadata(
         programs=programs,
         edit_ids=edit_ids,
         edit_values=edit_values,
@@ -209,7 +209,7 @@ def _base(states: Sequence[RowState], vocab_size: int) -> Rows:
     )
 
 
-def packed(lowered: Sequence[Lowered]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+def packed(lowered: Sequence[Program]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
     """Programs [B, S, 6], with operands of BAN and ADD moved to positions in the joined edit arrays."""
     longest = max((len(low.steps) for low in lowered), default=0) + 1
     programs = np.zeros((len(lowered), longest, STEP_WIDTH), np.int64)
@@ -232,7 +232,7 @@ def _table(steps: tuple[Step, ...]) -> NDArray[np.int64]:
     return np.array([step[:STEP_WIDTH] for step in steps], np.int64)
 
 
-def _asked(states: Sequence[RowState], vocab_size: int) -> dict[str, Any]:
+def _asked(states: Sequence[SamplingRow], vocab_size: int) -> dict[str, Any]:
     """The columns that say which logprobs each row wants, and which ids XTC must spare."""
     params = [state.params for state in states]
     asked = [p.logprob_token_ids for p in params]
@@ -266,12 +266,12 @@ def _bitmask(ids: tuple[int, ...], words: int) -> NDArray[np.int32]:
     return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def processors_of(state: RowState) -> Process | None:
+def processors_of(state: SamplingRow) -> Process | None:
     """The custom processors that a row names, as one function of its logits; None when it names none."""
     return partial(_run_processors, state) if state.params.logits_processors else None
 
 
-def _run_processors(state: RowState, x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _run_processors(state: SamplingRow, x: NDArray[np.float32]) -> NDArray[np.float32]:
     extra = state.params.extra_args
     for name, args in state.params.logits_processors:
         processor = find_processor(name)

@@ -16,18 +16,18 @@ from tirage.errors import ModelError
 from tirage.models import StepModel
 
 Logits = NDArray[np.float32]
-Row = tuple[Draw, int]
+DrawnRow = tuple[Draw, int]
 DETOURS = 4
 """Ways to the end of a constraint that one draw tries when other parameters forbid them."""
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _log = logging.getLogger("tirage")
 
 
-def draw(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]) -> list[Row | BaseException]:
+def draw(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]) -> list[DrawnRow | BaseException]:
     """For each row of the batch its place in a Draw, or what kept it from being drawn; the histories advance."""
     try:
         drawn = draw_together(batch, logits, samples)
-        rows: list[Row | BaseException] = [(drawn, index) for index in range(len(samples))]
+        rows: list[DrawnRow | BaseException] = [(drawn, index) for index in range(len(samples))]
         batch.advance(drawn)
     except BaseException as error:
         _log.warning("a draw failed and is repeated row by row: %s: %s", type(error).__name__, error)
@@ -61,7 +61,7 @@ def draw_together(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]
     return drawn
 
 
-def draw_alone(batch: Batch, slot: int, logits: Logits, growing: GrowingSample) -> Row | BaseException:
+def draw_alone(batch: Batch, slot: int, logits: Logits, growing: GrowingSample) -> DrawnRow | BaseException:
     """`draw` for one row: the same token as in company."""
     try:
         alone = Batch(batch.vocab_size, 1)

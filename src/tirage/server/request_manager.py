@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from tirage.cancel import cancellable
-from tirage.engine import Completion, Request
+from tirage.engine import Completion, EngineRequest
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
 from tirage.server import client, errors
-from tirage.server.breaker import Breaker, processors_of
-from tirage.server.call import Call, Mark
+from tirage.server.circuit_breaker import CircuitBreaker, processors_of
+from tirage.server.engine_input import EngineInput, ModelInfo
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Limits, Options, check_limit
-from tirage.server.visit import Ticket, Visit
+from tirage.server.request_group import RequestGroup, RunningRequest
 
 T = TypeVar("T")
 # Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
@@ -35,7 +35,7 @@ _BUFFER = 64
 
 
 @dataclass(eq=False, slots=True)
-class Arrival:
+class PendingRequest:
     """A request whose calls are being prepared, which can be aborted by name as one that runs can.
 
     `deadline`, of the monotonic clock, is the end of its time, which preparation is part of.
@@ -55,23 +55,23 @@ class Arrival:
             raise errors.late()
 
 
-class Desk:
+class RequestManager:
     """Admits calls: checks their number, prepares them in a pool of threads, and hands them to the engine."""
 
-    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: Mark) -> None:
+    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: ModelInfo) -> None:
         self.llm, self.options, self.metrics, self.mark = llm, options, metrics, mark
         self._pool = ThreadPoolExecutor(_PLAIN_THREADS, thread_name_prefix=POOL)
         self._guided_pool = ThreadPoolExecutor(_GUIDED_THREADS, thread_name_prefix=f"{POOL}-guided")
         self._guided_turns = WeakValueDictionary[str, asyncio.Semaphore]()
-        self._arrivals: set[Arrival] = set()
-        self._visits: set[Visit] = set()
+        self._arrivals: set[PendingRequest] = set()
+        self._visits: set[RequestGroup] = set()
         self._preparing = 0
-        self._breaker = Breaker(options.limits.processor_cool_down)
+        self._breaker = CircuitBreaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
 
     async def admit(
-        self, calls: Sequence[Call], *, tenant: str, route: str, rid: str | None = None, stream: bool = False
-    ) -> Visit:
+        self, calls: Sequence[EngineInput], *, tenant: str, route: str, rid: str | None = None, stream: bool = False
+    ) -> RequestGroup:
         """The running calls. Raises Refusal, ParamsError or GrammarError before any of them runs.
 
         `tenant` is that of `tenant_of(request)`: tenants share no cached prefix, and abort only their own. `rid` names
@@ -84,7 +84,7 @@ class Desk:
         self._check_room(len(calls))
         names = frozenset({rid, *(call.rid for call in calls)})
         deadline = time.monotonic() + self.options.limits.request_timeout
-        arrival = Arrival(tenant, names, client.current(), deadline)
+        arrival = PendingRequest(tenant, names, client.current(), deadline)
         requests = await self._prepared(calls, arrival)
         entries = sum(map(named_logprobs, requests))
         check_limit(self.options.limits, "max_logprob_entries", entries, "logprob entries of the answer")
@@ -94,8 +94,8 @@ class Desk:
         except UnavailableError:
             self.metrics.refused()
             raise
-        tickets = [Ticket.of(call, handle, self.mark) for call, handle in zip(calls, handles, strict=True)]
-        visit = Visit(tickets, tenant=tenant, rid=rid, over=self._over)
+        tickets = [RunningRequest.of(call, handle, self.mark) for call, handle in zip(calls, handles, strict=True)]
+        visit = RequestGroup(tickets, tenant=tenant, rid=rid, over=self._over)
         self._visits.add(visit)
         visit.expire_after(deadline - time.monotonic())
         client.current().at_end(visit.abort)
@@ -150,7 +150,7 @@ class Desk:
             self.metrics.refused()
             raise UnavailableError("too many requests are being prepared")
 
-    async def _prepared(self, calls: Sequence[Call], arrival: Arrival) -> list[Request]:
+    async def _prepared(self, calls: Sequence[EngineInput], arrival: PendingRequest) -> list[EngineRequest]:
         """The engine's requests for all calls; the first error, in their order, when some cannot be had."""
         self._arrivals.add(arrival)
         self._preparing += len(calls)
@@ -166,9 +166,9 @@ class Desk:
         if wrong is not None:
             raise wrong
         arrival.check()
-        return [each for each in made if isinstance(each, Request)]
+        return [each for each in made if isinstance(each, EngineRequest)]
 
-    async def _made(self, call: Call, arrival: Arrival) -> Request:
+    async def _made(self, call: EngineInput, arrival: PendingRequest) -> EngineRequest:
         """The engine's request for a call, made in a thread of the pool for its kind."""
         if call.params.guided_decoding is None:
             return await self.apart(self._prepare, call, arrival)
@@ -178,7 +178,7 @@ class Desk:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._guided_pool, self._prepare, call, arrival)
 
-    def _prepare(self, call: Call, arrival: Arrival) -> Request:
+    def _prepare(self, call: EngineInput, arrival: PendingRequest) -> EngineRequest:
         arrival.check()
         check_length(call, self.llm, self.options.limits)
         began = time.perf_counter()
@@ -187,7 +187,7 @@ class Desk:
         self.metrics.prepared(time.perf_counter() - began, guided=call.params.guided_decoding is not None)
         return request
 
-    def _over(self, visit: Visit) -> None:
+    def _over(self, visit: RequestGroup) -> None:
         """Notes that a visit has ended, once and with everything it has drawn."""
         try:
             for ticket in visit.tickets:
@@ -196,7 +196,7 @@ class Desk:
             # Last, so that nothing is uncounted when nothing is in flight.
             self._visits.discard(visit)
 
-    def _count(self, ticket: Ticket, visit: Visit, completion: Completion) -> None:
+    def _count(self, ticket: RunningRequest, visit: RequestGroup, completion: Completion) -> None:
         self.metrics.ended(completion)
         if any(sample.finish_reason == "abort" for sample in completion.samples):
             self.metrics.aborted(visit.reason or "stalled")
@@ -211,7 +211,7 @@ def aborted(caller: client.Client) -> Refusal:
     return Refusal(503, "the request was aborted", code="aborted")
 
 
-def make_request(llm: LLM, call: Call, tenant: str) -> Request:
+def make_request(llm: LLM, call: EngineInput, tenant: str) -> EngineRequest:
     """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
     if call.messages is not None:
         more = {"tools": call.tools, "arguments": call.template_args, "beams": call.beams}
@@ -224,7 +224,7 @@ def make_request(llm: LLM, call: Call, tenant: str) -> Request:
     return llm.request(prompt, call.params, hidden_states=call.hidden_states)
 
 
-def with_backend(call: Call, options: Options) -> Call:
+def with_backend(call: EngineInput, options: Options) -> EngineInput:
     """The call with the operator's compiler of constraints, unless it names its own."""
     guided = call.params.guided_decoding
     if guided is None or guided.backend is not None or options.grammar_backend == "auto":
@@ -233,7 +233,7 @@ def with_backend(call: Call, options: Options) -> Call:
     return dataclasses.replace(call, params=call.params.replace(guided_decoding=chosen))
 
 
-def check_counts(calls: Sequence[Call], limits: Limits) -> None:
+def check_counts(calls: Sequence[EngineInput], limits: Limits) -> None:
     """ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
     check_limit(limits, "max_prompts", len(calls), "prompts")
     for call in calls:
@@ -259,7 +259,7 @@ def check_lists(params: SamplingParams, limits: Limits) -> None:
     check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
 
 
-def named_logprobs(request: Request) -> int:
+def named_logprobs(request: EngineRequest) -> int:
     """The log-probabilities that an answer holds for the prompt's tokens, and at most for tokens named for each step.
 
     How many likely tokens a text has beside it is not foreseen: most texts end long before their limit.
@@ -270,7 +270,7 @@ def named_logprobs(request: Request) -> int:
     return prompt + request.limit * len(request.samples) * named
 
 
-def samples_of(call: Call) -> int:
+def samples_of(call: EngineInput) -> int:
     """The samples that a call keeps running at once."""
     return call.beams.beam_width if call.beams is not None else call.params.best_of or call.params.n
 
@@ -289,7 +289,7 @@ def longest_text(llm: LLM, limits: Limits) -> int:
     return limits.max_chars_per_token * llm.model.max_length
 
 
-def check_length(call: Call, llm: LLM, limits: Limits) -> None:
+def check_length(call: EngineInput, llm: LLM, limits: Limits) -> None:
     """ParamsError for a text so long that tokenising it would be a waste."""
     most = longest_text(llm, limits)
     length = characters([call.messages, call.tools, call.template_args] if call.prompt is None else call.prompt.text)

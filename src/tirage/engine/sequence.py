@@ -9,29 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.engine.beams import Search
+from tirage.engine.beams import BeamSearch
 from tirage.engine.logprobs import PromptScores
-from tirage.engine.request import Request
+from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 
 Notify = Callable[[GrowingSample], None]
 
 
-class Job:
+class SequenceGroup:
     """A request in the engine: what is still to start, its row while its prompt is read, and who wants to know.
 
     `notify` is called in the engine's thread with each sample that moved or ended; of a beam search with the best one
     after every step, and when it is over.
     """
 
-    def __init__(self, request: Request, notify: Notify) -> None:
+    def __init__(self, request: EngineRequest, notify: Notify) -> None:
         self.request, self.notify = request, notify
         self.pending = deque(sample for sample in request.samples if sample.stop is None)
         self.row: Any = None
         self.logits: NDArray[np.float32] | None = None
         self.scores: PromptScores | None = None
         self.states: list[NDArray[np.float32]] = []
-        self.search: Search | None = None
+        self.search: BeamSearch | None = None
 
     def release(self) -> None:
         """Drops what a request that is over needs no more: its handle may live long, and refers to this."""
@@ -51,11 +51,11 @@ def unheard(_: GrowingSample) -> None:
     """Tells nobody."""
 
 
-class Running:
+class RunningSequence:
     """A sample in the batch: its row, and the logits its next token is drawn from."""
 
     __slots__ = ("job", "logits", "row", "sample", "states")
 
-    def __init__(self, job: Job, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
+    def __init__(self, job: SequenceGroup, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
         self.job, self.sample, self.row, self.logits = job, sample, row, logits
         self.states = list(job.states)

@@ -25,9 +25,9 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from tirage.models.huggingface.room import RoomyLayer
+from tirage.models.huggingface.preallocated import PreallocatedLayer
 
-PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, RoomyLayer, DynamicSlidingWindowLayer, DummyLayer})
+PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, PreallocatedLayer, DynamicSlidingWindowLayer, DummyLayer})
 KNOWN_LAYERS = PLAIN_LAYERS | {
     DynamicIndexedLayer,
     LinearAttentionLayer,
@@ -95,7 +95,7 @@ class SharedKeys(DynamicLayer):
         columns = slice(self.end - held, self.end)
         keys, values = self.keys[slot : slot + 1, :, columns], self.values[slot : slot + 1, :, columns]
         if self.sliding_window is None:
-            layer = RoomyLayer()
+            layer = PreallocatedLayer()
             layer.update(keys, values)
             return layer
         layer = DynamicSlidingWindowLayer(self.sliding_window)
@@ -105,7 +105,7 @@ class SharedKeys(DynamicLayer):
         return layer
 
 
-class Arena:
+class BatchedKVCache:
     """Rows of plain attention layers in preallocated buffers: joining copies one row, a step copies none."""
 
     def __init__(self) -> None:

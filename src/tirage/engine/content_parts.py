@@ -38,7 +38,7 @@ _DTYPES = {1: np.dtype(np.uint8), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
 
 
 @dataclass(slots=True)
-class Parts:
+class ContentParts:
     """A conversation whose images and sounds stand apart, in order; a part `{"type": "image"}` marks the place."""
 
     messages: list[Any] = field(default_factory=list)
@@ -46,15 +46,15 @@ class Parts:
     audio: list[Any] = field(default_factory=list)
 
 
-def split_parts(messages: Sequence[Message], *, sampling_rate: int | None) -> Parts:
+def split_parts(messages: Sequence[Message], *, sampling_rate: int | None) -> ContentParts:
     """The conversation taken apart; messages without parts are passed on as they are.
 
     `sampling_rate` is the one at which the model hears. Raises ParamsError naming the part whose type is unknown, or
     whose item is not an image or a sound.
     """
-    parts = Parts()
+    parts = ContentParts()
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        return Parts(messages)  # type: ignore[arg-type]  # the template says what is wrong
+        return ContentParts(messages)  # type: ignore[arg-type]  # the template says what is wrong
     for i, message in enumerate(messages):
         content = message.get("content") if isinstance(message, Mapping) else None
         if isinstance(content, (list, tuple)):
@@ -66,7 +66,7 @@ def split_parts(messages: Sequence[Message], *, sampling_rate: int | None) -> Pa
     return parts
 
 
-def take_part(parts: Parts, part: Any, name: str, sampling_rate: int | None) -> Any:
+def take_part(parts: ContentParts, part: Any, name: str, sampling_rate: int | None) -> Any:
     """The part as the template sees it; its image or sound goes to `parts`."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" or not isinstance(kind, str):

@@ -10,10 +10,10 @@ from fastapi import Request
 
 from tirage.errors import nearest
 from tirage.params.rules import shown
-from tirage.server.desk import Desk
 from tirage.server.errors import Refusal
 from tirage.server.media import MediaLoader
 from tirage.server.options import Options
+from tirage.server.request_manager import RequestManager
 from tirage.server.strict_json import parse_object
 
 # A body that parses within a millisecond is not worth a thread; understanding it may take longer than parsing it.
@@ -22,7 +22,7 @@ _SHORT = 4 * 1024
 T = TypeVar("T")
 
 
-def desk_of(request: Request) -> Desk:
+def manager_of(request: Request) -> RequestManager:
     """The desk; Refusal 503 while the model is loading or the server is closing."""
     health = request.app.state.health
     if request.app.state.desk is None or not health.taking:
@@ -64,7 +64,7 @@ async def read_json(request: Request) -> dict[str, Any]:
     return parse_object(body, depth=depth)
 
 
-async def beside(request: Request, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+async def in_worker_thread(request: Request, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """What a function makes of a body that was read, in a thread unless the body is short."""
     if len(await request.body()) > _SHORT:
         return await asyncio.to_thread(function, *arguments, **options)

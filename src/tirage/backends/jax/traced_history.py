@@ -26,7 +26,7 @@ _BEFORE = -2
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class TracedHistory:
     """The histories of B rows with room for H tokens each.
 
     `tokens` int32 [B, H], prompt then output; `prompt` and `length` int32 [B]. `counts` int32 [B, 3, H]: the first
@@ -40,7 +40,7 @@ class Past:
     distinct: Any
 
     @classmethod
-    def of(cls, history: History, room: int) -> Past:
+    def of(cls, history: History, room: int) -> TracedHistory:
         """One row, on the host; the history must fit."""
         said, table = history.tokens(), history.counts().table
         tokens, counts = np.zeros((1, room), np.int32), np.zeros((1, 3, room), np.int32)
@@ -58,7 +58,7 @@ class Past:
 
 
 @jax.jit
-def appended(past: Past, tokens: Array) -> Past:
+def appended(past: TracedHistory, tokens: Array) -> TracedHistory:
     """With one output token more in each row; -1 adds none."""
     new, row = tokens >= 0, jnp.arange(tokens.shape[0])
     same = past.counts[:, 0] == tokens[:, None]
@@ -66,7 +66,7 @@ def appended(past: Past, tokens: Array) -> Past:
     at = jnp.where(seen, jnp.argmax(same, -1).astype(jnp.int32), past.distinct)
     at = jnp.where(new, at, past.room)
     counts = past.counts.at[row, 0, at].set(tokens, mode="drop").at[row, 2, at].add(1, mode="drop")
-    return Past(
+    return TracedHistory(
         tokens=past.tokens.at[row, jnp.where(new, past.length, past.room)].set(tokens, mode="drop"),
         prompt=past.prompt,
         length=past.length + new,
@@ -75,7 +75,7 @@ def appended(past: Past, tokens: Array) -> Past:
     )
 
 
-def _tail(past: Past, n: int, first: Any = 0) -> Array:
+def _tail(past: TracedHistory, n: int, first: Any = 0) -> Array:
     """The last n tokens of each row, [B, n]; `_BEFORE` for those before position `first`."""
     at = past.length[:, None] - n + jnp.arange(n, dtype=jnp.int32)
     found = jnp.take_along_axis(jnp.asarray(past.tokens), jnp.clip(at, 0, past.room - 1), 1)
@@ -83,7 +83,7 @@ def _tail(past: Past, n: int, first: Any = 0) -> Array:
 
 
 @partial(jax.jit, static_argnums=2)
-def windowed(past: Past, window: Array, widest: int) -> Array:
+def windowed(past: TracedHistory, window: Array, widest: int) -> Array:
     """Counts [B, 3, H] of the last `window` tokens, all as prompt; of everything where `window` [B] is 0 (S-H2)."""
     n = min(widest, past.room)
     recent = _tail(past, n)
@@ -99,7 +99,7 @@ def windowed(past: Past, window: Array, widest: int) -> Array:
 
 
 @jax.jit
-def by_words(past: Past, words: Array, output_only: Array) -> Array:
+def by_words(past: TracedHistory, words: Array, output_only: Array) -> Array:
     """Ids [B, n] that would complete a word of `words` [B, n, L], left-padded with -1 (S-H3)."""
     first = jnp.where(output_only, past.prompt, 0)[:, None]
     recent = _tail(past, words.shape[2] - 1, first)
@@ -109,7 +109,7 @@ def by_words(past: Past, words: Array, output_only: Array) -> Array:
 
 
 @jax.jit
-def by_ngrams(past: Past, size: Array) -> Array:
+def by_ngrams(past: TracedHistory, size: Array) -> Array:
     """Ids [B, H] that would repeat an n-gram of `size` [B] tokens, off where 0 (S-H4)."""
     tokens = jnp.asarray(past.tokens)
     at = lax.broadcasted_iota(jnp.int32, tokens.shape, 1)
@@ -125,7 +125,7 @@ def by_ngrams(past: Past, size: Array) -> Array:
 
 
 @partial(jax.jit, static_argnums=3)
-def dry_lengths(past: Past, last_n: Array, breakers: Array, vocab_size: int) -> tuple[Array, Array]:
+def dry_lengths(past: TracedHistory, last_n: Array, breakers: Array, vocab_size: int) -> tuple[Array, Array]:
     """Ids [B, H] and the longest repeated suffix [B, H] that each would extend; 0 where none (S-H5).
 
     `last_n` [B]: how far to look back, all the way where negative; `breakers` [B, n] end a match, -1 is padding.

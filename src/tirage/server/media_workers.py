@@ -25,12 +25,12 @@ class DecodeError(Exception):
     """What is wrong with an image or a sound, as `rule, got value`."""
 
 
-class Decoders:
+class MediaWorkers:
     """At most two children at work."""
 
     def __init__(self, *, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self.children = Children(Decoder, places=_PLACES)
+        self.children = Children(MediaWorker, places=_PLACES)
 
     def decode(self, kind: Kind, data: bytes, **task: Any) -> tuple[dict[str, Any], bytes]:
         """What a child makes of a file: a description, and its pixels or samples.
@@ -48,12 +48,12 @@ class Decoders:
         self.children.close()
 
 
-class Decoder(Child):
+class MediaWorker(Child):
     """One running decoder, which sees nothing of this process's environment but the path."""
 
     def __init__(self, kind: str) -> None:
         kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
-        super().__init__(Path(__file__).with_name("decoder.py"), kind, environment=kept)
+        super().__init__(Path(__file__).with_name("media_worker.py"), kind, environment=kept)
         self._asked = False
 
     def ask(self, task: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Process, Rows, View
+from tirage.backends import Drawn, Process, SamplingMetadata, View
 from tirage.backends.numpy import plain
-from tirage.backends.numpy.plain import OK, Observer, Row, mass
+from tirage.backends.numpy.plain import OK, Observer, RowState, mass
 from tirage.draw import Status
 from tirage.errors import RowError
 from tirage.exact import numbers
@@ -34,7 +34,7 @@ _POINT = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RowInput:
     """What one row asks: its logits, its steps and everything they refer to.
 
     `allowed` is a hard mask; `checked` counts only when the token drawn without it is not in it.
@@ -50,10 +50,10 @@ class Request:
     protected: NDArray[np.int32] | None = None
     process: Process | None = None
 
-    def run(self, *, coin: bool, check: bool = True, observe: Observer | None = None) -> Row:
+    def run(self, *, coin: bool, check: bool = True, observe: Observer | None = None) -> RowState:
         """The finished Row, with XTC's coin forced, and with or without the mask that is `checked`."""
         x, taken = plain.start(self.logits, self._mask(check))
-        row = Row(
+        row = RowState(
             x=x,
             masked=taken,
             counts=self.counts,
@@ -77,11 +77,11 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class BranchLaw:
     """One pass over the steps: the row it left and, under check-then-resample, the masked row behind it."""
 
-    row: Row
-    fallback: Row | None = None
+    row: RowState
+    fallback: RowState | None = None
     checked: NDArray[np.bool_] | None = None
 
     @property
@@ -125,19 +125,19 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Distribution:
     """The law of one row: the chain without XTC, the chain with it, and how often each is taken."""
 
-    request: Request
-    off: Chain
-    on: Chain | None
+    request: RowInput
+    off: BranchLaw
+    on: BranchLaw | None
     share: int
 
     @property
     def status(self) -> int:
         return self.off.status or (self.on.status if self.on is not None else OK)
 
-    def chain(self, seed: int, step: int, sample: int) -> Chain:
+    def chain(self, seed: int, step: int, sample: int) -> BranchLaw:
         """The branch that the XTC coin of this seed, step and sample takes (S-O8)."""
         if self.on is None:
             return self.off
@@ -170,28 +170,28 @@ class Outcome:
         return {t: max(mix[t], 1) for t in possible}
 
 
-def outcome(request: Request) -> Outcome:
+def outcome(request: RowInput) -> Distribution:
     """The law of `request`, ready to draw from."""
     share = request.coin_share
     off = _chain(request, coin=False)
     if not share or off.status != OK:
-        return Outcome(request, off, None, 0)
-    return Outcome(request, off, _chain(request, coin=True), share)
+        return Distribution(request, off, None, 0)
+    return Distribution(request, off, _chain(request, coin=True), share)
 
 
-def _chain(request: Request, *, coin: bool) -> Chain:
+def _chain(request: RowInput, *, coin: bool) -> BranchLaw:
     if request.checked is None:
-        return Chain(request.run(coin=coin))
-    return Chain(request.run(coin=coin, check=False), request.run(coin=coin), request.checked)
+        return BranchLaw(request.run(coin=coin))
+    return BranchLaw(request.run(coin=coin, check=False), request.run(coin=coin), request.checked)
 
 
-def _pick(row: Row, u: int) -> int:
+def _pick(row: RowState, u: int) -> int:
     reached = np.cumsum(row.w())
     r = u * int(reached[-1]) >> 64
     return int(row.ids[np.searchsorted(reached, np.uint64(r), side="right")])
 
 
-def _points(row: Row) -> dict[int, int]:
+def _points(row: RowState) -> dict[int, int]:
     w = row.w()
     total = mass(w)
     return {int(t): (int(wi) << _POINT) // total for t, wi in zip(row.ids, w, strict=True) if wi}
@@ -207,14 +207,14 @@ def logprobs(x: NDArray[np.float32], m: np.float32, inverse_t: np.float32, total
     return np.where(x == -np.inf, np.float32(-np.inf), np.float32(0) - (distance + log_mass(total))).astype(np.float32)
 
 
-def token_logprob(result: Outcome, chain: Chain, token: int) -> np.float32:
+def token_logprob(result: Distribution, chain: BranchLaw, token: int) -> np.float32:
     """ln of the probability with which `token` is drawn, under the whole law of the row (S-L3, S-L4)."""
     if result.mixed:
         return ln_fixed(ilog2(result.points()[token]) - _POINT * OCTAVE) + np.float32(0)
     return _row_logprobs(chain.row)[np.searchsorted(chain.row.ids, token)]
 
 
-def _row_logprobs(row: Row) -> NDArray[np.float32]:
+def _row_logprobs(row: RowState) -> NDArray[np.float32]:
     """Logprobs of the tokens still in, under the law of this branch."""
     if row.greedy:
         return np.zeros(row.ids.size, np.float32)
@@ -226,7 +226,7 @@ def _row_logprobs(row: Row) -> NDArray[np.float32]:
     return lp
 
 
-def view_logprobs(result: Outcome, view: int) -> NDArray[np.float32]:
+def view_logprobs(result: Distribution, view: int) -> NDArray[np.float32]:
     """Logprobs of every token in one view, float32 [V]; -inf outside it (S-L5)."""
     row = result.off.row
     if view == View.SAMPLED:
@@ -240,13 +240,13 @@ def view_logprobs(result: Outcome, view: int) -> NDArray[np.float32]:
     return logprobs(x, m, inverse_t, mass(weights(exponents(x, m, c))))
 
 
-def _raw(result: Outcome) -> NDArray[np.float32]:
+def _raw(result: Distribution) -> NDArray[np.float32]:
     """The model's own logits; a non-finite one that a mask made harmless counts as -inf."""
     x = result.request.logits
     return np.where(np.isfinite(x), x, np.float32(-np.inf))
 
 
-def _sampled_view(result: Outcome) -> NDArray[np.float32]:
+def _sampled_view(result: Distribution) -> NDArray[np.float32]:
     lp = np.full(result.request.logits.size, -np.inf, np.float32)
     if result.mixed:
         for token, p in result.points().items():
@@ -256,7 +256,7 @@ def _sampled_view(result: Outcome) -> NDArray[np.float32]:
     return lp
 
 
-def _view_keys(result: Outcome, view: int, lp: NDArray[np.float32]) -> NDArray[np.int32]:
+def _view_keys(result: Distribution, view: int, lp: NDArray[np.float32]) -> NDArray[np.int32]:
     """What a view ranks by: its logits' keys, restricted to the tokens it holds."""
     x = _raw(result) if view == View.RAW else result.off.row.x
     if view == View.SAMPLED and result.mixed:
@@ -267,7 +267,7 @@ def _view_keys(result: Outcome, view: int, lp: NDArray[np.float32]) -> NDArray[n
 # --- rows of a batch ----------------------------------------------------------------------------------------
 
 
-def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
+def draw_row(result: Distribution, rows: SamplingMetadata, r: int, out: Drawn) -> None:
     """Draw row `r` of `rows` from its law and write everything it asked for into `out`."""
     clear(rows, r, out, result.status)
     if result.status != OK:
@@ -282,7 +282,7 @@ def draw_row(result: Outcome, rows: Rows, r: int, out: Drawn) -> None:
         _report_view(result, rows, r, token, out)
 
 
-def clear(rows: Rows, r: int, out: Drawn, status: int) -> None:
+def clear(rows: SamplingMetadata, r: int, out: Drawn, status: int) -> None:
     """Write `status` and what a row reports when it has no token, or asked for nothing."""
     asked = slice(int(rows.asked_start[r]), int(rows.asked_start[r + 1]))
     out.status[r] = status
@@ -291,7 +291,7 @@ def clear(rows: Rows, r: int, out: Drawn, status: int) -> None:
     out.top_logprobs[r] = -np.inf if status == OK else np.nan
 
 
-def _report_view(result: Outcome, rows: Rows, r: int, token: int, out: Drawn) -> None:
+def _report_view(result: Distribution, rows: SamplingMetadata, r: int, token: int, out: Drawn) -> None:
     view = int(rows.views[r])
     lp = view_logprobs(result, view)
     key = _view_keys(result, view, lp)
@@ -305,11 +305,11 @@ def _report_view(result: Outcome, rows: Rows, r: int, token: int, out: Drawn) ->
     out.asked_logprobs[asked] = lp[rows.asked_ids[asked]]
 
 
-def request_of(logits: NDArray[np.float32], rows: Rows, r: int, process: Process | None = None) -> Request:
+def request_of(logits: NDArray[np.float32], rows: SamplingMetadata, r: int, process: Process | None = None) -> RowInput:
     """Row `r` of packed `rows` as a Request."""
     counted = slice(int(rows.count_start[r]), int(rows.count_start[r + 1]))
     protected = rows.protected_ids[rows.protected_start[r] : rows.protected_start[r + 1]]
-    return Request(
+    return RowInput(
         logits=logits[r],
         steps=plain.steps_of(rows.programs[r]),
         edit_ids=rows.edit_ids,
@@ -329,7 +329,7 @@ def unpacked(words: NDArray[np.int32], size: int) -> NDArray[np.bool_]:
 
 def draw(
     logits: NDArray[np.float32],
-    rows: Rows,
+    rows: SamplingMetadata,
     out: Drawn,
     *,
     which: Iterable[int] | None = None,
