@@ -31,7 +31,8 @@ import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
-from tirage.backends import Drawn, Process, SamplingMetadata  # noqa: E402
+from tirage.operators.row import Process  # noqa: E402
+from tirage.sampling_metadata import Drawn, SamplingMetadata  # noqa: E402
 
 PATHS = ("triton", "eager", "presets")
 SIZES = (1, 33, 1000, 5000, 32000)

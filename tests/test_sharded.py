@@ -22,7 +22,7 @@ from random_rows import assert_same, expected_drawn, random_case
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends import Drawn, SamplingMetadata, View, sharded
+from tirage.backends import sharded
 from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicate import Metered, Table
 from tirage.backends.sharded.places import Ladder, id_of, key_of, level, place_of
@@ -31,6 +31,7 @@ from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.operators.xtc import XTC
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 from tirage.semantics import PRESETS
 
 

@@ -25,7 +25,6 @@ from random_rows import assert_same, expected_drawn, random_case
 from strategies import SHAPES, VALUES, logits_of
 
 from tirage import backends
-from tirage.backends import Drawn, Process, SamplingMetadata
 from tirage.backends import numpy as numpy_backend
 from tirage.backends import torch as torch_backend
 from tirage.backends.numpy import distribution, kernels
@@ -33,8 +32,10 @@ from tirage.backends.torch import chain, edits
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.operators import OPERATIONS
 from tirage.operators.processors import PROCESS
+from tirage.operators.row import Process
 from tirage.operators.typical import TYPICAL
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +86,7 @@ MANY_SHAPES = ("peaked", "medium", "flat", "ties", "signed zeros", "holes", "nor
 
 @dataclass(slots=True)
 class Steps:
-    """A Frame whose rows were packed once; `at` is the step that they draw."""
+    """A SamplingBatch whose rows were packed once; `at` is the step that they draw."""
 
     packed: SamplingMetadata
     processes: tuple[Process | None, ...] | None

@@ -15,7 +15,6 @@ from platforms import needs_triton
 from random_rows import Program, assert_same, expected_drawn, rows_of
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.torch import chain, eager, edits, report, rule
 from tirage.backends.torch.edits import edited
 from tirage.exact import numbers
@@ -26,6 +25,7 @@ from tirage.operators.logit_bias import ADD
 from tirage.operators.temperature import GREEDY, TEMPERATURE
 from tirage.operators.top_k import TOP_K
 from tirage.operators.typical import TYPICAL
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 TEMPERATURE = TEMPERATURE, numbers.bits(numbers.temperature_constant(0.7)), numbers.bits(numbers.reciprocal(0.7))
 

@@ -13,25 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import STEP_WIDTH, Process, SamplingMetadata, View
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.errors import ParamsError, RowError
 from tirage.history import Counts, History
 from tirage.operators import Step
 from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
+from tirage.operators.row import Process
 from tirage.params import SamplingParams, require_tokenized
 from tirage.processors import find_processor
+from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
+_NO_VALUES = np.zeros(0, np.float32)
 _NO_COUNTS = Counts(np.zeros((3, 0), np.int32))
 _NO_MASKS = np.zeros((0, 0), np.int32)
 
 
 @dataclass(slots=True)
 class SamplingRow:
-    """One request in flight: its plan, history, seed and sample index; `step` overrides the history's."""
+    """A request in flight: compiled parameters, history, seed, sample index; `step` overrides the history's."""
 
     compiled: CompiledParams
     history: History
@@ -43,7 +45,7 @@ class SamplingRow:
     def of(
         cls, params: SamplingParams, history: History, *, sample_index: int = 0, step: int | None = None
     ) -> SamplingRow:
-        """A RowState for `params`; without a seed it gets a fresh one, which is reported with the draw."""
+        """The row of `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return cls(compiled(params.unwrapped), history, seed, sample_index, step)
@@ -85,21 +87,24 @@ class SamplingBatch:
 
     @classmethod
     def of(cls, states: Sequence[SamplingRow], vocab_size: int) -> SamplingBatch:
-        """A Frame of checked requests over one vocabulary."""
+        """The batch of checked requests over one vocabulary."""
         processes = tuple(processors_of(state) for state in states)
+        fixed = all(state.compiled.fixed is not None for state in states)
         base = _base(states, vocab_size)
-        frame = cls(
+        if fixed:
+            base.programs, base.edit_ids, base.edit_values = packed([state.lower() for state in states])
+        batch = cls(
             states=states,
             vocab_size=vocab_size,
             base=base,
             processes=processes if any(processes) else None,
             wants_logprobs=base.wants_logprobs,
-            fixed=all(state.compiled.fixed is not None for state in states),
+            fixed=fixed,
             counted=any(state.compiled.needs_counts for state in states),
             guided=next((name for state in states if (name := needs_mask(state.params))), ""),
         )
-        frame._mask(None)
-        return frame
+        batch._mask(None)
+        return batch
 
     @property
     def unseeded(self) -> list[int]:
@@ -122,7 +127,7 @@ class SamplingBatch:
         return np.array([state.compiled.semantics.mask_mode == "resample" for state in self.states], bool)
 
     def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
-        """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
+        """The metadata of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
         if mask is None and self.guided:
             raise ParamsError(
                 f"{self.guided} must come with a mask of the tokens it allows, got mask None; "
@@ -179,9 +184,9 @@ class SamplingBatch:
 
 
 @lru_cache(maxsize=1024)
-def _named(plan: CompiledParams) -> bytes:
-    """A digest of a plan's parameters, stops and everything else that a draw does not read included."""
-    return blake2b(plan.params.to_json().encode()).digest()
+def _named(compiled: CompiledParams) -> bytes:
+    """A digest of the parameters, with stops and everything else that a draw does not read."""
+    return blake2b(compiled.params.to_json().encode()).digest()
 
 
 def needs_mask(params: SamplingParams) -> str:
@@ -192,12 +197,11 @@ def needs_mask(params: SamplingParams) -> str:
 
 
 def _base(states: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
-    """Rows without counts and masks."""
-    programs, edit_ids, edit_values = packed([state.lower() for state in states])
+    """Rows without steps, counts and masks."""
     return SamplingMetadata(
-        programs=programs,
-        edit_ids=edit_ids,
-        edit_values=edit_values,
+        programs=np.zeros((len(states), 1, STEP_WIDTH), np.int64),
+        edit_ids=_NONE,
+        edit_values=_NO_VALUES,
         count_start=np.zeros(len(states) + 1, np.int64),
         count_ids=_NONE,
         prompt_counts=_NONE,

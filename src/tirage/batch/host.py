@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, Backend, find, known, tell, type_name
+from tirage.backends import Backend, find, known, tell, type_name
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.sampling import draw_frame
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_metadata import MAX_VOCAB
 
 _OWN_KIND = {"jax": "tirage.batch.jax", "jaxlib": "tirage.batch.jax"}
 """Libraries whose batches keep their rows in arrays of their own."""
