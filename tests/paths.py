@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import reference
 import torch
 from numpy.typing import NDArray
 from strategies import Case
@@ -15,7 +16,6 @@ import tirage
 from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.numpy import dispatch, distribution, kernels
 from tirage.backends.torch.dispatch import draw_on_device
-from tirage.exact import reference
 from tirage.history import History
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 
