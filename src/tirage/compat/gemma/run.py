@@ -179,7 +179,7 @@ def start_turn(
     images: Images | Media | None,
     detokenizer: Detokenizer,
 ) -> Turn:
-    """A turn that answers a new prompt at the end of a conversation.
+    """A turn that answers a new prompt at the end of a conversation, with its images, uint8 [N, H, W, C], or media.
 
     Raises ParamsError where there is no token to run, and where `cache_length` leaves no room for an answer.
     """
