@@ -9,6 +9,7 @@ from typing import Any
 
 from tirage.dialects import DIALECTS, Dialect
 from tirage.dialects.hf import WARPERS
+from tirage.operators import OPERATORS
 from tirage.params import RequestOutputKind, SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -68,6 +69,9 @@ _COMMON: dict[str, list[Any]] = {
         {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
     ],
 }
+
+
+EXAMPLES = {name: list(tries[:1]) for operator in OPERATORS.values() for name, tries in operator.examples.items()}
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class Case:
 def case_of(name: str, fields: Iterable[str]) -> Case:
     """The case of a dialect with these fields."""
     given = VALUES[name]
-    return Case(name, given.needs, {field: (_COMMON | given.own)[field] for field in fields})
+    return Case(name, given.needs, {field: (EXAMPLES | _COMMON | given.own)[field] for field in fields})
 
 
 CASES = {name: case_of(name, each.dialect.entries) for name, each in DIALECTS.items()}
