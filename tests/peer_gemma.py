@@ -316,7 +316,7 @@ def answer() -> None:
         "newest": newest(),
         "turns": tokens(second, 6),
         "at once": tokens(at_once, 6),
-        "conversation": chat.sampler._words.text(dialog.Conversation(dialog.User("hi"))),
+        "conversation": chat.sampler._tokenizer.text(dialog.Conversation(dialog.User("hi"))),
         "user method": tokens(mine.sample("hello", sampling=Best(), max_new_tokens=8, return_state=True), 8),
     }
     print(json.dumps(found))
