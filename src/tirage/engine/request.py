@@ -88,7 +88,8 @@ class EngineRequest:
     def sampling_row(self, sample_index: int) -> SamplingRow:
         """A row of the sampler for one of the samples, with a history of its own that ends with the prompt."""
         checked = self._sampling_row
-        return SamplingRow(checked.plan, checked.history.copy(), self.seed, sample_index)
+        history = checked.history.copy()
+        return dataclasses.replace(checked, history=history, seed=self.seed, sample_index=sample_index)
 
     def mark_token(self) -> float | None:
         """Notes the time of a token; returns the seconds since the request was made for the first one, else None."""
