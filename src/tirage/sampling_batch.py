@@ -26,7 +26,6 @@ from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
-_NO_VALUES = np.zeros(0, np.float32)
 _NO_COUNTS = Counts(np.zeros((3, 0), np.int32))
 _NO_MASKS = np.zeros((0, 0), np.int32)
 
@@ -70,7 +69,7 @@ class SamplingBatch:
 
     `base` is the packed form, brought up to date by `rows`. `fixed`: no request's steps depend on its history;
     `counted`: some penalty reads counts; `guided`: the parameter of some request that needs a mask, or "";
-    `masked`: the last call had one.
+    `masked`: the last call had one; `lowered`: the history lengths and positions that the steps hold for.
     `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
     """
 
@@ -83,6 +82,7 @@ class SamplingBatch:
     counted: bool
     guided: str
     masked: bool = False
+    lowered: list[tuple[int, int]] | None = None
     table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
 
     @classmethod
@@ -90,9 +90,7 @@ class SamplingBatch:
         """The batch of checked requests over one vocabulary."""
         processes = tuple(processors_of(state) for state in states)
         fixed = all(state.compiled.fixed is not None for state in states)
-        base = _base(states, vocab_size)
-        if fixed:
-            base.programs, base.edit_ids, base.edit_values = packed([state.lower() for state in states])
+        base = _base(states, vocab_size, fixed)
         batch = cls(
             states=states,
             vocab_size=vocab_size,
@@ -138,13 +136,21 @@ class SamplingBatch:
         steps = [state.history.step if state.step is None else state.step for state in self.states]
         rows.steps = np.array(steps, np.int64)
         if not self.fixed:
-            rows.programs, rows.edit_ids, rows.edit_values = packed([state.lower() for state in self.states])
-            rows.memo.clear()
+            self._lower(steps)
         if self.counted:
             self._count()
         if mask is not None or self.masked:
             self._mask(mask)
         return rows
+
+    def _lower(self, steps: list[int]) -> None:
+        """Lowers the steps anew where a history has grown; a second draw of the same moment finds them."""
+        now = [(state.history.length, step) for state, step in zip(self.states, steps, strict=True)]
+        if now == self.lowered:
+            return
+        rows, self.lowered = self.base, now
+        rows.programs, rows.edit_ids, rows.edit_values = packed([state.lower() for state in self.states])
+        rows.memo.clear()
 
     def _count(self) -> None:
         tables = [(state.compiled.counts(state.history) or _NO_COUNTS).table for state in self.states]
@@ -196,12 +202,13 @@ def needs_mask(params: SamplingParams) -> str:
     return "bad_words_level 'text'" if params.bad_words and params.bad_words_level == "text" else ""
 
 
-def _base(states: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
-    """Rows without steps, counts and masks."""
+def _base(states: Sequence[SamplingRow], vocab_size: int, fixed: bool) -> SamplingMetadata:
+    """Rows without counts and masks, and without steps unless they are fixed."""
+    programs, edit_ids, edit_values = packed([state.lower() for state in states] if fixed else [])
     return SamplingMetadata(
-        programs=np.zeros((len(states), 1, STEP_WIDTH), np.int64),
-        edit_ids=_NONE,
-        edit_values=_NO_VALUES,
+        programs=programs,
+        edit_ids=edit_ids,
+        edit_values=edit_values,
         count_start=np.zeros(len(states) + 1, np.int64),
         count_ids=_NONE,
         prompt_counts=_NONE,
