@@ -24,8 +24,9 @@ _B0, _B1, _B2, _B3, _B4, _B5 = (tl.constexpr(float(b)) for b in COEFFICIENTS)
 _LN2 = tl.constexpr(LN2_31)
 _UNIT_LOG = tl.constexpr(40 * OCTAVE)
 _NO_ID = tl.constexpr(0x7FFFFFFF)
-_GREEDY, _TEMPERATURE = tl.constexpr(int(Op.GREEDY)), tl.constexpr(int(Op.TEMPERATURE))
-_TOP_K, _TOP_P, _MIN_P = tl.constexpr(int(Op.TOP_K)), tl.constexpr(int(Op.TOP_P)), tl.constexpr(int(Op.MIN_P))
+FILTERS = (Op.GREEDY, Op.TEMPERATURE, Op.TOP_K, Op.TOP_P, Op.MIN_P)
+"""The filters that `select` runs: those that keep a prefix of (key descending, id ascending)."""
+_GREEDY, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in FILTERS)
 _OCTAVE = tl.constexpr(OCTAVE)
 
 
