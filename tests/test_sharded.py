@@ -27,6 +27,7 @@ from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicators import Metered, ThreadGroup
 from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch.communicator import LocalComm
+from tirage.backends.torch.dispatch import draw_on_device
 from tirage.backends.torch.sort_keys import SortedTokens, id_of, key_of, sort_keys, with_ties
 from tirage.draw import Draw
 from tirage.errors import ParamsError
@@ -112,6 +113,8 @@ def test_random_mixtures_draw_what_whole_rows_draw(size: int, seeds: range) -> N
         with np.errstate(all="ignore"):
             expected = expected_drawn(logits, rows)
         assert_same(expected, by_shards(logits, rows, spans([0, *sorted(cuts.tolist()), size])))
+        whole = draw_on_device(torch.from_numpy(logits), rows)
+        assert_same(expected, whole.moved(torch.Tensor.numpy))
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))

@@ -65,8 +65,8 @@ class ShardShape:
 def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
     """The ShardLayout of all shards; the same ParamsError on each of them when they do not fit together.
 
-    `like` is any tensor on this shard's device. One round, 48 bytes. A shard that refused its arguments takes part
-    through `refuse` instead.
+    `like` is a tensor, of any shape, on this shard's device. One round, 48 bytes. A shard that refused its arguments
+    takes part through `refuse` instead.
     """
     mine = [0, own.rows, own.start, own.start + own.width, own.vocab_size, own.digest]
     shapes = _gathered(comm, mine, like)
@@ -88,7 +88,7 @@ def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
 def refuse(comm: Communicator, error: Exception, like: Tensor) -> NoReturn:
     """Raise, on this and on every other shard, a ParamsError that says why this one refused its arguments.
 
-    `like` is any tensor on this shard's device.
+    `like` is a tensor, of any shape, on this shard's device.
     """
     _gathered(comm, [1, 0, 0, 0, 0, 0], like)
     raise _refusal(comm, str(error) or type(error).__name__, like) from error
@@ -110,7 +110,7 @@ def _refusal(comm: Communicator, reason: str, like: Tensor) -> ParamsError:
 def share_seeds(comm: Communicator, rows: SamplingMetadata, unseeded: Sequence[int], like: Tensor) -> None:
     """Give the rows `unseeded` the seeds of rank 0; one round of 8 bytes for each, if there are any.
 
-    `like` is any tensor on this shard's device.
+    `like` is a tensor, of any shape, on this shard's device.
     """
     if len(unseeded):
         rows.seeds[unseeded] = comm.gather(torch.from_numpy(rows.seeds[unseeded]).to(like.device))[0].cpu().numpy()

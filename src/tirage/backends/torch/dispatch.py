@@ -38,7 +38,7 @@ def draw(logits: Tensor, frame: Frame, mask: Tensor | NDArray[np.int32] | None) 
 
 
 def kernels_for(logits: Tensor) -> ModuleType | None:
-    """The Triton kernels, where the device of `logits` and the installation have them."""
+    """The Triton kernels for logits [B, V], if their device and the installation have them, else None."""
     if logits.device.type != "cuda" or find_spec("triton") is None:
         return None
     from tirage.backends.torch import triton

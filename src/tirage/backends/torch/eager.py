@@ -160,8 +160,8 @@ class _RowGroup:
         mine, column = self._located(law.weights, held, Domain.DRAW)
         sort_key = state.sort_key_at(column).T
         mixed = len(self.branches) > 1
-        told = torch.cat([sort_key, law.terms(column)]) if mixed else sort_key
-        found = self.shard.comm.max(torch.where(mine, told, ABSENT))
+        known = torch.cat([sort_key, law.terms(column)]) if mixed else sort_key
+        found = self.shard.comm.max(torch.where(mine, known, ABSENT))
         if mixed:
             return id_of(found[0]), self._logprobs(law, found[1:])
         return id_of(found[0]), LogitLaw.of(state, law.masses[0]).logprobs(found.T)[:, 0]

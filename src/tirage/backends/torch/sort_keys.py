@@ -28,7 +28,7 @@ _FAN = 1 << _DIGIT
 
 
 def sort_keys(key: Tensor, ids: Tensor) -> Tensor:
-    """Sort keys of tokens, int64, from int32 keys and int64 token ids whose shapes broadcast."""
+    """Sort keys int64 [G, n] of tokens, from int32 keys [G, n] and int64 ids; any shapes that broadcast will do."""
     return ((key.to(torch.int64) + _LIFT) << _IDS) | (_LAST_ID - ids)
 
 

@@ -154,7 +154,7 @@ class FilterState:
         return [[max(total, 1) for total in mass], *rest]
 
     def mean(self, w: Tensor, *others: Tensor) -> tuple[list[int], list[list[int]]]:
-        """floor(sum(w * q) / sum(w)) of each row, and what `mass` gives for the same arguments. One round."""
+        """floor(sum(w * q) / sum(w)) of weights [G, N], by row, and what `mass` gives for the arguments. One round."""
         total, high, low, *rest = self.mass(w, *split_sum(w * self.q), *others)
         products = zip(joined(high, low), total, strict=True)
         return [product // mass for product, mass in products], [total, *rest]
