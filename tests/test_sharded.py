@@ -262,6 +262,7 @@ def metered(
         ({"top_h": 0.5}, 800, 1),
         ({"dynatemp_range": 0.5}, 32, 1),
         ({"xtc_probability": 0.5}, 24 + 24, 2),
+        ({"top_k": 50, "xtc_probability": 0.5}, 8 * 50 + 24 + 24, 3),
         ({"repetition_penalty": 1.2, "logit_bias": {1: 2.0}}, 0, 0),
         ({"logprobs": 5, "logprobs_mode": "sampled"}, 16 + 8 * 5, 3),
         ({"logprobs": 5, "logprobs_mode": "processed"}, 24 + 8 * 5, 4),

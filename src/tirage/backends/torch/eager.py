@@ -62,25 +62,16 @@ def _groups(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
         yield from (some for some in (group[~again], group[again]) if some.size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Edited:
-    """Rows whose edits are done: the state that their filters start from, and their status int64 [G]."""
-
-    state: FilterState
-    status: Tensor
-
-    @classmethod
-    def of(cls, shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> _Edited:
-        """The rows of `logits` [G, N], edited. One round."""
-        done = edited(logits, rows)
-        key = keys(done.x)
-        first = key.amax(1)
-        bad = done.bad | not_finite(first) | not_finite(key.amin(1))
-        spoiled, first = shard.comm.max(torch.stack([bad, first]).to(torch.int64))
-        status = torch.where(first > NEG_INF_KEY, OK, NO_TOKEN).masked_fill(spoiled > 0, NON_FINITE)
-        protected = protected_from_xtc(rows, done.x)
-        state = FilterState.of(shard, done.x, key=key, first=first.to(torch.int32), protected=protected)
-        return cls(state=state, status=status)
+def _start(shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> tuple[FilterState, Tensor]:
+    """(the state that the filters of `rows` start from, their status int64 [G]), from `logits` [G, N]. One round."""
+    done = edited(logits, rows)
+    key = keys(done.x)
+    first = key.amax(1)
+    bad = done.bad | not_finite(first) | not_finite(key.amin(1))
+    bad, first = shard.comm.max(torch.stack([bad, first]).to(torch.int64))
+    status = torch.where(first > NEG_INF_KEY, OK, NO_TOKEN).masked_fill(bad > 0, NON_FINITE)
+    protected = protected_from_xtc(rows, done.x)
+    return FilterState.of(shard, done.x, key=key, first=first.to(torch.int32), protected=protected), status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +93,19 @@ class _RowGroup:
     @classmethod
     def of(cls, shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> _RowGroup:
         """The rows of `logits` [G, N] after their edits and filters."""
-        start, masked = _Edited.of(shard, logits, rows), []
-        status = start.status
+        state, status = _start(shard, logits, rows)
+        masked: list[FilterState] = []
         if rows.resample.any():
-            under_mask = _Edited.of(shard, logits, _with_checks(rows))
-            status = torch.where(status == OK, under_mask.status, status)
-            masked = filters.run(under_mask.state, rows.programs)
+            under_mask, status_under_mask = _start(shard, logits, _with_checks(rows))
+            status = torch.where(status == OK, status_under_mask, status)
+            masked = filters.run(under_mask, rows.programs)
         xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
         return cls(
             shard=shard,
             logits=logits,
             rows=rows,
             status=status,
-            branches=filters.run(start.state, rows.programs),
+            branches=filters.run(state, rows.programs),
             masked=masked,
             shares=rows.programs[:, xtc[0], 1].tolist() if xtc.size else [0] * rows.count,
         )
