@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -35,16 +36,16 @@ from tirage.exact import numbers
 from tirage.exact.weights import Q_LIMIT
 from tirage.stages import FIRST_FILTER, Op
 
-GATHERED = 200
+_GATHERED = 200
 """Up to this k, gathering each shard's k highest sort keys costs fewer bytes than a search, and one round."""
-FIRST = 64
+_FIRST = 64
 """Tokens among which top-p looks before it searches all: one round in place of thirteen where they suffice."""
 _TOP_H_TOKENS = 100
 _DISTANCE_BITS = 32
 _FURTHEST = (1 << _DISTANCE_BITS) - 1
 
 
-def run(state: FilterState, programs: Operands) -> list[FilterState]:
+def run(state: FilterState, programs: NDArray[np.int64]) -> list[FilterState]:
     """`state` after every filter of `programs` [G, S, 6], whose rows share one list of operations.
 
     With XTC among them there are two: the rows without it and, parted where it occurs, the rows with it.
@@ -105,14 +106,14 @@ def _top_n_sigma(state: FilterState, a: Operands) -> None:
 def _top_k(state: FilterState, a: Operands) -> None:
     k = integers(a[:, 0], state.x)
     most = int(a[:, 0].max())
-    if most <= GATHERED:
-        cut = highest(state.shard.comm, state.standing(), most).gather(1, k[:, None] - 1)[:, 0]
+    if most <= _GATHERED:
+        cut = highest(state.shard.comm, state.remaining(), most).gather(1, k[:, None] - 1)[:, 0]
     else:
         cut, _ = state.in_order().cut(state.shard.comm, state.kept.to(torch.int64), goal=k)
-    state.keep(_from(state, cut, a[:, 1]))
+    state.keep(_at_or_above(state, cut, a[:, 1]))
 
 
-def _from(state: FilterState, cut: Tensor, ties: Operands) -> Tensor:
+def _at_or_above(state: FilterState, cut: Tensor, ties: Operands) -> Tensor:
     """bool [G, N]: the tokens at or above a cut [G] and, where `ties` [G], all that equal the one on it."""
     low = torch.where(integers(ties, cut) > 0, with_ties(cut), cut) if ties.any() else cut
     return state.sort_key >= low[:, None]
@@ -127,16 +128,16 @@ def _top_p(state: FilterState, a: Operands) -> None:
     cut, above = _among_first(state, goal) or state.in_order().cut(state.shard.comm, w, goal=goal)
     if (a[:, 1] == 2).any():
         _trim(state, a, w, cut, goal - above)
-    state.keep(_from(state, cut, a[:, 2]))
+    state.keep(_at_or_above(state, cut, a[:, 2]))
 
 
 def _among_first(state: FilterState, goal: Tensor) -> tuple[Tensor, Tensor] | None:
     """What `SortedTokens.cut` gives, if every row's first tokens reach the goal (or it has none); else None."""
-    first = highest(state.shard.comm, state.standing(), FIRST)
+    first = highest(state.shard.comm, state.remaining(), _FIRST)
     reached = state.known(first)[1].cumsum(1)
     n = (reached < goal[:, None]).sum(1).masked_fill(first[:, 0] == ABSENT, 0)
     # Every shard sees the same numbers here, so all of them take the same way.
-    if bool((n == FIRST).any()):
+    if bool((n == _FIRST).any()):
         return None
     return first.gather(1, n[:, None])[:, 0], pad(reached, (1, 0)).gather(1, n[:, None])[:, 0]
 
@@ -196,7 +197,7 @@ def _eta(state: FilterState, a: Operands) -> None:
 
 def _top_h(state: FilterState, a: Operands) -> None:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
-    first = highest(state.shard.comm, state.standing(), _TOP_H_TOKENS)
+    first = highest(state.shard.comm, state.remaining(), _TOP_H_TOKENS)
     counts = (first != ABSENT).sum(1).tolist()
     q, w = state.known(first)
     n = per_row(entropy_prefix, q.tolist(), w.tolist(), counts, column(a, 0))

@@ -107,7 +107,7 @@ class FilterState:
         cut = self.sort_key == self.trimmed[:, None]
         return torch.where(cut, self.left[:, None], self.all_weights) * self.kept
 
-    def standing(self) -> Tensor:
+    def remaining(self) -> Tensor:
         """Sort keys of the tokens still in, int64 [G, N]; ABSENT for the others."""
         # ABSENT has all bits set; a CPU is several times faster at this than at torch.where.
         return self.sort_key | (self.kept.to(torch.int64) - 1)
