@@ -119,7 +119,7 @@ class _RowGroup:
             token, lp = self._draw(law, held)
         else:
             token, lp = self._draw_again(law, law.redraw, held)
-            support = self.shard.comm.sum(law.possible().sum(1))
+            support = self.shard.comm.sum(law.possible.sum(1))
         out.status[at] = self.status.to(torch.int8)
         out.token_ids[at] = torch.where(ok, token, -1)
         out.sampled_logprobs[at] = torch.where(ok, lp, torch.nan)

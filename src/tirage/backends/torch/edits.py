@@ -67,8 +67,8 @@ def edited(logits: Tensor, rows: SamplingMetadata) -> EditedLogits:
 def unpacked(masks: NDArray[np.int32], like: Tensor) -> Tensor:
     """Bitmasks int32 [B, ceil(N / 32)], least significant bit first, as bool [B, N] like `like` [B, N]."""
     words = torch.from_numpy(masks).to(like.device)
-    ids = torch.arange(like.shape[1], device=like.device)
-    return (words[:, ids >> 5] >> (ids & 31)) & 1 != 0
+    bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=like.device)) & 1
+    return bits.flatten(1)[:, : like.shape[1]] != 0
 
 
 # --- the edits: `a` [n, 5] are the operands of one step for the rows `at` [n] ---------------------------------------

@@ -64,7 +64,7 @@ class Redraw:
         return min(-(-needed * self.masses[branch][row] >> _POINT), _NEVER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Mixture:
     """The law of G rows: the `weights` of one or two branches, how often XTC is on (units of 2^-32), and the redraw."""
 
@@ -72,12 +72,17 @@ class Mixture:
     masses: Masses
     shares: list[int]
     redraw: Redraw | None = None
+    _possible: Tensor | None = None
 
+    @property
     def possible(self) -> Tensor:
         """bool [G, N]: this shard's tokens that can be drawn."""
-        return drawable([self._possible(branch) for branch in range(len(self.weights))], self.shares)
+        if self._possible is None:
+            each = [self._possible_in(branch) for branch in range(len(self.weights))]
+            self._possible = drawable(each, self.shares)
+        return self._possible
 
-    def _possible(self, branch: int) -> Tensor:
+    def _possible_in(self, branch: int) -> Tensor:
         w = self.weights[branch]
         if self.redraw is None:
             return w > 0
@@ -115,7 +120,7 @@ class Mixture:
     def logprobs(self, wanted: Tensor) -> Tensor:
         """Logprobs float32 [G, N] of this shard's tokens in the rows `wanted` bool [G]; -inf for the impossible."""
         out = torch.full(self.weights[0].shape, -torch.inf, device=wanted.device)
-        possible = self.possible() & wanted[:, None]
+        possible = self.possible & wanted[:, None]
         row, column = torch.nonzero(possible, as_tuple=True)
         terms = torch.stack([term[row, column] for term in self._terms()]).T.tolist()
         known: dict[tuple[int, ...], np.float32] = {}

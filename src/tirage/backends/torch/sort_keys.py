@@ -28,8 +28,8 @@ _FAN = 1 << _DIGIT
 
 
 def sort_keys(key: Tensor, ids: Tensor) -> Tensor:
-    """Sort keys int64 [G, n] of tokens, from int32 keys [G, n] and int64 ids; any shapes that broadcast will do."""
-    return ((key.to(torch.int64) + _LIFT) << _IDS) | (_LAST_ID - ids)
+    """Sort keys int64 [G, n] of tokens, from int32 keys [G, n] and int64 ids [G, n] or [n]."""
+    return key.to(torch.int64).add_(_LIFT).bitwise_left_shift_(_IDS).bitwise_or_(_LAST_ID - ids)
 
 
 def key_of(sort_key: Tensor) -> Tensor:
