@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.numpy.plain import target_mass
 from tirage.exact.keys import FLT_MAX
 from tirage.exact.logs import OCTAVE, ilog2
 from tirage.exact.weights import Q_LIMIT
 from tirage.exact.weights import weights as host_weights
+from tirage.operators.row import target_mass
 
 Operands = NDArray[np.int64]
 """[G, 5]: a..e of one step for each row."""
