@@ -14,7 +14,7 @@ from strategies import VALUES
 import tirage
 from tirage import ParamsError, SamplingParams
 from tirage.backends import sharded
-from tirage.compiled_params import CompiledParams, Program, compiled
+from tirage.compiled_params import compiled
 from tirage.history import History
 from tirage.params import FIELDS
 from tirage.processors import register_processor
@@ -109,19 +109,3 @@ def test_several_samples_of_one_row_are_refused_by_name(fields: dict[str, int]) 
     rows = tirage.sample(np.zeros((3, 1000)), params, sample_index=[0, 1, 2])
     assert len(set(rows.token_ids.tolist())) == 3
     assert tirage.law(X, params).shape == X.shape
-
-
-def test_steps_that_depend_on_the_history_are_lowered_once_per_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered: list[int] = []
-    real = CompiledParams.lower
-
-    def counted(self: CompiledParams, history: History, step: int) -> Program:
-        if self.fixed is None:
-            lowered.append(step)
-        return real(self, history, step)
-
-    monkeypatch.setattr(CompiledParams, "lower", counted)
-    params = [SamplingParams(no_repeat_ngram_size=2, seed=1), SamplingParams(dry_multiplier=1.0, seed=2)]
-    logits = np.zeros((2, 8), np.float32)
-    tirage.sample(logits, params, history=[([1, 2, 1], [3]), ([1, 2, 1], [2])])
-    assert lowered == [1, 1]

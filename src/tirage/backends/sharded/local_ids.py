@@ -1,4 +1,4 @@
-"""What of each row concerns one shard: its own ids of every table, counted from its first."""
+"""Packed rows as one shard sees them: of every table its own token ids, counted from its first."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tirage.stages import Op
 
 
 def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata:
-    """`rows` as the shard of tokens [start, stop) must edit them: bans, additions, counts and masks of its own ids.
+    """`rows` with the bans, additions, counts, protected ids and masks of the tokens [start, stop) alone.
 
-    Asked ids stay global. A shard without tokens counts as one column that nothing refers to.
+    Asked ids stay global. A shard without tokens has one column, to which nothing refers.
     """
     edits, edit_at = _inside(rows.edit_ids, start, stop)
     counted, count_at = _inside(rows.count_ids, start, stop)
@@ -34,6 +34,7 @@ def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata
         protected_start=spared_at[rows.protected_start],
         protected_ids=rows.protected_ids[spared] - np.int32(start),
         masks=_part_of_mask(rows.masks, start, stop),
+        checks=_part_of_mask(rows.checks, start, stop),
         memo={},
     )
 
