@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends import SamplingMetadata
-from tirage.stages import Op
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
 
 
 def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata:
@@ -20,7 +21,7 @@ def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata
     counted, count_at = _inside(rows.count_ids, start, stop)
     spared, spared_at = _inside(rows.protected_ids, start, stop)
     programs = rows.programs.copy()
-    spans = np.isin(programs[:, :, 0], (Op.BAN, Op.ADD))
+    spans = np.isin(programs[:, :, 0], (BAN, ADD))
     programs[spans, 1:3] = edit_at[programs[spans, 1:3]]
     return replace(
         rows,

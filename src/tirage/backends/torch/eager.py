@@ -6,7 +6,7 @@ The rows may be whole or one shard's columns of them; then the token, and the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, SamplingMetadata, View
-from tirage.backends.groups import Ids, asked_of, by_program, ranges, taken
+from tirage.backends.groups import Ids, asked_of, by_program, ranges, runs_only, taken
 from tirage.backends.torch import edits, filters
 from tirage.backends.torch.communicator import WHOLE, VocabShard
 from tirage.backends.torch.edits import edited, not_finite, unpacked
@@ -26,7 +26,7 @@ from tirage.backends.torch.sort_keys import ABSENT, id_of
 from tirage.backends.torch.state import FilterState
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.philox import Domain, uniform64
-from tirage.stages import Op
+from tirage.operators.xtc import XTC
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 
@@ -34,12 +34,6 @@ OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given, those whose operations all stand in the tables of steps."""
     return runs_only(rows, (*edits.STEPS, *filters.STEPS))
-
-
-def runs_only(rows: SamplingMetadata, operations: Iterable[int]) -> NDArray[np.bool_]:
-    """bool [B]: rows whose program holds none but these operations."""
-    known: NDArray[np.bool_] = np.isin(rows.programs[:, :, 0], [Op.END, *operations])
-    return np.asarray(known.all(axis=1))
 
 
 def draw_into(out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, *, shard: VocabShard = WHOLE) -> None:
@@ -99,7 +93,7 @@ class _RowGroup:
             under_mask, status_under_mask = _start(shard, logits, _with_checks(rows))
             status = torch.where(status == OK, status_under_mask, status)
             masked = filters.run(under_mask, rows.programs)
-        xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
+        xtc = np.flatnonzero(rows.programs[0, :, 0] == XTC)
         return cls(
             shard=shard,
             logits=logits,

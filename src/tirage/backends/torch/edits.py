@@ -14,7 +14,13 @@ from tirage.backends import SamplingMetadata
 from tirage.backends.groups import Ids, ranges
 from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, floats, integers, keys
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
-from tirage.stages import FIRST_FILTER, Op
+from tirage.operators import FIRST_FILTER, OPERATIONS, Operation
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.operators.presence import PRESENCE
+from tirage.operators.repetition import REPETITION
+from tirage.operators.scale import SCALE
 
 
 @dataclass(slots=True)
@@ -60,7 +66,7 @@ def edited(logits: Tensor, rows: SamplingMetadata) -> EditedLogits:
         ops = rows.programs[:, s, 0]
         for op in np.unique(ops[(ops > 0) & (ops < FIRST_FILTER)]).tolist():
             at = np.flatnonzero(ops == op)
-            STEPS[op](state, rows, at, rows.programs[at, s, 1:])
+            STEPS[OPERATIONS[op]](state, rows, at, rows.programs[at, s, 1:])
     return state
 
 
@@ -125,12 +131,12 @@ def _scale(state: EditedLogits, rows: SamplingMetadata, at: Ids, a: Ids) -> None
     state.x[touched] = torch.where(keys(old) == NEG_INF_KEY, old, scaled)
 
 
-STEPS: dict[int, Callable[[EditedLogits, SamplingMetadata, Ids, Ids], None]] = {
-    Op.BAN: _ban,
-    Op.ADD: _add,
-    Op.REPETITION: _repetition,
-    Op.FREQUENCY: _frequency,
-    Op.PRESENCE: _presence,
-    Op.SCALE: _scale,
+STEPS: dict[Operation, Callable[[EditedLogits, SamplingMetadata, Ids, Ids], None]] = {
+    BAN: _ban,
+    ADD: _add,
+    REPETITION: _repetition,
+    FREQUENCY: _frequency,
+    PRESENCE: _presence,
+    SCALE: _scale,
 }
 """Every edit that tensors can run; rows with any other are drawn on the host."""

@@ -1,13 +1,14 @@
 """The filters on tensors: each judges the whole vocabulary of many rows at once, by a few integers of each row.
 
 Row scalars (masses, thresholds) pass through Python integers, B of them per step: exact without 128-bit arithmetic on
-the device, and the same on every shard, so that all shards take the same way. What each step means is written in
-`backends/numpy/plain.py` and in SPEC.md, rules S-O.
+the device, and the same on every shard, so that all shards take the same way. The rules for them, and what each step
+means, are in `tirage.operators`; SPEC.md, rules S-O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,32 +18,34 @@ from torch.nn.functional import pad
 
 from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, exponents, floats, integers, joined, keys, split_sum
 from tirage.backends.torch.rule import values as values_of
-from tirage.backends.torch.scalars import (
-    Operands,
-    column,
-    dynamic_factors,
-    entropy_fraction,
-    entropy_prefix,
-    per_row,
-    share,
-    sigma_limit,
-    top_p_goals,
-    typical_goals,
-    xtc_share,
-)
 from tirage.backends.torch.sort_keys import ABOVE_ALL, ABSENT, SortedTokens, highest, with_ties
 from tirage.backends.torch.state import FilterState
 from tirage.exact import numbers
 from tirage.exact.weights import Q_LIMIT
-from tirage.stages import FIRST_FILTER, Op
+from tirage.operators import FIRST_FILTER, OPERATIONS, Operation, top_n_sigma, top_p, typical, xtc
+from tirage.operators.eta import ETA
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.row import share
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE, entropy_fraction, factor
+from tirage.operators.top_h import TOKENS as TOP_H_TOKENS
+from tirage.operators.top_h import TOP_H, prefix
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
+from tirage.operators.top_p import TOP_P
+from tirage.operators.typical import TYPICAL
+from tirage.operators.xtc import XTC
 
 _GATHERED = 200
 """Up to this k, gathering each shard's k highest sort keys costs fewer bytes than a search, and one round."""
 _FIRST = 64
 """Tokens among which top-p looks before it searches all: one round in place of thirteen where they suffice."""
-_TOP_H_TOKENS = 100
 _DISTANCE_BITS = 32
 _FURTHEST = (1 << _DISTANCE_BITS) - 1
+_FAR = 1 << 62
+"""More than any mass."""
+
+Operands = NDArray[np.int64]
+"""[G, 5]: a..e of one step for each row."""
 
 
 def run(state: FilterState, programs: NDArray[np.int64]) -> list[FilterState]:
@@ -52,22 +55,32 @@ def run(state: FilterState, programs: NDArray[np.int64]) -> list[FilterState]:
     """
     branches = [state]
     for s, op in enumerate(programs[0, :, 0].tolist()):
-        if op == Op.XTC and len(branches) == 1:
+        if op == XTC and len(branches) == 1:
             branches.append(state.with_xtc())
         if op >= FIRST_FILTER:
             for branch in branches:
-                STEPS[op](branch, programs[:, s, 1:])
+                STEPS[OPERATIONS[op]](branch, programs[:, s, 1:])
     return branches
 
 
-def _float(a: Operands, at: int, state: FilterState) -> Tensor:
-    """A float32 operand of each row, [G]."""
-    return floats(a[:, at].astype(np.int32).view(np.float32), state.x)
+def _columns(a: Operands, *at: int) -> list[list[int]]:
+    """Some operands of the rows, as a list [G] each."""
+    return [a[:, k].tolist() for k in at]
+
+
+def _float(a: Operands, at: int) -> NDArray[np.float32]:
+    """An operand of each row that is the bits of a float32, [G]."""
+    return a[:, at].astype(np.int32).view(np.float32)
+
+
+def _bounds(rule: Callable[..., int], *columns: Iterable[Any], like: Tensor) -> Tensor:
+    """`rule` of each row's numbers, one from each of `columns`: int64 [G], held in range where it exceeds any mass."""
+    return integers([min(rule(*row), _FAR) for row in zip(*columns, strict=True)], like)
 
 
 def _greedy(state: FilterState, a: Operands) -> None:
     """Keep the lowest id among the largest keys."""
-    best = state.kept & (state.key == state.top()[:, None])
+    best = state.kept & _is_top(state)
     ids = state.shard.ids(state.x)
     # The lowest id is the largest of the negated ones: one round.
     token = -state.shard.comm.max(torch.where(best, -ids, -ABOVE_ALL).amax(1))
@@ -76,7 +89,7 @@ def _greedy(state: FilterState, a: Operands) -> None:
 
 
 def _temperature(state: FilterState, a: Operands) -> None:
-    state.rebase(_float(a, 0, state), _float(a, 1, state))
+    state.rebase(floats(_float(a, 0), state.x), floats(_float(a, 1), state.x))
 
 
 def _dynamic_temperature(state: FilterState, a: Operands) -> None:
@@ -84,7 +97,11 @@ def _dynamic_temperature(state: FilterState, a: Operands) -> None:
     unit = torch.full_like(state.c, float(numbers.temperature_constant(1.0)))
     state.rebase(unit, torch.ones_like(unit))
     mean, (total, count) = state.mean(state.w(), state.kept.sum(1))
-    c, inverse_t = dynamic_factors(a, per_row(entropy_fraction, mean, total, count, column(a, 3), column(a, 4)))
+    low, *exponent = _columns(a, 2, 3, 4)
+    fractions = map(entropy_fraction, mean, total, count, *exponent)
+    r = np.array(list(map(factor, low, fractions)), np.float32)
+    with np.errstate(over="ignore"):
+        c, inverse_t = (np.minimum(_float(a, at) * r, np.float32(FLT_MAX)) for at in (0, 1))
     state.rebase(floats(c, state.x), floats(inverse_t, state.x))
 
 
@@ -99,8 +116,8 @@ def _top_n_sigma(state: FilterState, a: Operands) -> None:
     significand = ((bits & 0x7FFFFF) | 0x800000).to(torch.int64) << 6
     v = torch.where(bits == 0, 0, significand >> (widest[:, None] - exponent).clamp_(0, 62))
     n, s1, *squares = state.shard.comm.sum(torch.stack([state.kept.sum(1), v.sum(1), *split_sum(v * v)])).tolist()
-    limits = per_row(sigma_limit, n, s1, joined(*squares), column(a, 0), column(a, 1))
-    state.keep(v <= integers(limits, v)[:, None])
+    limits = _bounds(top_n_sigma.limit, n, s1, joined(*squares), *_columns(a, 0, 1), like=v)
+    state.keep(v <= limits[:, None])
 
 
 def _top_k(state: FilterState, a: Operands) -> None:
@@ -124,7 +141,7 @@ def _top_p(state: FilterState, a: Operands) -> None:
     judged = w
     if a[:, 3].any():
         judged = torch.where(integers(a[:, 3], w)[:, None] > 0, state.all_weights * state.base, w)
-    goal = integers(top_p_goals(a, state.mass(judged)[0]), w)
+    goal = _bounds(top_p.goal, *_columns(a, 0, 1), state.mass(judged)[0], like=w)
     cut, above = _among_first(state, goal) or state.in_order().cut(state.shard.comm, w, goal=goal)
     if (a[:, 1] == 2).any():
         _trim(state, a, w, cut, goal - above)
@@ -162,7 +179,7 @@ def _min_p(state: FilterState, a: Operands) -> None:
 
 def _min_p_logit(state: FilterState, a: Operands) -> None:
     top = state.top()
-    bound = keys(clamped(_float(a, 0, state) * values_of(top)))
+    bound = keys(clamped(floats(_float(a, 0), state.x) * values_of(top)))
     state.keep((state.key >= bound[:, None]) | (state.key == top[:, None]))
 
 
@@ -172,36 +189,44 @@ def _typical(state: FilterState, a: Operands) -> None:
     mean, (total,) = state.mean(w)
     distance = (state.q - integers(mean, w)[:, None]).abs_()
     nearness = _FURTHEST - distance.clamp_(max=Q_LIMIT)
-    goal = integers(typical_goals(a, total), w)
+    goal = _bounds(typical.goal, *_columns(a, 0, 1), total, like=w)
     cut, _ = SortedTokens.of(nearness, bits=_DISTANCE_BITS).cut(state.shard.comm, w, goal=goal)
     state.keep_without_top(nearness >= cut[:, None])
 
 
-def _likely(state: FilterState, a: Operands, w: Tensor, total: list[int]) -> Tensor:
-    """bool [G, N]: tokens whose share of the mass is at least E / 2^s, and those equal to the largest."""
-    shares = per_row(share, column(a, 0), column(a, 1), total)
-    return (w >= integers(shares, w)[:, None]) | (state.key == state.top()[:, None])
+def _is_top(state: FilterState) -> Tensor:
+    """bool [G, N]: the tokens equal to the largest still in."""
+    return state.key == state.top()[:, None]
 
 
-def _epsilon(state: FilterState, a: Operands) -> None:
-    w = state.w()
-    state.keep(_likely(state, a, w, state.mass(w)[0]))
+def _by_weight(op: Operation) -> Callable[[FilterState, Operands], None]:
+    """The step of a filter that keeps what has at least some weight, and the tokens equal to the largest."""
+    rule = op.weight_bound
+    assert rule is not None
+
+    def run_op(state: FilterState, a: Operands) -> None:
+        w = state.w()
+        bound = _bounds(rule, map(tuple, a.tolist()), state.mass(w)[0], state.largest(w).tolist(), like=w)
+        state.keep((w >= bound[:, None]) | _is_top(state))
+
+    return run_op
 
 
 def _eta(state: FilterState, a: Operands) -> None:
     w = state.w()
     mean, (total,) = state.mean(w)
-    bound = integers(mean, w) + integers(a[:, 2], w)
-    state.keep(_likely(state, a, w, total) | (state.q <= bound[:, None]))
+    least = _bounds(share, *_columns(a, 0, 1), total, like=w)
+    furthest = integers(mean, w) + integers(a[:, 2], w)
+    state.keep((w >= least[:, None]) | (state.q <= furthest[:, None]) | _is_top(state))
 
 
 def _top_h(state: FilterState, a: Operands) -> None:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
-    first = highest(state.shard.comm, state.remaining(), _TOP_H_TOKENS)
+    first = highest(state.shard.comm, state.remaining(), TOP_H_TOKENS)
     counts = (first != ABSENT).sum(1).tolist()
     q, w = state.known(first)
-    n = per_row(entropy_prefix, q.tolist(), w.tolist(), counts, column(a, 0))
-    cut = first.gather(1, integers(n, first)[:, None] - 1)[:, 0]
+    n = _bounds(prefix, q.tolist(), w.tolist(), counts, *_columns(a, 0), like=first)
+    cut = first.gather(1, n[:, None] - 1)[:, 0]
     state.keep(state.sort_key >= cut[:, None])
 
 
@@ -210,8 +235,8 @@ def _xtc(state: FilterState, a: Operands) -> None:
     if not state.xtc:
         return
     w = state.w()
-    shares = per_row(xtc_share, column(a, 1), column(a, 2), column(a, 3), state.mass(w)[0])
-    above = state.kept & (w >= integers(shares, w)[:, None])
+    bound = _bounds(xtc.bound, *_columns(a, 1, 2, 3), state.mass(w)[0], like=w)
+    above = state.kept & (w >= bound[:, None])
     # The last in order is the largest of the negated sort keys: one round for it and for how many there are.
     last = torch.where(above, -state.sort_key, -ABOVE_ALL).amax(1)
     each = state.shard.comm.gather(torch.stack([last, above.sum(1)]))
@@ -222,19 +247,19 @@ def _xtc(state: FilterState, a: Operands) -> None:
     state.keep_without_top(kept)
 
 
-STEPS: dict[int, Callable[[FilterState, Operands], None]] = {
-    Op.GREEDY: _greedy,
-    Op.TEMPERATURE: _temperature,
-    Op.DYNAMIC_TEMPERATURE: _dynamic_temperature,
-    Op.TOP_N_SIGMA: _top_n_sigma,
-    Op.TOP_K: _top_k,
-    Op.TOP_P: _top_p,
-    Op.MIN_P: _min_p,
-    Op.MIN_P_LOGIT: _min_p_logit,
-    Op.TYPICAL: _typical,
-    Op.EPSILON: _epsilon,
-    Op.ETA: _eta,
-    Op.TOP_H: _top_h,
-    Op.XTC: _xtc,
+STEPS: dict[Operation, Callable[[FilterState, Operands], None]] = {
+    GREEDY: _greedy,
+    TEMPERATURE: _temperature,
+    DYNAMIC_TEMPERATURE: _dynamic_temperature,
+    TOP_N_SIGMA: _top_n_sigma,
+    TOP_K: _top_k,
+    TOP_P: _top_p,
+    MIN_P: _min_p,
+    MIN_P_LOGIT: _min_p_logit,
+    TYPICAL: _typical,
+    ETA: _eta,
+    TOP_H: _top_h,
+    XTC: _xtc,
+    **{op: _by_weight(op) for op in OPERATIONS.values() if op.weight_bound is not None},
 }
 """Every filter that tensors can run; rows with any other are drawn on the host."""

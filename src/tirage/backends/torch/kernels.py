@@ -15,7 +15,10 @@ import triton.language as tl
 from tirage.exact.keys import FLT_MAX
 from tirage.exact.logs import LN2_31, OCTAVE
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
-from tirage.stages import Op
+from tirage.operators.min_p import MIN_P
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
 
 _NEG_INF = tl.constexpr(-0x7F800000)
 _LARGEST = tl.constexpr(float(FLT_MAX))
@@ -24,7 +27,7 @@ _B0, _B1, _B2, _B3, _B4, _B5 = (tl.constexpr(float(b)) for b in COEFFICIENTS)
 _LN2 = tl.constexpr(LN2_31)
 _UNIT_LOG = tl.constexpr(40 * OCTAVE)
 _NO_ID = tl.constexpr(0x7FFFFFFF)
-FILTERS = (Op.GREEDY, Op.TEMPERATURE, Op.TOP_K, Op.TOP_P, Op.MIN_P)
+FILTERS = (GREEDY, TEMPERATURE, TOP_K, TOP_P, MIN_P)
 """The filters that `select` runs: those that keep a prefix of (key descending, id ascending)."""
 _GREEDY, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in FILTERS)
 _OCTAVE = tl.constexpr(OCTAVE)

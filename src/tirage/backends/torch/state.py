@@ -134,6 +134,15 @@ class FilterState:
             self._top = self.shard.comm.max(own.to(torch.int64)).to(torch.int32)
         return self._top
 
+    def largest(self, w: Tensor) -> Tensor:
+        """The largest weight still in on any shard, int64 [G], where `w` [G, N] are this shard's.
+
+        No round unless a weight was cut: it belongs to the largest key, which all shards know.
+        """
+        if self.greedy or self.trimmed is not None:
+            return self.shard.comm.max(w.amax(1))
+        return weights(exponents(values(self.top())[:, None], self.m, self.c))[:, 0]
+
     def keep(self, kept: Tensor) -> None:
         """Drop the tokens that are not `kept`, bool [G, N]; every row's largest token must be."""
         self.kept = self.kept & kept

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import Drawn, SamplingMetadata, View
-from tirage.backends.groups import Ids, taken
+from tirage.backends.groups import Ids, runs_only, taken
 from tirage.backends.torch import edits, kernels
-from tirage.backends.torch.eager import runs_only
 from tirage.backends.torch.edits import edited
 from tirage.backends.torch.rule import floats, integers
 from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
-from tirage.stages import FIRST_FILTER, Op
+from tirage.operators import FIRST_FILTER
+from tirage.operators.temperature import TEMPERATURE
 
 BLOCK = 512
 """Logits of one thread block of the first two kernels: small enough for 50 block maxima to bound a top-50."""
@@ -99,4 +99,4 @@ def _first_constants(rows: SamplingMetadata) -> NDArray[np.float32]:
     first = np.argmax(ops >= FIRST_FILTER, axis=1)
     step = rows.programs[np.arange(rows.count), first]
     unit = numbers.bits(numbers.temperature_constant(1.0))
-    return np.where(step[:, 0] == int(Op.TEMPERATURE), step[:, 1], unit).astype(np.int32).view(np.float32)
+    return np.where(step[:, 0] == TEMPERATURE, step[:, 1], unit).astype(np.int32).view(np.float32)
