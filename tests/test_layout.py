@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "cli",
-        "server cluster",
+        "server",
         "compat dialects",
         "llm",
         "engine",
