@@ -46,6 +46,7 @@ def entry(
     top: tuple[LogprobEntry, ...] = (),
     given: tuple[tuple[int, float], ...] = (),
 ) -> LogprobEntry:
+    """The entry of a token, with its own text and bytes."""
     spelled = tokenizer.token_bytes(token_id)
     return LogprobEntry(
         token_id=token_id,
