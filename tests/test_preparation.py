@@ -115,7 +115,9 @@ def test_preparation_is_cancelled_at_any_step_and_leaves_nothing_broken(llm: LLM
     for step in (1, 2, 3, 10, asked // 4, asked // 2):
         assert cancelled_at(step, lambda: llm.request("a", params)) == step
     prepared = llm.request("a", params)
-    assert [sample.grammar is None for sample in prepared.samples] == [sample.grammar is None for sample in fresh.samples]
+    assert [sample.grammar is None for sample in prepared.samples] == [
+        sample.grammar is None for sample in fresh.samples
+    ]
     checkpoint()  # nothing is cancelled outside of the block
 
 

@@ -176,4 +176,5 @@ def complete(begun: str, index: int) -> str | None:
 
 
 def show_help(_: str) -> None:
+    """Writes the list of commands to stderr."""
     note("\n".join(COMMANDS.values()))

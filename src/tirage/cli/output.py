@@ -17,7 +17,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")
 
 
 def show(deltas: Iterator[Delta]) -> Completion:
-    """The completion of the last delta, after the text of all has been written to stdout."""
+    """The completion of the last delta, once the text of all is on stdout. Raises TirageError when there is none."""
     completion: Completion | None = None
     for delta in deltas:
         sys.stdout.write(delta.text)

@@ -78,6 +78,6 @@ def verdict(done: Replayed, tokenizer: Tokenizer) -> str:
     was, now = (
         "the end" if i is None else f"{i} {tokenizer.decode([i])!r}" for i in (done.difference.was, done.difference.now)
     )
-    place = f"sample {done.difference.sample}, token {done.difference.position}"
+    where = f"sample {done.difference.sample}, token {done.difference.position}"
     also = "".join(f"; {name} was {before!r:.60}, is {after!r}" for name, before, after in done.changed)
-    return f"{kind} differs first at {place}: it was {was} and is now {now}{also}"
+    return f"{kind} differs first at {where}: it was {was} and is now {now}{also}"

@@ -46,6 +46,7 @@ def entry(
     top: tuple[LogprobEntry, ...] = (),
     given: tuple[tuple[int, float], ...] = (),
 ) -> LogprobEntry:
+    """The entry of a token, with its own text and bytes."""
     spelled = tokenizer.token_bytes(token_id)
     return LogprobEntry(
         token_id=token_id,
@@ -92,12 +93,13 @@ class PromptLogprobs:
             return
         logits = logits[: len(following)]
         wanted = self._request.params.logprob_token_ids
-        asked = [SamplingParams(temperature=0, logprobs=self._count, logprob_token_ids=(i, *wanted)) for i in following]
-        drawn = sample(logits, asked)
+        greedy = SamplingParams(temperature=0, logprobs=self._count)
+        # Each id once: first the token itself, then those of `logprob_token_ids` that differ from it.
+        ids = [tuple(dict.fromkeys((token_id, *wanted))) for token_id in following]
+        drawn = sample(logits, [greedy.replace_unchecked(logprob_token_ids=each) for each in ids])
         for row, token_id in enumerate(following):
-            # Ids are given once: first the token itself, then those of `logprob_token_ids` that differ from it.
             values = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
-            given = dict(zip(asked[row].logprob_token_ids, map(float, values), strict=False))
+            given = dict(zip(ids[row], map(float, values), strict=False))
             rank = 1 + int(np.count_nonzero(logits[row] > logits[row, token_id]))
             self._found.append(
                 entry(

@@ -35,8 +35,8 @@ _log = logging.getLogger("tirage")
 class Scheduler:
     """The requests over one model, moved on by one `step` at a time; for one thread.
 
-    A sample or beam that runs takes one of `max_running` slots. `flush` is called in each step once every listener has
-    heard of its new token, before the forward pass.
+    A running sample or beam takes one of `max_running` slots. `flush` is called in each step once all listeners have
+    been called, before the forward pass.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Scheduler:
         self._searching: list[SequenceGroup] = []
         # What the sampler knows of the running sequences; made anew when one joins or leaves.
         self._batch: SamplingBatch | None = None
-        # The logits of the last decode step and whose they are: drawn from without a copy while nobody joins or leaves.
+        # The last decoded logits and their sequences: drawn from without a copy while none joins or leaves.
         self._decoded: tuple[list[RunningSequence], NDArray[np.float32]] | None = None
 
     @property
@@ -84,7 +84,7 @@ class Scheduler:
     @property
     def free(self) -> int:
         """Number of slots that are neither taken nor reserved."""
-        return self._free_beside([*self._prefilling, *self._prefilled, *self._searching])
+        return self._unreserved([*self._prefilling, *self._prefilled, *self._searching])
 
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""
@@ -121,8 +121,8 @@ class Scheduler:
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
-    def _free_beside(self, groups: Sequence[SequenceGroup]) -> int:
-        """The slots that are left when these groups have theirs."""
+    def _unreserved(self, groups: Sequence[SequenceGroup]) -> int:
+        """The slots that are neither taken nor reserved for these groups."""
         return self._max_running - len(self._running) - sum(group.slots(self._max_running) for group in groups)
 
     def _admit(self) -> None:
@@ -191,7 +191,7 @@ class Scheduler:
         # A search has its slots from the moment its prompt is prefilled; samples take whatever else is free.
         searches = [*self._prefilling, *self._prefilled, *self._searching]
         searches = [each for each in searches if each.request.beams is not None]
-        return self._free_beside(searches) > 0
+        return self._unreserved(searches) > 0
 
     def _start_next(self, group: SequenceGroup) -> None:
         if not group.pending:

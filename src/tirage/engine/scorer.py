@@ -118,9 +118,9 @@ class Scorer:
         if params.logprobs is None and not params.logprob_token_ids:
             return
         token = sample.token_ids[-1]
-        asked = params.replace(
+        asked = params.replace_unchecked(
             logprobs=min(max(params.logprobs or 0, self._count), self._vocab_size),
-            logprob_token_ids=(token, *params.logprob_token_ids),
+            logprob_token_ids=tuple(dict.fromkeys((token, *params.logprob_token_ids))),
         )
         drawn = self._draw([parent], asked)
         assert drawn.given_logprobs is not None
