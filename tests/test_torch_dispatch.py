@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from platforms import needs_triton
 from random_rows import assert_same, expected_drawn, random_case
 
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.communicators import ThreadGroup
 from tirage.backends.sharded.shard_draw import draw_shard
@@ -27,6 +26,7 @@ from tirage.operators.temperature import GREEDY
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
 from tirage.operators.typical import TYPICAL
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 V = 57
 

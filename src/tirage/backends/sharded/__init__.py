@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, find, known, type_name
+from tirage.backends import find, known, type_name
 from tirage.errors import ParamsError
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn
 
 if TYPE_CHECKING:
     from tirage.backends.sharded.communicators import Distributed, Metered
@@ -63,7 +65,7 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Any:
     return find(mask).as_mask(mask, shape)
 
 
-def draw(logits: Any, frame: Frame, mask: Any) -> Drawn:
+def draw(logits: Any, frame: SamplingBatch, mask: Any) -> Drawn:
     """A Drawn that is the same on every shard, from shards of [B, V] logits and a `mask` int32 [B, ceil(V / 32)]."""
     return logits.draw(frame, mask)
 

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import MAX_VOCAB, SamplingMetadata
 from tirage.backends.torch.communicator import Communicator, VocabShard
 from tirage.errors import ParamsError
+from tirage.sampling_metadata import MAX_VOCAB, SamplingMetadata
 
 _REASON_BYTES = 512
 """How much of the message of a refusal is sent to the other shards."""

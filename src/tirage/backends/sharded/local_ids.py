@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import SamplingMetadata
 from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
+from tirage.sampling_metadata import SamplingMetadata
 
 
 def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata:

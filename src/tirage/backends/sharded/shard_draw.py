@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tirage.backends import Drawn, Process, SamplingMetadata
 from tirage.backends.groups import Ids, taken
 from tirage.backends.sharded.agreement import ShardLayout
 from tirage.backends.sharded.local_ids import localised
@@ -23,6 +22,8 @@ from tirage.backends.torch.dispatch import draw_on_host
 from tirage.backends.torch.eager import draw_into, supports
 from tirage.backends.torch.results import blank, write_rows
 from tirage.backends.torch.rule import integers
+from tirage.operators.row import Process
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
 def draw_shard(

@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends import Drawn, Frame, find, known, type_name
+from tirage.backends import find, known, type_name
 from tirage.backends.sharded.agreement import ShardLayout, ShardShape, agree, digest, refuse, share_seeds
 from tirage.backends.sharded.communicators import ThreadGroup, communicator
 from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch.arrays import as_logits
 from tirage.backends.torch.communicator import Communicator
 from tirage.errors import ParamsError
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class ReadyShard:
         """Raise ParamsError for arguments that this shard refused, here and on the shards that wait for it."""
         refuse(self.comm, error, self.matrix)
 
-    def draw(self, frame: Frame, mask: Any) -> Drawn:
+    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
         """One token per row, the same on every shard; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None.
 
         ParamsError, on every shard, when one refuses its arguments or they do not fit together.
@@ -146,7 +148,7 @@ class ReadyShards:
     def __getitem__(self, rows: Sequence[int]) -> ReadyShards:
         return replace(self, parts=tuple(part[rows] for part in self.parts))
 
-    def draw(self, frame: Frame, mask: Any) -> Drawn:
+    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
         """One token per row; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None."""
         rows = frame.rows(_words(mask))
         group = ThreadGroup(len(self.parts))

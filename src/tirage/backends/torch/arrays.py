@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import MAX_VOCAB, type_name
+from tirage.backends import type_name
 from tirage.backends.numpy.arrays import as_mask as numpy_mask
 from tirage.errors import ParamsError
+from tirage.sampling_metadata import MAX_VOCAB
 
 _LOGIT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)

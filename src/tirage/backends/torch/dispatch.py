@@ -16,16 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, Frame, Process, SamplingMetadata
 from tirage.backends.groups import Ids, taken
 from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch.arrays import borrowed, check_device, from_numpy, to_numpy
 from tirage.backends.torch.eager import draw_into, supports
 from tirage.backends.torch.results import blank, write_rows
 from tirage.backends.torch.rule import integers
+from tirage.operators.row import Process
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
-def draw(logits: Tensor, frame: Frame, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
+def draw(logits: Tensor, frame: SamplingBatch, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
     """One token for each row of float32 logits [B, V], as tensors on their device.
 
     `mask` int32 [B, ceil(V / 32)] may be on the host; a tensor on another device than the logits is a ParamsError.

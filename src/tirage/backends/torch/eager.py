@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata, View
 from tirage.backends.groups import Ids, asked_of, by_program, ranges, runs_only, taken
 from tirage.backends.torch import edits, filters
 from tirage.backends.torch.communicator import WHOLE, VocabShard
@@ -27,6 +26,7 @@ from tirage.backends.torch.state import FilterState
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 

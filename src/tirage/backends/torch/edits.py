@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import SamplingMetadata
 from tirage.backends.groups import Ids, ranges
 from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, floats, integers, keys
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
@@ -21,6 +20,7 @@ from tirage.operators.masks import BAN
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
+from tirage.sampling_metadata import SamplingMetadata
 
 
 @dataclass(slots=True)

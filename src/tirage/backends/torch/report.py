@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends import View
 from tirage.backends.torch.communicator import VocabShard
 from tirage.backends.torch.edits import not_finite
 from tirage.backends.torch.rule import FLT_MAX, exponents, floats, keys, scaled, values, weights
@@ -21,6 +20,7 @@ from tirage.backends.torch.state import FilterState, logit_of
 from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.logs import ilog2, ln_fixed, log_mass
+from tirage.sampling_metadata import View
 
 
 def logprobs(x: Tensor, m: Tensor, inverse_t: Tensor, totals: Iterable[int]) -> Tensor:

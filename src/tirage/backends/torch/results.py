@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.groups import Ids, asked_of
 from tirage.backends.torch.rule import integers
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
 def blank(rows: SamplingMetadata, like: Tensor) -> Drawn:

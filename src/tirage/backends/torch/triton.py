@@ -14,7 +14,6 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata, View
 from tirage.backends.groups import Ids, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
@@ -23,6 +22,7 @@ from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
 from tirage.operators import FIRST_FILTER
 from tirage.operators.temperature import TEMPERATURE
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 BLOCK = 512
 """Logits of one thread block of the first two kernels: small enough for 50 block maxima to bound a top-50."""
