@@ -31,7 +31,7 @@ from tirage.engine import (
     stream,
 )
 from tirage.errors import ModelError, ParamsError
-from tirage.guided import BYTES, Compiler, Shortest, Vocabulary
+from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
 from tirage.models import (
     Inputs,
     Model,
@@ -99,7 +99,7 @@ class LLM:
         self.cache_length = cache_length
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
-        self._closed: dict[GuidedDecodingParams, Shortest] = {}
+        self._closed: dict[GuidedDecodingParams, CompletionFinder] = {}
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
         options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
@@ -386,14 +386,15 @@ class LLM:
         by_byte = self._compiler("bytes").compile(guided)
         return Constrained(grammar, by_byte, self._shortest(guided, by_byte.backend))
 
-    def _shortest(self, guided: GuidedDecodingParams, backend: str) -> Shortest:
+    def _shortest(self, guided: GuidedDecodingParams, backend: str) -> CompletionFinder:
         """The search for short ways of a constraint, kept for the constraints closed most recently."""
-        known = self._closed.pop(guided, None)
-        found = Shortest(guided, backend, self._compiler("tokens").vocabulary) if known is None or known.worn else known
-        self._closed[guided] = found
+        finder = self._closed.pop(guided, None)
+        if finder is None or finder.is_full:
+            finder = CompletionFinder(guided, backend, self._compiler("tokens").vocabulary)
+        self._closed[guided] = finder
         while len(self._closed) > CLOSED:
             self._closed.pop(next(iter(self._closed)), None)
-        return found
+        return finder
 
     def _compiler(self, kind: str) -> Compiler:
         """The compiler of constraints for this model's tokens, or for bytes; made when first needed."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.guided import ClosingPath, Grammar, Shortest
+from tirage.guided import ClosingPath, CompletionFinder, Grammar
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
 from tirage.text import Stop
@@ -22,7 +22,7 @@ class Constrained:
 
     grammar: Grammar
     closing: Grammar | None = None
-    shortest: Shortest | None = None
+    shortest: CompletionFinder | None = None
 
 
 class GrammarState:
@@ -79,8 +79,8 @@ class GrammarState:
         closing = self._closing
         if closing is None or len(closing.tokens or ()) < self._left or closing.fits(self._left - 1):
             return False
-        if closing.least < self._left:
-            closing.renew()
+        if closing.min_tokens < self._left:
+            closing.shorten()
         if not closing.fits(self._left):
             self._closing = None
         return self._closing is not None and len(closing.tokens or ()) == self._left
@@ -115,7 +115,7 @@ class GrammarState:
         """
         if self._closing is None:
             return
-        self._closing.turn()
+        self._closing.find_another()
         if give_up or not self._closing.fits(self._left) or not self._closing.tokens:
             self._closing = None
 
@@ -159,19 +159,19 @@ def open_closing(
         return None
     words = constrained.grammar.vocabulary
     banned = unusable(params, words.width)
-    shunned = frozenset(b" " if drops_space else b"")
+    excluded = frozenset(b" " if drops_space else b"")
 
     def make() -> ClosingPath:
         assert constrained.closing is not None
-        return ClosingPath(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
+        return ClosingPath(constrained.closing.matcher(), words, banned, finder=constrained.shortest, excluded=excluded)
 
     shared = constrained.shortest
-    closing = make() if shared is None else shared.opened((banned, shunned), make).another()
+    closing = make() if shared is None else shared.cached((banned, excluded), make).for_sample()
     fits = closing.fits(limit)
     if len(closing.tokens or ()) >= limit:
         # The first draw asks this, in the thread that writes all other texts too; here its answer is made ready.
         closing.fits(limit - 1)
-    return closing if fits or (closing.least <= limit and not closing.hopeless) else None
+    return closing if fits or (closing.min_tokens <= limit and not closing.hopeless) else None
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:

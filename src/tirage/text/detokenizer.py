@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Protocol
 
-from tirage.text.pieces import Spelling
+from tirage.text.decoder_rule import DecoderRule
 from tirage.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
@@ -30,12 +30,12 @@ class Detokenizer(Protocol):
         ...
 
     def copy(self) -> Detokenizer:
-        """An independent one that has taken the same tokens."""
+        """An independent detokenizer after the same tokens."""
         ...
 
     @property
     def drops_space(self) -> bool:
-        """Whether a space that the next token begins with would be lost."""
+        """Whether a space at the beginning of the next token would be dropped."""
         ...
 
 
@@ -55,26 +55,26 @@ def open_detokenizer(
     `spaces_between_special_tokens` False drops the space that some decoders put between two special tokens;
     the two exact families never put one.
     """
-    if tokenizer.spelling is None:
+    if tokenizer.decoder_rule is None:
         return WindowDetokenizer(tokenizer, prompt_ids, skip_special_tokens, spaces_between_special_tokens)
-    detokenizer = PieceDetokenizer(tokenizer, tokenizer.spelling, skip_special_tokens)
+    detokenizer = PieceDetokenizer(tokenizer, tokenizer.decoder_rule, skip_special_tokens)
     for token_id in prompt_ids:
         detokenizer.push(token_id)
     return detokenizer
 
 
 class PieceDetokenizer:
-    """Follows a `Spelling`."""
+    """Decodes token by token, by the rule of the vocabulary's decoder."""
 
-    def __init__(self, tokenizer: Tokenizer, spelling: Spelling, skip_special_tokens: bool) -> None:
-        self._tokenizer, self._spelling = tokenizer, spelling
+    def __init__(self, tokenizer: Tokenizer, rule: DecoderRule, skip_special_tokens: bool) -> None:
+        self._tokenizer, self._rule = tokenizer, rule
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._waiting = bytearray()
-        self._spaces_left = spelling.strip_spaces
-        self._bare = spelling.bare_start
+        self._spaces_left = rule.strip_spaces
+        self._bare = rule.bare_start
 
     def push(self, token_id: int) -> str:
-        """The new characters that this token makes certain."""
+        """The characters that are certain with this token."""
         piece = None if token_id in self._skipped else self._tokenizer.piece(token_id)
         if piece is None:
             return ""
@@ -82,28 +82,28 @@ class PieceDetokenizer:
         if isinstance(piece, bytes):
             self._waiting += piece
             return self._strip(self._take(final=False))
-        mark = self._spelling.space_mark
+        mark = self._rule.space_mark
         text = piece.replace(mark, "" if bare else " ") if mark else piece
         return self._strip(self._take(final=True) + text)
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD."""
+        """The rest of an unfinished character as U+FFFD."""
         return self._strip(self._take(final=True))
 
     def copy(self) -> PieceDetokenizer:
-        """An independent one that has taken the same tokens."""
+        """An independent detokenizer after the same tokens."""
         other = copy(self)
         other._waiting = bytearray(self._waiting)
         return other
 
     @property
     def drops_space(self) -> bool:
-        """Whether a space that the next token begins with would be lost."""
+        """Whether a space at the beginning of the next token would be dropped."""
         return self._bare or self._spaces_left > 0
 
     def _take(self, *, final: bool) -> str:
         # Replacement follows the families' own decoders: one mark per byte, or per broken sequence.
-        per_byte = self._spelling.family == "pieces"
+        per_byte = self._rule.family == "pieces"
         return take_characters(self._waiting, final=final, per_byte=per_byte)
 
     def _strip(self, text: str) -> str:
@@ -147,7 +147,7 @@ class WindowDetokenizer:
         self._start, self._read = 0, len(self._ids)
 
     def push(self, token_id: int) -> str:
-        """The new characters that this token makes certain."""
+        """The characters that are certain with this token."""
         self._ids.append(token_id)
         fresh = self._fresh()
         waiting = len(self._ids) - self._read <= _MAX_WAITING
@@ -159,13 +159,13 @@ class WindowDetokenizer:
         return fresh
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD."""
+        """The rest of an unfinished character as U+FFFD."""
         fresh = self._fresh()
         self._start, self._read = self._read, len(self._ids)
         return fresh
 
     def copy(self) -> WindowDetokenizer:
-        """An independent one that has taken the same tokens."""
+        """An independent detokenizer after the same tokens."""
         other = copy(self)
         other._ids = [*self._ids]
         return other

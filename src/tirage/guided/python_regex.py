@@ -1,7 +1,7 @@
-"""Python's regular expressions, read by Python's own parser, as expressions.
+"""Python regular expressions as expressions, read by Python's own parser.
 
-A pattern means what `re.fullmatch` with `re.ASCII` takes it to mean: `\\d`, `\\w` and `\\s` are ASCII, `.` is every
-character but the newline, lazy and greedy repetitions are the same. What needs to look around or back is refused.
+A pattern means what it means to `re.fullmatch` with `re.ASCII`: `\\d`, `\\w` and `\\s` are ASCII, `.` is every
+character except the newline, and lazy repetition equals greedy. Lookaround and back-references are refused.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tirage.guided.expression import (
     choice,
     sequence,
 )
+from tirage.patterns import parse_pattern
 
 DEPTH = 100
 _CATEGORIES: dict[str, Ranges] = {
@@ -49,17 +50,15 @@ _OPENING, _CLOSING = {"AT_BEGINNING", "AT_BEGINNING_STRING"}, {"AT_END", "AT_END
 def read_pattern(pattern: str) -> Expression:
     """The expression that a pattern stands for.
 
-    Raises GrammarError, with the position where there is one, for a pattern that Python's `re` refuses, that is
-    nested deeper than 100 levels, or that uses a construct without a finite automaton.
+    Raises GrammarError, with the position if there is one, for a pattern that Python's `re` refuses, that is nested
+    more than 100 levels deep, or that uses a construct that no finite automaton can match.
     """
-    from re import _parser  # pyright: ignore[reportAttributeAccessIssue]  # the only place that knows
-
     check_depth(pattern)
     try:
         with warnings.catch_warnings():
-            # Python warns of sets that it may read otherwise one day.
+            # Python warns of sets whose meaning may change in a later version.
             warnings.simplefilter("ignore")
-            parsed = _parser.parse(pattern, re.ASCII)
+            parsed = parse_pattern(pattern, re.ASCII)
     except re.error as error:
         place = "" if error.pos is None else f"character {error.pos}"
         where = place and f" at {place}"
@@ -71,7 +70,7 @@ def read_pattern(pattern: str) -> Expression:
 
 
 def check_depth(pattern: str) -> None:
-    """GrammarError for more open parentheses than the parser's stack should carry."""
+    """Raises GrammarError for parentheses nested too deeply for the stack of the parser."""
     depth = position = 0
     while position < len(pattern):
         letter = pattern[position]
@@ -83,13 +82,13 @@ def check_depth(pattern: str) -> None:
 
 
 class PatternReader:
-    """Turns the parser's nodes into expressions under the flags in force."""
+    """Turns the nodes of the parse tree into expressions, under the flags in force."""
 
     def __init__(self, flags: int) -> None:
         self._flags = flags
 
     def top(self, nodes: list[Any]) -> Expression:
-        """The whole pattern; anchors at its two ends say nothing new."""
+        """The expression of a whole pattern; anchors at its two ends are redundant."""
         while nodes and str(nodes[0][0]) == "AT" and str(nodes[0][1]) in _OPENING:
             nodes = nodes[1:]
         while nodes and str(nodes[-1][0]) == "AT" and str(nodes[-1][1]) in _CLOSING:
@@ -97,11 +96,11 @@ class PatternReader:
         return self.read(nodes)
 
     def read(self, nodes: Any) -> Expression:
-        """One part after the other."""
+        """The expression of a list of nodes."""
         return sequence([self.node(str(kind), value) for kind, value in nodes])
 
     def node(self, kind: str, value: Any) -> Expression:
-        """One node of the parser."""
+        """The expression of one node; GrammarError for a construct without a finite automaton."""
         match kind:
             case "LITERAL":
                 return self._chars(((value, value),))
@@ -155,7 +154,7 @@ class PatternReader:
 
 
 def some(ranges: Ranges) -> Chars:
-    """One of the characters; GrammarError when there are none."""
+    """A class of characters; GrammarError for the empty class."""
     if not ranges:
         raise GrammarError("regex must let every class match some character, got one that matches none; remove it")
     return Chars(ranges)

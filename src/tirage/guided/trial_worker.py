@@ -1,8 +1,8 @@
-"""A process that tries grammars out before they are compiled where it matters.
+"""A child process that compiles grammars on trial, before the serving process compiles them.
 
-Reads one JSON object per line and answers each with one. It may be stopped at any moment: a compilation that takes
-too long ends it by its own alarm, one that needs too much memory by its own limit. Run as a script, it needs nothing
-but the compilers themselves.
+It reads one JSON object per line and answers each with another. A compilation that takes too long ends the process by
+an alarm, one that needs too much memory by a resource limit. The file runs as a script and imports nothing but the
+compilers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 Answer = dict[str, Any]
 _ADDRESS_SPACE = 256 << 20
-# Bytes that a trial follows while each is the only one possible: where many alternatives begin, a grammar may fail.
+# Bytes that a trial follows while each is the only one allowed: a grammar may fail where many alternatives begin.
 _CERTAIN = 256
 
 
-class Bytes:
-    """A vocabulary of the 256 bytes and an end."""
+class ByteTokenizer:
+    """A tokenizer for llguidance whose vocabulary is the 256 bytes and an end token."""
 
     eos_token_id = 256
     bos_token_id = None
@@ -31,19 +31,19 @@ class Bytes:
         return list(text.encode() if isinstance(text, str) else text)
 
 
-class Worker:
-    """Tries grammars with one or the other compiler; each is loaded when first asked for."""
+class TrialWorker:
+    """Compiles grammars with either library; each is loaded when a task asks for it."""
 
     def __init__(self) -> None:
         self._bytes: Any = None
         self._compilers: dict[str, Any] = {}
 
     def answer(self, task: Answer) -> Answer:
-        """The answer to one task: `ready`, `error`, or what the compiler gave."""
+        """The answer to one task: `ready` after loading; otherwise `error`, `bytes` and, for xgrammar, `compiled`."""
         if task["task"] == "load":
             return self._load(task)
-        # Processor time, so that a busy machine refuses nothing that a quiet one takes. The other alarm is for a child
-        # that nobody waits for any more.
+        # Processor time, so that a busy machine refuses no grammar that a quiet one accepts. The other alarm ends a
+        # child that nobody waits for any more.
         signal.setitimer(signal.ITIMER_PROF, task["seconds"])
         signal.setitimer(signal.ITIMER_REAL, task["seconds"] * 12)
         try:
@@ -56,7 +56,7 @@ class Worker:
         if task["compiler"] == "llguidance":
             import llguidance
 
-            self._bytes = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes()), n_vocab=257, slices=[])
+            self._bytes = llguidance.LLTokenizer(llguidance.TokenizerWrapper(ByteTokenizer()), n_vocab=257, slices=[])
         else:
             import xgrammar
 
@@ -84,7 +84,7 @@ class Worker:
 
 
 def follow(matcher: Any) -> str:
-    """Goes where every text must go; why there is no text, or why the compiler cannot go on from there."""
+    """Follows the text as far as it is determined; gives why no text exists or the compiler fails there, or ""."""
     for _ in range(_CERTAIN):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         if matcher.is_error() or matcher.is_accepting():
@@ -98,7 +98,7 @@ def follow(matcher: Any) -> str:
 
 
 def resident() -> int:
-    """Bytes of memory in use, where the system tells."""
+    """Bytes of resident memory; 0 where the system does not report them."""
     try:
         with open("/proc/self/statm", encoding="ascii") as status:
             return int(status.read().split()[1]) * 4096
@@ -107,7 +107,7 @@ def resident() -> int:
 
 
 def limit_memory() -> None:
-    """Lets the process grow by 256 MB beyond what it has, where the system can hold it to that."""
+    """Limits the growth of the process to 256 MB from here on, where the system supports it."""
     try:
         import resource
 
@@ -121,7 +121,7 @@ def limit_memory() -> None:
 
 def main() -> None:
     """Answers tasks until the input ends."""
-    worker = Worker()
+    worker = TrialWorker()
     for line in sys.stdin:
         answer = worker.answer(json.loads(line))
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -11,21 +11,21 @@ import numpy as np
 from tirage.errors import GrammarError
 from tirage.guided.constraint import WHITESPACE, Constraint
 from tirage.guided.expression import to_regex
-from tirage.guided.llg import check_start
+from tirage.guided.llguidance_backend import check_start
 from tirage.guided.matcher import Cursor, Mask
-from tirage.guided.probe import PROBE
+from tirage.guided.trial_compile import TRIALS
 from tirage.guided.vocabulary import Vocabulary
 
 KEYWORDS = frozenset({
     "$defs", "$ref", "additionalProperties", "anyOf", "const", "definitions", "enum", "items", "maxItems", "minItems",
     "prefixItems", "properties", "required", "type",
 })  # fmt: skip
-"""Keywords that xgrammar was found to enforce exactly; it accepts more, and ignores some of them."""
+"""Keywords that xgrammar was found to enforce exactly. It accepts more, some of which it ignores."""
 _ALONE = {"$ref", "anyOf", "const", "enum"}
 
 
 class XgrammarBackend:
-    """Compiles constraints with xgrammar for one vocabulary."""
+    """Compiles constraints with xgrammar for one vocabulary. Raises GrammarError when xgrammar is not installed."""
 
     name = "xgrammar"
 
@@ -48,14 +48,14 @@ class XgrammarBackend:
         }
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
-        """A cursor at the start, and how many bytes the grammar holds.
+        """A cursor at the start of a text, and the size of the grammar in bytes.
 
-        The compilation itself happens in a child process, which is stopped when it takes too long. Raises
-        GrammarError for what xgrammar refuses or would not enforce.
+        The compilation runs in a child process. Raises GrammarError for a constraint that xgrammar refuses or would not
+        enforce, and LimitError for one that takes too much time or memory.
         """
         method, arguments, options = call_for(constraint)
         task = {"task": "xgrammar", "vocabulary": self._vocabulary.key, "method": method}
-        answer = PROBE.try_out(task | {"arguments": arguments, "options": options}, self._load, seconds=2.0)
+        answer = TRIALS.compile(task | {"arguments": arguments, "options": options}, self._load, seconds=2.0)
         if answer["error"]:
             raise GrammarError(f"xgrammar cannot enforce this: {answer['error'].splitlines()[0][:300]}")
         compiled = self._library.CompiledGrammar.deserialize_json(answer["compiled"], self._info)
@@ -66,7 +66,7 @@ class XgrammarBackend:
 
 
 class XgrammarCursor:
-    """A place in a grammar, held by xgrammar."""
+    """The state of one text in xgrammar; see `Cursor`."""
 
     __slots__ = ("_buffer", "_compiled", "_library", "_matcher", "_width")
 
@@ -75,41 +75,41 @@ class XgrammarCursor:
         self._buffer = np.zeros((1, (width + 32) // 32), np.int32)
 
     def fill(self, mask: Mask) -> None:
-        """See Cursor."""
+        """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
         self._matcher.fill_next_token_bitmask(self._buffer)
         mask[:] = self._buffer[0, : len(mask)]
         if self._width % 32:
             mask[-1] &= (1 << self._width % 32) - 1
 
     def accept(self, token_id: int) -> bool:
-        """See Cursor."""
+        """See `Cursor`."""
         return bool(self._matcher.accept_token(token_id))
 
     def rollback(self, count: int) -> None:
-        """See Cursor."""
+        """See `Cursor`."""
         self._matcher.rollback(count)
 
     def complete(self) -> bool:
-        """See Cursor."""
+        """See `Cursor`."""
         return bool(self._matcher.is_completed())
 
     def stopped(self) -> bool:
-        """See Cursor."""
+        """See `Cursor`."""
         mask = np.zeros((self._width + 31) // 32, np.int32)
         self.fill(mask)
         return not mask.any()
 
     def error(self) -> str:
-        """See Cursor."""
+        """See `Cursor`."""
         return ""
 
     def fork(self) -> XgrammarCursor:
-        """See Cursor."""
+        """See `Cursor`."""
         return XgrammarCursor(self._library, self._compiled, self._matcher.fork(), self._width)
 
 
 def call_for(constraint: Constraint) -> tuple[str, list[Any], dict[str, Any]]:
-    """The compiler's method for a constraint, with its arguments; GrammarError for what it would not enforce."""
+    """The compiler method for a constraint, its arguments and options; GrammarError for what it would not enforce."""
     match constraint.kind:
         case "json":
             check_keywords(json.loads(constraint.text), "#")
@@ -124,7 +124,7 @@ def call_for(constraint: Constraint) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def spacing(whitespace: str) -> dict[str, Any]:
-    """The compiler's options for whitespace."""
+    """The compiler options for a whitespace pattern; GrammarError for one of the user's own."""
     if not whitespace:
         return {"any_whitespace": False, "separators": [",", ":"], "strict_mode": False}
     if whitespace != WHITESPACE:
@@ -133,7 +133,7 @@ def spacing(whitespace: str) -> dict[str, Any]:
 
 
 def check_keywords(schema: Any, path: str) -> None:
-    """GrammarError with the path for a keyword that xgrammar is not known to enforce where it stands."""
+    """Raises GrammarError with the path of a keyword that xgrammar is not known to enforce where it stands."""
     if not isinstance(schema, dict):
         return
     keys = set(schema) - {"$defs", "definitions"}
@@ -154,7 +154,10 @@ def check_keywords(schema: Any, path: str) -> None:
 
 
 def check_object(schema: dict[str, Any], path: str) -> None:
-    """GrammarError for named properties beside free ones: a free one could spell a named one with an escape."""
+    """Raises GrammarError for named properties together with free ones.
+
+    A free property could spell the name of a named one with an escape.
+    """
     named = schema.get("properties", {})
     if named and schema.get("additionalProperties", True) is not False:
         raise GrammarError(f"schema at {path}/properties must go with additionalProperties false in xgrammar")

@@ -1,4 +1,4 @@
-"""Many phrases looked for at once, in text that arrives piece by piece (Aho and Corasick, 1975)."""
+"""A search for many phrases at once, in text that arrives piece by piece (Aho and Corasick, 1975)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 Phrase = TypeVar("Phrase", bytes, str)
 
 START = 0
-"""The node before any letter."""
+"""The node at the start of a text."""
 
 
 class PhraseAutomaton(Generic[Phrase]):
-    """Phrases as one machine: a node stands for the longest beginning of a phrase that just went by.
+    """An Aho-Corasick automaton: a node stands for the longest prefix of a phrase with which the text so far ends.
 
-    A letter is a byte, or the code point of a character. `phrases` are sorted, each of them once. `complete[node]` is
-    the index of the longest phrase that ends there, or -1, however the letters were cut into pieces. A node takes 36
-    bytes. Nothing changes once an automaton is made, so any number of texts may be followed by one.
+    A letter is a byte, or the code point of a character. `phrases` are sorted and distinct. `complete[node]` is the
+    index of the longest phrase that ends at the node, or -1. A node takes 36 bytes. An automaton is immutable, so any
+    number of texts can share it.
     """
 
     def __init__(self, phrases: Iterable[Phrase]) -> None:
         self.phrases: tuple[Phrase, ...] = tuple(sorted(set(phrases)))
         self.complete, self._depth, self._back = array("i", [-1]), array("i", [0]), array("i", [START])
-        # The letter that leads to a node, its first child, and the next child of the node that it is a child of.
+        # The letter that leads to a node, its first child, and its next sibling.
         self._letter, self._child, self._sibling = array("i", [-1]), array("i", [START]), array("i", [START])
-        # As phrases are sorted, those that begin with a node's letters are neighbours: from `low` to before `high`.
+        # The phrases that begin with the prefix of a node are those with indices in [low, high), as phrases are sorted.
         self._low, self._high = array("i", [0]), array("i", [len(self.phrases)])
         for index, phrase in enumerate(self.phrases):
             self._add(index, phrase)
@@ -35,13 +35,13 @@ class PhraseAutomaton(Generic[Phrase]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the nodes take."""
+        """The size of the nodes in bytes."""
         return 9 * self.complete.itemsize * len(self.complete)
 
     def _add(self, index: int, phrase: bytes | str) -> None:
         node = START
         for letter in codes(phrase):
-            # Of sorted phrases only the child added last can be the one looked for, and it is kept first.
+            # As phrases are sorted, only the child added last, which is the first in the list, can have this letter.
             child = self._child[node]
             if child == START or self._letter[child] != letter:
                 child = self._append(node, letter, index)
@@ -59,7 +59,7 @@ class PhraseAutomaton(Generic[Phrase]):
         return node
 
     def _link(self) -> None:
-        """Where each node falls back to, nearest nodes first: the longest shorter ending that begins a phrase."""
+        """Sets the failure link of each node, by depth: the longest proper suffix that is a prefix of a phrase."""
         for node in np.argsort(np.array(self._depth, np.int32), kind="stable").tolist():
             for child in self._children(node):
                 back = START if node == START else self.step(self._back[node], self._letter[child])
@@ -90,13 +90,13 @@ class PhraseAutomaton(Generic[Phrase]):
         return node
 
     def claimed(self, node: int) -> int:
-        """How many of the last letters a phrase may still claim by going on."""
+        """How many of the last letters may still be part of a phrase that is completed later."""
         while node != START and self._child[node] == START:
             node = self._back[node]
         return self._depth[node]
 
     def rests(self, node: int, longest: int) -> set[Phrase]:
-        """What is missing of every phrase that is begun and not complete, where it is at most `longest` letters."""
+        """What is missing of each phrase that has begun but is not complete, if it is at most `longest` letters."""
         found: set[Phrase] = set()
         while node != START:
             depth = self._depth[node]
@@ -107,5 +107,5 @@ class PhraseAutomaton(Generic[Phrase]):
 
 
 def codes(phrase: bytes | str) -> Iterable[int]:
-    """The letters of a phrase as numbers."""
+    """The letters of a phrase: its bytes, or the code points of its characters."""
     return phrase if isinstance(phrase, bytes) else map(ord, phrase)

@@ -1,7 +1,7 @@
-"""What a constraint lets a text be, as rules over characters: exactly that, or more, but nothing left out.
+"""Grammar rules that accept every text of a constraint, and perhaps more: a superset of its language.
 
-The compilers keep what they know to themselves; these rules can be searched (fewest.py). Where they let more through
-than the constraint, for example numbers whose bounds are fractions, what is found with them must be tried.
+The compiled grammars of the backends cannot be searched; these rules can (`token_search`). Where they accept more than
+the constraint, for example numbers with fractional bounds, what is found with them has to be checked.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from tirage.guided.charset import Ranges, complement
+from tirage.guided.closing.integer_range import integers
 from tirage.guided.constraint import Constraint, read_constraint
-from tirage.guided.ending.integers import integers
 from tirage.guided.expression import (
     DIGIT,
     EMPTY,
@@ -26,25 +26,25 @@ from tirage.guided.expression import (
     Sequence,
 )
 from tirage.guided.gbnf import read_gbnf
-from tirage.guided.pattern import read_pattern
+from tirage.guided.python_regex import read_pattern
 from tirage.guided.reduction import productive, prune
 from tirage.guided.schema import pointer, target, walk
 from tirage.params import GuidedDecodingParams
 
-PARTS = 8000
-"""Schemas, names and values that an outline may hold."""
-_DEEP = 60
-_NONE = Alternatives(())
-_NEVER: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+MAX_PARTS = 8000
+"""Most schemas, names and values in a schema that is translated."""
+_MAX_TREE_DEPTH = 60
+_NOTHING = Alternatives(())
+_NEVER_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 """Control characters, the quote and the backslash."""
-_PLAIN = complement((*_NEVER, (0x7F, 0x7F)))
+_UNESCAPED = complement((*_NEVER_PLAIN, (0x7F, 0x7F)))
 _ESCAPED = '"\\bfnrt'
 _CHAR = Alternatives((
-    Chars(_PLAIN),
+    Chars(_UNESCAPED),
     Sequence((LiteralText("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted(_ESCAPED))))),
 ))
 _LOOSE_CHAR = Alternatives((
-    Chars(complement(_NEVER)),
+    Chars(complement(_NEVER_PLAIN)),
     Sequence((LiteralText("\\"), Chars(tuple((ord(c), ord(c)) for c in sorted('"/\\bfnrtu'))))),
 ))
 _LOOSE_SPACE = Repeat(Chars(((9, 10), (13, 13), (32, 32))), 0, 8)
@@ -58,41 +58,48 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list,
     "object": dict,
 }  # fmt: skip
-_WRITTEN = {"type", "$defs", "definitions", "$anchor", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "minLength",
-            "maxLength", "minimum", "maximum", "items", "prefixItems", "minItems", "maxItems", "properties", "required",
-            "additionalProperties", "minProperties", "maxProperties"}  # fmt: skip
+_TRANSLATED = {
+    "type", "$defs", "definitions", "$anchor", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "minLength",
+    "maxLength", "minimum", "maximum", "items", "prefixItems", "minItems", "maxItems", "properties", "required",
+    "additionalProperties", "minProperties", "maxProperties",
+}  # fmt: skip
 _ALONE = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """Rules of which `root` is the first; every text of the constraint follows them, with `exact` no other does."""
+class SupersetGrammar:
+    """Rules, of which `root` is the start, that match every text of a constraint; if `exact`, they match no other."""
 
     rules: dict[str, Expression]
     root: str
     exact: bool
 
 
-def outline_of(guided: GuidedDecodingParams, *, backend: str = "llguidance") -> Outline | None:
-    """The outline of a constraint that this backend compiles; None for Lark, tags, and a schema too large."""
+def superset_grammar(guided: GuidedDecodingParams, *, backend: str = "llguidance") -> SupersetGrammar | None:
+    """The rules for a constraint that this backend compiles; None for Lark, structural tags and too large schemas.
+
+    Raises GrammarError for an invalid constraint.
+    """
     constraint = read_constraint(guided)
     match constraint.kind:
         case "regex":
             expression = one_of(list(guided.choice)) if guided.choice else constraint.expression
-            return Outline({"root": expression}, "root", exact=True)
+            return SupersetGrammar({"root": expression}, "root", exact=True)
         case "gbnf":
             rules = read_gbnf(constraint.text)
             alive = productive(rules)
-            return Outline({name: prune(rules[name], alive) for name in rules if name in alive}, "root", exact=True)
+            return SupersetGrammar(
+                {name: prune(rules[name], alive) for name in rules if name in alive}, "root", exact=True
+            )
         case "json":
-            return SchemaOutline(constraint, loose=backend == "xgrammar").read()
+            return SchemaGrammar(constraint, loose=backend == "xgrammar").read()
     return None
 
 
-class SchemaOutline:
-    """Reads a schema in the form of `read_schema` into rules.
+class SchemaGrammar:
+    """Translates a schema in the form of `read_schema` to rules.
 
-    `loose`: strings are escaped and spaces stand as xgrammar lets them, which is more than its options say.
+    `loose` follows xgrammar, which accepts more escapes and spaces than its options say.
     """
 
     def __init__(self, constraint: Constraint, *, loose: bool) -> None:
@@ -109,26 +116,26 @@ class SchemaOutline:
             if isinstance(inner, dict) and "$anchor" in inner
         }
 
-    def read(self) -> Outline | None:
-        """The outline; None when it would be too large."""
-        if sum(size_of(schema) for schema in self._places.values()) > PARTS:
+    def read(self) -> SupersetGrammar | None:
+        """The rules; None if the schema is too large."""
+        if sum(size_of(schema) for schema in self._places.values()) > MAX_PARTS:
             return None
         self._rules["any"] = self._any_of_types({}, "any")
         for path, schema in self._places.items():
             name = pointer(path)
             self._rules[name] = self._value(schema, name) if isinstance(schema, dict) else self._bare(schema)
-        return Outline(self._rules, "#", self._exact)
+        return SupersetGrammar(self._rules, "#", self._exact)
 
     def _bare(self, schema: bool) -> Expression:
-        return RuleReference("any") if schema else _NONE
+        return RuleReference("any") if schema else _NOTHING
 
-    def _roughly(self) -> None:
-        """Notes that what is written now lets more through than the schema."""
+    def _mark_inexact(self) -> None:
+        """Records that the rules accept more than the schema does."""
         self._exact = False
 
     def _value(self, schema: dict[str, Any], name: str) -> Expression:
-        if not set(schema) <= _WRITTEN:
-            self._roughly()
+        if not set(schema) <= _TRANSLATED:
+            self._mark_inexact()
         keys = [key for key in _ALONE if key in schema]
         others = set(schema) - {"$defs", "definitions", "$anchor", *keys[:1]}
         if not keys:
@@ -137,12 +144,12 @@ class SchemaOutline:
         if keys[0] in {"enum", "const"}:
             return self._constants(values, schema, others)
         if others:
-            self._roughly()
+            self._mark_inexact()
         if keys[0] == "$ref":
             return RuleReference(pointer(target(schema["$ref"], self._anchors, self._places, ())))
         if keys[0] == "allOf":
             if len(schema["allOf"]) > 1:
-                self._roughly()
+                self._mark_inexact()
             return RuleReference(f"{name}/allOf/0")
         return Alternatives(tuple(RuleReference(f"{name}/{keys[0]}/{i}") for i in range(len(schema[keys[0]]))))
 
@@ -150,7 +157,7 @@ class SchemaOutline:
         types = schema.get("type", list(_TYPES))
         types = [types] if isinstance(types, str) else types
         if others - {"type"}:
-            self._roughly()
+            self._mark_inexact()
         parts = [self._constant(value) for value in values if any(is_type(value, one) for one in types)]
         texts = [part.text for part in parts if isinstance(part, LiteralText)]
         return Alternatives((one_of(texts), *(part for part in parts if not isinstance(part, LiteralText))))
@@ -164,7 +171,7 @@ class SchemaOutline:
         if isinstance(value, list):
             return self._between("[", [self._constant(inner) for inner in value], "]")
         if isinstance(value, float):
-            self._roughly()
+            self._mark_inexact()
             return _NUMBER
         return LiteralText(json.dumps(value, ensure_ascii=False))
 
@@ -176,7 +183,7 @@ class SchemaOutline:
         return Sequence((self._space, LiteralText(","), self._space))
 
     def _between(self, opening: str, parts: list[Expression], closing: str) -> Expression:
-        """The parts in brackets, with commas."""
+        """The parts in brackets, separated by commas."""
         if not parts:
             return Sequence((LiteralText(opening), self._space, LiteralText(closing)))
         inner = [one for part in parts for one in (self._comma, part)][1:]
@@ -190,7 +197,7 @@ class SchemaOutline:
     def _any_of_types(self, schema: dict[str, Any], name: str) -> Expression:
         types = schema.get("type", ["null", "boolean", "number", "string", "array", "object"])
         types = [types] if isinstance(types, str) else types
-        # Numbers hold the integers; a bound can tell them apart.
+        # Numbers include the integers; bounds can differ for the two.
         return Alternatives(tuple(self._typed(one, schema, name) for one in types))
 
     def _typed(self, kind: str, schema: dict[str, Any], name: str) -> Expression:
@@ -214,7 +221,7 @@ class SchemaOutline:
             return _NUMBER if kind == "number" else Sequence((_MINUS, _WHOLE))
         if kind == "integer" and all(bound is None or bound == int(bound) for bound in (low, high)):
             return integers(None if low is None else int(low), None if high is None else int(high))
-        self._roughly()
+        self._mark_inexact()
         return _NUMBER if kind == "number" else Sequence((_MINUS, _WHOLE))
 
     def _array(self, schema: dict[str, Any], name: str) -> Expression:
@@ -239,9 +246,9 @@ class SchemaOutline:
         return self._listed(Sequence((RuleReference(fixed[0]), after)), low, high)
 
     def _listed(self, inner: Expression, low: int, high: int | None) -> Expression:
-        """A list of some items, or of none where it may be empty."""
-        ways = [] if low else [self._between("[", [], "]")]
-        return Alternatives((*ways, *(() if high == 0 else (self._bracketed("[", inner, "]"),))))
+        """A list of items, or an empty list if `low` is 0."""
+        alternatives = [] if low else [self._between("[", [], "]")]
+        return Alternatives((*alternatives, *(() if high == 0 else (self._bracketed("[", inner, "]"),))))
 
     def _object(self, schema: dict[str, Any], name: str) -> Expression:
         named = {key: f"{name}/properties/{pointer((key,))[2:]}" for key in schema.get("properties", {})}
@@ -257,14 +264,14 @@ class SchemaOutline:
         if low <= len(set(required)):
             low = 0
         if named and (low or high is not None):
-            self._roughly()
+            self._mark_inexact()
             low, high = 0, None
         return self._members(name, named, set(required), (extra, low, high))
 
     def _members(
         self, name: str, named: dict[str, str], required: set[str], rest: tuple[Expression, int, int | None]
     ) -> Expression:
-        """An object: its named members in order, then others; `rest` is which, at least and at most how many."""
+        """An object: its named members in order, then others. `rest` is the rule of another member, and its bounds."""
         extra, low, high = rest
         others: Expression = Repeat(
             Sequence((self._comma, extra)), max(0, low - 1), None if high is None else max(0, high - 1)
@@ -285,20 +292,20 @@ class SchemaOutline:
 
 
 def one_of(texts: list[str]) -> Expression:
-    """One of the texts, which share what they begin with as far as that is not too deep."""
-    return shared(sorted(set(texts)), 0) if texts else _NONE
+    """One of the texts, as a prefix tree of limited depth."""
+    return prefix_tree(sorted(set(texts)), 0) if texts else _NOTHING
 
 
-def shared(texts: list[str], depth: int) -> Expression:
-    """One of the sorted, distinct texts."""
+def prefix_tree(texts: list[str], depth: int) -> Expression:
+    """One of the texts, which are sorted and distinct, as a prefix tree."""
     first, last = texts[0], texts[-1]
     start = first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
     rests = [text[len(start) :] for text in texts]
-    if len(texts) == 1 or depth == _DEEP:
+    if len(texts) == 1 or depth == _MAX_TREE_DEPTH:
         return Alternatives(tuple(LiteralText(text) if text else EMPTY for text in texts))
-    groups = [shared(list(group), depth + 1) for char, group in groupby(rests, key=lambda rest: rest[:1]) if char]
-    ways = Alternatives((*groups, *(() if rests[0] else (EMPTY,))))
-    return Sequence((LiteralText(start), ways)) if start else ways
+    groups = [prefix_tree(list(group), depth + 1) for char, group in groupby(rests, key=lambda rest: rest[:1]) if char]
+    alternatives = Alternatives((*groups, *(() if rests[0] else (EMPTY,))))
+    return Sequence((LiteralText(start), alternatives)) if start else alternatives
 
 
 def is_type(value: Any, kind: str) -> bool:
@@ -309,32 +316,34 @@ def is_type(value: Any, kind: str) -> bool:
 
 
 def size_of(schema: Any) -> int:
-    """Names and values in one schema."""
+    """The number of names and values in one schema."""
     if not isinstance(schema, dict):
         return 1
     return 1 + sum(len(value) for value in schema.values() if isinstance(value, (list, dict)))
 
 
 def other_than(names: list[str]) -> Expression:
-    """Strings of JSON that are none of these, each in its one spelling."""
+    """The JSON strings that are none of these names, each in its only spelling."""
     return Sequence((LiteralText('"'), differing([tuple(spelled(name)) for name in names])))
 
 
 def spelled(name: str) -> list[str]:
-    """The characters of a string as JSON writes them."""
+    """The characters of a string, each as JSON spells it."""
     return [json.dumps(char, ensure_ascii=False)[1:-1] for char in name]
 
 
 def differing(names: list[tuple[str, ...]]) -> Expression:
-    """The rest of a string, its closing quote included, that is the rest of none of the names."""
+    """The rest of a JSON string, with its closing quote, that is the rest of none of the names."""
     if not names:
         return Sequence((Repeat(_CHAR, 0, None), LiteralText('"')))
-    ways: list[Expression] = [] if () in names else [LiteralText('"')]
+    alternatives: list[Expression] = [] if () in names else [LiteralText('"')]
     firsts = sorted({name[0] for name in names if name})
     plain = tuple((ord(c), ord(c)) for c in firsts if len(c) == 1)
-    free = complement(tuple(sorted({*complement(_PLAIN), *plain})))
+    free = complement(tuple(sorted({*complement(_UNESCAPED), *plain})))
     escapes = tuple((ord(c), ord(c)) for c in sorted(_ESCAPED) if "\\" + c not in firsts)
     other = Alternatives((Chars(free), Sequence((LiteralText("\\"), Chars(escapes)))))
-    ways.append(Sequence((other, Repeat(_CHAR, 0, None), LiteralText('"'))))
-    ways += [Sequence((LiteralText(c), differing([name[1:] for name in names if name[:1] == (c,)]))) for c in firsts]
-    return Alternatives(tuple(ways))
+    alternatives.append(Sequence((other, Repeat(_CHAR, 0, None), LiteralText('"'))))
+    alternatives += [
+        Sequence((LiteralText(c), differing([name[1:] for name in names if name[:1] == (c,)]))) for c in firsts
+    ]
+    return Alternatives(tuple(alternatives))

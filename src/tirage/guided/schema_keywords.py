@@ -1,4 +1,4 @@
-"""Which JSON Schema keywords are enforced, and the form each one's value must have."""
+"""The JSON Schema keywords that are enforced, ignored or refused, and the values that each may have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NOTED_FORMATS = frozenset({
     "binary", "byte", "char", "commonmark", "decimal", "double", "float", "html", "int16", "int32", "int64", "int8",
     "json", "markdown", "media-range", "password", "uint8",
 })  # fmt: skip
-"""Formats of OpenAPI's registry, and others in use, that say what a value is for and not which values are valid."""
+"""Formats, of OpenAPI's registry and others in use, that describe a value's purpose and do not restrict it."""
 LARGEST = 1 << 53
-"""Bounds beyond it are not exact in the compilers, which keep them as double precision."""
+"""Larger bounds are not exact in the compilers, which store them as double-precision floats."""
 
 
 def _is_count(value: Any) -> bool:
@@ -86,13 +86,13 @@ ENFORCED: Mapping[str, Form] = {
     "definitions": _NAMED,
     "$anchor": _TEXT,
 }
-"""Keyword -> the rule of its value and the check of that rule."""
+"""Keyword -> the rule for its value, in words, and the check of that rule."""
 
 ANNOTATIONS = frozenset({
     "$comment", "contentEncoding", "contentMediaType", "default", "deprecated", "description", "discriminator",
     "example", "examples", "readOnly", "title", "writeOnly",
 })  # fmt: skip
-"""Keywords that never make a value valid or invalid; so do all that begin with `x-`."""
+"""Keywords that do not affect validation; neither do those that begin with `x-`."""
 
 REFUSED: Mapping[str, str] = {
     "not": "describe what is allowed instead",
@@ -118,7 +118,7 @@ REFUSED: Mapping[str, str] = {
     "nullable": 'use "type": ["string", "null"]',
     "id": "use $id at the top",
 }
-"""Keywords of the standard, or common beside it, that cannot be enforced, and what to write instead."""
+"""Keywords, of the standard or in common use, that cannot be enforced, and what to write instead."""
 
 DRAFTS = {
     "json-schema.org/draft/2020-12/schema": 2020,
@@ -126,4 +126,4 @@ DRAFTS = {
     "json-schema.org/draft-07/schema": 7,
     "json-schema.org/draft-06/schema": 6,
 }
-"""What `$schema` may name, without its scheme and final `#`."""
+"""The drafts that `$schema` may name, without URL scheme and final `#`."""

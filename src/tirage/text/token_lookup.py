@@ -1,7 +1,7 @@
-"""From texts to token ids, by what each token of the vocabulary spells.
+"""Look-up of the token ids that spell a text.
 
-Tokenizers of every family write one text in several ways: `ed` is `▁ed` after a space, `ed` inside a word and maybe two
-byte tokens; WordPiece has `ed` and `##ed`. Encoding the text alone finds one of them.
+Every family of tokenizers can spell a text in several ways: `ed` is `▁ed` after a space, `ed` inside a word and perhaps
+two byte tokens; WordPiece has `ed` and `##ed`. Encoding the text finds only one of them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tirage.text.vocabulary import TextVocabulary, vocabulary_of
 Word = tuple[int, ...]
 
 CONTEXTS = ("", "\n", ".", "0", "a", "q", "A")
-"""What a word is encoded after, bare and with a space between: the start of a text, and each kind of character.
+"""The contexts in which a word is encoded, with and without a space: the start of a text, and each kind of character.
 
-Where a token ends with the context, the tokens after it are those of the word alone, so one letter that does not melt
-into the word is enough.
+If a token ends where the context does, the tokens after it are those of the word, so one letter that does not merge
+with the word is enough.
 """
 
 
-class Spellings:
-    """The ways in which a tokenizer writes texts. Nothing is changed by asking."""
+class TokenLookup:
+    """Finds the token ids with which a tokenizer spells texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -39,12 +39,12 @@ class Spellings:
         return vocabulary_of(self._tokenizer, skip_special_tokens=False)
 
     def containing(self, texts: Iterable[str]) -> list[int]:
-        """Every token whose text contains one of `texts`, ascending."""
+        """The ids of the tokens whose text contains one of `texts`, ascending."""
         found = [self._vocabulary.containing(text.encode()) for text in texts]
         return np.unique(np.concatenate(found)).tolist() if found else []
 
     def token(self, text: str) -> int | None:
-        """The token by which the tokenizer itself writes this text; None when it takes several."""
+        """The id of the single token to which the tokenizer encodes this text; None if it takes several."""
         forms = frozenset((text.encode(), b" " + text.encode()))
         for context in CONTEXTS:
             ids = self._encode(context + text)
@@ -54,7 +54,7 @@ class Spellings:
         return None
 
     def words(self, words: Iterable[str], given: Sequence[Word] = ()) -> list[Word]:
-        """The id sequences that S-H6 forbids for some words, without those that end with another one or a given one.
+        """The id sequences that spell the words (SPEC.md S-H6), without those that end with another or a given one.
 
         Raises ParamsError for a word that the vocabulary cannot spell.
         """
@@ -67,14 +67,14 @@ class Spellings:
         return kept
 
     def _word(self, word: str) -> list[Word]:
-        """The sequences of one word; of any but whitespace, the space before it does not count."""
+        """The sequences of one word. A space before the word is optional, unless the word is whitespace."""
         bare = word.lstrip() or word
         gaps = ("",) if bare.isspace() else ("", " ")
         forms = [gap.encode() + form for form in self._forms(bare, word) for gap in gaps]
-        single = [(token,) for form in forms for token in self._vocabulary.spelling(form).tolist()]
+        single = [(token,) for form in forms for token in self._vocabulary.exact(form).tolist()]
         encoded = [self._encode(context + gap + bare) for context in CONTEXTS for gap in gaps]
         found = [*single, *(tail for ids in encoded if (tail := self._tail(ids, frozenset(forms))))]
-        # Tokens that hold parts of characters are not told apart by a decoder; then the whole encoding must do.
+        # The decoder does not tell tokens with parts of characters from each other; then the whole encoding is taken.
         found += [ids for ids in encoded[: len(gaps)] if not all(map(self._piece, ids)) and self._is_known(ids)]
         if not found:
             raise ParamsError(
@@ -84,7 +84,7 @@ class Spellings:
         return found
 
     def _forms(self, bare: str, word: str) -> list[bytes]:
-        """The bytes of a word: as it is, and as the tokenizer writes it, perhaps in small letters or with spaces."""
+        """The bytes of a word as given and as the tokenizer normalises it, for example to lower case."""
         ids, size = self._tokenizer.encode(bare, add_special_tokens=False), self._vocabulary.size
         if not all(0 <= token < size for token in ids):
             raise ParamsError(
@@ -99,7 +99,7 @@ class Spellings:
         return bool(ids) and self._tokenizer.unk_token_id not in ids
 
     def _tail(self, ids: Sequence[int], forms: frozenset[bytes]) -> Word | None:
-        """The last ids that together spell one of `forms`; None when a token reaches across its beginning."""
+        """The last ids that together spell one of `forms`; None if a token crosses its beginning."""
         text, longest = b"", max(map(len, forms))
         for at in reversed(range(len(ids))):
             piece = self._piece(ids[at])
@@ -117,20 +117,20 @@ class Spellings:
             return ()
 
     def _name(self, token: int) -> str:
-        """What the vocabulary calls a token, which is a special one's text even where texts leave those out."""
+        """The name of a token in the vocabulary: for a special token its text, even if decoding skips it."""
         raw = self._tokenizer.raw
         name_of = getattr(raw, "id_to_token", None) or getattr(raw, "convert_ids_to_tokens", None)
         return "" if name_of is None else str(name_of(token))
 
 
 def folded(text: str) -> str:
-    """A text without what tokenizers may change before they look for tokens: case, compatibility forms and spaces."""
+    """The text without what tokenizers may normalise: case, compatibility forms and spaces."""
     return "".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def spellings_of(tokenizer: Any) -> Spellings:
-    """The Spellings of anything that `wrap_tokenizer` takes; ParamsError for what has no `encode` or `decode`."""
+def token_lookup_of(tokenizer: Any) -> TokenLookup:
+    """The TokenLookup of anything that `wrap_tokenizer` takes; ParamsError for what has no `encode` or `decode`."""
     try:
-        return Spellings(wrap_tokenizer(tokenizer))
+        return TokenLookup(wrap_tokenizer(tokenizer))
     except ModelError as error:
         raise ParamsError(f"{error}; wrap it") from None

@@ -1,4 +1,4 @@
-"""Whole numbers between two bounds, as an expression over their digits."""
+"""The integers between two bounds, as an expression over their digits."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from tirage.guided.expression import DIGIT, Alternatives, Chars, Expression, Lit
 
 
 def integers(low: int | None, high: int | None) -> Expression:
-    """The numbers from `low` to `high` in decimal, without leading zeros; None is no bound.
+    """The integers from `low` to `high` in decimal, without leading zeros; None is no bound.
 
-    As llguidance has it, -0 is one of them when there are two bounds and 0 lies between.
+    As in llguidance, -0 is included if there are two bounds and 0 lies between them.
     """
-    ways: list[Expression] = []
+    alternatives: list[Expression] = []
     if low is None or low < 0:
         zero = 0 if low is not None and high is not None else 1
         least = zero if high is None or high >= 0 else -high
-        ways.append(Sequence((LiteralText("-"), naturals(least, None if low is None else -low))))
+        alternatives.append(Sequence((LiteralText("-"), naturals(least, None if low is None else -low))))
     if high is None or high >= 0:
-        ways.append(naturals(max(low or 0, 0), high))
-    return Alternatives(tuple(ways))
+        alternatives.append(naturals(max(low or 0, 0), high))
+    return Alternatives(tuple(alternatives))
 
 
 def naturals(low: int, high: int | None) -> Expression:
-    """The numbers from `low` >= 0 to `high`."""
+    """The integers from `low` >= 0 to `high`."""
     if high is not None and high < low:
         return Alternatives(())
     if high is None:
@@ -35,7 +35,7 @@ def naturals(low: int, high: int | None) -> Expression:
 
 
 def equally_long(low: str, high: str) -> Expression:
-    """The numbers between two of as many digits."""
+    """The integers between two bounds that have the same number of digits."""
     if low == high:
         return LiteralText(low)
     rest = len(low) - 1
@@ -45,11 +45,11 @@ def equally_long(low: str, high: str) -> Expression:
         return Sequence((LiteralText(low[0]), equally_long(low[1:], high[1:])))
     if not rest:
         return Chars(((ord(low), ord(high)),))
-    ways = [
+    alternatives = [
         Sequence((LiteralText(low[0]), equally_long(low[1:], "9" * rest))),
         Sequence((LiteralText(high[0]), equally_long("0" * rest, high[1:]))),
     ]
     if ord(high[0]) - ord(low[0]) > 1:
         middle = Chars(((ord(low[0]) + 1, ord(high[0]) - 1),))
-        ways.insert(1, Sequence((middle, Repeat(Chars(DIGIT), rest, rest))))
-    return Alternatives(tuple(ways))
+        alternatives.insert(1, Sequence((middle, Repeat(Chars(DIGIT), rest, rest))))
+    return Alternatives(tuple(alternatives))

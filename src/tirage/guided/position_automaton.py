@@ -1,4 +1,4 @@
-"""Position automata of expressions: what may come after what, character by character."""
+"""Position automata (Glushkov, 1961) of expressions: which characters may follow which."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _overlap = lru_cache(maxsize=65536)(lambda one, other: bool(common(one, other)))
 
 @dataclass(slots=True)
 class PositionAutomaton:
-    """Glushkov's automaton: a state per place of a character.
+    """Glushkov's automaton, which has a state for each position of a character in an expression.
 
-    `sets[p]` are the characters at place p, `after[p]` the places that may follow it; a text begins at a place in
-    `first` and may end at one in `last`.
+    `sets[p]` are the characters at position p, `after[p]` the positions that may follow it. A text begins at a position
+    in `first` and may end at one in `last`; `empty` says whether the empty text matches.
     """
 
     sets: list[Ranges]
@@ -28,18 +28,18 @@ class PositionAutomaton:
 
     @classmethod
     def of(cls, node: Expression) -> PositionAutomaton:
-        """The automaton of an expression without rules."""
+        """The automaton of an expression; ValueError if the expression refers to rules."""
         auto = cls([], [], set(), set())
         auto.first, auto.last, auto.empty = auto._add(node)
         return auto
 
     def _add(self, node: Expression) -> tuple[set[int], set[int], bool]:
-        """Places for a node; returns where it begins, where it ends, and whether it may be empty."""
+        """Adds the positions of a node; returns where it may begin, where it may end, and whether it may be empty."""
         match node:
             case LiteralText(text):
-                return self._chain([self._place(((ord(c), ord(c)),)) for c in text])
+                return self._chain([self._position(((ord(c), ord(c)),)) for c in text])
             case Chars(ranges):
-                return self._place(ranges)
+                return self._position(ranges)
             case Sequence(parts):
                 return self._chain([self._add(part) for part in parts])
             case Alternatives(parts):
@@ -49,11 +49,11 @@ class PositionAutomaton:
                 return self._repeat(part, low, high)
         raise ValueError("rules have no automaton")
 
-    def _place(self, ranges: Ranges) -> tuple[set[int], set[int], bool]:
+    def _position(self, ranges: Ranges) -> tuple[set[int], set[int], bool]:
         self.sets.append(ranges)
         self.after.append(set())
-        place = {len(self.sets) - 1}
-        return place, set(place), False
+        position = {len(self.sets) - 1}
+        return position, set(position), False
 
     def _chain(self, parts: list[tuple[set[int], set[int], bool]]) -> tuple[set[int], set[int], bool]:
         first, last, empty = set[int](), set[int](), True
@@ -65,7 +65,7 @@ class PositionAutomaton:
         return first, last, empty
 
     def _repeat(self, part: Expression, low: int, high: int | None) -> tuple[set[int], set[int], bool]:
-        # Copies beyond the least number may end the repetition but are never jumped over: fewer links, same texts.
+        # Copies beyond the minimum may end the repetition but are never skipped: fewer links, the same texts.
         copies = [self._add(part) for _ in range(max(1, low if high is None else high))]
         for (_, ends, _), (begins, _, _) in pairwise(copies):
             self._link(ends, begins)
@@ -76,22 +76,22 @@ class PositionAutomaton:
         return copies[0][0], last, least == 0
 
     def _link(self, ends: set[int], begins: set[int]) -> None:
-        for place in ends:
-            self.after[place] |= begins
+        for position in ends:
+            self.after[position] |= begins
 
-    def bytes_at(self, places: set[int]) -> int:
-        """The bytes that can begin a character at these places, as bits."""
+    def bytes_at(self, positions: set[int]) -> int:
+        """The bytes that can begin a character at these positions, as the bits of a 256-bit integer."""
         bits = 0
-        for place in places:
-            bits |= first_bytes(self.sets[place])
+        for position in positions:
+            bits |= first_bytes(self.sets[position])
         return bits
 
 
 def extensions(one: PositionAutomaton, other: PositionAutomaton, budget: int) -> tuple[int, int]:
-    """The bytes with which `other` goes on after some text of `one`, as bits, and the steps this took.
+    """The bytes with which `other` can continue after a text of `one`, as 256 bits, and the number of steps taken.
 
-    They are what a lexer that prefers the longest match would read on with. Gives all bytes when it would
-    take more than `budget` steps.
+    With such a byte, a lexer that prefers the longest match would go on instead of ending the token. The result is all
+    bytes when the search would take more than `budget` steps.
     """
     pairs = [(p, q) for p in one.first for q in other.first if _overlap(one.sets[p], other.sets[q])]
     seen, bits, steps = set(pairs), 0, len(one.first) * len(other.first)

@@ -1,7 +1,7 @@
 """The default backend: llguidance, with exact masks.
 
-By itself llguidance forces the tokens into which a tokenizer would cut a text that is certain: that is quicker, but
-changes which tokens are drawn. `no_forcing` turns it off; then a mask holds every token that some text allows.
+By default llguidance forces the canonical tokenization wherever the text is determined, which is faster but changes
+which tokens are drawn. `no_forcing` turns that off, so that a mask holds every token with which some text can go on.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import numpy as np
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint
 from tirage.guided.gbnf import read_gbnf
-from tirage.guided.lexemes import regex_lark, to_lark
+from tirage.guided.gbnf_to_lark import regex_lark, to_lark
 from tirage.guided.matcher import Cursor, Mask
-from tirage.guided.probe import PROBE
 from tirage.guided.schema import pointer, walk
-from tirage.guided.small import is_small
-from tirage.guided.tagged import json_rule, tagged_lark
+from tirage.guided.small_constraints import is_small
+from tirage.guided.structural_tag_lark import json_rule, tagged_lark
+from tirage.guided.trial_compile import TRIALS
 from tirage.guided.vocabulary import Vocabulary
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
 _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
-# What one compiled grammar was measured to hold at the least; see benchmarks/guided.py.
+# The least memory that a compiled grammar was measured to take; see benchmarks/guided.py.
 _LEAST_BYTES = 160 * 1024
-# Parts of a refused schema that are tried alone to find the one to blame.
+# At most this many parts of a refused schema are compiled alone to find the one to blame.
 _TRIALS = 100
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
 _WHOLE = "#/$defs/whole"
 _LOAD = {"task": "load", "compiler": "llguidance"}
 
 
-class LlgTokenizer:
-    """A vocabulary as llguidance wants to see it: with an end of its own, after all ids of the model."""
+class LlguidanceTokenizer:
+    """A vocabulary in the form that llguidance takes, with an end token of its own after all ids of the model."""
 
     bos_token_id = None
 
@@ -62,19 +62,19 @@ class LlguidanceBackend:
 
         self._library = llguidance
         self._vocabulary = vocabulary
-        wrapper = llguidance.TokenizerWrapper(LlgTokenizer(vocabulary))
+        wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1)
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
-        """A cursor at the start, and about how many bytes the grammar holds.
+        """A cursor at the start of a text, and the approximate size of the grammar in bytes.
 
-        Raises GrammarError for what llguidance refuses, what takes longer than the limits allow, and what no text
-        satisfies.
+        Raises GrammarError for a constraint that llguidance refuses or that no text satisfies, and LimitError for one
+        that takes too much time or memory.
         """
         grammar = lark_of(constraint)
         held = 0
         if not is_small(constraint):
-            answer = PROBE.try_out({"task": "llguidance", "grammar": grammar}, _LOAD)
+            answer = TRIALS.compile({"task": "llguidance", "grammar": grammar}, _LOAD)
             held = int(answer["bytes"])
             if answer["error"]:
                 raise refusal(constraint, answer["error"])
@@ -90,7 +90,7 @@ _NAMES = {"json": "schema", "regex": "regex", "gbnf": "grammar", "lark": "gramma
 
 
 def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
-    """GrammarError when no text can begin: none satisfies the constraint, or the vocabulary cannot write it."""
+    """Raises GrammarError when no token may come first: no text satisfies the constraint, or none can be spelled."""
     mask = np.zeros(vocabulary.words, np.int32)
     cursor.fill(mask)
     if mask.any() or cursor.complete():
@@ -101,7 +101,7 @@ def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
 
 
 class LlguidanceCursor:
-    """A place in a grammar, held by llguidance."""
+    """The state of one text in llguidance; see `Cursor`."""
 
     __slots__ = ("_buffer", "_matcher", "_width")
 
@@ -110,43 +110,43 @@ class LlguidanceCursor:
         self._buffer = np.zeros((width + 32) // 32, np.int32)
 
     def fill(self, mask: Mask) -> None:
-        """See Cursor."""
+        """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
         if self._matcher.is_error() or self._matcher.is_stopped():
             mask[:] = 0
             return
         self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
         mask[:] = 0 if self._matcher.is_error() else self._buffer[: len(mask)]
         if self._width % 32:
-            # The library's own end, one id behind the last.
+            # The end token of the library, one id after the last.
             mask[-1] &= (1 << self._width % 32) - 1
 
     def accept(self, token_id: int) -> bool:
-        """See Cursor."""
+        """See `Cursor`."""
         return not self._matcher.is_error() and self._matcher.try_consume_tokens([token_id]) == 1
 
     def rollback(self, count: int) -> None:
-        """See Cursor."""
+        """See `Cursor`."""
         self._matcher.rollback(count)
 
     def complete(self) -> bool:
-        """See Cursor."""
+        """See `Cursor`."""
         return not self._matcher.is_error() and self._matcher.is_accepting()
 
     def stopped(self) -> bool:
-        """See Cursor."""
+        """See `Cursor`."""
         return self._matcher.is_stopped()
 
     def error(self) -> str:
-        """See Cursor."""
+        """See `Cursor`."""
         return explain(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def fork(self) -> LlguidanceCursor:
-        """See Cursor."""
+        """See `Cursor`."""
         return LlguidanceCursor(self._matcher.deep_copy(), self._width)
 
 
 def refusal(constraint: Constraint, error: str) -> GrammarError:
-    """The error for a constraint that the library refuses, with the place as far as it can be told."""
+    """The error for a constraint that the library refuses, with the place if it can be found."""
     name, reason = _NAMES[constraint.kind], explain(error)
     if constraint.kind == "json":
         place = place_of(constraint)
@@ -156,7 +156,7 @@ def refusal(constraint: Constraint, error: str) -> GrammarError:
 
 
 def explain(error: str) -> str:
-    """A message of the library in one line: without the source it quotes, its internal state and its own header."""
+    """A message of the library on one line, without the source it quotes, its internal state and our header."""
     first = re.split(r"\n<|<backtrace>|<state>", error)[0]
     lines = [line.strip() for line in first.splitlines() if not re.match(r"\s*(?:\d+ \||\^\s*$)", line)]
     text = re.sub(r"^at \d+\(\d+\): failed to compile JSON schema: ", "", " ".join(filter(None, lines)))
@@ -167,7 +167,7 @@ def explain(error: str) -> str:
 
 
 def place_of(constraint: Constraint) -> str:
-    """Where in a schema that is refused as a whole the reason lies, as far as a few trials can tell."""
+    """The place of the part for which a schema is refused, found by compiling parts alone."""
     schema = json.loads(constraint.text)
     places = {pointer(path): one for path, one in walk(schema, ()) if isinstance(one, dict)}
     inside = {place: one.get("$ref") for place, one in places.items()}
@@ -178,11 +178,11 @@ def place_of(constraint: Constraint) -> str:
     def fails(place: str) -> bool:
         part = {"$defs": {"whole": schema}, "$ref": _WHOLE + place[1:]}
         trial = Constraint(kind="json", text=json.dumps(part), whitespace=constraint.whitespace)
-        return bool(PROBE.try_out({"task": "llguidance", "grammar": lark_of(trial)}, _LOAD)["error"])
+        return bool(TRIALS.compile({"task": "llguidance", "grammar": lark_of(trial)}, _LOAD)["error"])
 
     place, left = "#", list(islice(places, 1, None))
     for _ in range(_TRIALS):
-        # The next part of the one to blame, and never what holds it.
+        # The next part inside the present suspect, or the part that it refers to.
         tried = next((each for each in left if each.startswith(f"{place}/") or each == inside[place]), None)
         if tried is None:
             break
@@ -193,7 +193,7 @@ def place_of(constraint: Constraint) -> str:
 
 
 def lark_of(constraint: Constraint) -> str:
-    """The constraint in llguidance's notation."""
+    """The constraint in llguidance's Lark notation; GrammarError for a grammar that cannot be translated."""
     match constraint.kind:
         case "json":
             return f"{_EXACT}start: {json_rule(constraint.text, constraint.whitespace)}\n"
@@ -207,7 +207,7 @@ def lark_of(constraint: Constraint) -> str:
 
 
 def exact_header(grammar: str) -> str:
-    """A Lark grammar whose header, its own or a new one, asks for exact masks."""
+    """A Lark grammar whose header asks for exact masks; GrammarError for a header that is not valid JSON."""
     match = _HEADER.match(grammar)
     if match is None:
         return _EXACT + grammar

@@ -1,4 +1,4 @@
-"""Tools for models whose chat template does not know them: told in the system message, in the form of Hermes."""
+"""Tools for models whose chat template does not render them: described in the system message, in Hermes' format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ To call one, answer with its name and its arguments as JSON between <tool_call> 
 def describe_tools(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """The messages with the tools in the system message, earlier calls in the assistant's text and results as a user's.
+    """The messages with tools in the system message, tool calls as assistant text and tool results as user messages.
 
-    Without tools, calls and results the messages are returned as they are.
+    Without any of these, the messages are returned unchanged.
     """
     told = [plain_message(message) for message in messages]
     if not tools:
@@ -33,7 +33,7 @@ def describe_tools(
 
 
 def plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the fields that only templates with tools show."""
+    """A message without the fields that only templates with tools render."""
     if message["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
     calls = message.get("tool_calls")

@@ -1,8 +1,8 @@
-"""Structural tags: free text in which some parts, between a beginning and an end, follow grammars of their own.
+"""Structural tags: free text in which the parts between tags follow grammars of their own.
 
-Two descriptions are understood, both JSON. The older one names tags and triggers,
-`{"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}`. The newer one,
-`{"type": "structural_tag", "format": {...}}`, is a tree of formats; those in FORMATS are enforced. SPEC.md S-G7.
+Both JSON forms in use are read. The older one lists tags and triggers:
+`{"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}`. The newer one is a tree of
+formats, `{"type": "structural_tag", "format": {...}}`; the formats in FORMATS are enforced. SPEC.md S-G7.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ FORMATS: dict[str, dict[str, type]] = {
     "tags_with_separator": {"tags": list, "separator": str},
     "any_text": {},
 }
-"""Format -> its fields with their types; each has a `type` besides."""
+"""Format -> its required fields and their types, besides `type`."""
 SWITCHES = {"triggered_tags": ("at_least_one", "stop_after_first"),
             "tags_with_separator": ("at_least_one", "stop_after_first")}  # fmt: skip
-"""Format -> the fields that may be true; they are false where they are missing."""
+"""Format -> its optional boolean fields, false by default."""
 
 
 def read_tags(text: str, *, closed: bool = False) -> str:
-    """The description as JSON text in the newer form, checked; schemas in it are those of `read_schema`.
+    """The format of a structural tag as JSON text in the newer form, validated; its schemas are those of `read_schema`.
 
-    Raises GrammarError with the path for anything that is unknown, missing or contradictory.
+    Raises GrammarError with the path for anything unknown, missing or contradictory.
     """
     given = parse_json(text)
     if not isinstance(given, dict) or given.get("type") != "structural_tag":
         raise GrammarError('structural_tag must be an object with "type": "structural_tag"', place="#")
     if "structures" in given or "triggers" in given:
         check_fields(given, {"structures": list, "triggers": list}, ())
-        given = {"type": "structural_tag", "format": newer(given)}
+        given = {"type": "structural_tag", "format": from_triggers(given)}
     check_fields(given, {"format": dict}, ())
     return json.dumps(read_format(given["format"], ("format",), closed), ensure_ascii=False)
 
 
-def newer(given: dict[str, Any]) -> dict[str, Any]:
-    """An older description as a format."""
+def from_triggers(given: dict[str, Any]) -> dict[str, Any]:
+    """The older form as a format; GrammarError for a wrong field."""
     tags = []
     for i, tag in enumerate(given["structures"]):
         check_fields(tag, {"begin": str, "schema": object, "end": str}, ("structures", i), typed=False)
@@ -56,7 +56,7 @@ def newer(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
-    """One format with those inside it, checked."""
+    """One format, validated with those inside it; GrammarError with the path."""
     if len(path) > 2 * DEPTH:
         fail(path[:8], f"must be nested at most {DEPTH} levels deep")
     named = given.get("type") if isinstance(given, dict) else None
@@ -80,7 +80,7 @@ def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
 
 
 def check_place(kind: str, path: Path, given: dict[str, Any]) -> None:
-    """GrammarError for free text that nothing ends, and for formats that would be empty."""
+    """Raises GrammarError for free text that nothing ends, and for empty strings."""
     if kind == "any_text" and path[-1] != "content":
         fail(path, "must be the content of a tag, whose end ends it; use triggered_tags for free text between tags")
     if kind == "tag" and given["content"].get("type") == "any_text" and not given["end"]:
@@ -91,7 +91,7 @@ def check_place(kind: str, path: Path, given: dict[str, Any]) -> None:
 
 
 def read_list(given: dict[str, Any], key: str, path: Path, closed: bool) -> list[dict[str, Any]]:
-    """The formats of a list, at least one."""
+    """The formats of a list; GrammarError for an empty list, and for tags of another format."""
     if not given[key]:
         fail((*path, key), "must not be empty")
     if key == "tags" and any(not isinstance(tag, dict) or tag.get("type", "tag") != "tag" for tag in given[key]):
@@ -101,7 +101,7 @@ def read_list(given: dict[str, Any], key: str, path: Path, closed: bool) -> list
 
 
 def read_schema_at(schema: Any, path: Path, closed: bool) -> str:
-    """`read_schema`, whose errors also say where the schema is."""
+    """The schema as `read_schema` gives it; GrammarError with the path from the structural tag on."""
     try:
         return read_schema(schema, closed=closed)
     except GrammarError as error:
@@ -110,7 +110,7 @@ def read_schema_at(schema: Any, path: Path, closed: bool) -> str:
 
 
 def check_triggers(given: dict[str, Any], path: Path) -> None:
-    """GrammarError unless every tag begins with exactly one trigger and every trigger begins some tag."""
+    """Raises GrammarError unless every tag begins with exactly one trigger and every trigger begins some tag."""
     triggers = given["triggers"]
     if not triggers or not all(isinstance(one, str) and one for one in triggers):
         fail((*path, "triggers"), "must be a non-empty list of non-empty strings")
@@ -123,7 +123,7 @@ def check_triggers(given: dict[str, Any], path: Path) -> None:
 
 
 def check_fields(given: Any, fields: dict[str, type], path: Path, *, typed: bool = True) -> None:
-    """GrammarError for a field that is missing, unknown or of another type."""
+    """Raises GrammarError for a field that is missing, unknown or of another type."""
     if not isinstance(given, dict):
         fail(path, f"must be an object, got {show(given)}")
     for key in given:
@@ -140,6 +140,6 @@ _NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object", b
 
 
 def fail(path: Path, rule: str) -> NoReturn:
-    """GrammarError that names the place in the description."""
+    """Raises GrammarError with the place in the structural tag."""
     place = shown(path)
     raise GrammarError(f"structural_tag at {place} {rule}", place=place)

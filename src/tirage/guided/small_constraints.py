@@ -1,7 +1,7 @@
-"""Constraints that are small enough to be compiled at once, without a trial in a child process.
+"""The constraints that are small enough to be compiled without a trial in a child process.
 
-A bound is on what is read, not on what it means: nothing here is large, and nothing of the kind that multiplies. Such a
-constraint compiles in a few milliseconds (tests/test_guided_small.py has the worst that fit). SPEC.md S-G5.
+They are short, and use nothing that multiplies the work of the compiler. Such a constraint compiles in a few
+milliseconds; tests/test_guided_small.py has the worst ones. SPEC.md S-G5.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tirage.guided.gbnf import read_gbnf
 from tirage.guided.schema import walk
 
 BYTES, SCHEMAS, WEIGHT = 4096, 128, 1024
-"""Bytes of a schema, schemas inside it, and places of characters and rules in a pattern, choice or GBNF grammar."""
+"""Limits: bytes of a schema, schemas inside it, and positions in a pattern, choice or GBNF grammar."""
 COUNT, NAMES = 1000, 256
-"""The largest count that a schema may name, and the most alternatives and names that it may list in all."""
+"""Limits: counts in a schema, and names and alternatives in all its lists together."""
 
 _PLAIN = frozenset({"type", "enum", "const", "properties", "required", "items", "prefixItems", "format", "$defs",
                     "definitions", "additionalProperties", "minimum", "maximum"})  # fmt: skip
@@ -26,7 +26,7 @@ _ALONE = frozenset({"anyOf", "$ref"})
 
 
 def is_small(constraint: Constraint) -> bool:
-    """Whether the constraint needs no trial."""
+    """Whether the constraint may be compiled without a trial."""
     match constraint.kind:
         case "json":
             return is_small_schema(constraint.text) and len(constraint.whitespace) < 64
@@ -38,7 +38,7 @@ def is_small(constraint: Constraint) -> bool:
 
 
 def is_small_schema(text: str) -> bool:
-    """Whether a schema in the form of `read_schema` is short and only describes values part by part."""
+    """Whether a schema in the form of `read_schema` is short and has no keyword that makes compilation expensive."""
     if len(text) > BYTES:
         return False
     inner = [schema for _, schema in walk(json.loads(text), ()) if isinstance(schema, dict)]
@@ -47,7 +47,7 @@ def is_small_schema(text: str) -> bool:
 
 
 def is_plain(schema: dict[str, Any]) -> bool:
-    """Whether one schema has no keyword that makes work of others."""
+    """Whether one schema, without those inside it, has only keywords that compile in proportion to their size."""
     keys = set(schema) - {"$defs", "definitions"}
     if keys & _ALONE:
         return len(keys) == 1
@@ -55,7 +55,7 @@ def is_plain(schema: dict[str, Any]) -> bool:
 
 
 def weight(node: Expression) -> int:
-    """Places of characters and rules in an expression, repeated parts as often as they may come."""
+    """The number of positions of characters in an expression, repetitions written out; a rule reference counts as 4."""
     match node:
         case LiteralText(text):
             return len(text)

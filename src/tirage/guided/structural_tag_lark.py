@@ -1,4 +1,4 @@
-"""Schemas and structural tags in llguidance's notation."""
+"""Translation of structural tags, and of the schemas in them, to llguidance's Lark notation."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from itertools import groupby
 from typing import Any
 
 from tirage.guided.expression import Expression, LiteralText, choice, sequence, to_regex
-from tirage.guided.lexemes import regex_lark
-from tirage.guided.pattern import read_pattern
+from tirage.guided.gbnf_to_lark import regex_lark
+from tirage.guided.python_regex import read_pattern
 
-# Every string then has one spelling. With \u and \/ a property could be written so that the compiler takes it for one
-# that the schema does not name.
+# With these escapes alone every string has one spelling. With \u and \/ a property could be written so that the
+# compiler takes it for one that the schema does not name.
 _ESCAPES = '"\\bfnrt'
 
 
 def json_rule(schema: str, whitespace: str) -> str:
-    """A schema as a part of a rule."""
+    """A schema as part of a Lark rule."""
     spaces = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
     return "%json " + json.dumps({"x-guidance": spaces | {"json_allowed_escapes": _ESCAPES}} | json.loads(schema))
 
 
 def tagged_lark(given: dict[str, Any], whitespace: str) -> str:
-    """Lark text for a format that `read_tags` has checked."""
-    return Writer(whitespace).lark(given)
+    """A Lark grammar for a format that `read_tags` has validated."""
+    return StructuralTagWriter(whitespace).lark(given)
 
 
-class Writer:
-    """Writes a rule per format."""
+class StructuralTagWriter:
+    """Writes one Lark rule per format."""
 
     def __init__(self, whitespace: str) -> None:
         self._whitespace = whitespace
         self._lines: list[str] = []
 
     def lark(self, given: dict[str, Any]) -> str:
-        """Every rule, `start` first."""
+        """The expression grammar, beginning with the rule `start`."""
         start = self._rule(given)
         return "\n".join([f"start: {start}", *self._lines, "FREE: /(.|\\n)+/"]) + "\n"
 
@@ -44,15 +44,15 @@ class Writer:
         return name
 
     def _rule(self, given: dict[str, Any]) -> str:
-        """The name of a rule for a format."""
-        whole = regular(given)
-        if whole is not None:
-            return self._pattern(whole)
+        """Adds the rule of a format; returns its name."""
+        expression = regular(given)
+        if expression is not None:
+            return self._pattern(expression)
         match given["type"]:
             case "json_schema":
                 return self._add(json_rule(json.dumps(given["json_schema"]), self._whitespace))
             case "sequence":
-                return self._add(" ".join(map(self._rule, joined(given["elements"]))))
+                return self._add(" ".join(map(self._rule, merged_runs(given["elements"]))))
             case "or":
                 return self._add(" | ".join(map(self._rule, given["elements"])))
             case "tag":
@@ -68,15 +68,15 @@ class Writer:
         return self._add(start.removeprefix("start: ").replace("LEXEME", name, 1))
 
     def _tag(self, given: dict[str, Any], begin: str) -> str:
-        whole = regular(given | {"begin": begin})
-        if whole is not None:
-            return self._pattern(whole)
+        expression = regular(given | {"begin": begin})
+        if expression is not None:
+            return self._pattern(expression)
         if given["content"]["type"] == "any_text":
             return f"{quote(begin)} {self._until(given['end'])}"
         return " ".join(part for part in (quote(begin), self._rule(given["content"]), quote(given["end"])) if part)
 
     def _until(self, end: str) -> str:
-        """Free text up to the first time that it ends so, and that end."""
+        """Adds a rule for free text up to and including the first `end`; returns its name."""
         return self._add(f"/(.|\\n)*{to_regex(LiteralText(end))}/", "[lazy]")
 
     def _separated(self, given: dict[str, Any]) -> str:
@@ -85,10 +85,10 @@ class Writer:
         return self._add(f"{tag}{more}" if given["at_least_one"] else f"({tag}{more})?")
 
     def _triggered(self, given: dict[str, Any]) -> str:
-        """Free text in which a trigger, as soon as it is written, binds what follows to its tags."""
+        """Adds a rule for free text in which what follows a trigger must be one of its tags; returns its name."""
         bodies = []
         for trigger in given["triggers"]:
-            # Free text ends with the first trigger, so it cannot run past one.
+            # Free text ends at the first trigger, so it cannot contain one.
             tags = [tag for tag in given["tags"] if tag["begin"].startswith(trigger)]
             inner = [f"({self._tag(tag, tag['begin'].removeprefix(trigger))})" for tag in tags]
             bodies.append(f"{self._until(trigger)} ({' | '.join(inner)})")
@@ -100,10 +100,9 @@ class Writer:
 
 
 def regular(given: dict[str, Any]) -> Expression | None:
-    """The format as one expression; None when a schema or free text is part of it.
+    """The format as one expression; None if it contains a schema or free text.
 
-    One expression is one lexeme, in which it does not matter where a part could end: lexemes side by side take the
-    longest match each.
+    An expression becomes one lexeme. Adjacent lexemes would each take the longest match, wherever a part could end.
     """
     match given["type"]:
         case "const_string":
@@ -122,18 +121,18 @@ def regular(given: dict[str, Any]) -> Expression | None:
     return None
 
 
-def joined(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The elements of a sequence, with neighbours put together that are one expression."""
-    runs = [(whole, list(run)) for whole, run in groupby(elements, lambda one: regular(one) is not None)]
-    parts = [[{"type": "sequence", "elements": run}] if whole else run for whole, run in runs]
+def merged_runs(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The elements of a sequence, with runs of regular formats merged into one format each."""
+    runs = [(expression, list(run)) for expression, run in groupby(elements, lambda one: regular(one) is not None)]
+    parts = [[{"type": "sequence", "elements": run}] if expression else run for expression, run in runs]
     return [one for part in parts for one in part]
 
 
 def text(spelled: str) -> list[Expression]:
-    """A text as parts of a sequence; none for the empty one."""
+    """A text as the parts of a sequence: none if it is empty."""
     return [LiteralText(spelled)] if spelled else []
 
 
 def quote(text: str) -> str:
-    """A text as a lexeme; nothing for the empty one."""
+    """A text as a lexeme; "" if it is empty."""
     return f"/{to_regex(LiteralText(text))}/" if text else ""

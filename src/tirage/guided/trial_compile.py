@@ -1,7 +1,7 @@
-"""Trial compilations in child processes, so that no grammar can hold up or bring down the process that serves.
+"""Trial compilations in child processes, so that no grammar can block or crash the serving process.
 
-The compilers bound part of their work, but not all: a schema with thousands of properties or one large `multipleOf`
-keeps them busy for many seconds. A child that exceeds the limit is killed, and the next grammar gets a new one.
+The compilers limit only part of their work: a schema with thousands of properties or a single large `multipleOf` keeps
+them busy for many seconds. A child that exceeds a limit is killed, and the next grammar gets a new one.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from tirage.children import Child, Children
 from tirage.errors import GrammarError
 
 SECONDS = 1.0
-"""Processor time of a trial. What passes takes about as long again in the serving process: both end within 2 s."""
+"""Processor time of a trial. The compilation in the serving process takes as long again: together at most 2 s."""
 _PATIENCE = 10.0
-"""How many times its processor time a trial may take on a machine that is busy with other things."""
+"""Wall-clock time of a trial, as a multiple of its processor time: the machine may be busy."""
 MEGABYTES = 256
 _STARTUP_S = 60.0
 _WORKERS = 4
 
 
 class LimitError(GrammarError):
-    """A grammar that asks for more time or memory than a compilation may have."""
+    """Raised for a grammar whose compilation takes too much time or memory."""
 
 
-class Probe:
-    """A few children that compile grammars on trial."""
+class TrialCompiler:
+    """A small pool of child processes that compile grammars on trial."""
 
     def __init__(self) -> None:
-        # One kind per compiler: memory is limited to what a compiler adds.
+        # A child serves one compiler, because its memory limit is relative to what that compiler takes.
         self._children = Children(lambda _: TrialProcess(), places=_WORKERS)
 
-    def try_out(self, task: dict[str, Any], load: dict[str, Any], *, seconds: float = SECONDS) -> dict[str, Any]:
-        """What a child answers to a task, after it was told to `load` what the task needs.
+    def compile(self, task: dict[str, Any], load: dict[str, Any], *, seconds: float = SECONDS) -> dict[str, Any]:
+        """The answer of a child to a task, for which it first has to `load` a compiler and perhaps a vocabulary.
 
-        `seconds` is processor time; on a busy machine the answer may take ten times as long. Raises LimitError when
-        the child runs over its time or memory; it is dead by then.
+        `seconds` is processor time; on a busy machine the answer may take ten times as long. Raises LimitError when the
+        child exceeds its time or memory; it has been killed by then.
         """
         with self._children.one(load["compiler"]) as child:
             child.load(load)
@@ -54,21 +54,21 @@ class Probe:
 
 
 class TrialProcess(Child):
-    """One running worker."""
+    """A running `trial_worker`."""
 
     def __init__(self) -> None:
-        super().__init__(Path(__file__).with_name("worker.py"), environment=os.environ)
+        super().__init__(Path(__file__).with_name("trial_worker.py"), environment=os.environ)
         self._loaded: set[str] = set()
 
     def load(self, task: dict[str, Any]) -> None:
-        """Has the child load a compiler, once."""
+        """Makes the child load a compiler, once; LimitError when that fails."""
         name = task["compiler"] + task.get("vocabulary", "")
         if name not in self._loaded:
             self.ask(task, _STARTUP_S)
             self._loaded.add(name)
 
     def ask(self, task: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The child's answer; GrammarError when it takes longer or dies."""
+        """The child's answer to a task; LimitError when it takes longer than `seconds` or dies."""
         try:
             self.input.write(json.dumps(task).encode() + b"\n")
             self.input.flush()
@@ -83,7 +83,7 @@ class TrialProcess(Child):
         return json.loads(line)
 
     def _line(self, deadline: float) -> bytes | None:
-        """The next line of the child, less when it dies, None when time is up."""
+        """The next line from the child; a part of it when the child dies, None when time is up."""
         line = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self.output, selectors.EVENT_READ)
@@ -111,4 +111,4 @@ def _too_large() -> LimitError:
     return LimitError(f"grammar must compile within {MEGABYTES} MB, got one that does not; make it smaller")
 
 
-PROBE = Probe()
+TRIALS = TrialCompiler()

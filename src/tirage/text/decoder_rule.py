@@ -1,8 +1,8 @@
-"""How a vocabulary spells its tokens: the rule behind `decode`, one token at a time.
+"""The rules by which decoders spell tokens, so that text can be decoded one token at a time.
 
-A tokenizer's decoder works on whole sequences. For the two families in use its result can be had token by
-token: byte-level vocabularies, where every token is some bytes, and SentencePiece-like ones, where a token is
-text with a mark for the space, or one byte written `<0x0A>`.
+The decoder of a tokenizer works on whole sequences. For the two families in use, its result can be computed token by
+token: in byte-level vocabularies every token is some bytes; in SentencePiece-like ones a token is text with a mark for
+the space, or one byte, written `<0x0A>`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spelling:
-    """A decoder's rule.
+class DecoderRule:
+    """The rule of a decoder.
 
-    `strip_spaces` leading spaces vanish from the whole text; `bare_start` instead drops every space mark of
-    the first token.
+    `family` is "bytes" for byte-level and "pieces" for SentencePiece-like vocabularies. `strip_spaces` leading spaces
+    are dropped from the whole text; `bare_start` instead drops every space mark of the first token.
     """
 
     family: Literal["bytes", "pieces"]
@@ -30,19 +30,19 @@ class Spelling:
     bare_start: bool = False
 
 
-def spelling_of(decoder: Mapping[str, Any] | None) -> Spelling | None:
-    """The rule of a tokenizer.json decoder; None for one that cannot be followed token by token."""
+def decoder_rule_of(decoder: Mapping[str, Any] | None) -> DecoderRule | None:
+    """The rule of a decoder in tokenizer.json; None for one that cannot be applied token by token."""
     if decoder is None:
         return None
     steps = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else [decoder]
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
-        return Spelling(family="bytes")
-    return pieces_spelling(steps, kinds)
+        return DecoderRule(family="bytes")
+    return sentencepiece_rule(steps, kinds)
 
 
-def pieces_spelling(steps: list[Mapping[str, Any]], kinds: list[Any]) -> Spelling | None:
-    """The rule of a SentencePiece-like chain; None when a step is unknown, repeated or out of place."""
+def sentencepiece_rule(steps: list[Mapping[str, Any]], kinds: list[Any]) -> DecoderRule | None:
+    """The rule of a SentencePiece-like chain of decoders; None if a step is unknown, repeated or out of place."""
     known = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
     if not kinds or len(set(kinds)) != len(kinds) or not known.issuperset(kinds):
         return None
@@ -59,7 +59,7 @@ def pieces_spelling(steps: list[Mapping[str, Any]], kinds: list[Any]) -> Spellin
             # Strip acts on each token unless they were fused before.
             if step.get("content") != " " or step.get("stop", 0) or "Fuse" not in kinds[: kinds.index("Strip")]:
                 return None
-    return Spelling(
+    return DecoderRule(
         family="pieces",
         byte_fallback="ByteFallback" in kinds,
         space_mark=mark,
@@ -69,14 +69,14 @@ def pieces_spelling(steps: list[Mapping[str, Any]], kinds: list[Any]) -> Spellin
 
 
 def writes_words(decoder: Mapping[str, Any] | None) -> bool:
-    """Whether a decoder puts a space before each token but the first, or drops a mark of WordPiece's in its place."""
+    """Whether a decoder puts a space before each token, except the first and WordPiece's marked ones."""
     return decoder is None or decoder.get("type") == "WordPiece"
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for.
+    """The byte that each character of a byte-level vocabulary stands for.
 
-    Printable Latin-1 letters stand for themselves, the other 68 bytes for U+0100 onwards in order.
+    Printable Latin-1 characters stand for themselves; U+0100 and the following stand for the other 68 bytes, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
@@ -88,13 +88,13 @@ _ALPHABET = byte_level_alphabet()
 
 
 def byte_level_bytes(token: str) -> bytes:
-    """The bytes of a byte-level token; one with any foreign letter is plain text, as for added tokens."""
+    """The bytes of a byte-level token; a token with any other character, such as an added one, is plain text."""
     if all(letter in _ALPHABET for letter in token):
         return bytes(_ALPHABET[letter] for letter in token)
     return token.encode("utf-8", "surrogatepass")
 
 
 def fallback_byte(token: str) -> bytes | None:
-    """The byte that a token such as `<0x0A>` stands for, or None for any other token."""
+    """The byte that a token such as `<0x0A>` stands for; None for any other token."""
     match = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(match[1], 16)]) if match else None

@@ -1,16 +1,15 @@
-"""Grammar rules as Lark rules over lexemes, without changing what they match.
+"""Translation of grammar rules to Lark: the rules are cut into lexemes without changing what they match.
 
-llguidance reads a grammar in two layers: lexemes found by a lexer that always prefers the longest match, and rules
-over them. Lexemes of one character are always safe but slow. A longer one is safe when the lexer's preference can
-never be wrong: no lexeme goes on, after a text that another one matches, with a byte that may come next in the
-grammar anyway. This module cuts rules into the largest such lexemes.
+llguidance reads a grammar in two layers: a lexer that always prefers the longest match, and rules over its lexemes.
+Lexemes of one character are always correct but slow. A longer one is correct if the longest match is never the wrong
+one: after a text that some lexeme matches, no other lexeme may continue with a byte that the grammar also allows to
+come next. This module cuts the rules into the largest such lexemes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tirage.guided.automaton import PositionAutomaton, extensions
 from tirage.guided.charset import first_bytes
 from tirage.guided.expression import (
     Alternatives,
@@ -23,18 +22,19 @@ from tirage.guided.expression import (
     count,
     to_regex,
 )
+from tirage.guided.position_automaton import PositionAutomaton, extensions
 from tirage.guided.reduction import nullable, positions, reduced
 
 LARGEST = 256
-"""Places of characters in one lexeme; the search for conflicts grows with their product."""
+"""Most positions of characters in one lexeme; the search for conflicts grows with the product of two lexemes'."""
 STEPS = 100_000
-"""Work that the search for conflicts may do before it settles for lexemes of one character."""
+"""Steps that the search for conflicts may take before all lexemes are cut to one character."""
 
 Grammar = dict[str, Expression]
 
 
 def to_lark(rules: Grammar, root: str = "root") -> str:
-    """Lark text, from a rule `start` on, that matches the same texts as the rules from `root` on.
+    """A Lark grammar, with the start rule `start`, that matches the same texts as `root` does.
 
     Raises GrammarError when no text satisfies the root.
     """
@@ -42,52 +42,52 @@ def to_lark(rules: Grammar, root: str = "root") -> str:
     only = small[root]
     if positions(only) < 1 << 40:
         return regex_lark(only)
-    return Cutter(small, root).lark()
+    return LexemeSplitter(small, root).lark()
 
 
 def regex_lark(node: Expression) -> str:
-    """Lark text that matches one expression without rules, as a single lexeme."""
+    """A Lark grammar of a single lexeme that matches one expression without rule references."""
     optional = "" if not nullable(node, set()) else ' | ""'
     return f"start: LEXEME{optional}\nLEXEME: /{to_regex(node)}/\n"
 
 
-class Cutter:
-    """Finds the lexemes of a grammar by trial: begin with the largest, cut those that are in conflict."""
+class LexemeSplitter:
+    """Finds the lexemes of a grammar by trial: it begins with the largest and cuts those that are in conflict."""
 
     def __init__(self, rules: Grammar, root: str) -> None:
         self._rules, self._root = rules, root
-        self._cut: set[Expression] = set()
+        self._split: set[Expression] = set()
         self._empty = empty_rules(rules)
         self._automata: dict[Expression, PositionAutomaton] = {}
-        # By identity, since equality looks at whole trees; the node is kept, so that its identity stays its own.
-        self._fitting: dict[int, tuple[Expression, bool]] = {}
+        # Keyed by identity, because equality compares whole trees; keeping the node keeps its id from being reused.
+        self._fits: dict[int, tuple[Expression, bool]] = {}
 
     def lark(self) -> str:
         """The rules in Lark's notation."""
-        lexemes = self._settle()
+        lexemes = self._resolve_conflicts()
         numbers = {lexeme: f"L{i}" for i, lexeme in enumerate(lexemes)}
         names = {name: f"r{i}" for i, name in enumerate(self._rules)} | {self._root: "start"}
-        lines = [f"{names[name]}: {self._spell(node, names, numbers)}" for name, node in self._rules.items()]
+        lines = [f"{names[name]}: {self._write(node, names, numbers)}" for name, node in self._rules.items()]
         lines += [f"{number}: /{to_regex(lexeme)}/" for lexeme, number in numbers.items()]
         return "\n".join(lines) + "\n"
 
-    def _settle(self) -> list[Expression]:
-        """The lexemes, once no two are in conflict."""
+    def _resolve_conflicts(self) -> list[Expression]:
+        """The lexemes, cut until no two are in conflict."""
         budget = STEPS
         while True:
             lexemes = list(dict.fromkeys(x for node in self._rules.values() for x in self._lexemes(node)))
-            follow = Follow(self._rules, self._empty, self._is_lexeme).of
+            follow = FollowSets(self._rules, self._empty, self._is_lexeme).of
             wrong, budget = self._conflicts(lexemes, follow, budget)
             if budget < 0:
                 wrong = {x for x in lexemes if positions(x) > 1}
             if not wrong:
                 return lexemes
-            self._cut |= wrong
+            self._split |= wrong
 
     def _conflicts(
         self, lexemes: list[Expression], follow: dict[Expression, int], budget: int
     ) -> tuple[set[Expression], int]:
-        """Lexemes that could read on where another one has to end, and what is left of the budget."""
+        """The lexemes that could continue where another one has to end, and the rest of the budget."""
         wrong: set[Expression] = set()
         for longer in lexemes:
             if isinstance(longer, Chars):
@@ -110,31 +110,31 @@ class Cutter:
     def _is_lexeme(self, node: Expression) -> bool:
         if isinstance(node, RuleReference):
             return False
-        if id(node) not in self._fitting:
-            self._fitting[id(node)] = node, positions(node) <= LARGEST and not nullable(node, set())
-        return self._fitting[id(node)][1] and node not in self._cut
+        if id(node) not in self._fits:
+            self._fits[id(node)] = node, positions(node) <= LARGEST and not nullable(node, set())
+        return self._fits[id(node)][1] and node not in self._split
 
     def _lexemes(self, node: Expression) -> list[Expression]:
         if self._is_lexeme(node):
             return [node]
-        return [lexeme for part in pieces(node) for lexeme in self._lexemes(part)]
+        return [lexeme for part in parts_of(node) for lexeme in self._lexemes(part)]
 
-    def _spell(self, node: Expression, names: dict[str, str], numbers: dict[Expression, str]) -> str:
+    def _write(self, node: Expression, names: dict[str, str], numbers: dict[Expression, str]) -> str:
         if self._is_lexeme(node):
             return numbers[node]
-        parts = [self._spell(part, names, numbers) for part in pieces(node)]
+        parts = [self._write(part, names, numbers) for part in parts_of(node)]
         match node:
             case RuleReference(name):
                 return names[name]
             case Alternatives():
                 return "(" + " | ".join(parts) + ")"
             case Repeat(part, low, high):
-                return parts[0] + count(low, high) if pieces(node)[0] is part else f"({parts[0]})?"
+                return parts[0] + count(low, high) if parts_of(node)[0] is part else f"({parts[0]})?"
         return "(" + (" ".join(parts) or '""') + ")"
 
 
-def pieces(node: Expression) -> tuple[Expression, ...]:
-    """The parts that an expression is cut into."""
+def parts_of(node: Expression) -> tuple[Expression, ...]:
+    """The parts into which an expression is cut."""
     match node:
         case LiteralText(text):
             return tuple(Chars(((ord(c), ord(c)),)) for c in text)
@@ -148,15 +148,15 @@ def pieces(node: Expression) -> tuple[Expression, ...]:
 
 
 def empty_rules(rules: Grammar) -> set[str]:
-    """Names of the rules that match the empty text."""
+    """The names of the rules that match the empty text."""
     empty: set[str] = set()
     while fresh := {name for name, node in rules.items() if name not in empty and nullable(node, empty)}:
         empty |= fresh
     return empty
 
 
-class Follow:
-    """For each lexeme, the bytes that can come right after it anywhere in the grammar, as bits."""
+class FollowSets:
+    """The follow sets of a grammar: for each lexeme, the bytes that can come right after it, as 256 bits, in `of`."""
 
     def __init__(self, rules: Grammar, empty: set[str], is_lexeme: Callable[[Expression], bool]) -> None:
         self._empty, self._is_lexeme = empty, is_lexeme
@@ -171,7 +171,7 @@ class Follow:
         while changed:
             before = dict(self._after)
             for name, node in rules.items():
-                self._pass(node, self._after[name])
+                self._propagate(node, self._after[name])
             changed = before != self._after
 
     def _begins(self, node: Expression) -> int:
@@ -195,31 +195,31 @@ class Follow:
                 return bits
         return 0
 
-    def _pass(self, node: Expression, after: int) -> None:
-        """Records what comes after the node, and hands it on to its parts."""
+    def _propagate(self, node: Expression, after: int) -> None:
+        """Records the bytes that can come after a node, for the node and its parts."""
         if self._is_lexeme(node):
             self.of[node] = self.of.get(node, 0) | after
             return
         match node:
             case LiteralText():
-                self._pass(Sequence(pieces(node)), after)
+                self._propagate(Sequence(parts_of(node)), after)
             case RuleReference(name):
                 self._after[name] |= after
             case Alternatives(parts):
                 for part in parts:
-                    self._pass(part, after)
+                    self._propagate(part, after)
             case Repeat(part, _, high):
                 again = 0 if high == 1 else self._begins(part)
-                inner = pieces(node)[0]
-                self._pass(inner, after | (again if inner is part else 0))
+                inner = parts_of(node)[0]
+                self._propagate(inner, after | (again if inner is part else 0))
             case Sequence(parts):
                 for part in reversed(parts):
-                    self._pass(part, after)
+                    self._propagate(part, after)
                     after = self._begins(part) | (after if nullable(part, self._empty) else 0)
 
 
 def any_of(bits: Iterable[int]) -> int:
-    """All bits together."""
+    """The union of sets of bits."""
     together = 0
     for one in bits:
         together |= one

@@ -1,4 +1,4 @@
-"""The part of docs/guided.md that lists what is enforced: `python -m tirage.guided.reference docs/guided.md`."""
+"""Writes the list of what is enforced into docs/guided.md: `python -m tirage.guided.supported_docs docs/guided.md`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def listing() -> str:
 
 
 def quoted(names: list[str]) -> str:
-    """Names as code, with commas."""
+    """The names as inline code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def renewed(page: str) -> str:
-    """The page with its list brought up to date."""
+    """The page with an up-to-date list."""
     before, rest = page.split(START, 1)
     return f"{before}{START}{listing()}\n{END}{rest.split(END, 1)[1]}"
 
 
 def main() -> None:
-    """Rewrites the page that is named."""
+    """Rewrites the page that the command line names."""
     path = Path(sys.argv[1])
     path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
 
