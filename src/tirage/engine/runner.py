@@ -106,7 +106,7 @@ def read(model: StepModel, row: Any, *, score: bool) -> Logits:
     Raises ModelError for logits of another shape or type.
     """
     before = row.left
-    logits = model.read(row)
+    logits = model.prefill_chunk(row)
     # Before the end of a prompt there may be none.
     rows = before - row.left if score else None if row.left else 1
     return as_matrix(logits, (rows, model.vocab_size), "read")

@@ -1,7 +1,7 @@
-"""Linear layers whose weights lie in memory as oneDNN wants to read them: the same products, sooner, on a CPU.
+"""Linear layers with weights in oneDNN's memory layout, which are faster on a CPU.
 
-PyTorch multiplies float32 by MKL, which on processors of other makers leaves half of their vector units idle, and
-lays out every bfloat16 weight anew at each call.
+PyTorch multiplies float32 with MKL, which leaves half of the vector units idle on processors of other makers, and
+rearranges every bfloat16 weight at each call.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Differences that another order of summing may make, relative to the largest result.
+# Differences that another order of summation may cause, relative to the largest result.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 _log = logging.getLogger("tirage")
 
 
 class PackedLinear(nn.Module):
-    """A linear layer that keeps its weight in oneDNN's layout and no other copy.
+    """A linear layer that keeps its weight only in oneDNN's layout.
 
-    A weight that another module uses too, as a tied embedding does, is multiplied as it lies.
+    A weight that is shared with another module, such as a tied embedding, keeps its layout.
     """
 
     def __init__(self, linear: nn.Linear, *, shared: bool) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         weight = linear.weight.detach()
-        # Neither a parameter nor a buffer: what walks over those does not know the layout.
-        self._held = weight if shared else torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        # Neither a parameter nor a buffer, because code that iterates over those does not know the layout.
+        self._packed = weight if shared else torch.ops.mkldnn._reorder_linear_weight(weight, None)
         self.bias = linear.bias
 
     @property
     def weight(self) -> Tensor:
-        """The weight [out, in] as it was; a copy, made at each look."""
-        return self._held.to_dense() if self._held.is_mkldnn else self._held
+        """The weight [out, in] in the ordinary layout; a copy, made at each access."""
+        return self._packed.to_dense() if self._packed.is_mkldnn else self._packed
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b, in the dtype of x."""
-        return torch.ops.mkldnn._linear_pointwise(x, self._held, self.bias, "none", [], "")
+        """x W^T + b [..., out] for x [..., in], in the dtype of x."""
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
 
 def pack(module: Any, *trees: Any) -> bool:
-    """Whether the module's linear layers could be packed, which changes it in place; the log says why not.
+    """Packs the linear layers of a module in place; gives whether that was possible, and the log says why not.
 
-    It runs but no longer trains. Layers that adapters bring along stay as they are. `trees` are other modules over the
-    same layers, as adapters have them.
+    A packed module can no longer be trained. `trees` are other modules with the same layers, as adapters have them; the
+    layers of the adapters themselves are not packed.
     """
     found = linear_layers((module, *trees))
     owners = {id(owner): owner for root in (module, *trees) for owner in root.modules()}.values()
@@ -61,7 +61,7 @@ def pack(module: Any, *trees: Any) -> bool:
 
 
 def linear_layers(roots: Sequence[Any]) -> list[tuple[Any, str, nn.Linear]]:
-    """The linear layers of modules, each with its owner and its name there; those of adapters are left out."""
+    """The linear layers of modules, each with its owner and its name in it, without those of adapters."""
     return [
         (owner, name, child)
         for root in roots
@@ -73,7 +73,7 @@ def linear_layers(roots: Sequence[Any]) -> list[tuple[Any, str, nn.Linear]]:
 
 
 def replace_layers(found: Sequence[tuple[Any, str, nn.Linear]], make: Callable[[nn.Linear], nn.Module]) -> None:
-    """Puts another layer in the place of each, one for all the places that a layer has."""
+    """Replaces each layer by the one that `make` gives for it, wherever the layer occurs."""
     made: dict[int, nn.Module] = {}
     for owner, name, linear in found:
         if id(linear) not in made:
@@ -83,7 +83,7 @@ def replace_layers(found: Sequence[tuple[Any, str, nn.Linear]], make: Callable[[
 
 @torch.inference_mode()
 def unpackable(linear: nn.Linear) -> str:
-    """Why a layer cannot be packed here, or an empty string."""
+    """Why a layer cannot be packed here; empty if it can."""
     weight = linear.weight
     if weight.device.type != "cpu" or weight.dtype not in _TOLERANCE:
         return f"{weight.dtype} on {weight.device} is multiplied well enough"

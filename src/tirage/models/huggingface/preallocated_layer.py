@@ -1,4 +1,4 @@
-"""Keys and values of a lone row, with free columns behind them."""
+"""A cache layer for a single row whose buffers have spare columns."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-# Free columns behind what is held, at least; so that a turn of a chat rarely moves its history.
-_SPARE = 64
+# Spare columns at least, so that a turn of a chat seldom moves its history.
+_SPARE_COLUMNS = 64
 
 
 class PreallocatedLayer(DynamicLayer):
-    """A `DynamicLayer` that writes the next keys behind the last, where that one makes a copy of all for each piece.
+    """A `DynamicLayer` that appends in place, where `DynamicLayer` copies all keys and values for every chunk.
 
-    A layer cut from another shares its buffers. Only one that ends where the written part ends may write on in them;
-    any other moves its own part out first, so none ever sees what another has written.
+    A cropped layer shares the buffers of its original. Only a layer that ends where the written part ends may append to
+    them; any other one moves its part to new buffers first, so that no layer sees what another has written.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._buffers: tuple[Tensor, Tensor] | None = None
-        # One list for all layers that share the buffers: the number of columns that were written.
+        # The number of columns written, in a list that all layers on the same buffers share.
         self._written = [0]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """The keys and values with those of the next positions behind them."""
+        """The keys and values [1, heads, T, head_dim], with those of n new positions, [1, heads, n, head_dim]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
@@ -40,10 +40,10 @@ class PreallocatedLayer(DynamicLayer):
         return self.keys, self.values
 
     def _move(self, key_states: Tensor, value_states: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Buffers of its own, with the columns so far and room for those up to `end` and more."""
+        """New buffers with the columns so far, and with capacity for those up to `end` and more."""
         moved = []
         for old, new in ((self.keys, key_states), (self.values, value_states)):
-            buffer = new.new_empty((*new.shape[:2], end + max(_SPARE, end // 4), new.shape[3]))
+            buffer = new.new_empty((*new.shape[:2], end + max(_SPARE_COLUMNS, end // 4), new.shape[3]))
             if start and old is not None:
                 buffer[:, :, :start] = old
             moved.append(buffer)

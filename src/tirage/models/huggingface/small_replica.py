@@ -1,7 +1,8 @@
-"""A small random float32 model of the same class: what the real one's precision and size would hide shows there.
+"""Small random float32 replicas of models, which show what precision and size of the originals would hide.
 
-Layers, widths, vocabularies and experts are cut; heads keep their size. Windows, attention chunks and the bound of a
-longrope or dynamic NTK shrink too, so that short prompts lie on both sides of them.
+A replica has the class of its original but fewer layers and experts, and smaller widths and vocabulary; heads keep
+their size. Windows, attention chunks and the bounds of longrope and dynamic NTK are reduced as well, so that short
+prompts lie on both sides of them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import torch
 
 VOCAB = 256
 BOUND = 20
-"""The bound of a rope whose frequencies depend on the length of the text."""
+"""The length at which the rotary frequencies of a replica change, if they depend on the length."""
 _WINDOW = 12
 _MOST_LAYERS = 12
-# A model that cannot be made so small is not built: loading must not take noticeably longer.
+# A larger replica is not built, because loading must not take noticeably longer.
 _MOST_PARAMETERS = 40_000_000
 
 _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "window_size")
@@ -36,36 +37,37 @@ _STATES = (
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
-def small_twin(module: Any) -> Any:
-    """A model of the module's class in float32 on the CPU, or None where none that small can be built."""
+def small_replica(module: Any) -> Any:
+    """A replica of a module in float32 on the CPU; None if none that is small enough can be built."""
     for narrow in (True, False):
         try:
             config = small_config(module.config, narrow=narrow)
             if count_parameters(type(module), config) <= _MOST_PARAMETERS:
                 return build(type(module), config)
-        except Exception:  # configurations differ in what fits together; the next one keeps more as it was
+        except Exception:  # not all values of a configuration fit together; the next one keeps more of them
             continue
     return None
 
 
 def build(kind: Any, config: Any) -> Any:
-    """A model with weights large enough that what a row attends to decides its logits."""
+    """A model whose weights are large enough for the logits to depend on what a row attends to."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        twin = kind._from_config(config, dtype=torch.float32).eval()
-        for part in twin.modules():
+        replica = kind._from_config(config, dtype=torch.float32).eval()
+        for part in replica.modules():
             if isinstance(part, torch.nn.Linear):
                 torch.nn.init.normal_(part.weight, std=part.in_features**-0.5)
-    return twin
+    return replica
 
 
 def count_parameters(kind: Any, config: Any) -> int:
+    """The number of parameters of a model of that class and configuration."""
     with torch.device("meta"):
         return sum(each.numel() for each in kind._from_config(config).parameters())
 
 
 def small_config(config: Any, *, narrow: bool) -> Any:
-    """A copy of a configuration with few layers and low bounds, and with `narrow` few heads and experts."""
+    """A copy of a configuration with few layers and low bounds and, if `narrow`, few heads and experts."""
     small = copy.deepcopy(config)
     text = small.get_text_config(decoder=True)
     for part in parts_of(small):
@@ -80,7 +82,7 @@ def small_config(config: Any, *, narrow: bool) -> Any:
 
 
 def parts_of(config: Any) -> Iterator[Any]:
-    """The configuration and those inside it."""
+    """A configuration and those inside it."""
     yield config
     for value in vars(config).values():
         if hasattr(value, "model_type") and hasattr(value, "to_dict"):
@@ -88,7 +90,7 @@ def parts_of(config: Any) -> Iterator[Any]:
 
 
 def depth_of(config: Any) -> int:
-    """The fewest first layers among which every kind of layer occurs."""
+    """The number of first layers that contain every type of layer; ValueError if they are too many."""
     kinds = next((k for k in (getattr(config, n, None) for n in ("layer_types", "layers_block_type")) if k), None)
     if not isinstance(kinds, list):
         return 2
@@ -99,6 +101,7 @@ def depth_of(config: Any) -> int:
 
 
 def cut_layers(config: Any, depth: int) -> None:
+    """Keeps the first `depth` layers of a configuration."""
     names = [name for name in _DEPTHS if isinstance(getattr(config, name, None), int)]
     whole = {getattr(config, name) for name in names}
     for name in names:
@@ -109,6 +112,7 @@ def cut_layers(config: Any, depth: int) -> None:
 
 
 def cut_vocabulary(config: Any, text: Any) -> None:
+    """Cuts the vocabulary, and drops special token ids beyond it."""
     for part in {id(part): part for part in (config, text)}.values():
         if isinstance(getattr(part, "vocab_size", None), int):
             part.vocab_size = min(part.vocab_size, VOCAB)
@@ -118,10 +122,12 @@ def cut_vocabulary(config: Any, text: Any) -> None:
 
 
 def is_below(value: Any, bound: int) -> bool:
+    """Whether a value is an integer in [0, bound)."""
     return isinstance(value, int) and 0 <= value < bound
 
 
 def shrink_bounds(config: Any) -> None:
+    """Reduces windows, attention chunks and the bounds of rotary frequencies."""
     for name in _WINDOWS:
         if isinstance(getattr(config, name, None), int):
             setattr(config, name, min(getattr(config, name), _WINDOW))
@@ -135,7 +141,7 @@ def shrink_bounds(config: Any) -> None:
 
 
 def lower_longrope(config: Any, rope: dict[str, Any]) -> None:
-    """Lowers the bound; what the attention factor follows from, the ratio to the whole context, stays."""
+    """Lowers the bound of longrope; its ratio to the context, on which the attention factor depends, stays."""
     ratio = config.max_position_embeddings / rope["original_max_position_embeddings"]
     config.max_position_embeddings = max(BOUND + 1, math.ceil(BOUND * ratio))
     rope["original_max_position_embeddings"] = BOUND
@@ -144,7 +150,7 @@ def lower_longrope(config: Any, rope: dict[str, Any]) -> None:
 
 
 def make_narrow(config: Any) -> None:
-    """Few heads of the size that they had, in a model no wider than they are together."""
+    """Reduces heads and experts; heads keep their size, and the width becomes at most that of all heads together."""
     for name, cap in _CAPS.items():
         value = getattr(config, name, None)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -167,7 +173,7 @@ def make_narrow(config: Any) -> None:
 
 
 def cut_states(config: Any) -> None:
-    """As many heads of a recurrent state as fit the narrower model."""
+    """Reduces the heads of recurrent states to what fits the narrower model."""
     for heads, size, expand, groups in _STATES:
         if isinstance(getattr(config, heads, None), int) and isinstance(getattr(config, expand, None), int):
             setattr(config, heads, getattr(config, expand) * config.hidden_size // getattr(config, size))

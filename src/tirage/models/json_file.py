@@ -1,4 +1,4 @@
-"""JSON settings files of a model folder, read as untrusted input."""
+"""The JSON files of a model folder, read as untrusted input."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from tirage.errors import ModelError
 
-# Settings files are a few KiB; an index of a thousand shards stays under this too.
+# Settings are a few KiB; even an index of a thousand shards is smaller than this.
 MAX_BYTES = 16 * 2**20
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; ModelError naming the file when it is missing, too large or no object."""
+    """The object in a JSON file; ModelError naming the file if it is missing, too large or no object."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelError(f"{path} must be at most {MAX_BYTES} bytes of JSON; is it the right file?")
@@ -28,5 +28,5 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_optional_json_object(path: Path) -> dict[str, Any]:
-    """Like `read_json_object`, with an empty object for a file that does not exist."""
+    """The object in a JSON file, empty if there is no such file; ModelError as `read_json_object` raises."""
     return read_json_object(path) if path.exists() else {}
