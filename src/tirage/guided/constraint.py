@@ -23,7 +23,7 @@ _SPACES = re.compile(r"(?:[ \t\n\r]|\\[ntr]|\\x(?:20|09|0[aAdD])|[\[\]()|*+?]|\{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What the text must be.
+    """What the text of a request must be.
 
     `text` is a schema or a structural tag as JSON, or a grammar; `expression` is the parsed pattern or choice.
     `whitespace` is the pattern of the whitespace between JSON tokens, "" for none.

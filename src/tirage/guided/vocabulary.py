@@ -16,7 +16,7 @@ from tirage.errors import GrammarError
 from tirage.guided.trie import Trie
 
 
-class TokenizerLike(Protocol):
+class VocabularySource(Protocol):
     """What a vocabulary needs of a tokenizer; `tirage.text.Tokenizer` has it."""
 
     @property
@@ -50,7 +50,7 @@ class Vocabulary:
     special: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tokenizer: TokenizerLike, width: int) -> Vocabulary:
+    def of(cls, tokenizer: VocabularySource, width: int) -> Vocabulary:
         """The vocabulary of a tokenizer for logits of that width; ids that the tokenizer does not know are padding.
 
         Raises GrammarError for a tokenizer whose text is not the concatenation of what its tokens spell.
@@ -138,7 +138,7 @@ class Vocabulary:
         return -1 if token_id in unusable else token_id
 
 
-def spell(tokenizer: TokenizerLike, token_id: int) -> bytes:
+def spell(tokenizer: VocabularySource, token_id: int) -> bytes:
     """The bytes of a token; empty for an id that the tokenizer does not know, and for part of a character."""
     try:
         spelled = tokenizer.token_bytes(token_id)
@@ -147,7 +147,7 @@ def spell(tokenizer: TokenizerLike, token_id: int) -> bytes:
     return b"" if tokenizer.decoder_rule is None and "\ufffd".encode() in spelled else spelled
 
 
-def check_spelling(tokenizer: TokenizerLike, spelled: Sequence[bytes]) -> None:
+def check_spelling(tokenizer: VocabularySource, spelled: Sequence[bytes]) -> None:
     """Raises GrammarError when two tokens together do not spell the concatenation of what each spells."""
     ids = [i for i, token in enumerate(spelled) if token and i not in tokenizer.special_ids]
     step = max(1, len(ids) // 64)

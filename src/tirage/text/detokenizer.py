@@ -1,7 +1,7 @@
-"""Tokens to text as they arrive, with nothing taken back and nothing lost.
+"""Incremental detokenisation: tokens to text as they arrive, with nothing taken back and nothing lost.
 
-Only an unfinished UTF-8 character is held back. A byte that can no longer become one shows as U+FFFD at once:
-waiting for it would block the stream, and a real U+FFFD in the text is no sign of an unfinished one.
+Only an unfinished UTF-8 character is held back. A byte that cannot become part of a character is shown as U+FFFD at
+once, because waiting would block the stream; a real U+FFFD in the text does not look like an unfinished character.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from tirage.text.decoder_rule import DecoderRule
 from tirage.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
-# A character has at most 4 bytes, so at most 3 tokens can be waiting for its last.
+# A character has at most 4 bytes, so at most 3 tokens can wait for the last one.
 _MAX_WAITING = 3
 
 
 class Detokenizer(Protocol):
-    """The text of a growing list of tokens."""
+    """Gives the text of a growing list of tokens."""
 
     def push(self, token_id: int) -> str:
-        """The new characters that this token makes certain; maybe none."""
+        """The characters that are certain with this token; possibly none."""
         ...
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD; maybe nothing."""
+        """The rest of an unfinished character as U+FFFD; possibly nothing."""
         ...
 
     def copy(self) -> Detokenizer:
@@ -46,14 +46,14 @@ def open_detokenizer(
     skip_special_tokens: bool = True,
     spaces_between_special_tokens: bool = True,
 ) -> Detokenizer:
-    """A detokeniser that continues a prompt, so that prompt text + new text is the text of all ids together.
+    """A detokenizer that continues a prompt: prompt text + new text is the text of all ids together.
 
-    With no prompt the text stands alone: a vocabulary that marks word starts then drops its first space.
-    Byte-level and SentencePiece-like vocabularies are followed exactly, token by token; for any other decoder
-    the text of the last few tokens is compared before and after each step.
+    Without a prompt the text stands alone, and vocabularies that mark the start of words drop the first space.
+    Byte-level and SentencePiece-like vocabularies are decoded exactly, token by token; for any other decoder, the text
+    of the last few tokens is compared before and after each step.
 
-    `spaces_between_special_tokens` False drops the space that some decoders put between two special tokens;
-    the two exact families never put one.
+    `spaces_between_special_tokens=False` drops the space that some decoders put between two special tokens; the two
+    exact families never put one.
     """
     if tokenizer.decoder_rule is None:
         return WindowDetokenizer(tokenizer, prompt_ids, skip_special_tokens, spaces_between_special_tokens)
@@ -102,7 +102,7 @@ class PieceDetokenizer:
         return self._bare or self._spaces_left > 0
 
     def _take(self, *, final: bool) -> str:
-        # Replacement follows the families' own decoders: one mark per byte, or per broken sequence.
+        # As the decoders of the two families do: one U+FFFD per byte, or per invalid sequence.
         per_byte = self._rule.family == "pieces"
         return take_characters(self._waiting, final=final, per_byte=per_byte)
 
@@ -116,9 +116,9 @@ class PieceDetokenizer:
 
 
 def take_characters(waiting: bytearray, *, final: bool, per_byte: bool) -> str:
-    """The characters that the bytes settle, removed from `waiting`; an unfinished one stays unless `final`.
+    """The complete characters at the start of `waiting`, whose bytes are removed; with `final` also an unfinished one.
 
-    A sequence that cannot be completed becomes one U+FFFD, or with `per_byte` one for each of its bytes.
+    An invalid sequence becomes one U+FFFD, or with `per_byte` one for each of its bytes.
     """
     text = ""
     while waiting:
@@ -136,13 +136,13 @@ def take_characters(waiting: bytearray, *, final: bool, per_byte: bool) -> str:
 
 
 class WindowDetokenizer:
-    """Works through the tokenizer's own `decode` alone, on a window of recent tokens."""
+    """Decodes a window of recent tokens with the tokenizer's own `decode`."""
 
     def __init__(
         self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool, spaces: bool
     ) -> None:
         self._tokenizer, self._skip, self._spaces = tokenizer, skip_special_tokens, spaces
-        # Some decoders treat the first token apart, so the window starts a little before the text.
+        # Some decoders treat the first token differently, so the window starts a little before the text.
         self._ids = list(prompt_ids[-8:])
         self._start, self._read = 0, len(self._ids)
 
@@ -172,7 +172,7 @@ class WindowDetokenizer:
 
     @property
     def drops_space(self) -> bool:
-        """Not known; False."""
+        """False, since it cannot be known here."""
         return False
 
     def _fresh(self) -> str:

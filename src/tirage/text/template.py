@@ -92,7 +92,7 @@ class Template:
                 parts.append(part)
         except ParamsError:
             raise
-        except Exception as error:  # a template may fail in any way that Python can, mostly at a missing piece
+        except Exception as error:  # a template may fail in any way, usually because something is missing
             raise ParamsError(
                 f"messages must be such that the chat template can show them, it failed with {type(error).__name__}: "
                 f"{error}; change them, their tools or the template"

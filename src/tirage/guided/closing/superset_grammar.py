@@ -36,7 +36,7 @@ MAX_PARTS = 8000
 _MAX_TREE_DEPTH = 60
 _NOTHING = Alternatives(())
 _NEVER_PLAIN: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
-"""Control characters, the quote and the backslash."""
+"""The characters that JSON strings do not contain unescaped: control characters, the quote and the backslash."""
 _UNESCAPED = complement((*_NEVER_PLAIN, (0x7F, 0x7F)))
 _ESCAPED = '"\\bfnrt'
 _CHAR = Alternatives((

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +130,15 @@ def auto_class(config: Any) -> Any:
     raise ModelError(f"model_type must be one that transformers can generate text with, got {config.model_type!r}")
 
 
-class quiet:  # noqa: N801  # reads as a statement: `with quiet():`
+@contextmanager
+def quiet() -> Iterator[None]:
     """Keeps transformers' progress bars and warnings off stderr while a folder is loaded."""
-
-    def __enter__(self) -> None:
-        self._level = transformers_logging.get_verbosity()
-        self._bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self._level)
-        if self._bars:
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
             transformers_logging.enable_progress_bar()

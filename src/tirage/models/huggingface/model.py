@@ -31,7 +31,7 @@ from tirage.models.huggingface.row import HuggingFaceRow, drop_caches
 from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
-Path = Literal["joined", "alone", "recomputed"]
+DecodePath = Literal["joined", "alone", "recomputed"]
 GroupKey = tuple[int, int, str | None]
 """Bucket of lengths, stage of the rotary frequencies, and an adapter that cannot be mixed with others."""
 
@@ -74,7 +74,7 @@ class HuggingFaceModel:
         self.config, self.device = self.forward.config, module.device
         self.vocab_size = width_of(module)
         self.max_length = max_length or context_of(self.config)
-        self.path: Path = "joined"
+        self.path: DecodePath = "joined"
         self.chunk: int | None = CHUNK
         self.resumes = True
         self.prefixes = PrefixStore(prefix_bytes)

@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache
 from tirage.errors import ModelError
 from tirage.models.huggingface.cache_layers import is_known
 from tirage.models.huggingface.forward import floats
-from tirage.models.huggingface.model import CHUNK, HuggingFaceModel, Path
+from tirage.models.huggingface.model import CHUNK, DecodePath, HuggingFaceModel
 from tirage.models.huggingface.small_replica import BOUND, small_replica
 from tirage.models.protocol import Inputs
 
@@ -32,7 +32,7 @@ _LONG = ((BOUND - 3, 6), (9, 5), (BOUND + 6, 4))
 # Differences that a joined pass may cause, relative to the largest logit. A wrong mask or state is far above.
 _TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-6}
 _LOW_PRECISION = 6e-2
-_PATHS: tuple[Path, ...] = ("joined", "alone", "recomputed")
+_PATHS: tuple[DecodePath, ...] = ("joined", "alone", "recomputed")
 
 _log = logging.getLogger("tirage")
 # The results of replicas, by class and configuration.
@@ -43,12 +43,12 @@ _known: dict[str, ProbeResult | None] = {}
 class ProbeResult:
     """Why each path, prefill in chunks (`chunks`) and cached prefixes (`resuming`) fail; empty for those that work."""
 
-    paths: dict[Path, str] = field(default_factory=dict)
+    paths: dict[DecodePath, str] = field(default_factory=dict)
     chunks: str = ""
     resuming: str = ""
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> DecodePath | None:
         """The fastest path that works; None if none does."""
         return next((path for path in _PATHS if not self.paths.get(path)), None)
 
@@ -129,8 +129,8 @@ class PathTrial:
 
 def compare(model: HuggingFaceModel, trial: PathTrial, known: ProbeResult) -> ProbeResult:
     """The result of trying the paths, the fastest first, until one works."""
-    paths: dict[Path, str] = {}
-    refusals: dict[Path, Callable[[HuggingFaceModel], str]] = {"joined": not_joinable}
+    paths: dict[DecodePath, str] = {}
+    refusals: dict[DecodePath, Callable[[HuggingFaceModel], str]] = {"joined": not_joinable}
     for path in _PATHS:
         model.path, model.chunk = path, None
         refuses = refusals.get(path, lambda _: "")
