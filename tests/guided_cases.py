@@ -13,7 +13,7 @@ import numpy as np
 
 import tirage
 from tirage import GuidedDecodingParams, SamplingParams
-from tirage.guided import Compiler, Grammar, Vocabulary
+from tirage.guided import Compiler, Grammar, Matcher, Vocabulary
 
 WORDS = re.findall(
     r"\S+",
@@ -42,6 +42,13 @@ def compiled(**guided: Any) -> Grammar:
 
 def spelled(tokens: Sequence[int]) -> bytes:
     return b"".join(VOCABULARY.tokens[i] for i in tokens)
+
+
+def allows(matcher: Matcher, token_id: int) -> bool:
+    """Whether the token may come next."""
+    mask = np.zeros(matcher.vocabulary.words, np.int32)
+    matcher.fill_mask(mask)
+    return bool(mask[token_id // 32] >> (token_id % 32) & 1)
 
 
 def texts(

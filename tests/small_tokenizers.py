@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE, Unigram, WordPiece
 
 from tirage.text import Tokenizer, wrap_tokenizer
-from tirage.text.pieces import byte_level_alphabet
+from tirage.text.decoder_rule import byte_level_alphabet
 
 WORDS = ["▁", "▁a", "▁the", "l", "ll", "▁▁", "é", "日", "<", "0x41"]
 

@@ -14,8 +14,8 @@ from small_tokenizers import Letters, every_family, wordpiece_tokenizer
 import tirage
 from tirage import LLM, ParamsError, SamplingParams
 from tirage.operators.bad_words import completing
-from tirage.text import BadWords, Tokenizer, followed, wrap_tokenizer
-from tirage.text.spellings import Spellings, folded
+from tirage.text import BadWords, Tokenizer, enforceable_phrases, wrap_tokenizer
+from tirage.text.token_lookup import TokenLookup, folded
 
 FAMILIES = every_family() | {"tiny": LLM("tiny").tokenizer}
 WORDS = (",", ".", "ed", "lived", "bad", "the", "a shy girl", "old man, one", "don't", "badly")
@@ -131,10 +131,10 @@ def test_breakers_are_the_tokens_whose_text_holds_one(name: str) -> None:
 @pytest.mark.parametrize("text", [",", ".", "d"])
 def test_a_token_is_found_by_its_text(name: str, text: str) -> None:
     tokenizer = FAMILIES[name]
-    token = Spellings(tokenizer).token(text)
+    token = TokenLookup(tokenizer).token(text)
     assert token is not None
     assert text_of(tokenizer, [token]) in {text, f" {text}"}
-    assert Spellings(tokenizer).token("two words") is None
+    assert TokenLookup(tokenizer).token("two words") is None
 
 
 def test_the_default_level_bans_punctuation_and_endings_of_words() -> None:
@@ -169,8 +169,8 @@ def test_small_letters_of_a_tokenizer_count_and_other_changes_do_not() -> None:
 
 
 def test_a_tokenizer_of_ones_own_keeps_to_sequences_by_default() -> None:
-    assert followed(wrap_tokenizer(Letters()), ["a"]) == ()
-    assert followed(FAMILIES["tiny"], ["a", "b\ufffd"]) == ("a",)
+    assert enforceable_phrases(wrap_tokenizer(Letters()), ["a"]) == ()
+    assert enforceable_phrases(FAMILIES["tiny"], ["a", "b\ufffd"]) == ("a",)
 
 
 def test_words_with_ids_need_no_mask_unless_the_level_is_text() -> None:

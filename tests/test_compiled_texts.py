@@ -22,8 +22,8 @@ from tirage.patterns import compile_pattern
 from tirage.server.options import Limits
 from tirage.server.request_manager import check_lists
 from tirage.text import BadWords, StopChecker, wrap_tokenizer
-from tirage.text.automaton import START, PhraseAutomaton
-from tirage.text.badwords import MASK_BYTES, phrases_of
+from tirage.text.aho_corasick import START, PhraseAutomaton
+from tirage.text.bad_words import MASK_BYTES, phrase_masks_of
 from tirage.text.stops import automaton_of
 from tirage.text.vocabulary import vocabulary_of
 
@@ -98,7 +98,7 @@ def test_masks_of_many_places_are_bounded_in_bytes() -> None:
     width = 200_000
     raw = FastTokenizer(WordLevel({f"w{i}": i for i in range(200)}, unk_token="w0"))
     tokenizer = wrap_tokenizer(raw)
-    phrases = phrases_of(tokenizer, ["".join(f" w{i}" for i in range(100, 190)) + " w7"], skip_special_tokens=True)
+    phrases = phrase_masks_of(tokenizer, ["".join(f" w{i}" for i in range(100, 190)) + " w7"], skip_special_tokens=True)
     node, masks = START, list[np.ndarray]()
     for token in range(100, 190):
         masks.append(phrases.mask(node, width))
@@ -115,7 +115,7 @@ def test_one_vocabulary_serves_every_face_of_a_tokenizer_until_tokens_are_added(
     assert vocabulary_of(wrap_tokenizer(raw), skip_special_tokens=False) is first
     raw.add_tokens(["zebra"])
     token = raw.token_to_id("zebra")
-    assert vocabulary_of(wrap_tokenizer(raw), skip_special_tokens=False).spelling(b"zebra").tolist() == [token]
+    assert vocabulary_of(wrap_tokenizer(raw), skip_special_tokens=False).exact(b"zebra").tolist() == [token]
     params = SamplingParams(bad_words=["zebra"]).update_with_tokenizer(raw)
     assert (token,) in params.bad_words_token_ids
 

@@ -26,7 +26,7 @@ from tokenizers.models import BPE
 
 import tirage
 from tirage import LLM, SamplingParams
-from tirage.text.pieces import byte_level_alphabet
+from tirage.text.decoder_rule import byte_level_alphabet
 
 PAGE = (Path(__file__).parent.parent / "docs" / "fastdeploy.md").read_text(encoding="utf-8")
 CURL = re.findall(r"^```bash\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -285,7 +285,7 @@ def test_the_grammars_kept_stay_within_their_budget() -> None:
     assert first.matcher().accept(ord("a"))
     stats = compiler.stats()
     assert (stats["compiled"], stats["hits"]) == (13, 2)
-    assert stats["bytes"] == sum(grammar.nbytes for grammar in compiler._kept.values())
+    assert stats["bytes"] == sum(grammar.nbytes for grammar in compiler._cached.values())
 
 
 def test_threads_share_one_grammar_and_each_follows_it_alone() -> None:

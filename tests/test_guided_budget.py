@@ -123,6 +123,6 @@ def test_far_from_the_end_of_the_budget_nothing_is_searched(monkeypatch: pytest.
     def never(self: ClosingPath, most: int) -> bool:
         raise AssertionError("searched")
 
-    monkeypatch.setattr("tirage.guided.ending.fewest.Place.fewest", never)
+    monkeypatch.setattr("tirage.guided.closing.shortest_completion.CompletionState.fewest", never)
     task = Task({"json": {"enum": ["a", "b"]}}, BYTES.tokens[:128], lambda text: json.loads(text) in {"a", "b"})
     check(task, open_llm(task, "numpy").generate("p", asked(task, 40, 1))[0], True)

@@ -1,4 +1,4 @@
-"""The way to the end of a constraint, against every way there is; and texts that must close whatever else is asked."""
+"""Closing paths, compared with every completion there is; and texts that must close whatever else is asked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guided_cases import allows
 from numpy.typing import NDArray
 from small_tokenizers import byte_level_tokenizer
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.guided import BYTES, ClosingPath, Compiler, Matcher, Shortest, Vocabulary
+from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder, Matcher, Vocabulary
 from tirage.text import Stop
 
 EOS = 260
@@ -75,7 +76,7 @@ def test_a_way_is_found_where_there_is_one_and_it_is_valid_and_short(
         matcher = grammar.matcher()
         closing = ClosingPath(by_byte.matcher(), TOKENS, banned)
         for _ in range(6):
-            closing.renew()
+            closing.shorten()
             least = every_way(matcher.fork(), banned, 5)
             if closing.tokens is not None:
                 assert leads_to_an_end(matcher.fork(), closing.tokens)
@@ -83,7 +84,7 @@ def test_a_way_is_found_where_there_is_one_and_it_is_valid_and_short(
             if least is not None:
                 assert closing.tokens is not None or banned
                 over += [] if closing.tokens is None else [len(closing.tokens) - least]
-            allowed = [i for i in range(TOKENS.width) if i not in banned and matcher.allows(i)]
+            allowed = [i for i in range(TOKENS.width) if i not in banned and allows(matcher, i)]
             if not allowed:
                 break
             token = int(rng.choice(allowed))
@@ -102,7 +103,7 @@ def test_a_way_can_be_longer_than_the_shortest_in_tokens() -> None:
     # Few bytes are not always few tokens: the quick way is taken while it fits, then the one of the fewest tokens.
     asked = GuidedDecodingParams(regex="b1|bcxy(a|b)")
     words = Vocabulary((b"a", b"b", b"1", b"bcxya"))
-    closing = ClosingPath(BY_BYTE.compile(asked).matcher(), words, shortest=Shortest(asked, "llguidance", words))
+    closing = ClosingPath(BY_BYTE.compile(asked).matcher(), words, finder=CompletionFinder(asked, "llguidance", words))
     assert closing.fits(2)
     assert closing.tokens == [1, 2]
     assert closing.fits(1)
@@ -170,7 +171,7 @@ BLOCKS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_another_way_is_taken_where_something_else_forbids_the_first(block: dict[str, Any], temperature: float) -> None:
-    # Left to itself the way to the end is the cheapest byte, 0.
+    # Without other constraints the closing path is the cheapest byte, 0.
     llm = talker(b"abz")
     assert close(llm, {"regex": "[abz]{3,}[09]"}, max_tokens=6).text.endswith("0")
     done = close(llm, {"regex": "[abz]{3,}[09]"}, max_tokens=6, temperature=temperature, **block)
@@ -237,7 +238,7 @@ def test_a_way_that_is_hard_to_find_costs_little(mode: dict[str, Any]) -> None:
     start = time.thread_time()
     closing = ClosingPath(matcher.fork(), BYTES)
     for _ in range(60):
-        allowed = [byte for byte in range(256) if matcher.allows(byte)]
+        allowed = [byte for byte in range(256) if allows(matcher, byte)]
         if not allowed:
             break
         byte = int(rng.choice(allowed))

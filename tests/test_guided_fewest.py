@@ -15,13 +15,14 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, derives
+from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, allows, derives
 
 from tirage import GuidedDecodingParams
-from tirage.guided import BYTES, ClosingPath, Compiler, Matcher, Shortest, Vocabulary
-from tirage.guided.ending.fewest import Place
-from tirage.guided.ending.machine import DEAD, HardError, Machine
-from tirage.guided.ending.outline import outline_of
+from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder, Matcher, Vocabulary
+from tirage.guided.closing.budgets import WorkLimitError
+from tirage.guided.closing.recognizer import DEAD, Recognizer
+from tirage.guided.closing.shortest_completion import CompletionState
+from tirage.guided.closing.superset_grammar import superset_grammar
 
 BY_BYTE = Compiler(BYTES)
 DEPTH, TEXTS = 5, 1_500
@@ -104,8 +105,8 @@ def place_of(task: Task, backend: str, vocabulary: Vocabulary, prefix: bytes, un
     """Where a text stands after a prefix, spelled byte by byte."""
     letters = Vocabulary((*vocabulary.tokens, *BYTES.tokens))
     spare = frozenset(range(vocabulary.width, letters.width))
-    shortest = Shortest(task.guided, backend, letters)
-    closing = ClosingPath(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, shortest=shortest)
+    shortest = CompletionFinder(task.guided, backend, letters)
+    closing = ClosingPath(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, finder=shortest)
     for byte in prefix:
         closing.advance(vocabulary.width + byte)
     return closing
@@ -276,7 +277,7 @@ def some_tasks(kind: str, seed: int, count: int) -> Iterator[int]:
 )
 def test_repetitions_are_counted(pattern: str, tokens: str, least: int) -> None:
     words = Vocabulary(tuple(one.encode() for one in tokens.split()))
-    place = Place(Shortest(GuidedDecodingParams(regex=pattern), "llguidance", words), frozenset())
+    place = CompletionState(CompletionFinder(GuidedDecodingParams(regex=pattern), "llguidance", words), frozenset())
     assert place.fewest(least - 1) is None
     way = place.fewest(least + 2)
     assert way is not None
@@ -287,7 +288,7 @@ def test_repetitions_are_counted(pattern: str, tokens: str, least: int) -> None:
 # --- what the search rests on ------------------------------------------------------------------------------------
 
 
-OUTLINED: list[dict[str, Any]] = [
+TRANSLATED: list[dict[str, Any]] = [
     *({"json": schema} for schema in SCHEMAS),
     *({"json": random_schema(random.Random(seed))} for seed in range(20)),
     *({"regex": pattern} for pattern in PATTERNS),
@@ -305,13 +306,15 @@ OUTLINED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("backend", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", OUTLINED, ids=lambda mode: str(mode)[:60])
-def test_an_outline_leaves_nothing_out_and_an_exact_one_is_the_constraint(mode: dict[str, Any], backend: str) -> None:
+@pytest.mark.parametrize("mode", TRANSLATED, ids=lambda mode: str(mode)[:60])
+def test_a_superset_grammar_leaves_nothing_out_and_an_exact_one_adds_nothing(
+    mode: dict[str, Any], backend: str
+) -> None:
     guided = GuidedDecodingParams(**mode, backend=backend)
     grammar = BY_BYTE.compile(guided)
-    outline = outline_of(guided, backend=grammar.backend)
-    assert outline is not None
-    machine, rng = Machine(outline.rules, outline.root), random.Random(1)
+    grammar_rules = superset_grammar(guided, backend=grammar.backend)
+    assert grammar_rules is not None
+    recognizer, rng = Recognizer(grammar_rules.rules, grammar_rules.root), random.Random(1)
     # xgrammar takes surrogates for characters, which UTF-8 does not have.
     spare = set(range(0xA0, 0xC0)) if grammar.backend == "xgrammar" else set[int]()
     for _ in range(5):
@@ -320,17 +323,17 @@ def test_an_outline_leaves_nothing_out_and_an_exact_one_is_the_constraint(mode: 
             mask = np.zeros(8, np.int32)
             matcher.fill_mask(mask)
             allowed = set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
-            mine = {byte for byte in range(256) if machine.step(state, byte) != DEAD}
+            mine = {byte for byte in range(256) if recognizer.step(state, byte) != DEAD}
             assert allowed - mine <= spare
-            assert machine.complete(state) or not matcher.complete
-            if outline.exact and grammar.backend == "llguidance":
-                assert (mine, machine.complete(state)) == (allowed, matcher.complete)
+            assert recognizer.complete(state) or not matcher.complete
+            if grammar_rules.exact and grammar.backend == "llguidance":
+                assert (mine, recognizer.complete(state)) == (allowed, matcher.complete)
             liked = sorted(allowed & mine & set(b'"}],:1')) or sorted(allowed & mine)
             if not liked:
                 break
             byte = rng.choice(liked if rng.random() < 0.5 else sorted(allowed & mine))
             assert matcher.accept(byte)
-            state = machine.step(state, byte)
+            state = recognizer.step(state, byte)
 
 
 HARD: list[dict[str, Any]] = [
@@ -351,12 +354,12 @@ HARD: list[dict[str, Any]] = [
 def test_a_search_that_could_explode_stays_within_its_work(mode: dict[str, Any]) -> None:
     guided = GuidedDecodingParams(**mode)
     grammar = BY_BYTE.compile(guided)
-    place = Place(Shortest(guided, grammar.backend, BYTES), frozenset())
+    place = CompletionState(CompletionFinder(guided, grammar.backend, BYTES), frozenset())
     matcher, rng, start = grammar.matcher(), random.Random(1), time.thread_time()
     for _ in range(40):
-        with contextlib.suppress(HardError):
+        with contextlib.suppress(WorkLimitError):
             place.fewest(300)
-        allowed = [byte for byte in range(256) if matcher.allows(byte)]
+        allowed = [byte for byte in range(256) if allows(matcher, byte)]
         byte = rng.choice(allowed) if allowed else 0
         # The library has limits of its own.
         if not matcher.accept(byte):
@@ -368,13 +371,13 @@ def test_a_search_that_could_explode_stays_within_its_work(mode: dict[str, Any])
 
 def test_an_answer_does_not_depend_on_what_other_texts_have_asked() -> None:
     guided = GuidedDecodingParams(json={"type": "array", "items": {"type": "string", "minLength": 3}, "minItems": 3})
-    shared = Shortest(guided, "llguidance", BYTES)
+    shared = CompletionFinder(guided, "llguidance", BYTES)
     answers: list[list[Any]] = []
-    for shortest in (shared, shared, Shortest(guided, "llguidance", BYTES)):
-        place, found = Place(shortest, frozenset()), list[Any]()
+    for shortest in (shared, shared, CompletionFinder(guided, "llguidance", BYTES)):
+        place, found = CompletionState(shortest, frozenset()), list[Any]()
         for byte in b'["abc", "d':
-            found += [place.fewest(40), place._tank[0]]
+            found += [place.fewest(40), place._work.left]
             place.advance(bytes([byte]))
         answers.append(found)
     assert answers[0] == answers[1] == answers[2]
-    assert not shared.worn
+    assert not shared.is_full

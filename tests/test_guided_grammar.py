@@ -14,12 +14,12 @@ from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, Cfg, compiled, derives, ma
 from test_guided import over_bytes, takes
 
 from tirage import GrammarError
-from tirage.guided.automaton import PositionAutomaton, extensions
 from tirage.guided.charset import EVERY, common, complement, first_bytes, fold_ascii, holds, merged
 from tirage.guided.expression import Alternatives, Chars, LiteralText, Repeat, RuleReference, Sequence, to_regex
 from tirage.guided.gbnf import read_gbnf
-from tirage.guided.lexemes import to_lark
-from tirage.guided.pattern import read_pattern
+from tirage.guided.gbnf_to_lark import to_lark
+from tirage.guided.position_automaton import PositionAutomaton, extensions
+from tirage.guided.python_regex import read_pattern
 from tirage.guided.reduction import reduced
 
 CHECKS: list[tuple[dict[str, Any], Callable[[str], bool]]] = [

@@ -17,7 +17,7 @@ from guided_cases import GRAMMARS, PATTERNS, SCHEMAS
 
 from tirage import GrammarError, GuidedDecodingParams, ParamsError
 from tirage.guided import BYTES, Compiler
-from tirage.guided.probe import SECONDS, LimitError, Probe, TrialProcess
+from tirage.guided.trial_compile import SECONDS, LimitError, TrialCompiler, TrialProcess
 
 LLGUIDANCE = {"task": "load", "compiler": "llguidance"}
 
@@ -263,7 +263,7 @@ def test_constraints_that_say_nothing_are_refused_by_name(
 
 
 def workers() -> set[str]:
-    """Worker processes that this process has started and that still run."""
+    """TrialWorker processes that this process has started and that still run."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -274,11 +274,11 @@ def workers() -> set[str]:
 
 
 def test_the_work_of_a_refused_constraint_stops() -> None:
-    probe, before = Probe(), workers()
+    probe, before = TrialCompiler(), workers()
     with pytest.raises(LimitError, match="within 2 s"):
-        probe.try_out({"task": "llguidance", "grammar": slow()}, LLGUIDANCE, seconds=0.2)
+        probe.compile({"task": "llguidance", "grammar": slow()}, LLGUIDANCE, seconds=0.2)
     assert workers() == before
-    assert probe.try_out({"task": "llguidance", "grammar": 'start: "a"'}, LLGUIDANCE)["error"] == ""
+    assert probe.compile({"task": "llguidance", "grammar": 'start: "a"'}, LLGUIDANCE)["error"] == ""
     assert len(workers() - before) == 1
     probe.close()
     assert workers() == before

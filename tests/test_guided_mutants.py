@@ -20,9 +20,9 @@ from test_guided_grammar import CHECKS
 
 from tirage.engine.grammar_state import GrammarState
 from tirage.guided import BYTES, ClosingPath, Compiler, Matcher
-from tirage.guided.ending.fewest import FewestSearch, TokenSpelling
-from tirage.guided.ending.machine import Machine
-from tirage.guided.llg import LlguidanceCursor
+from tirage.guided.closing.recognizer import Recognizer
+from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
+from tirage.guided.llguidance_backend import LlguidanceCursor
 from tirage.guided.vocabulary import Vocabulary
 
 Patch = pytest.MonkeyPatch
@@ -104,7 +104,7 @@ def whitespace_has_no_bound(patch: Patch) -> None:
 
 
 def tokens_are_cut_as_a_tokenizer_would(patch: Patch) -> None:
-    patch.setattr("tirage.guided.llg._EXACT", "%llguidance {}\n")
+    patch.setattr("tirage.guided.llguidance_backend._EXACT", "%llguidance {}\n")
     patch.setattr(Vocabulary, "cover", lambda self, text, _=frozenset(): longest_first(self, text))
 
 
@@ -139,7 +139,9 @@ def a_keyword_is_passed_over(patch: Patch) -> None:
 
 
 def lexemes_are_never_cut(patch: Patch) -> None:
-    patch.setattr("tirage.guided.lexemes.Cutter._conflicts", lambda self, lexemes, follow, budget: (set(), budget))
+    patch.setattr(
+        "tirage.guided.gbnf_to_lark.LexemeSplitter._conflicts", lambda self, lexemes, follow, budget: (set(), budget)
+    )
 
 
 def every_token_is_said_to_leave_room(patch: Patch) -> None:
@@ -151,23 +153,25 @@ def only_few_bytes_are_looked_for(patch: Patch) -> None:
 
 
 def bounds_are_one_too_high(patch: Patch) -> None:
-    needs = FewestSearch._needs
-    patch.setattr(FewestSearch, "_needs", lambda self, state: needs(self, state) + (not self._machine.complete(state)))
+    needs = CompletionSearch._needs
+    patch.setattr(
+        CompletionSearch, "_needs", lambda self, state: needs(self, state) + (not self._recognizer.complete(state))
+    )
 
 
 def counts_do_not_matter(patch: Patch) -> None:
-    shape = Machine.shape
-    patch.setattr(Machine, "shape", lambda self, state: (shape(self, state)[0], ()))
+    shape = Recognizer.shape
+    patch.setattr(Recognizer, "shape", lambda self, state: (shape(self, state)[0], ()))
 
 
 def more_room_is_worse(patch: Patch) -> None:
-    patch.setattr("tirage.guided.ending.fewest.ge", le)
+    patch.setattr("tirage.guided.closing.token_search.ge", le)
 
 
 def tokens_may_not_cross_parts(patch: Patch) -> None:
-    longest = TokenSpelling.of
+    longest = UsableTokens.of
     patch.setattr(
-        TokenSpelling,
+        UsableTokens,
         "of",
         classmethod(lambda cls, trie, tokens, unusable: longest(trie, tokens, unusable | long(tokens))),
     )

@@ -12,7 +12,7 @@ import pytest
 from test_guided import over_bytes, takes
 
 from tirage import GrammarError
-from tirage.guided.keywords import ENFORCED
+from tirage.guided.schema_keywords import ENFORCED
 
 DRAFTS: dict[str, Any] = {
     "https://json-schema.org/draft/2020-12/schema": jsonschema.Draft202012Validator,

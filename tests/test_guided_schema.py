@@ -15,8 +15,8 @@ from test_guided import over_bytes, takes
 import tirage
 from tirage import GrammarError, ParamsError
 from tirage.guided import Grammar, supported
-from tirage.guided.reference import renewed
 from tirage.guided.schema import read_schema
+from tirage.guided.supported_docs import renewed
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 STRING, INTEGER, NULL, OBJECT = {"type": "string"}, {"type": "integer"}, {"type": "null"}, {"type": "object"}
@@ -241,7 +241,7 @@ def test_every_keyword_that_is_said_to_be_enforced_has_a_case() -> None:
 
 def test_the_page_lists_what_is_supported() -> None:
     page = (Path(__file__).parents[1] / "docs" / "guided.md").read_text(encoding="utf-8")
-    assert page == renewed(page), "run python -m tirage.guided.reference docs/guided.md"
+    assert page == renewed(page), "run python -m tirage.guided.supported_docs docs/guided.md"
     assert set(supported()) == {
         "modes", "backends", "keywords", "formats", "annotations", "refused", "structural_tags", "xgrammar"
     }  # fmt: skip

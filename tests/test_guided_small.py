@@ -11,9 +11,9 @@ from guided_cases import GRAMMARS, PATTERNS, PERSON
 from tirage import GrammarError, GuidedDecodingParams
 from tirage.guided import BYTES, Compiler
 from tirage.guided.constraint import read_constraint
-from tirage.guided.keywords import ENFORCED, FORMATS
-from tirage.guided.probe import PROBE
-from tirage.guided.small import is_small
+from tirage.guided.schema_keywords import ENFORCED, FORMATS
+from tirage.guided.small_constraints import is_small
+from tirage.guided.trial_compile import TRIALS
 
 
 def small(**mode: Any) -> bool:
@@ -88,7 +88,7 @@ def test_what_is_usual_is_small_and_takes_no_trial(monkeypatch: pytest.MonkeyPat
     def no_trial(*_: Any, **__: Any) -> None:
         raise AssertionError("a trial")
 
-    monkeypatch.setattr(PROBE, "try_out", no_trial)
+    monkeypatch.setattr(TRIALS, "compile", no_trial)
     compiler = Compiler(BYTES)
     usual = [{"json": PERSON}, {"json": {}}, {"json_object": True}, {"choice": ["yes", "no"]},
              *({"regex": pattern} for pattern in PATTERNS), *({"grammar": cfg.gbnf} for cfg in GRAMMARS)]  # fmt: skip

@@ -42,7 +42,7 @@ def llm(folder: Path) -> LLM:
 def read_all(model: HuggingFaceModel, ids: list[int], **inputs: Any) -> Any:
     row = model.open(Inputs(token_ids=tuple(ids), **inputs))
     while row.left:
-        model.read(row)
+        model.prefill_chunk(row)
     return row
 
 
@@ -230,19 +230,19 @@ def test_a_model_that_keeps_state_between_calls_is_found_out_and_reads_again() -
 def test_a_cache_of_unknown_layers_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.cache_utils import DynamicLayer
 
-    from tirage.models.huggingface import model as module_of_model
+    from tirage.models.huggingface.forward import ForwardPass
 
     class Odd(DynamicLayer):
         """A layer that tirage has never heard of."""
 
-    def odd_cache(self: HuggingFaceModel) -> Any:
+    def odd_cache(self: ForwardPass) -> Any:
         from transformers.cache_utils import DynamicCache
 
         cache = DynamicCache(config=self.config)
         cache.layers = [Odd() for _ in cache.layers]
         return cache
 
-    monkeypatch.setattr(module_of_model.HuggingFaceModel, "new_cache", odd_cache)
+    monkeypatch.setattr(ForwardPass, "new_cache", odd_cache)
     module = build()
     model = wrap_module(module)
     assert model.path == "alone"

@@ -117,7 +117,7 @@ def test_hidden_states_hold_no_step_of_other_rows() -> None:
 
     rows = [model.open(Inputs(token_ids=(5, 6, 7), hidden_states=asks)) for asks in (True, False, False)]
     for row in rows:
-        model.read(row)
+        model.prefill_chunk(row)
     model.decode([8, 9, 10], rows)
     hidden = rows[0].hidden
     assert hidden is not None

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tirage.errors import ModelError
 from tirage.models import Model, bundled, find_folder, load
-from tirage.models.blas import OneThread
+from tirage.models.blas import SingleThreadedBlas
 from tirage.models.rope import Rotations, inverse_frequencies
 
 IDS = [3, 41, 7, 7, 12, 0, 49, 25]
@@ -113,7 +113,7 @@ def logits_of(model: Model, ids: list[int]) -> np.ndarray:
 
 
 def test_blas_gets_its_threads_back_when_the_last_is_out() -> None:
-    held = OneThread()
+    held = SingleThreadedBlas()
     with threadpool_limits(limits=3, user_api="blas"):
         with held:
             with held, ThreadPoolExecutor(1) as other:

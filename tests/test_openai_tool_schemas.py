@@ -13,7 +13,8 @@ from servers import Server, shared
 from test_openai import USER
 
 from tirage.guided import BYTES, Compiler
-from tirage.guided.ending.closing import Budget, completes, straight
+from tirage.guided.closing.budgets import StepBudget
+from tirage.guided.closing.byte_search import completes, straight
 from tirage.server.routes.tools import read_tools
 
 DATA = Path(__file__).parent / "data" / "tool_schemas"
@@ -117,7 +118,7 @@ def test_the_schema_of_every_tool_is_held(source: str) -> None:
         assert asked is not None
         matcher = compiler.compile(asked).matcher()
         # Of all texts the quickest to write, optional members left out; an e-mail address is none that is found so.
-        text = straight(matcher, Budget())
+        text = straight(matcher, StepBudget(20_000))
         assert text is not None or name.endswith(("person", "formats"))
         if text is not None:
             [call] = json.loads(text)

@@ -15,7 +15,7 @@ from torch import nn
 
 from tirage import LLM, Prompt, SamplingParams
 from tirage.models.huggingface import HuggingFaceModel, open_folder, wrap_module
-from tirage.models.huggingface.packed import PackedLinear, pack
+from tirage.models.huggingface.packed_linear import PackedLinear, pack
 
 PACKS = torch.backends.mkldnn.is_available()
 """Whether this PyTorch can pack at all; where it cannot, the same tests hold for layers left as they are."""

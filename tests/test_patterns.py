@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tirage.patterns import MAX_STATES, Matcher, PatternError, compile_pattern, search
+from tirage.patterns import MAX_STATES, PatternError, PatternMatcher, compile_pattern, search
 
 TEXTS = st.text(alphabet="ab_\né ", max_size=9)
 ATOMS = st.sampled_from(["a", "b", "é", ".", r"\w", r"\W", r"\s", "[^a]", "[ab_]", r"\n", "(?:)", "(?i:A)", "(?a:\\w)"])
@@ -71,14 +71,14 @@ HOSTILE = [r"(a+)+$x", "(a|a)*b", "(a?){200}a{200}b", r"(.*)*(.*)*x", r"(\w{1,20
 def test_a_hostile_pattern_visits_each_state_at_most_once_per_character(pattern: str) -> None:
     compiled = compile_pattern(pattern)
     needs = 8  # combinations of what assertions leave to the next character, far fewer than possible
-    matcher = Matcher(compiled)
+    matcher = PatternMatcher(compiled)
     for letter in "a" * 300:
         matcher.feed(letter)
         assert len(matcher._seen) <= needs * len(compiled.states) <= needs * (MAX_STATES + 1)
 
 
 def test_text_is_claimed_from_the_earliest_match_that_may_still_end() -> None:
-    matcher, claims = Matcher(compile_pattern("ab+c|b")), []
+    matcher, claims = PatternMatcher(compile_pattern("ab+c|b")), []
     for letter in "xab":
         matcher.feed(letter)
         claims.append(matcher.claimed_from)
@@ -88,13 +88,13 @@ def test_text_is_claimed_from_the_earliest_match_that_may_still_end() -> None:
 
 
 def test_nothing_is_claimed_for_a_match_that_can_only_end_here() -> None:
-    matcher = Matcher(compile_pattern("^$|$a|a$b|x"))
+    matcher = PatternMatcher(compile_pattern("^$|$a|a$b|x"))
     matcher.feed("a")
     assert matcher.claimed_from == 1
 
 
 def test_a_copy_goes_its_own_way() -> None:
-    matcher = Matcher(compile_pattern("(?<=a)bc|bd"))
+    matcher = PatternMatcher(compile_pattern("(?<=a)bc|bd"))
     matcher.feed("a")
     matcher.feed("b")
     other = matcher.copy()

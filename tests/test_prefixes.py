@@ -13,8 +13,8 @@ from transformers.cache_utils import DynamicLayer
 
 from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.models.huggingface import wrap_module
-from tirage.models.huggingface.model import crop_layer
-from tirage.models.huggingface.preallocated import PreallocatedLayer
+from tirage.models.huggingface.cache_layers import crop_layer
+from tirage.models.huggingface.preallocated_layer import PreallocatedLayer
 from tirage.models.huggingface.prefix import BLOCK, CachedPrefix, PrefixStore, common
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

@@ -12,8 +12,8 @@ from servers import Server
 
 from tirage import LLM, GrammarError, GuidedDecodingParams, Prompt, SamplingParams
 from tirage.cancel import cancellable, checkpoint, holding
-from tirage.guided import BYTES, ClosingPath, Compiler, Shortest
-from tirage.guided.ending import closing, fewest
+from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder
+from tirage.guided.closing import budgets, path, shortest_completion, token_search
 from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
@@ -53,13 +53,13 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    counted(closing, "straight")
-    counted(closing, "shortest")
-    counted(fewest.FewestSearch, "run")
+    counted(path, "straight")
+    counted(path, "shortest")
+    counted(token_search.CompletionSearch, "run")
     return made
 
 
-def test_the_samples_and_prompts_of_a_request_share_the_searches_for_a_way_to_the_end(
+def test_the_samples_and_prompts_of_a_request_share_the_searches_for_a_closing_path(
     llm: LLM, searches: list[str]
 ) -> None:
     llm.request("a", closed(f"{HOSTILE}1"))
@@ -166,15 +166,15 @@ def test_a_wait_for_a_lock_can_be_cancelled() -> None:
 def test_a_search_is_bounded_by_steps_and_not_by_time() -> None:
     deep = "\n".join(f"r{i} ::= r{i - 1} r{i - 1} root?" for i in range(1, 60))
     matcher = Compiler(BYTES).compile(GuidedDecodingParams(grammar=f'r0 ::= "x"\n{deep}\nroot ::= r59')).matcher()
-    budget = closing.Budget(500)
-    with pytest.raises(closing.SlowError):
-        closing.shortest(matcher, lambda text: True, budget)
+    budget = budgets.StepBudget(500)
+    with pytest.raises(budgets.StepLimitError):
+        path.shortest(matcher, lambda text: True, budget)
     assert budget.spent == 501
 
 
 def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Only searches that find nothing are charged.
-    monkeypatch.setattr(closing, "TANK", 300)
+    monkeypatch.setattr(path, "TEXT_WORK", 300)
     item = {
         "type": "object",
         "properties": {"a": {"enum": ["x", "y"]}},
@@ -194,22 +194,22 @@ def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: p
 
 def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
     guided = GuidedDecodingParams(regex=HOSTILE)
-    shared, order = Shortest(guided, "llguidance", BYTES), list[str]()
+    shared, order = CompletionFinder(guided, "llguidance", BYTES), list[str]()
     matcher = Compiler(BYTES).compile(guided).matcher()
-    inside = fewest.Place(shared, frozenset())
+    inside = shortest_completion.CompletionState(shared, frozenset())
     inside.prepare()
     inside.advance(b"a")
     running = threading.Event()
 
     def begin() -> None:
         with cancellable(running.set):
-            ClosingPath(matcher, BYTES, shortest=shared)
+            ClosingPath(matcher, BYTES, finder=shared)
         order.append("first")
 
     def go_on() -> None:
         assert running.wait(60)
-        inside._tank[0] = 1
-        with pytest.raises(fewest.HardError):
+        inside._work.left = 1
+        with pytest.raises(budgets.WorkLimitError):
             inside.fewest(400)
         order.append("inside")
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from tirage import LLM, SamplingParams
 from tirage.models.huggingface import probe, wrap_module
-from tirage.models.huggingface.twin import BOUND, count_parameters, small_config, small_twin
+from tirage.models.huggingface.small_replica import BOUND, count_parameters, small_config, small_replica
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -75,7 +75,7 @@ def test_a_leak_between_rows_below_the_noise_of_the_weights_is_found() -> None:
 def test_a_class_is_examined_once_and_leaves_torchs_generator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
     monkeypatch.setattr(probe, "_known", {})
-    monkeypatch.setattr(probe, "small_twin", lambda module: built.append(module) or small_twin(module))
+    monkeypatch.setattr(probe, "small_replica", lambda module: built.append(module) or small_replica(module))
     torch.manual_seed(4)
     expected = torch.rand(3)
     module = build(seed=7)
@@ -92,7 +92,7 @@ def test_a_model_of_which_no_small_one_can_be_built_is_tried_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(probe, "_known", {})
-    monkeypatch.setattr("tirage.models.huggingface.twin._MOST_PARAMETERS", 10)
+    monkeypatch.setattr("tirage.models.huggingface.small_replica._MOST_PARAMETERS", 10)
     with caplog.at_level(logging.INFO, "tirage"):
         assert wrap_module(build()).path == "joined"
     assert "was tried with short prompts alone: no small model of its class could be tried" in caplog.text
@@ -142,7 +142,7 @@ def test_a_wide_model_becomes_narrow_and_keeps_its_heads_size() -> None:
     config = AutoConfig.for_model("llama", **published, intermediate_size=28672, vocab_size=128256, pad_token_id=128004)
     with torch.device("meta"):
         module = LlamaForCausalLM(config)
-    twin = small_twin(module)
+    twin = small_replica(module)
     assert twin.config.hidden_size == 512
     assert twin.model.layers[0].self_attn.head_dim == 128
     assert twin.dtype == torch.float32

@@ -15,8 +15,8 @@ from tokenizers.models import BPE, WordPiece
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text import ChatTemplate, Tokenizer, open_detokenizer, wrap_tokenizer
+from tirage.text.decoder_rule import decoder_rule_of
 from tirage.text.detokenizer import WindowDetokenizer
-from tirage.text.pieces import spelling_of
 
 FALLBACK, BYTE_LEVEL = fallback_tokenizer(), byte_level_tokenizer()
 
@@ -121,7 +121,7 @@ def test_an_unknown_decoder_is_followed_through_a_window() -> None:
     ],
 )
 def test_decoders_that_look_across_tokens_are_not_followed_token_by_token(decoder: Any) -> None:
-    assert spelling_of(decoder) is None
+    assert decoder_rule_of(decoder) is None
 
 
 def test_a_users_own_tokenizer_needs_encode_and_decode_only() -> None:

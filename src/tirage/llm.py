@@ -30,7 +30,7 @@ from tirage.engine import (
     stream,
 )
 from tirage.errors import ModelError, ParamsError
-from tirage.guided import BYTES, Compiler, Shortest, Vocabulary
+from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
 from tirage.models import (
     Inputs,
     Model,
@@ -98,7 +98,7 @@ class LLM:
         self.cache_length = cache_length
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
-        self._shortest_of: dict[GuidedDecodingParams, Shortest] = {}
+        self._shortest_of: dict[GuidedDecodingParams, CompletionFinder] = {}
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
         options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
@@ -395,11 +395,11 @@ class LLM:
         by_byte = self._compiler("bytes").compile(guided)
         return CompiledConstraint(grammar, by_byte, self._shortest(guided, by_byte.backend))
 
-    def _shortest(self, guided: GuidedDecodingParams, backend: str) -> Shortest:
+    def _shortest(self, guided: GuidedDecodingParams, backend: str) -> CompletionFinder:
         """The search for the shortest closing paths of a constraint, cached for those used most recently."""
         found = self._shortest_of.pop(guided, None)
-        if found is None or found.worn:
-            found = Shortest(guided, backend, self._compiler("tokens").vocabulary)
+        if found is None or found.is_full:
+            found = CompletionFinder(guided, backend, self._compiler("tokens").vocabulary)
         self._shortest_of[guided] = found
         while len(self._shortest_of) > _SHORTEST_KEPT:
             self._shortest_of.pop(next(iter(self._shortest_of)), None)

@@ -1,9 +1,9 @@
-"""Regular expressions read one character at a time, in work bounded by the pattern's size.
+"""Regular expressions matched one character at a time, in time bounded by the size of the pattern.
 
-Python's `re` tries alternatives one after another and can take time exponential in the text. Here all of them
-advance together (Thompson's construction), so a character costs at most one visit of each state, whatever the
-pattern. What cannot be done this way is refused by name: look-ahead, back-references, atomic groups.
-Syntax, flags and character classes are Python's own; its parser and its classes are used as they are.
+Python's `re` tries alternatives one after another and can take time exponential in the text. Here all alternatives
+advance together (Thompson's construction), so a character costs at most one visit to each state, whatever the pattern.
+What cannot be matched this way is refused by name: look-ahead, back-references, atomic groups. Syntax, flags and
+character classes are Python's: its own parser and compiler are used for them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from re import _compiler, _parser  # pyright: ignore[reportAttributeAccessIssue]  # the only place that knows
+from re import _compiler, _parser  # pyright: ignore[reportAttributeAccessIssue]  # no public module has them
 from typing import Any
 
 MAX_STATES = 2000
-"""Largest automaton: `a{1000}` needs 1000 states, `(a{1000}){1000}` a million."""
+"""Most states of an automaton: `a{1000}` needs 1000, `(a{1000}){1000}` a million."""
 
-# Characters that each state remembers; there may be thousands of states.
+# Characters whose result each state caches; there may be thousands of states.
 _REMEMBERED = 256
 
-# What an assertion leaves to be shown by the next character: a bit each, joined with |.
+# Conditions on the next character that an assertion leaves open, as bits.
 _WORD, _NO_WORD, _ASCII_WORD, _NO_ASCII_WORD, _LINE_END, _LAST_LINE_END, _END = (1 << bit for bit in range(7))
 _NEEDS_A_CHARACTER = _WORD | _ASCII_WORD
 
 
 class PatternError(ValueError):
-    """The pattern is not valid, too large, or needs something that has no bound."""
+    """Raised for a pattern that is invalid, too large, or needs unbounded work."""
 
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """A character to read (`reads`), a condition to meet (`asks`), or neither; then any of `then`."""
+    """A character to read (`reads`), an assertion to check (`asks`), or neither; then any of the states `then`."""
 
     then: list[int]
     reads: Callable[[str], bool] | None = None
@@ -43,24 +43,33 @@ class _State:
 
 @dataclass(slots=True, eq=False)
 class Pattern:
-    """A regular expression as an automaton; state 0 accepts. `behind` are the expressions of its look-behinds."""
+    """A regular expression as an automaton whose state 0 accepts; `behind` are the patterns of its look-behinds."""
 
     source: str
     states: list[_State] = field(default_factory=lambda: [_State([])])
     first: int = 0
     behind: list[Pattern] = field(default_factory=list)
-    _started: Matcher | None = None
+    _started: PatternMatcher | None = None
 
-    def matcher(self) -> Matcher:
-        """A matcher before any text; all of one pattern share how they start."""
+    def matcher(self) -> PatternMatcher:
+        """A new matcher before any text. The start of the automaton is explored once per pattern."""
         if self._started is None:
-            self._started = Matcher(self)
+            self._started = PatternMatcher(self)
         return self._started.copy()
 
     @property
     def size(self) -> int:
-        """Its states, those of its look-behinds among them: the work that a character may cost."""
+        """The number of states, with those of the look-behinds: a bound on the work per character."""
         return len(self.states) + sum(inner.size for inner in self.behind)
+
+
+def parse_pattern(source: str, flags: int = 0) -> Any:
+    """The parse tree that Python's `re` makes of a pattern: pairs of an operation and its arguments.
+
+    Raises `re.error` for text that is not a regular expression, and RecursionError or OverflowError for one that
+    Python cannot read.
+    """
+    return _parser.parse(source, flags)
 
 
 # The largest patterns take more than a megabyte each.
@@ -72,7 +81,7 @@ def compile_pattern(source: str) -> Pattern:
     possessive repeats and conditional groups, and for more than `MAX_STATES` states.
     """
     try:
-        tree = _parser.parse(source)
+        tree = parse_pattern(source)
         pattern = Pattern(source)
         pattern.first = _Builder(pattern).build(tree, tree.state.flags, 0)
     except (re.error, RecursionError, OverflowError) as error:
@@ -81,15 +90,15 @@ def compile_pattern(source: str) -> Pattern:
 
 
 class _Builder:
-    """Turns a parse tree into states, from the end to the start: every part knows what follows it."""
+    """Turns a parse tree into states from the end to the start, so that the state after each part is known."""
 
     def __init__(self, pattern: Pattern, *, outer: _Builder | None = None) -> None:
         self._pattern, self._inside = pattern, outer is not None
-        # One count for a pattern with all its look-behinds.
+        # The count of states is shared by a pattern and all its look-behinds.
         self._counter: Iterator[int] = count() if outer is None else outer._counter
 
     def build(self, tree: Any, flags: int, then: int) -> int:
-        """The first state of a sequence of parse items that leads to `then`."""
+        """The first state of a sequence of parse items that leads to `then`; PatternError if it cannot be built."""
         for op, value in reversed(list(tree)):
             then = self._item(str(op), op, value, flags, then)
         return then
@@ -101,7 +110,7 @@ class _Builder:
             return self._add([self.build(branch, flags, then) for branch in value[1]])
         if name == "SUBPATTERN":
             _, added, removed, tree = value
-            # Of ASCII and UNICODE, a group's own choice replaces the one around it.
+            # ASCII or UNICODE of a group replaces the flag of the pattern around it.
             kept = flags & ~(re.ASCII | re.UNICODE) if added & (re.ASCII | re.UNICODE) else flags
             return self.build(tree, (kept | added) & ~removed, then)
         if name in {"MAX_REPEAT", "MIN_REPEAT"}:
@@ -133,7 +142,7 @@ class _Builder:
             for _ in range(int(high) - low):
                 then = self._add([self.build(tree, flags, then), end])
         for _ in range(low):
-            # The extra state bounds repeats of nothing too.
+            # The extra state makes repeats of the empty pattern count, too.
             then = self._add([self.build(tree, flags, then)])
         return then
 
@@ -168,7 +177,7 @@ _REFUSED = {
 
 
 def _reader(op: Any, value: Any, flags: int) -> Callable[[str], bool]:
-    """Whether a character is the one, or in the class, that a parse item names."""
+    """The test of a character against a parse item, which is a character or a class."""
     if str(op) == "LITERAL" and not flags & re.IGNORECASE:
         return chr(value).__eq__
     state = _parser.State()
@@ -177,38 +186,38 @@ def _reader(op: Any, value: Any, flags: int) -> Callable[[str], bool]:
     return lru_cache(maxsize=_REMEMBERED)(lambda letter: compiled.match(letter) is not None)
 
 
-class Matcher:
+class PatternMatcher:
     """Finds a pattern in a text that arrives one character at a time.
 
-    A match is not empty; the end of the text so far counts as its end for `$` and `\\b`.
+    Matches are not empty. For `$` and `\\b`, the end of the text so far counts as the end of the text.
     """
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
-        self._behind = [Matcher(inner) for inner in pattern.behind]
+        self._behind = [PatternMatcher(inner) for inner in pattern.behind]
         self._position, self._previous = 0, ""
-        # (state, needs) -> where the match began; earliest beginnings first, and only those kept.
+        # (state, needs) -> where the match began; the earliest match first, and only the earliest for each key.
         self._threads: dict[tuple[int, int], int] = {}
         self._seen: set[tuple[int, int]] = set()
         self._found: int | None = None
         self._enter(pattern.first, 0)
         self._seen.clear()
 
-    def copy(self) -> Matcher:
+    def copy(self) -> PatternMatcher:
         """An independent matcher that has read the same text."""
         other = copy(self)
         other._behind = [behind.copy() for behind in self._behind]
-        # `_threads` is replaced by every step and never changed; `_seen` is empty between steps.
+        # `_threads` is replaced by every step, never modified; `_seen` is empty between steps.
         other._seen = set()
         return other
 
     @property
     def claimed_from(self) -> int:
-        """Where the earliest match begins that may still be completed; the position when there is none."""
+        """The start of the earliest match that may still be completed; the current position if there is none."""
         return next(iter(self._threads.values()), self._position)
 
     def feed(self, letter: str) -> int | None:
-        """Takes the next character; where the earliest match begins that ends with it, or None."""
+        """Reads the next character; gives the start of the earliest match that ends with it, or None."""
         for behind in self._behind:
             behind.feed(letter)
         threads, self._threads = self._threads, {}
@@ -225,7 +234,7 @@ class Matcher:
         return found
 
     def _enter(self, number: int, start: int, needs: int = 0) -> None:
-        """Follows every way on from a state that reads nothing; keeps the states that wait for a character."""
+        """Follows all transitions that read nothing, and keeps the states that wait for a character."""
         waiting = [(number, needs)]
         while waiting:
             thread = waiting.pop()
@@ -245,7 +254,7 @@ class Matcher:
                 waiting.extend((after, needs | asked) for after in reversed(state.then))
 
     def _ask(self, kind: str, detail: Any) -> int | None:
-        """What the next character must still show for a condition to hold here; None when it fails already."""
+        """The conditions on the next character under which an assertion holds here; None if it fails already."""
         if kind == "start":
             return 0 if self._position == 0 else None
         if kind == "line":
@@ -265,7 +274,7 @@ def _is_word(letter: str, *, ascii_only: bool) -> bool:
 
 
 def _meets(letter: str, needs: int) -> bool:
-    """Whether a character may follow where assertions left these needs."""
+    """Whether a character meets the conditions."""
     if needs & _END or (needs & (_LINE_END | _LAST_LINE_END) and letter != "\n"):
         return False
     word, ascii_word = _is_word(letter, ascii_only=False), _is_word(letter, ascii_only=True)
@@ -274,15 +283,15 @@ def _meets(letter: str, needs: int) -> bool:
 
 
 def _can_go_on(reads: Callable[[str], bool], needs: int) -> bool:
-    """False when no character can meet the needs and be read too; then nothing need be held back for it."""
+    """Whether some character can meet the conditions and be read; if not, no text is held back for it."""
     if needs & _END:
         return False
     return not needs & (_LINE_END | _LAST_LINE_END) or (_meets("\n", needs) and reads("\n"))
 
 
 def search(pattern: Pattern, text: str) -> tuple[int, int] | None:
-    """Start and end of the match that is complete first, and of those the one that starts first."""
-    matcher = Matcher(pattern)
+    """Start and end of the match that ends first, the earliest start winning; None if there is no match."""
+    matcher = PatternMatcher(pattern)
     for end, letter in enumerate(text, start=1):
         start = matcher.feed(letter)
         if start is not None:

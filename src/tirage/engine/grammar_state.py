@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.guided import ClosingPath, Grammar, Shortest
+from tirage.guided import ClosingPath, CompletionFinder, Grammar
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
 from tirage.text import Stop
@@ -25,7 +25,7 @@ class CompiledConstraint:
 
     grammar: Grammar
     closing: Grammar | None = None
-    shortest: Shortest | None = None
+    shortest: CompletionFinder | None = None
 
 
 class GrammarState:
@@ -82,8 +82,8 @@ class GrammarState:
         path = self._path
         if path is None or len(path.tokens or ()) < self._left or path.fits(self._left - 1):
             return False
-        if path.least < self._left:
-            path.renew()
+        if path.min_tokens < self._left:
+            path.shorten()
         if not path.fits(self._left):
             self._path = None
         return self._path is not None and len(path.tokens or ()) == self._left
@@ -118,7 +118,7 @@ class GrammarState:
         """
         if self._path is None:
             return
-        self._path.turn()
+        self._path.find_another()
         if give_up or not self._path.fits(self._left) or not self._path.tokens:
             self._path = None
 
@@ -162,20 +162,20 @@ def open_closing_path(
         return None
     vocabulary = constraint.grammar.vocabulary
     banned = unusable(params, vocabulary.width)
-    shunned = frozenset(b" " if drops_space else b"")
+    excluded = frozenset(b" " if drops_space else b"")
 
     def make() -> ClosingPath:
         assert constraint.closing is not None
         matcher = constraint.closing.matcher()
-        return ClosingPath(matcher, vocabulary, banned, shortest=constraint.shortest, shunned=shunned)
+        return ClosingPath(matcher, vocabulary, banned, finder=constraint.shortest, excluded=excluded)
 
     shared = constraint.shortest
-    path = make() if shared is None else shared.opened((banned, shunned), make).another()
+    path = make() if shared is None else shared.cached((banned, excluded), make).for_sample()
     fits = path.fits(limit)
     if len(path.tokens or ()) >= limit:
         # The first draw asks for this in the engine's thread, where all requests would wait; here it is made ready.
         path.fits(limit - 1)
-    return path if fits or (path.least <= limit and not path.hopeless) else None
+    return path if fits or (path.min_tokens <= limit and not path.hopeless) else None
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:

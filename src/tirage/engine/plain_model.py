@@ -61,7 +61,7 @@ class PlainModel:
         """A row whose prompt is yet to be prefilled."""
         return PlainRow(inputs)
 
-    def read(self, row: PlainRow) -> NDArray[np.float32]:
+    def prefill_chunk(self, row: PlainRow) -> NDArray[np.float32]:
         """Logits float32 [k, V] of the next chunk of the prompt; k is 0 before its end unless it is scored."""
         ids, done = row.inputs.token_ids, row.inputs.length - row.left
         if row.inputs.score or self._extend is None:
@@ -121,4 +121,4 @@ class PlainModel:
 
 def as_step_model(model: Model) -> StepModel:
     """The model itself if it is a StepModel, else a PlainModel of it."""
-    return model if hasattr(model, "open") and hasattr(model, "read") else PlainModel(model)  # type: ignore[return-value]
+    return model if hasattr(model, "open") and hasattr(model, "prefill_chunk") else PlainModel(model)  # type: ignore[return-value]

@@ -123,7 +123,7 @@ def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
     Raises ModelError for logits of another shape or type.
     """
     before = row.left
-    logits = model.read(row)
+    logits = model.prefill_chunk(row)
     # A model may return logits before the end of the prompt or none; they are not looked at.
     rows = before - row.left if score else None if row.left else 1
     return as_matrix(logits, (rows, model.vocab_size), "read")

@@ -14,7 +14,7 @@ from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
 from tirage.engine.grammar_state import CompiledConstraint, GrammarState
 from tirage.params import SamplingParams
-from tirage.text import BadWords, Stop, StopChecker, Tokenizer, followed, open_detokenizer
+from tirage.text import BadWords, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
 
 _LIMITS = ("max_tokens", "context", "cache")
 _ABORTS = ("abort",)
@@ -217,7 +217,7 @@ def open_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> BadWords | N
     """The matcher of phrases that no spelling may complete; None when there are none to look for in the text."""
     phrases = params.bad_words if params.bad_words_level != "sequence" else ()
     if params.bad_words_level == "auto":
-        phrases = followed(tokenizer, phrases)
+        phrases = enforceable_phrases(tokenizer, phrases)
     return BadWords(tokenizer, phrases, skip_special_tokens=params.skip_special_tokens) if phrases else None
 
 

@@ -8,13 +8,13 @@ from functools import lru_cache
 Ranges = tuple[tuple[int, int], ...]
 LAST = 0x10FFFF
 _NEVER_FIRST = (1 << 0xC2) - (1 << 0x80)
-# Surrogates are no characters: they cannot occur in UTF-8.
+# Surrogates are not characters: UTF-8 cannot encode them.
 _HOLE = (0xD800, 0xDFFF)
 EVERY: Ranges = ((0, _HOLE[0] - 1), (_HOLE[1] + 1, LAST))
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same characters as sorted ranges that neither overlap nor touch, without surrogates."""
+    """The same characters as sorted ranges that neither overlap nor touch; surrogates are dropped."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if out and low <= out[-1][1] + 1:

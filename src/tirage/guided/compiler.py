@@ -1,4 +1,4 @@
-"""Constraints to grammars: which backend, how often, and for how long they are kept."""
+"""The compiler of constraints: it chooses the backend, compiles each constraint once, and caches grammars."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from tirage.cancel import POLL_S, checkpoint
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint, read_constraint
-from tirage.guided.llg import LlguidanceBackend
+from tirage.guided.llguidance_backend import LlguidanceBackend
 from tirage.guided.matcher import Cursor, Matcher
-from tirage.guided.probe import LimitError
+from tirage.guided.trial_compile import LimitError
 from tirage.guided.vocabulary import Vocabulary
-from tirage.guided.xgr import XgrammarBackend
+from tirage.guided.xgrammar_backend import XgrammarBackend
 from tirage.params import GuidedDecodingParams
 
 CACHE_BYTES = 64 << 20
@@ -28,7 +28,7 @@ BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 class Grammar:
     """A compiled constraint for one vocabulary: immutable, shared by all requests that ask for it.
 
-    `backend` names the compiler that took it; `nbytes` is about what it holds in memory.
+    `backend` is the name of the library that compiled it, `nbytes` its approximate size in memory.
     """
 
     vocabulary: Vocabulary
@@ -37,91 +37,92 @@ class Grammar:
     _start: Cursor
 
     def matcher(self, eos_ids: Sequence[int] = ()) -> Matcher:
-        """A new matcher at the start of the text; see Matcher for `eos_ids`."""
+        """A new matcher at the start of a text; see `Matcher` for `eos_ids`."""
         return Matcher(self._start.fork(), self.vocabulary, eos_ids)
 
 
 class Compiler:
-    """Grammars for one vocabulary, each compiled once while it is in use.
+    """Compiles constraints for one vocabulary and caches the grammars, the least recently used ones going first.
 
-    Keeps the most recently used grammars up to `budget` bytes; a single one may be larger. What cannot be compiled is
-    not kept. Safe to call from several threads: those that want the same grammar wait for one compilation and share
-    its outcome. SPEC.md S-G5, S-G8.
+    The cache holds up to `budget` bytes; a single grammar may be larger. Failures are not cached. Safe to call from
+    several threads: those that ask for the same grammar wait for one compilation and share its outcome. SPEC.md S-G5,
+    S-G8.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, budget: int = CACHE_BYTES) -> None:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
-        self._kept: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
-        self._under_way: dict[GuidedDecodingParams, Future[Grammar]] = {}
+        self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
+        self._pending: dict[GuidedDecodingParams, Future[Grammar]] = {}
         self._lock = threading.Lock()
-        self._held = self._compiled = self._hits = 0
+        self._cached_bytes = self._compiled = self._hits = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the kept grammars hold."""
-        return self._held
+        """Bytes that the cached grammars hold."""
+        return self._cached_bytes
 
     def stats(self) -> dict[str, int]:
-        """`grammars` and `bytes` kept now; how many were `compiled` since the start, and how many found (`hits`)."""
+        """How many `grammars` and `bytes` are cached now, and how many were `compiled` and found (`hits`) so far."""
         with self._lock:
-            counts = len(self._kept), self._held, self._compiled, self._hits
+            counts = len(self._cached), self._cached_bytes, self._compiled, self._hits
         return dict(zip(("grammars", "bytes", "compiled", "hits"), counts, strict=True))
 
     def compile(self, guided: GuidedDecodingParams) -> Grammar:
         """The grammar of a constraint.
 
-        Without a `backend` llguidance compiles it. A backend that is named and cannot do it gives way to the other
-        unless `disable_fallback`. Raises GrammarError, naming the rule and the place, when none can; the text is
-        never left unconstrained.
+        llguidance compiles it unless `guided.backend` names another backend. If the named backend cannot, the other one
+        is tried, unless `disable_fallback` is set. Raises GrammarError, which names the rule and the place, when no
+        backend can compile it; a text is never left unconstrained. Raises LimitError, a GrammarError, when the
+        compilation takes too much time or memory.
         """
         while True:
             checkpoint()
             with self._lock:
                 if (grammar := self._find(guided)) is not None:
                     return grammar
-                other = self._under_way.get(guided)
-                mine = self._under_way.setdefault(guided, Future())
+                other = self._pending.get(guided)
+                future = self._pending.setdefault(guided, Future())
             if other is None:
-                return self._compile_into(mine, guided)
-            # The other may be cancelled, which is no answer to those that wait for it.
+                return self._compile_into(future, guided)
+            # The other compilation may be cancelled; then this one tries again.
             with contextlib.suppress(CancelledError):
                 return outcome(other)
 
-    def _compile_into(self, mine: Future[Grammar], guided: GuidedDecodingParams) -> Grammar:
-        """The grammar, compiled for all that wait for the future; only an answer about the constraint is shared."""
+    def _compile_into(self, future: Future[Grammar], guided: GuidedDecodingParams) -> Grammar:
+        """The grammar, compiled for all threads that wait for the future; of errors only GrammarError is shared."""
         try:
             grammar = self._compile(guided)
         except BaseException as error:
             self._finish(guided, None)
             if isinstance(error, GrammarError):
-                mine.set_exception(error)
+                future.set_exception(error)
             else:
-                mine.cancel()
+                future.cancel()
             raise
         self._finish(guided, grammar)
-        mine.set_result(grammar)
+        future.set_result(grammar)
         return grammar
 
     def _finish(self, guided: GuidedDecodingParams, grammar: Grammar | None) -> None:
         with self._lock:
-            del self._under_way[guided]
+            del self._pending[guided]
             if grammar is not None:
-                self._keep(guided, grammar)
+                self._cache(guided, grammar)
 
     def _find(self, guided: GuidedDecodingParams) -> Grammar | None:
-        grammar = self._kept.get(guided)
+        grammar = self._cached.get(guided)
         if grammar is not None:
-            self._kept.move_to_end(guided)
+            self._cached.move_to_end(guided)
             self._hits += 1
         return grammar
 
-    def _keep(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:
-        self._kept[guided] = grammar
-        self._held += grammar.nbytes
+    def _cache(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:
+        self._cached[guided] = grammar
+        self._cached_bytes += grammar.nbytes
         self._compiled += 1
-        while len(self._kept) > 1 and self._held > self._budget:
-            self._held -= self._kept.popitem(last=False)[1].nbytes
+        while len(self._cached) > 1 and self._cached_bytes > self._budget:
+            self._cached_bytes -= self._cached.popitem(last=False)[1].nbytes
 
     def _compile(self, guided: GuidedDecodingParams) -> Grammar:
         constraint = read_constraint(guided)
@@ -145,7 +146,10 @@ class Compiler:
 
 
 def outcome(future: Future[Grammar]) -> Grammar:
-    """What another thread's compilation gives; the wait for it can be cancelled."""
+    """The grammar that another thread compiles; the wait for it can be cancelled.
+
+    Raises the GrammarError of that compilation.
+    """
     while True:
         try:
             return future.result(POLL_S)
@@ -154,10 +158,10 @@ def outcome(future: Future[Grammar]) -> Grammar:
 
 
 def candidates(guided: GuidedDecodingParams) -> list[str]:
-    """Backends in the order in which they are tried.
+    """The names of the backends in the order in which they are tried.
 
-    The default one leaves the other nothing to add: xgrammar is asked for no more than it is known to enforce, and
-    llguidance enforces all of that.
+    After the default backend no other is tried: xgrammar is given only what it is known to enforce, and llguidance
+    enforces all of that.
     """
     if guided.backend not in BACKENDS:
         return ["llguidance"]

@@ -1,4 +1,4 @@
-"""One constraint, read from the parameters and checked, in a form that every backend understands."""
+"""One constraint, read from the parameters and validated, in a form that every backend understands."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 from tirage.errors import GrammarError
 from tirage.guided.expression import EMPTY, Alternatives, Expression, LiteralText
 from tirage.guided.gbnf import read_gbnf
-from tirage.guided.pattern import read_pattern
+from tirage.guided.python_regex import read_pattern
 from tirage.guided.schema import read_schema
-from tirage.guided.tags import read_tags
+from tirage.guided.structural_tag import read_tags
 from tirage.params import GuidedDecodingParams
 
 WHITESPACE = r"[ \n\t]{0,8}"
-"""Optional whitespace between JSON tokens: without a bound, a model can write newlines for ever."""
+"""Optional whitespace between JSON tokens. It is bounded because models can write newlines forever."""
 
 Kind = Literal["json", "regex", "gbnf", "lark", "tags"]
 _SPACES = re.compile(r"(?:[ \t\n\r]|\\[ntr]|\\x(?:20|09|0[aAdD])|[\[\]()|*+?]|\{\d+(?:,\d*)?\})*")
@@ -23,21 +23,20 @@ _SPACES = re.compile(r"(?:[ \t\n\r]|\\[ntr]|\\x(?:20|09|0[aAdD])|[\[\]()|*+?]|\{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What the text must be.
+    """What the text of a request must be.
 
-    `text` is a schema or the description of tags as JSON, or a grammar; `expression` is what a pattern or a choice
-    stands for. `whitespace` is the pattern between JSON tokens, "" for none.
+    `text` is a schema or a structural tag as JSON, or a grammar; `expression` is the parsed pattern or choice.
+    `whitespace` is the pattern of the whitespace between JSON tokens, "" for none.
     """
 
     kind: Kind
     text: str = ""
     expression: Expression = EMPTY
     whitespace: str = WHITESPACE
-    closed: bool = False
 
 
 def read_constraint(guided: GuidedDecodingParams) -> Constraint:
-    """The constraint that the parameters describe; GrammarError with its place for anything that is wrong with it."""
+    """The constraint that the parameters describe; GrammarError with the place of whatever is wrong with it."""
     whitespace = read_whitespace(guided)
     closed = guided.disable_additional_properties
     match guided.mode:
@@ -57,7 +56,10 @@ def read_constraint(guided: GuidedDecodingParams) -> Constraint:
 
 
 def read_grammar(text: str) -> Constraint:
-    """A grammar in GBNF (`root ::= ...`) or in Lark (`start: ...`), told apart by how they define a rule."""
+    """A grammar in GBNF (`root ::= ...`) or Lark (`start: ...`), recognised by the way it defines a rule.
+
+    Raises GrammarError for invalid GBNF; Lark is checked by the compiler.
+    """
     if re.search(r"(?m)^\s*[?!]?start(?:\[[^\]]*\])?(?:\.-?\d+)?\s*:(?!:=)", text):
         return Constraint(kind="lark", text=text)
     read_gbnf(text)
@@ -65,7 +67,7 @@ def read_grammar(text: str) -> Constraint:
 
 
 def read_whitespace(guided: GuidedDecodingParams) -> str:
-    """The pattern of optional whitespace; GrammarError for one that could match something else."""
+    """The pattern of optional whitespace; GrammarError for one that could match anything else."""
     if guided.disable_any_whitespace:
         return ""
     if guided.whitespace_pattern is None:
@@ -80,7 +82,7 @@ def read_whitespace(guided: GuidedDecodingParams) -> str:
 
 
 def some_text(expression: Expression) -> Expression:
-    """The expression itself; GrammarError when only the empty text matches."""
+    """The expression itself; GrammarError when it matches only the empty text."""
     if expression == EMPTY:
         raise GrammarError("regex must match some text, got one that only the empty text matches")
     return expression

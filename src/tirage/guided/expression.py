@@ -1,4 +1,4 @@
-"""Expressions over characters: what patterns, choices and grammar rules are read into."""
+"""Expressions over characters: the syntax trees of patterns, choices and grammar rules."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One part after the other; no part is the empty text."""
+    """One part after the other; without parts, the empty text."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """One of the parts; no part matches nothing."""
+    """One of the parts; without parts, it matches nothing."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The part from `low` to `high` times; None is without end."""
+    """The part repeated `low` to `high` times; None is no upper bound."""
 
     part: Expression
     low: int
@@ -60,7 +60,7 @@ EMPTY = Sequence(())
 
 
 def sequence(parts: list[Expression]) -> Expression:
-    """The parts in a row, with neighbouring texts joined."""
+    """The parts one after the other, with adjacent literal texts joined and empty parts dropped."""
     out: list[Expression] = []
     for part in parts:
         if isinstance(part, LiteralText) and out and isinstance(out[-1], LiteralText):
@@ -71,13 +71,16 @@ def sequence(parts: list[Expression]) -> Expression:
 
 
 def choice(parts: list[Expression]) -> Expression:
-    """One of the parts, each once."""
+    """One of the parts, with duplicates dropped."""
     distinct = tuple(dict.fromkeys(parts))
     return distinct[0] if len(distinct) == 1 else Alternatives(distinct)
 
 
 def to_regex(node: Expression) -> str:
-    """A regular expression in the syntax that Rust's regex crate and xgrammar share; for expressions without rules."""
+    """The expression as a regular expression, in the syntax that Rust's regex crate and xgrammar share.
+
+    ValueError if the expression refers to rules.
+    """
     match node:
         case LiteralText(text):
             return "".join(map(spell, text))
@@ -94,13 +97,13 @@ def to_regex(node: Expression) -> str:
 
 
 def group(node: Expression) -> str:
-    """The expression as one unit."""
+    """The expression as a regular expression that can be repeated: in a group unless it is a single character."""
     single = isinstance(node, Chars) or (isinstance(node, LiteralText) and len(node.text) == 1)
     return to_regex(node) if single else f"(?:{to_regex(node)})"
 
 
 def count(low: int, high: int | None) -> str:
-    """The sign of a repetition."""
+    """The quantifier of a repetition: `*`, `+`, `?` or `{low,high}`."""
     signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
     return signs.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
@@ -109,7 +112,7 @@ _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def spell(char: str) -> str:
-    """A character that stands for itself in a regular expression, in a class too."""
+    """A character, escaped where a regular expression or a character class needs it."""
     if char.isascii() and (char.isalnum() or char in " _\"'<>%&,:;=@`~!"):
         return char
     if char in _NAMED:
@@ -121,10 +124,10 @@ def spell(char: str) -> str:
 
 
 def spell_set(ranges: Ranges) -> str:
-    """A class of characters."""
+    """A character class."""
     if ranges == EVERY:
         return "(?:.|\\n)"
-    # A class cannot be empty, and a long list of ranges is mostly the rest of a short one.
+    # A class cannot be empty, and the complement of a long list of ranges is usually short.
     rest = complement(ranges)
     negated = len(rest) < len(ranges) and bool(rest)
     shown = rest if negated else ranges

@@ -1,4 +1,4 @@
-"""GBNF, llama.cpp's notation for context-free grammars, read into expressions."""
+"""Parser of GBNF, llama.cpp's notation for context-free grammars."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def read_gbnf(source: str) -> Rules:
-    """The rules of a grammar by name, `root` among them, in the order in which they are written.
+    """The rules of a grammar by name, in the order in which they are written; `root` is one of them.
 
-    Raises GrammarError with line and column for a syntax error, a rule defined twice or not at all, and more
-    than 64 nested groups.
+    Raises GrammarError with line and column for a syntax error, a rule that is defined twice or not at all, and more
+    than 64 levels of nested groups.
     """
     return GbnfParser(source).rules()
 
 
 class GbnfParser:
-    """Recursive descent over the text of a grammar."""
+    """A recursive-descent parser over the text of a grammar."""
 
     def __init__(self, source: str) -> None:
         self._text, self._at, self._depth = source, 0, 0
         self._used: dict[str, int] = {}
 
     def rules(self) -> Rules:
-        """Every rule; see `read_gbnf`."""
+        """Every rule by name; raises GrammarError as `read_gbnf` does."""
         rules: Rules = {}
         self._space(newlines=True)
         while self._peek():
@@ -116,7 +116,7 @@ class GbnfParser:
         return item
 
     def _counts(self) -> tuple[int, int | None]:
-        """What follows the brace of `{m}`, `{m,}` and `{m,n}`."""
+        """The bounds after the opening brace of `{m}`, `{m,}` and `{m,n}`."""
         start = self._at
         self._space()
         low = high = self._number()
@@ -169,7 +169,7 @@ class GbnfParser:
         return Chars(found)
 
     def _char(self, start: int, closing: str) -> str:
-        """One character of a literal or class, escapes resolved."""
+        """One character of a literal or class, with escapes resolved."""
         letter = self._peek()
         if letter in {"", "\n", "\r"}:
             self._fail(f"expected {closing!r}", start)

@@ -1,4 +1,4 @@
-"""One text under a grammar: which tokens may come next, and what has come so far."""
+"""The matcher of one text: which tokens its grammar allows next."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Mask = NDArray[np.int32]
 
 
 class Cursor(Protocol):
-    """A backend's place in a grammar. Ends of the text are not tokens to it."""
+    """The state of one text in a backend. It does not know the tokens that end a text."""
 
     def fill(self, mask: Mask) -> None:
-        """Sets the bits of the tokens that may come next, and clears all others."""
+        """Writes the tokens that may come next into int32 [ceil(V / 32)], least significant bit first, 1 = allowed."""
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Moves past a token; False, and nothing changes, when it may not come next."""
+        """Whether the token may come next; if so, moves past it, otherwise nothing changes."""
         ...
 
     def rollback(self, count: int) -> None:
-        """Undoes the last tokens."""
+        """Takes back the last `count` tokens."""
         ...
 
     def complete(self) -> bool:
@@ -33,24 +33,24 @@ class Cursor(Protocol):
         ...
 
     def stopped(self) -> bool:
-        """Whether nothing may follow any more."""
+        """Whether no token may follow."""
         ...
 
     def error(self) -> str:
-        """Why the backend cannot go on; empty while it can."""
+        """Why the backend cannot continue; empty while it can."""
         ...
 
     def fork(self) -> Cursor:
-        """An independent cursor at the same place."""
+        """An independent cursor in the same state."""
         ...
 
 
 class Matcher:
-    """A request's own place in a shared grammar.
+    """Follows one text through a shared grammar.
 
-    `eos_ids` are the tokens that end the text: allowed exactly when the text is complete, even where they could be
-    text. Without them (`ignore_eos`) a text ends when the grammar lets nothing follow. Bits beyond the vocabulary
-    and those of padding are always 0. SPEC.md S-G2, S-G3.
+    `eos_ids` are the tokens that end the text: they are allowed exactly when the text is complete, even if they could
+    also be read as text. Without them (`ignore_eos`) a text ends when the grammar allows nothing more. Bits of padding
+    and beyond the vocabulary are always 0. SPEC.md S-G2, S-G3.
     """
 
     __slots__ = ("_closed", "_cursor", "_eos_ids", "_length", "vocabulary")
@@ -63,7 +63,7 @@ class Matcher:
     def fill_mask(self, mask: Mask) -> None:
         """Writes the tokens that may come next into int32 [ceil(V / 32)], least significant bit first, 1 = allowed.
 
-        All 0 after an end, and where the grammar leads nowhere.
+        All bits are 0 after an end token and in a dead end of the grammar.
         """
         if self._closed:
             mask[:] = 0
@@ -73,14 +73,8 @@ class Matcher:
         for i in self._eos_ids:
             set_bit(mask, i, complete)
 
-    def allows(self, token_id: int) -> bool:
-        """Whether the token may come next."""
-        mask = np.zeros(self.vocabulary.words, np.int32)
-        self.fill_mask(mask)
-        return bool(mask[token_id // 32] >> (token_id % 32) & 1)
-
     def accept(self, token_id: int) -> bool:
-        """Moves past a token; False, and nothing changes, when it may not come next."""
+        """Whether the token may come next; if so, moves past it, otherwise nothing changes."""
         if self._closed:
             return False
         if token_id in self._eos_ids:
@@ -92,7 +86,7 @@ class Matcher:
         return True
 
     def rollback(self, count: int) -> None:
-        """Undoes the last tokens accepted, an end token included; ValueError for more than there are."""
+        """Takes back the last `count` accepted tokens, an end token included; ValueError if there are fewer."""
         if not 0 <= count <= self._length + self._closed:
             raise ValueError(f"count must be in [0, {self._length + self._closed}], got {count}")
         if count and self._closed:
@@ -102,7 +96,7 @@ class Matcher:
             self._length -= count
 
     def forced(self, limit: int = 64) -> tuple[int, ...]:
-        """The tokens that every draw would give from here, at most `limit`: each is the only one allowed."""
+        """The next tokens that are determined, each being the only one allowed; at most `limit`."""
         tokens: list[int] = []
         mask = np.zeros(self.vocabulary.words, np.int32)
         while len(tokens) < limit:
@@ -115,7 +109,7 @@ class Matcher:
         return tuple(tokens)
 
     def fork(self) -> Matcher:
-        """An independent matcher at the same place, for beams."""
+        """An independent matcher in the same state, for beams."""
         other = Matcher(self._cursor.fork(), self.vocabulary, self._eos_ids)
         other._length, other._closed = self._length, self._closed
         return other
@@ -127,24 +121,24 @@ class Matcher:
 
     @property
     def done(self) -> bool:
-        """Whether the text is complete and nothing may follow but an end token."""
+        """Whether the text is complete and only an end token may follow."""
         return self._closed or (self._cursor.complete() and self._cursor.stopped())
 
     @property
     def error(self) -> str:
-        """Why the grammar cannot be followed any further, for example a work limit; empty while it can."""
+        """Why the grammar cannot be followed further, for example a work limit; empty while it can."""
         return self._cursor.error()
 
 
 def set_bit(mask: Mask, index: int, value: bool) -> None:
-    """Sets or clears one bit."""
+    """Sets or clears one bit of a mask int32 [ceil(V / 32)], in place."""
     bit = np.uint32(1 << index % 32)
     words = mask.view(np.uint32)
     words[index // 32] = words[index // 32] | bit if value else words[index // 32] & ~bit
 
 
 def only_bit(mask: Mask) -> int | None:
-    """The index of the one bit that is set; None when there are more or none."""
+    """The index of the only bit set in a mask int32 [ceil(V / 32)]; None if none or several are set."""
     words = np.flatnonzero(mask)
     if len(words) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Rules made fit for a parser: without what leads nowhere, and without rules that need no parser."""
+"""Reduction of grammars: useless alternatives are removed, small rules are inlined."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tirage.guided.expression import (
     sequence,
 )
 
-# Characters that a rule may stand for in its users; longer ones stay rules.
+# Positions of characters up to which a rule is inlined; larger ones stay rules.
 INLINE = 512
 
 
 def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
-    """The rules that the root still needs once dead alternatives are gone and small rules stand in their users.
+    """The rules that the root needs after dead alternatives are removed and small rules are inlined.
 
-    A rule stays a rule when it refers to itself, however indirectly, or is too large to repeat. Raises
-    GrammarError when no text satisfies the root.
+    A rule is not inlined if it refers to itself, directly or not, or is too large. Raises GrammarError when no text
+    satisfies the root.
     """
     alive = productive(rules)
     if root not in alive:
@@ -51,48 +51,48 @@ def references(node: Expression) -> Iterator[str]:
 
 
 def productive(rules: dict[str, Expression]) -> set[str]:
-    """Names of the rules that match some text."""
+    """The names of the rules that match some text."""
     alive: set[str] = set()
     size = -1
     while len(alive) > size:
         size = len(alive)
-        # Rules mostly come before those they use, so the last ones are settled first.
+        # Rules usually come before those they refer to, so the last ones are settled first.
         for name in reversed(rules):
-            if name not in alive and ends(rules[name], alive):
+            if name not in alive and is_productive(rules[name], alive):
                 alive.add(name)
     return alive
 
 
-def ends(node: Expression, alive: set[str]) -> bool:
-    """Whether an expression matches some text when these rules do."""
+def is_productive(node: Expression, alive: set[str]) -> bool:
+    """Whether an expression matches some text, given the rules that do."""
     match node:
         case RuleReference(name):
             return name in alive
         case Sequence(parts):
-            return all(ends(part, alive) for part in parts)
+            return all(is_productive(part, alive) for part in parts)
         case Alternatives(parts):
-            return any(ends(part, alive) for part in parts)
+            return any(is_productive(part, alive) for part in parts)
         case Repeat(part, low):
-            return low == 0 or ends(part, alive)
+            return low == 0 or is_productive(part, alive)
         case Chars(ranges):
             return bool(ranges)
     return True
 
 
 def prune(node: Expression, alive: set[str]) -> Expression:
-    """A productive expression without the alternatives that are not."""
+    """A productive expression without its unproductive alternatives."""
     match node:
         case Sequence(parts):
             return sequence([prune(part, alive) for part in parts])
         case Alternatives(parts):
-            return choice([prune(part, alive) for part in parts if ends(part, alive)])
+            return choice([prune(part, alive) for part in parts if is_productive(part, alive)])
         case Repeat(part, low, high):
-            return Repeat(prune(part, alive), low, high) if ends(part, alive) else EMPTY
+            return Repeat(prune(part, alive), low, high) if is_productive(part, alive) else EMPTY
     return node
 
 
 def reachable(rules: dict[str, Expression], root: str) -> list[str]:
-    """The rules that the root refers to, directly or not, itself first."""
+    """The names of the rules that the root refers to, directly or not; the root comes first."""
     found, queue = {root: None}, [root]
     while queue:
         for name in references(rules[queue.pop()]):
@@ -103,7 +103,7 @@ def reachable(rules: dict[str, Expression], root: str) -> list[str]:
 
 
 def in_order(rules: dict[str, Expression], root: str) -> list[str]:
-    """Rules after the rules they refer to, as far as that is possible."""
+    """The names of the reachable rules, each after the rules it refers to as far as cycles allow."""
     done: dict[str, None] = {}
     stack = [(root, iter(dict.fromkeys(references(rules[root]))))]
     open_rules = {root}
@@ -120,7 +120,7 @@ def in_order(rules: dict[str, Expression], root: str) -> list[str]:
 
 
 def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
-    """The expression with rules that are plain expressions put in, where the result stays small."""
+    """The expression with references to small rules replaced by those rules."""
     match node:
         case RuleReference(name):
             return ready[name] if name in ready and positions(ready[name]) <= INLINE else node
@@ -134,7 +134,7 @@ def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
 
 
 def positions(node: Expression) -> int:
-    """Places of single characters in an expression; more than any limit when it refers to rules."""
+    """The number of character positions of an expression; 2^40 or more if it refers to rules."""
     match node:
         case LiteralText(text):
             return len(text)
@@ -143,13 +143,13 @@ def positions(node: Expression) -> int:
         case Sequence(parts) | Alternatives(parts):
             return sum(map(positions, parts))
         case Repeat(part, low, high):
-            # x{2,5} has five places for x, x{2,} three.
+            # x{2,5} has five positions of x, x{2,} three.
             return positions(part) * max(1, low + 1 if high is None else high)
     return 1 << 40
 
 
 def nullable(node: Expression, empty: set[str]) -> bool:
-    """Whether the empty text matches, when these rules match it."""
+    """Whether an expression matches the empty text, given the rules that do."""
     match node:
         case RuleReference(name):
             return name in empty

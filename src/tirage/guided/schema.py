@@ -1,4 +1,4 @@
-"""JSON schemas: read, checked keyword by keyword, and put into one form for the compilers."""
+"""JSON schemas: validated keyword by keyword, and normalised to draft 2020-12 for the compilers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tirage.errors import GrammarError, nearest
-from tirage.guided.keywords import ANNOTATIONS, DRAFTS, ENFORCED, NOTED_FORMATS, REFUSED, is_number
-from tirage.guided.unions import Follow, told_apart
+from tirage.guided.discriminators import Resolve, has_discriminator
+from tirage.guided.schema_keywords import ANNOTATIONS, DRAFTS, ENFORCED, NOTED_FORMATS, REFUSED, is_number
 
 NODES = 20_000
 DEPTH = 64
-# Where a keyword's value holds schemas: itself, the members of a list, or the values of an object.
+# Keywords whose value is a schema, a list of schemas, or an object whose values are schemas.
 _SINGLE = ("additionalProperties", "additionalItems", "items")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -23,12 +23,11 @@ Path = tuple[str | int, ...]
 
 
 def read_schema(source: Mapping[str, Any] | str, *, closed: bool = False) -> str:
-    """The schema as JSON text in the form of draft 2020-12, with annotations left out.
+    """The schema as JSON text in the form of draft 2020-12, without annotations.
 
-    `closed` forbids, in every object that the schema describes, properties that it does not name. Raises
-    GrammarError with the path for JSON text that is not valid, a keyword that is unknown, cannot be enforced or has
-    a value of the wrong form, a reference that leaves the schema or points nowhere, and a cycle of references
-    without anything in between.
+    `closed` forbids properties that are not named, in every object that the schema describes. Raises GrammarError with
+    the path for invalid JSON, for a keyword that is unknown, cannot be enforced or has an invalid value, for a
+    reference that leaves the schema or points nowhere, and for a cycle of references with nothing in between.
     """
     schema = parse_json(source) if isinstance(source, str) else source
     if isinstance(schema, bool):
@@ -39,7 +38,11 @@ def read_schema(source: Mapping[str, Any] | str, *, closed: bool = False) -> str
 
 
 def parse_json(text: str) -> Any:
-    """The value of JSON text, in which no object names a property twice; GrammarError with line and column."""
+    """The value of JSON text.
+
+    Raises GrammarError, with line and column if known, for invalid JSON, a property named twice in one object, values
+    nested too deeply, and integers of thousands of digits.
+    """
     try:
         return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -69,14 +72,20 @@ def _no_constant(name: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What holds for a schema and those inside it: the draft it is written in (0 where none is named), and the place
-    that its references start from, that of the nearest `$id`."""
+    """The schema resource that a schema belongs to.
+
+    `draft` is the draft it is written in, 0 if none is named; `base` is the path of the nearest `$id`, from which
+    references are resolved.
+    """
 
     draft: int = 0
     base: Path = ()
 
     def of(self, schema: dict[str, Any], path: Path) -> Resource:
-        """The same for a schema inside, which may be another document that was put there: with `$schema`, `$id`."""
+        """The resource of a schema inside this one, which may be an embedded document with its own `$schema` or `$id`.
+
+        Raises GrammarError for a draft that is not supported and an `$id` that is no string.
+        """
         draft, name = self.draft, schema.get("$id", "")
         if "$schema" in schema:
             draft = draft_of(schema["$schema"], (*path, "$schema"))
@@ -86,7 +95,7 @@ class Resource:
 
 
 def draft_of(name: Any, path: Path) -> int:
-    """The draft that `$schema` names."""
+    """The draft that `$schema` names; GrammarError for one that is not supported."""
     bare = name.removeprefix("https://").removeprefix("http://").rstrip("#") if isinstance(name, str) else ""
     if bare not in DRAFTS:
         fail(path, f"must be draft 2020-12, 2019-09, 7 or 6, got {show(name)}")
@@ -94,28 +103,28 @@ def draft_of(name: Any, path: Path) -> int:
 
 
 class SchemaReader:
-    """Checks a schema and rewrites it."""
+    """Validates a schema and normalises it."""
 
     def __init__(self, schema: dict[str, Any], closed: bool) -> None:
         self._schema, self._closed, self._nodes = schema, closed, 0
 
     def read(self) -> dict[str, Any]:
-        """The whole schema, rewritten."""
-        written = self._rewrite(self._schema, (), Resource())
+        """The whole schema, normalised; raises GrammarError as `read_schema` does."""
+        written = self._normalise(self._schema, (), Resource())
         if written is False:
             fail(("not",), "must leave some value over, got a schema that every value satisfies")
-        places, follow = check_references(written)
+        places, resolve = check_references(written)
         check_bounds(written)
         for schema in places.values():
             if isinstance(schema, dict) and "oneOf" in schema and "anyOf" not in schema:
-                self._tell_apart(schema, follow)
+                self._replace_one_of(schema, resolve)
         return written
 
-    def _tell_apart(self, schema: dict[str, Any], follow: Follow) -> None:
-        if told_apart(schema["oneOf"], follow):
+    def _replace_one_of(self, schema: dict[str, Any], resolve: Resolve) -> None:
+        if has_discriminator(schema["oneOf"], resolve):
             schema["anyOf"] = schema.pop("oneOf")
 
-    def _rewrite(self, schema: Any, path: Path, around: Resource) -> Any:
+    def _normalise(self, schema: Any, path: Path, around: Resource) -> Any:
         self._nodes += 1
         if self._nodes > NODES:
             fail(path, f"must hold at most {NODES} schemas")
@@ -124,7 +133,7 @@ class SchemaReader:
         if isinstance(schema, bool):
             return schema
         here = around.of(schema, path)
-        kept = plainer({key: value for key, value in schema.items() if not is_annotation(key)})
+        kept = simplified({key: value for key, value in schema.items() if not is_annotation(key)})
         if isinstance(kept, bool):
             return kept
         for key, value in kept.items():
@@ -132,24 +141,24 @@ class SchemaReader:
         check_together(kept, path)
         if self._closed:
             close(kept, path)
-        inner = {key: self._inner(key, value, (*path, key), here) for key, value in kept.items()}
-        return self._one_form(inner, path, here.draft)
+        inner = {key: self._normalise_value(key, value, (*path, key), here) for key, value in kept.items()}
+        return self._with_prefix_items(inner, path, here.draft)
 
-    def _inner(self, key: str, value: Any, path: Path, here: Resource) -> Any:
-        """A keyword's value with the schemas in it rewritten."""
+    def _normalise_value(self, key: str, value: Any, path: Path, here: Resource) -> Any:
+        """The value of a keyword, with the schemas inside it normalised."""
         if key in {"properties", "required"}:
             for name in value:
                 check_spelling(name, path)
         if key in _MAPS:
-            return {name: self._rewrite(inner, (*path, name), here) for name, inner in value.items()}
+            return {name: self._normalise(inner, (*path, name), here) for name, inner in value.items()}
         if key in _LISTS and isinstance(value, list):
-            return [self._rewrite(inner, (*path, i), here) for i, inner in enumerate(value)]
+            return [self._normalise(inner, (*path, i), here) for i, inner in enumerate(value)]
         if key == "$ref" and here.base and (value == "#" or value.startswith("#/")):
             return pointer(here.base) + value[1:]
-        return self._rewrite(value, path, here) if key in _SINGLE else value
+        return self._normalise(value, path, here) if key in _SINGLE else value
 
-    def _one_form(self, schema: dict[str, Any], path: Path, draft: int) -> dict[str, Any]:
-        """Tuples as draft 2020-12 writes them."""
+    def _with_prefix_items(self, schema: dict[str, Any], path: Path, draft: int) -> dict[str, Any]:
+        """The schema with tuples as draft 2020-12 writes them."""
         if draft in {6, 7} and "$ref" in schema and len(schema) > 1:
             others = sorted(set(schema) - {"$ref", "definitions", "$defs"})
             if others:
@@ -167,20 +176,20 @@ class SchemaReader:
 
 
 def is_annotation(key: str) -> bool:
-    """Whether a keyword says nothing about which values are valid."""
+    """Whether a keyword does not affect validation."""
     return key in ANNOTATIONS or key.startswith("x-")
 
 
 def is_anything(schema: Any) -> bool:
-    """Whether a schema lets every value through."""
+    """Whether a schema accepts every value."""
     return schema is True or (isinstance(schema, dict) and all(map(is_annotation, schema)))
 
 
-def plainer(schema: dict[str, Any]) -> dict[str, Any] | bool:
-    """A schema without what names it and what lets every value through, and in the words that are enforced.
+def simplified(schema: dict[str, Any]) -> dict[str, Any] | bool:
+    """The schema without keywords that have no effect, and with others replaced by keywords that are enforced.
 
-    Those are draft 4's `exclusiveMinimum: true`, `not` of everything, `propertyNames` that are listed, and an `$id`
-    that is an `$anchor`, as it may be in drafts 6 and 7.
+    Replaced are draft 4's `exclusiveMinimum: true`, `not` of everything (False), `propertyNames` with a list of names,
+    and an `$id` that is an anchor, as drafts 6 and 7 allow.
     """
     found = {key: value for key, value in schema.items() if key not in {"$schema", "$id"}}
     if schema.get("$id", "").startswith("#"):
@@ -193,19 +202,19 @@ def plainer(schema: dict[str, Any]) -> dict[str, Any] | bool:
             found[exclusive if found.pop(exclusive) else limit] = bound
     if found.get("uniqueItems") is False:
         del found["uniqueItems"]
-    if "format" in found and not is_judging(found):
+    if "format" in found and not is_restricting(found):
         del found["format"]
-    return with_names(found)
+    return without_property_names(found)
 
 
-def is_judging(schema: dict[str, Any]) -> bool:
-    """Whether a `format` makes values invalid: it says nothing of what is no string, and some only what it is for."""
+def is_restricting(schema: dict[str, Any]) -> bool:
+    """Whether a `format` restricts values: some formats only describe a purpose, and all concern strings only."""
     types = schema.get("type", "string")
     return schema["format"] not in NOTED_FORMATS and "string" in (types if isinstance(types, list) else [types])
 
 
-def with_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with `propertyNames` in other words, where they may be any string or one of a list."""
+def without_property_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with `propertyNames` replaced by `properties`, if it allows any string or a list of names."""
     if "propertyNames" not in schema:
         return schema
     names, rest = schema["propertyNames"], {key: value for key, value in schema.items() if key != "propertyNames"}
@@ -222,7 +231,7 @@ def with_names(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_keyword(key: str, value: Any, path: Path) -> None:
-    """GrammarError for a keyword that is not enforced, or whose value has the wrong form."""
+    """Raises GrammarError for a keyword that cannot be enforced or whose value is invalid."""
     if key in REFUSED:
         fail(path, f"is a keyword that cannot be enforced; {REFUSED[key]}")
     if key not in ENFORCED:
@@ -234,7 +243,7 @@ def check_keyword(key: str, value: Any, path: Path) -> None:
 
 
 def check_together(schema: dict[str, Any], path: Path) -> None:
-    """GrammarError for keywords that cannot be enforced, or contradict each other, together."""
+    """Raises GrammarError for keywords that contradict each other or cannot be enforced together."""
     least = schema.get("minProperties", 0)
     if least > max(1, len(schema.get("required", ()))):
         fail((*path, "minProperties"), f"must be at most the number of required properties or 1, got {least}")
@@ -252,7 +261,7 @@ def check_together(schema: dict[str, Any], path: Path) -> None:
 
 
 def check_values(value: Any, path: Path) -> None:
-    """GrammarError for a constant that has no exact JSON text."""
+    """Raises GrammarError for a constant that has no exact JSON text."""
     if isinstance(value, float) and not is_number(value):
         fail(path, f"must hold finite numbers, got {value}")
     if isinstance(value, str):
@@ -267,14 +276,17 @@ def check_values(value: Any, path: Path) -> None:
 
 
 def check_spelling(text: str, path: Path) -> None:
-    """GrammarError for a string that the compilers would not write as it is: most control characters, surrogates."""
+    """Raises GrammarError for a string with characters that the compilers would not write exactly.
+
+    They are most control characters, and surrogates.
+    """
     for c in text:
         if (c < " " and c not in "\b\t\n\f\r") or c == "\x7f" or "\ud800" <= c <= "\udfff":
             fail(path, f"must hold no character {show(c)}, which cannot be written exactly; leave it out")
 
 
 def close(schema: dict[str, Any], path: Path) -> None:
-    """Forbids properties that the schema does not name."""
+    """Forbids properties that the schema does not name, in place; GrammarError if parts would exclude each other."""
     if "allOf" in schema or ("$ref" in schema and "properties" in schema):
         key = "allOf" if "allOf" in schema else "$ref"
         fail((*path, key), "cannot go with disable_additional_properties, each part would forbid the others'")
@@ -283,10 +295,11 @@ def close(schema: dict[str, Any], path: Path) -> None:
         schema.setdefault("additionalProperties", False)
 
 
-def check_references(schema: dict[str, Any]) -> tuple[dict[Path, Any], Follow]:
-    """All schemas inside by their paths, and how to follow a reference of one of them.
+def check_references(schema: dict[str, Any]) -> tuple[dict[Path, Any], Resolve]:
+    """All schemas inside a schema by their paths, and a function that resolves the reference of one of them.
 
-    Raises GrammarError for a reference that points nowhere, or comes back to itself with nothing in between.
+    Raises GrammarError for a reference that points nowhere, and for one that leads back to itself with nothing in
+    between.
     """
     places = dict(walk(schema, ()))
     anchors: dict[str, Path] = {}
@@ -297,22 +310,22 @@ def check_references(schema: dict[str, Any]) -> tuple[dict[Path, Any], Follow]:
             and "$anchor" in inner
         ):
             fail((*path, "$anchor"), f"must be a name of its own, got {show(inner['$anchor'])} a second time")
-    goals: dict[Path, Path] = {}
+    targets: dict[Path, Path] = {}
     for path, inner in places.items():
         if isinstance(inner, dict) and "$ref" in inner:
-            goals[path] = target(inner["$ref"], anchors, places, (*path, "$ref"))
+            targets[path] = target(inner["$ref"], anchors, places, (*path, "$ref"))
     state: dict[Path, bool] = {}
     for path in places:
-        _visit(path, goals, places, state)
-    ends = {id(places[path]): places[goal] for path, goal in goals.items()}
+        _check_cycles(path, targets, places, state)
+    ends = {id(places[path]): places[goal] for path, goal in targets.items()}
     return places, lambda inner: ends[id(inner)]
 
 
 def check_bounds(schema: dict[str, Any]) -> None:
-    """GrammarError for two bounds of fractions between which llguidance lets the excluded one through.
+    """Raises GrammarError for an exclusive bound that llguidance would not enforce.
 
-    That is an exclusive bound at a whole number with the opposite bound less than 1 away. All bounds are compared with
-    all others, because parts of a schema may judge the same number.
+    That is one at a whole number, with the opposite bound less than 1 away. All bounds are compared with each other,
+    because several parts of a schema may apply to the same number.
     """
     bounds = [
         (key, inner[key], (*path, key))
@@ -330,8 +343,13 @@ def check_bounds(schema: dict[str, Any]) -> None:
                     fail(path, f"must not be a whole number less than 1 away from the other bound, {others[i]}")
 
 
-def _visit(start: Path, goals: Mapping[Path, Path], places: Mapping[Path, Any], state: dict[Path, bool]) -> None:
-    """Depth-first search for a cycle over references and combinations; `state` is True once a place is done."""
+def _check_cycles(
+    start: Path, targets: Mapping[Path, Path], places: Mapping[Path, Any], state: dict[Path, bool]
+) -> None:
+    """Raises GrammarError for a cycle of references and combinations, in a depth-first search from `start`.
+
+    `state[path]` is False while a path is being visited, and True afterwards.
+    """
     stack = [(start, False)]
     while stack:
         path, leaving = stack.pop()
@@ -344,13 +362,13 @@ def _visit(start: Path, goals: Mapping[Path, Path], places: Mapping[Path, Any], 
             continue
         state[path] = False
         stack.append((path, True))
-        stack.extend((inner, False) for inner in same_value(path, goals, places) if not state.get(inner, False))
+        stack.extend((inner, False) for inner in same_value(path, targets, places) if not state.get(inner, False))
 
 
-def same_value(path: Path, goals: Mapping[Path, Path], places: Mapping[Path, Any]) -> Iterator[Path]:
-    """The schemas that judge the very value which the schema at `path` judges."""
-    if path in goals:
-        yield goals[path]
+def same_value(path: Path, targets: Mapping[Path, Path], places: Mapping[Path, Any]) -> Iterator[Path]:
+    """The paths of the schemas that apply to the same value as the schema at `path`."""
+    if path in targets:
+        yield targets[path]
     schema = places[path]
     for key in ("allOf", "anyOf", "oneOf"):
         if isinstance(schema, dict) and key in schema:
@@ -358,7 +376,7 @@ def same_value(path: Path, goals: Mapping[Path, Path], places: Mapping[Path, Any
 
 
 def target(reference: str, anchors: Mapping[str, Path], places: Mapping[Path, Any], at: Path) -> Path:
-    """The path that a reference names."""
+    """The path that a reference points to; GrammarError if there is no schema."""
     from urllib.parse import unquote
 
     goal = unquote(reference[1:])
@@ -379,7 +397,7 @@ def _numbered(path: tuple[str, ...]) -> Path:
 
 
 def walk(schema: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Every schema inside a schema with its path, itself first."""
+    """Every schema inside a schema with its path; the schema itself comes first."""
     yield path, schema
     if not isinstance(schema, dict):
         return
@@ -398,7 +416,7 @@ def walk(schema: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def fail(path: Path, rule: str) -> NoReturn:
-    """GrammarError that names the place in the schema."""
+    """Raises GrammarError with the place in the schema."""
     place = shown(path)
     raise GrammarError(f"schema at {place} {rule}", place=place)
 
@@ -409,12 +427,12 @@ def pointer(path: Path) -> str:
 
 
 def shown(path: Path) -> str:
-    """A path as it may stand in a message: a JSON pointer, of which too long a one keeps its beginning."""
+    """A path as a JSON pointer, shortened for messages."""
     text = pointer(path)
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def show(value: Any) -> str:
-    """A value as it may stand in a message."""
+    """A value as JSON text, shortened for messages."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else text[:57] + "..."

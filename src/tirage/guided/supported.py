@@ -5,19 +5,19 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from tirage.guided.keywords import ANNOTATIONS, ENFORCED, FORMATS, REFUSED
-from tirage.guided.tags import FORMATS as TAG_FORMATS
-from tirage.guided.xgr import KEYWORDS
+from tirage.guided.schema_keywords import ANNOTATIONS, ENFORCED, FORMATS, REFUSED
+from tirage.guided.structural_tag import FORMATS as TAG_FORMATS
+from tirage.guided.xgrammar_backend import KEYWORDS
 from tirage.params.guided import MODES
 
 
 def supported() -> dict[str, Any]:
-    """Everything that can be asked for, by name.
+    """Everything that a request can ask for, by name.
 
-    `modes` of GuidedDecodingParams; `backends` with True for those that are installed; JSON Schema `keywords` that are
-    enforced, `formats` of strings, `annotations` that are read past because they never decide anything, and keywords
-    that are `refused`, each with what to write instead; the keywords that the `xgrammar` backend takes; formats of
-    `structural_tags`.
+    `modes`: of GuidedDecodingParams. `backends`: True for those that are installed. JSON Schema: `keywords` that are
+    enforced, `formats` of strings, `annotations` that are ignored because they do not affect validation, and `refused`
+    keywords, each with what to write instead. `xgrammar`: the keywords that this backend takes. `structural_tags`: the
+    formats.
     """
     return {
         "modes": list(MODES),

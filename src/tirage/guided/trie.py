@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary as a tree of their bytes, in arrays, so that all of them are followed at once."""
+"""The tokens of a vocabulary as a trie of their bytes, in arrays, so that many nodes are followed at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """Nodes by depth, the root first; the `count[n]` children of node n are side by side from `first[n]` on.
+    """A trie whose N nodes are numbered by depth, the root first.
 
-    `spelled[n]` is the byte that leads to node n. `ends[i]` is the node at which token i ends, 0 for padding.
-    `levels` are the numbers of the first node of each depth, and of all.
+    `spelled` uint8 [N] is the byte that leads to each node. The `count[n]` children of node n have consecutive numbers
+    from `first[n]` on; both are int64 [N]. `ends` int64 [V] is the node at which each token ends, 0 for padding.
+    `levels` are the first node of each depth, and N.
     """
 
     spelled: NDArray[np.uint8]
@@ -27,7 +28,7 @@ class Trie:
 
     @classmethod
     def of(cls, tokens: Sequence[bytes]) -> Trie:
-        """The tree of the tokens."""
+        """The trie of the tokens."""
         order = sorted((i for i, token in enumerate(tokens) if token), key=tokens.__getitem__)
         text = np.frombuffer(b"".join(tokens[i] for i in order), np.uint8)
         sizes = np.array([len(tokens[i]) for i in order], np.int64)
@@ -52,7 +53,7 @@ class Trie:
 
     @cached_property
     def below_bytes(self) -> NDArray[np.uint64]:
-        """For each node the bytes that occur below it, as 256 bits [nodes, 4]."""
+        """The bytes that occur below each node, as 256 bits: uint64 [N, 4]."""
         own = np.zeros((len(self.spelled), 4), np.uint64)
         own[np.arange(len(own)), self.spelled >> 6] = np.uint64(1) << (self.spelled & 63).astype(np.uint64)
         found = np.zeros_like(own)
@@ -65,19 +66,19 @@ class Trie:
 
     @cached_property
     def by_byte(self) -> list[NDArray[np.int64]]:
-        """The nodes that each byte leads to."""
+        """For each of the 256 bytes, the nodes that it leads to, int64 [n]."""
         order = np.argsort(self.spelled[1:], kind="stable") + 1
         return np.split(order, np.cumsum(np.bincount(self.spelled[1:], minlength=256))[:-1])
 
     def tokens_at(self, usable: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """For each node the lowest usable token that ends there, -1 where none does."""
+        """The lowest usable token that ends at each node, int64 [N], -1 where none does; `usable` is bool [V]."""
         found = np.full(len(self.spelled), -1)
         ids = np.flatnonzero(usable & (self.ends > 0))[::-1]
         found[self.ends[ids]] = ids
         return found
 
     def below(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All children of some nodes, and for each the index of its parent among them."""
+        """All children of the nodes int64 [n], int64 [m], and the index of the parent of each in `nodes`, int64 [m]."""
         counts = self.count[nodes]
         parent = np.repeat(np.arange(len(nodes)), counts)
         offset = np.arange(len(parent)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,4 +1,4 @@
-"""What every token id of a model spells, as the compilers need to know it."""
+"""The vocabulary of a model: the bytes of every token id."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ from tirage.errors import GrammarError
 from tirage.guided.trie import Trie
 
 
-class Speller(Protocol):
-    """The part of a tokenizer that matters here; `tirage.text.Tokenizer` has it."""
+class VocabularySource(Protocol):
+    """What a vocabulary needs of a tokenizer; `tirage.text.Tokenizer` has it."""
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the tokens that are no text."""
+        """The ids of the tokens that are not text."""
         ...
 
     @property
-    def spelling(self) -> Any:
-        """The rule by which tokens spell text, None when it is not known."""
+    def decoder_rule(self) -> Any:
+        """The rule by which the decoder spells tokens; None when it is not known."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for inside a text."""
+        """The bytes that a token stands for inside a text."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of some ids."""
+        """The text of the ids."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The bytes of every id of a model's logits, and which ids are special.
+    """The bytes of every token id of a model.
 
-    `tokens` has as many entries as the logits have columns. Empty ones are padding: no text, never allowed. `special`
-    maps the ids of special tokens to their spelling, by which a Lark grammar may name them.
+    `tokens` has as many entries as the logits have columns. Empty entries are padding, which is never allowed.
+    `special` maps the ids of special tokens to their spelling, by which a Lark grammar may refer to them.
     """
 
     tokens: tuple[bytes, ...]
     special: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tokenizer: Speller, width: int) -> Vocabulary:
-        """The vocabulary of a tokenizer for logits of that width; ids the tokenizer does not know are padding.
+    def of(cls, tokenizer: VocabularySource, width: int) -> Vocabulary:
+        """The vocabulary of a tokenizer for logits of that width; ids that the tokenizer does not know are padding.
 
-        Raises GrammarError for a tokenizer whose tokens do not simply spell their text one after the other.
+        Raises GrammarError for a tokenizer whose text is not the concatenation of what its tokens spell.
         """
         spelled = [spell(tokenizer, i) for i in range(width)]
-        if tokenizer.spelling is None:
+        if tokenizer.decoder_rule is None:
             check_spelling(tokenizer, spelled)
         special = {i: spelled[i] for i in tokenizer.special_ids if i < width}
         return cls(tuple(b"" if i in special else token for i, token in enumerate(spelled)), special)
 
     @property
     def width(self) -> int:
-        """Number of ids: the columns of the logits."""
+        """The number of ids, which is the width V of the logits."""
         return len(self.tokens)
 
     @property
     def words(self) -> int:
-        """int32 words of a mask."""
+        """The number of int32 words of a mask, ceil(V / 32)."""
         return -(-self.width // 32)
 
     @cached_property
     def key(self) -> str:
-        """A name that equal vocabularies share."""
+        """A hash of the vocabulary, in hexadecimal."""
         digest = hashlib.blake2b(digest_size=16)
         for i, token in enumerate(self.tokens):
             part = self.special.get(i, token)
@@ -90,17 +90,17 @@ class Vocabulary:
 
     @cached_property
     def trie(self) -> Trie:
-        """The tokens as a tree."""
+        """The tokens as a trie."""
         return Trie.of(self.tokens)
 
     @cached_property
     def has_bytes(self) -> bool:
-        """Whether every byte is a token, so that every text can be written."""
+        """Whether every byte is a token, so that every text can be spelled."""
         return all(bytes([byte]) in self._ids for byte in range(256))
 
     @cached_property
     def _longest(self) -> dict[int, int]:
-        """For each byte the size of the longest token that begins with it."""
+        """For each byte, the length of the longest token that begins with it."""
         longest: dict[int, int] = {}
         for token in self._ids:
             longest[token[0]] = max(len(token), longest.get(token[0], 0))
@@ -108,21 +108,21 @@ class Vocabulary:
 
     @cached_property
     def with_space(self) -> NDArray[np.int32]:
-        """The tokens that begin with a space, as a mask."""
+        """The tokens that begin with a space, as a mask int32 [ceil(V / 32)]."""
         bits = np.zeros(self.words * 32, np.uint8)
         bits[[i for i, token in enumerate(self.tokens) if token.startswith(b" ")]] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def cover(self, text: bytes, unusable: frozenset[int] = frozenset()) -> list[int] | None:
-        """The fewest tokens that spell the bytes; None when no tokens do."""
-        # From the end: best[at] = (tokens from there on, the first of them, where it ends).
+        """The fewest tokens that spell the bytes, without the unusable ones; None when no tokens do."""
+        # From the end: best[at] = (number of tokens from there on, the first of them, where it ends).
         best: dict[int, tuple[int, int, int]] = {len(text): (0, -1, len(text))}
         for at in reversed(range(len(text))):
             ends = range(min(at + self._longest.get(text[at], 0), len(text)), at, -1)
             ways = [(best[end][0] + 1, self._usable(text[at:end], unusable), end) for end in ends if end in best]
             known = [way for way in ways if way[1] >= 0]
             if known:
-                # Of equally few tokens the one that begins with the longest, which comes first.
+                # Of several ways with the same number of tokens, the one whose first token is longest: it comes first.
                 best[at] = min(known, key=itemgetter(0))
         if 0 not in best:
             return None
@@ -133,22 +133,22 @@ class Vocabulary:
         return found
 
     def _usable(self, spelled: bytes, unusable: frozenset[int]) -> int:
-        """The id of a token, -1 when there is none that may be used."""
+        """The id of the token of these bytes; -1 if there is none or it is unusable."""
         token_id = self._ids.get(spelled, -1)
         return -1 if token_id in unusable else token_id
 
 
-def spell(tokenizer: Speller, token_id: int) -> bytes:
-    """The bytes of a token; empty for an id that the tokenizer does not know, or that is part of a character."""
+def spell(tokenizer: VocabularySource, token_id: int) -> bytes:
+    """The bytes of a token; empty for an id that the tokenizer does not know, and for part of a character."""
     try:
         spelled = tokenizer.token_bytes(token_id)
     except Exception:  # a user's own tokenizer may refuse an id in any way it likes
         return b""
-    return b"" if tokenizer.spelling is None and "\ufffd".encode() in spelled else spelled
+    return b"" if tokenizer.decoder_rule is None and "\ufffd".encode() in spelled else spelled
 
 
-def check_spelling(tokenizer: Speller, spelled: Sequence[bytes]) -> None:
-    """GrammarError when two tokens together spell something else than one after the other."""
+def check_spelling(tokenizer: VocabularySource, spelled: Sequence[bytes]) -> None:
+    """Raises GrammarError when two tokens together do not spell the concatenation of what each spells."""
     ids = [i for i, token in enumerate(spelled) if token and i not in tokenizer.special_ids]
     step = max(1, len(ids) // 64)
     for one, other in zip(ids[::step], ids[step // 2 :: step], strict=False):

@@ -1,6 +1,6 @@
 """Models: token ids in, logits out.
 
-`Model` is the small protocol every engine loop speaks; `load` reads a Hugging Face folder into one.
+`Model` is the protocol that the engine requires; `load` makes a NumPy model of a Hugging Face folder.
 """
 
 from tirage.models.folder import (

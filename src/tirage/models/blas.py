@@ -1,4 +1,4 @@
-"""One thread for matrix products: BLAS splits sums by its threads, so their number changes the last bits."""
+"""Single-threaded BLAS: the number of threads changes the order of sums, and so the last bits of products."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class OneThread:
-    """Holds every loaded BLAS to one thread while anybody is inside, and gives it back its threads afterwards.
+class SingleThreadedBlas:
+    """A context in which every loaded BLAS uses one thread; the number of threads is restored afterwards.
 
-    Threads may be inside together: the first in changes the numbers, the last out restores them. A BLAS that cannot
-    be told (Apple's Accelerate) keeps its own number.
+    Several Python threads can be inside at once: the first one in sets the numbers, the last one out restores them. A
+    BLAS without a setting (Apple's Accelerate) keeps its number.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class OneThread:
 
     @cached_property
     def _libraries(self) -> list[Any]:
-        # Found at first use, when NumPy has loaded its own.
+        # Looked up at first use, when NumPy has loaded its BLAS.
         return ThreadpoolController().select(user_api="blas").lib_controllers
 
     def __enter__(self) -> None:
@@ -46,15 +46,15 @@ class OneThread:
             library.set_num_threads(number)
 
 
-_ONE = OneThread()
+_SINGLE_THREADED = SingleThreadedBlas()
 
 
 def on_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The function, with BLAS held to one thread while it runs."""
+    """The function, which then runs with a single-threaded BLAS."""
 
     @wraps(function)
-    def held(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with _ONE:
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with _SINGLE_THREADED:
             return function(*args, **kwargs)
 
-    return held
+    return wrapper

@@ -1,4 +1,4 @@
-"""From named tensors to a running Llama: every tensor is used, every shape is checked."""
+"""Builds a Llama from the tensors of a checkpoint; every tensor must be used, and every shape is checked."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Array = NDArray[np.float32]
 
 
 class Checkpoint:
-    """Tensors to be taken one by one; what is left at the end would have been ignored, so it is an error."""
+    """The float32 tensors [...] of a checkpoint by name, to be taken one by one; those left at the end are an error."""
 
     def __init__(self, tensors: dict[str, Array], folder: Path) -> None:
         self._left, self._folder = dict(tensors), folder
 
     def take(self, name: str, *shape: int) -> Array:
-        """The tensor of that name; ModelError when it is missing or has another shape."""
+        """The tensor of that name, float32 [*shape]; ModelError if it is missing or has another shape."""
         if name not in self._left:
             raise ModelError(f"{self._folder}: tensor {name!r} is missing")
         array = self._left.pop(name)
@@ -32,7 +32,10 @@ class Checkpoint:
         return array
 
     def linear(self, prefix: str, parts: dict[str, int], width: int) -> Linear:
-        """Matrices that read the same input, stacked; a part without a bias has zeros if another has one."""
+        """Matrices with the same input, stacked to [sum of rows, width]; if only some have a bias, the others' is 0.
+
+        Raises ModelError for a tensor that is missing or has another shape.
+        """
         weight = np.concatenate([self.take(f"{prefix}.{part}.weight", n, width) for part, n in parts.items()])
         if not any(f"{prefix}.{part}.bias" in self._left for part in parts):
             return Linear(weight=weight)
@@ -43,7 +46,7 @@ class Checkpoint:
         return self.take(name, rows) if name in self._left else np.zeros(rows, np.float32)
 
     def finish(self) -> None:
-        """ModelError when a tensor was not used; rotary tables that old exporters wrote are no weights."""
+        """Raises ModelError if a tensor was not used, except the rotary tables that old exporters wrote."""
         unused = sorted(name for name in self._left if not name.endswith("rotary_emb.inv_freq"))
         if unused:
             raise ModelError(
@@ -53,9 +56,10 @@ class Checkpoint:
 
 
 def build_llama(config: LlamaConfig, tensors: dict[str, Array], folder: Path) -> LlamaNumpy:
-    """The model made of a Hugging Face Llama's tensors.
+    """The model made of the tensors of a Hugging Face Llama.
 
-    Raises ModelError naming the tensor that is missing, left over, or shaped against config.json.
+    Their shapes [...] are those that config.json implies. Raises ModelError naming a tensor that is missing, left over,
+    or of another shape.
     """
     checkpoint = Checkpoint(tensors, folder)
     v, d = config.vocab_size, config.hidden_size
@@ -71,6 +75,7 @@ def build_llama(config: LlamaConfig, tensors: dict[str, Array], folder: Path) ->
 
 
 def take_layer(checkpoint: Checkpoint, config: LlamaConfig, prefix: str) -> Layer:
+    """One transformer block; ModelError for a tensor that is missing or of another shape."""
     d, inner = config.hidden_size, config.intermediate_size
     q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"

@@ -1,4 +1,4 @@
-"""A Llama's config.json, checked."""
+"""The configuration of a Llama, validated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL_TYPES = ("llama",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
-    """Shapes and constants of a Llama, under their Hugging Face names."""
+    """The dimensions and constants of a Llama, under their Hugging Face names."""
 
     vocab_size: int
     hidden_size: int
@@ -32,10 +32,10 @@ class LlamaConfig:
 
 
 def parse_config(raw: Mapping[str, Any], path: Path) -> LlamaConfig:
-    """The configuration a config.json object describes, older and newer spellings alike.
+    """The configuration in a config.json object, with older and newer key names.
 
-    Raises ModelError naming the file and the key for a value out of range, and for anything that would
-    change the result and is not implemented: another architecture, activation or quantisation.
+    Raises ModelError naming the file and the key for a value out of range, and for anything that would change the
+    result and is not implemented: another architecture, activation or quantisation.
     """
     refuse_unsupported(raw, path)
     hidden = integer(raw, "hidden_size", path)
@@ -67,6 +67,7 @@ def parse_config(raw: Mapping[str, Any], path: Path) -> LlamaConfig:
 
 
 def refuse_unsupported(raw: Mapping[str, Any], path: Path) -> None:
+    """Raises ModelError for another architecture, activation or quantisation."""
     kind = raw.get("model_type")
     if kind not in MODEL_TYPES:
         raise ModelError(
@@ -80,6 +81,7 @@ def refuse_unsupported(raw: Mapping[str, Any], path: Path) -> None:
 
 
 def integer(raw: Mapping[str, Any], key: str, path: Path, *, default: int | None = None) -> int:
+    """The positive integer of a key, or the default if it is absent; ModelError for another value."""
     value = raw.get(key)
     if value is None:
         value = default
@@ -89,6 +91,7 @@ def integer(raw: Mapping[str, Any], key: str, path: Path, *, default: int | None
 
 
 def positive(raw: Mapping[str, Any], key: str, path: Path, *, default: float) -> float:
+    """The positive number of a key, or the default if it is absent; ModelError for another value."""
     value = raw.get(key)
     if value is None:
         return default

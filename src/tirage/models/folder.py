@@ -1,4 +1,4 @@
-"""Model folders: the bundled ones by name, any other by path."""
+"""Model folders: bundled models by name, all others by path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from tirage.errors import ModelError, ParamsError, nearest
 from tirage.models.checkpoint import build_llama
 from tirage.models.config import parse_config
-from tirage.models.jsonfile import MAX_BYTES, read_json_object, read_optional_json_object
+from tirage.models.json_file import MAX_BYTES, read_json_object, read_optional_json_object
 from tirage.models.llama import LlamaNumpy
 from tirage.models.protocol import Model
 from tirage.models.weights import read_weights
@@ -23,14 +23,15 @@ _BUNDLED = {"tiny": "a small Llama trained for tirage on generated stories, chat
 
 
 def bundled() -> dict[str, str]:
-    """Names of the models that come with the package, each with a line that describes it."""
+    """The names of the models in the package, each with a one-line description."""
     return dict(_BUNDLED)
 
 
 def find_folder(name_or_path: str | Path) -> Path:
     """The folder of a bundled model, or the path itself when it is a folder.
 
-    A bundled name wins over a folder of the same name; write `./tiny` for the folder. Nothing is downloaded.
+    A bundled name takes precedence over a folder of the same name; write `./tiny` for the folder. Nothing is
+    downloaded. Raises ModelError for anything else.
     """
     if str(name_or_path) in _BUNDLED:
         return Path(str(resources.files("tirage.models").joinpath(str(name_or_path))))
@@ -43,12 +44,12 @@ def find_folder(name_or_path: str | Path) -> Path:
 
 
 def open_model(folder: Path, *, backend: str = "auto", **options: Any) -> Model:
-    """The model of a folder on the backend asked for; the log says which it runs on.
+    """The model of a folder on the requested backend; the log says which one it runs on.
 
-    "auto" is PyTorch where torch and transformers are installed, except for the bundled models, which run on
-    NumPy; without PyTorch it is NumPy, which knows Llamas, as "jax" does. `options` are those of
-    `huggingface.open_folder` and refused by the other backends. Raises ModelError naming the extra to install, or what
-    is wrong with the folder.
+    "auto" is PyTorch if torch and transformers are installed, except for bundled models, which run on NumPy. Without
+    PyTorch it is NumPy, which runs Llamas only, as "jax" does. `options` are those of `huggingface.open_folder`. Raises
+    ParamsError for an unknown backend, and for options on another backend than torch. Raises ModelError naming the
+    extra to install, or what is wrong with the folder.
     """
     if backend not in BACKENDS:
         hint = nearest(backend, BACKENDS)
@@ -71,6 +72,7 @@ def open_model(folder: Path, *, backend: str = "auto", **options: Any) -> Model:
 
 
 def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model:
+    """The model of a folder on PyTorch; ModelError if PyTorch is missing or the folder cannot be loaded."""
     try:
         from tirage.models.huggingface import open_folder
     except ImportError as error:
@@ -83,6 +85,7 @@ def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model:
 
 
 def open_on_jax(folder: Path) -> Model:
+    """The Llama of a folder on JAX; ModelError if JAX is missing or the folder cannot be loaded."""
     try:
         from tirage.models.llama_jax import open_jax
     except ImportError as error:
@@ -93,7 +96,7 @@ def open_on_jax(folder: Path) -> Model:
 
 
 def load(name_or_path: str | Path) -> LlamaNumpy:
-    """The NumPy Llama of a Hugging Face folder: config.json beside safetensors weights.
+    """The NumPy Llama of a Hugging Face folder with config.json and safetensors weights.
 
     Raises ModelError naming the file that is missing, damaged or not supported.
     """
@@ -104,7 +107,10 @@ def load(name_or_path: str | Path) -> LlamaNumpy:
 
 
 def read_generation_config(folder: Path) -> dict[str, Any]:
-    """The folder's generation_config.json, with EOS ids from config.json where it names none."""
+    """The content of generation_config.json, with the EOS ids of config.json if it has none.
+
+    Raises ModelError for a file that cannot be read.
+    """
     config = read_json_object(folder / "config.json")
     generation = read_optional_json_object(folder / "generation_config.json")
     if generation.get("eos_token_id") is None:
@@ -113,7 +119,10 @@ def read_generation_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """The folder's tokenizer_config.json; chat_template.jinja or .json beside it replaces the template inside."""
+    """The content of tokenizer_config.json, with the template of chat_template.jinja or .json if there is one.
+
+    Raises ModelError for a file that cannot be read.
+    """
     settings = read_optional_json_object(folder / "tokenizer_config.json")
     settings |= read_optional_json_object(folder / "chat_template.json")
     path = folder / "chat_template.jinja"
@@ -123,7 +132,7 @@ def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_template(path: Path) -> str:
-    """The text of a chat template; ModelError naming the file when it cannot be read."""
+    """The text of a chat template; ModelError naming the file if it cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelError(f"{path} must be at most {MAX_BYTES} bytes of template text")

@@ -1,8 +1,8 @@
-"""A Llama forward pass in NumPy: small, readable, and the same for a request whoever runs beside it.
+"""A Llama forward pass in NumPy: small, readable, and independent of the other rows of a batch.
 
-Rows of a batch are computed one at a time, and BLAS runs on one thread. Matrix libraries choose their summation
-order by the shape of the whole batch and by the number of threads, so a joint product would let neighbours, and
-threads would let the environment, change the last bits of a row's logits.
+Rows are computed one at a time, with a single-threaded BLAS. Matrix libraries choose the order of sums by the shape of
+the whole batch and by the number of threads; a joint product would let other rows, and several threads the environment,
+change the last bits of a row's logits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tirage.models.rope import Rotations, inverse_frequencies, rotate
 
 Array = NDArray[np.float32]
 
-# Prompts are read in pieces of this many tokens, so that attention scores stay small for long ones. Pieces
-# start at multiples of it, whatever the batch, to keep the sums of a prompt fixed.
+# Prompts are prefilled in chunks of this many tokens, which limits the size of the attention scores. Chunks start at
+# its multiples whatever the batch, so that the sums of a prompt are always the same.
 CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """A matrix [out, in] and an optional bias [out]."""
+    """A weight [out, in] and an optional bias [out]; called with [in] or [T, in], it gives [out] or [T, out]."""
 
     weight: Array
     bias: Array | None = None
@@ -40,7 +40,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One block; projections that read the same input are stacked into one product."""
+    """The weights of one block; projections with the same input are stacked into one matrix."""
 
     attention_norm: Array
     qkv: Linear
@@ -51,7 +51,10 @@ class Layer:
 
 
 class KVCache:
-    """Keys and values of one request, [layers, kv_heads, capacity, head_dim], doubling as they fill."""
+    """The KV cache of one request: `keys` and `values` [layers, kv_heads, capacity, head_dim], `length` of them filled.
+
+    The capacity doubles when it is exceeded.
+    """
 
     __slots__ = ("keys", "length", "values")
 
@@ -59,7 +62,7 @@ class KVCache:
         self.keys, self.values, self.length = keys, values, length
 
     def reserve(self, length: int) -> None:
-        """Makes room for `length` positions; filled ones keep their values."""
+        """Extends the capacity to at least `length` positions."""
         capacity = self.keys.shape[2]
         if length <= capacity:
             return
@@ -70,14 +73,16 @@ class KVCache:
             setattr(self, name, grown)
 
     def copy(self) -> KVCache:
+        """An independent copy."""
         return KVCache(self.keys.copy(), self.values.copy(), self.length)
 
 
 class LlamaNumpy:
     """A Llama that runs on NumPy alone; implements `tirage.models.Model`.
 
-    Holds no state between calls: every request brings its own cache. Grouped-query attention, SwiGLU, tied or
-    separate head, and biases where the checkpoint has them.
+    `embedding` is [V, hidden], `norm` [hidden]. A model has no state between calls; every request has its own cache.
+    Grouped-query attention, SwiGLU, a tied or separate head, and biases if the checkpoint has them. Raises ModelError
+    for rotary scaling that is not implemented.
     """
 
     def __init__(
@@ -91,17 +96,20 @@ class LlamaNumpy:
 
     @property
     def vocab_size(self) -> int:
-        """Width of the logits."""
+        """The width V of the logits."""
         return self.config.vocab_size
 
     @property
     def max_length(self) -> int:
-        """Largest number of tokens, prompt and output together."""
+        """The context length: most tokens of prompt and output together."""
         return self.config.max_position_embeddings
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The weights by name, layers in a list, and cosines and sines of every position as `rope`; not copied."""
+        """The weights by name, float32 arrays shaped as in `Layer` and `Linear`, with the layers in a list; not copied.
+
+        `rope` holds the cosines `cos` and signed sines `sin` of all positions, [max_length, head_dim].
+        """
         cos, sin = self._rotations.between(0, self.max_length)
         layers = [tree_of(layer) for layer in self._layers]
         own = {"embedding": self._embedding, "layers": layers, "norm": self._norm, "head": tree_of(self._head)}
@@ -109,28 +117,37 @@ class LlamaNumpy:
 
     @on_one_thread
     def prefill(self, token_ids: Sequence[int]) -> tuple[Array, KVCache]:
-        """Logits [V] after the last id, and the cache to continue from."""
-        cache, hidden = self._read(token_ids)
+        """Logits [V] after the last id, and the cache to continue from.
+
+        Raises ModelError for an empty prompt and for one longer than the context.
+        """
+        cache, hidden = self._prefill(token_ids)
         return self._logits(hidden[-1]), cache
 
     @on_one_thread
     def extend(self, token_ids: Sequence[int], cache: KVCache | None) -> tuple[Array, KVCache]:
-        """Logits [V] after the last of at most 256 more ids, and the cache; None begins a prompt.
+        """Logits [V] after the last of at most 256 more ids, and the cache; `cache` None begins a prompt.
 
-        Pieces of 256 ids give the logits of `prefill` bit for bit.
+        Chunks of 256 ids give the logits of `prefill` bit for bit. Raises ModelError beyond the context length.
         """
         grown = self._new_cache(len(token_ids) + 32) if cache is None else cache
         return self._logits(self._extend(token_ids, grown)[-1]), grown
 
     @on_one_thread
     def score(self, token_ids: Sequence[int]) -> Array:
-        """Logits [T, V] after each of the T ids; the last row equals `prefill` bit for bit."""
-        _, hidden = self._read(token_ids)
+        """Logits [T, V] after each of the T ids; the last row equals that of `prefill` bit for bit.
+
+        Raises ModelError for an empty prompt and for one longer than the context.
+        """
+        _, hidden = self._prefill(token_ids)
         return np.stack([self._logits(row) for row in hidden])
 
     @on_one_thread
     def decode(self, token_ids: Sequence[int], caches: Sequence[KVCache]) -> Array:
-        """Logits [B, V] after one more id per request; a row does not depend on the others by a bit."""
+        """Logits [B, V] after one more id per request; a row does not depend on the others by a single bit.
+
+        Raises ModelError beyond the context length.
+        """
         logits = np.empty((len(caches), self.vocab_size), np.float32)
         for row, (token_id, cache) in enumerate(zip(token_ids, caches, strict=True)):
             logits[row] = self._logits(self._extend([token_id], cache)[0])
@@ -140,12 +157,12 @@ class LlamaNumpy:
         """An independent copy of the cache."""
         return cache.copy()
 
-    def _read(self, token_ids: Sequence[int]) -> tuple[KVCache, Array]:
+    def _prefill(self, token_ids: Sequence[int]) -> tuple[KVCache, Array]:
         if not token_ids:
             raise ModelError("a prompt must hold at least one token id")
         cache = self._new_cache(len(token_ids) + 32)
-        pieces = [token_ids[start : start + CHUNK] for start in range(0, len(token_ids), CHUNK)]
-        return cache, np.concatenate([self._extend(piece, cache) for piece in pieces])
+        chunks = [token_ids[start : start + CHUNK] for start in range(0, len(token_ids), CHUNK)]
+        return cache, np.concatenate([self._extend(chunk, cache) for chunk in chunks])
 
     def _new_cache(self, capacity: int) -> KVCache:
         c = self.config
@@ -156,14 +173,14 @@ class LlamaNumpy:
         return self._head(rms_norm(hidden, self._norm, self.config.rms_norm_eps))
 
     def _extend(self, token_ids: Sequence[int], cache: KVCache) -> Array:
-        """Hidden states [T, hidden] of the next T ids, whose keys and values join the cache."""
+        """Hidden states [T, hidden] of the next T ids, whose keys and values are appended to the cache."""
         start, stop = cache.length, cache.length + len(token_ids)
         if stop > self.max_length:
             raise ModelError(f"the model's context holds {self.max_length} tokens, got {stop}")
         cache.reserve(stop)
         angles = self._rotations.between(start, stop)
         x = self._embedding[np.asarray(token_ids, np.int64)]
-        # One token is a vector, not a 1-row matrix: matrix-vector products are the quick ones.
+        # One token is a vector, not a matrix of one row: matrix-vector products are faster.
         x = x[0] if len(token_ids) == 1 else x
         eps = self.config.rms_norm_eps
         for index, layer in enumerate(self._layers):
@@ -176,18 +193,18 @@ class LlamaNumpy:
     def _attend(
         self, qkv: Array, angles: tuple[Array, Array], cache: KVCache, index: int, span: tuple[int, int]
     ) -> Array:
-        """Attention output, [T, heads * head_dim] or a vector for one token."""
+        """The attention output [T, heads * head_dim], a vector for one token; `qkv` is [T, outputs] or [outputs]."""
         c, (start, stop) = self.config, span
         cos, sin = angles
         length, groups = stop - start, c.num_attention_heads // c.num_key_value_heads
         heads = qkv.reshape(length, -1, c.head_dim).swapaxes(0, 1)
         split = c.num_attention_heads + c.num_key_value_heads
-        turned = rotate(heads[:split], cos, sin)
-        cache.keys[index, :, start:stop] = turned[c.num_attention_heads :]
+        rotated = rotate(heads[:split], cos, sin)
+        cache.keys[index, :, start:stop] = rotated[c.num_attention_heads :]
         cache.values[index, :, start:stop] = heads[split:]
         keys, values = cache.keys[index, :, :stop], cache.values[index, :, :stop]
-        queries = turned[: c.num_attention_heads] * self._scale
-        # Query heads that share a key head become extra rows of one product.
+        queries = rotated[: c.num_attention_heads] * self._scale
+        # Query heads that share a key head become further rows of one product.
         queries = queries.reshape(c.num_key_value_heads, groups * length, c.head_dim)
         scores = np.matmul(queries, keys.swapaxes(1, 2))
         if length > 1:
@@ -198,35 +215,35 @@ class LlamaNumpy:
 
 
 def tree_of(part: Layer | Linear) -> dict[str, Any]:
-    """The arrays of a part by name."""
+    """The arrays of a part by name, of the shapes of the part."""
     values = {spec.name: getattr(part, spec.name) for spec in fields(part)}
     return {name: tree_of(value) if isinstance(value, Linear) else value for name, value in values.items()}
 
 
 def causal_mask(length: int, stop: int) -> Array:
-    """[length, stop], -inf where a query among the last `length` positions would look ahead."""
+    """The attention mask [length, stop] of the last `length` positions: -inf at later positions, 0 elsewhere."""
     future = np.arange(stop) > np.arange(stop - length, stop)[:, None]
     return np.where(future, np.float32(-np.inf), np.float32(0))
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Vectors scaled to unit root mean square, then by `weight`."""
+    """The vectors [..., D] scaled to unit root mean square, then multiplied by `weight` [D]."""
     squares = np.dot(x, x) if x.ndim == 1 else np.square(x).sum(axis=-1, keepdims=True)
     mean = squares / np.float32(x.shape[-1])
     return x * (np.float32(1) / np.sqrt(mean + np.float32(eps))) * weight
 
 
 def swiglu(gate_up: Array) -> Array:
-    """silu(gate) * up for the two stacked halves of the last axis."""
+    """silu(gate) * up, [..., D], of the two stacked halves of `gate_up` [..., 2 D]."""
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
-    # exp of a large -gate overflows to inf, which divides to the right answer, 0.
+    # exp of a large -gate overflows to inf, and the quotient is 0 as it should be.
     with np.errstate(over="ignore"):
         return gate / (np.float32(1) + np.exp(-gate)) * up
 
 
 def softmax_(scores: Array) -> Array:
-    """Softmax over the last axis, in place."""
+    """Softmax over the last axis of [..., T], in place."""
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)

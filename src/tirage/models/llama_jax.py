@@ -1,7 +1,7 @@
-"""The Llama of `llama.py` as a pure JAX function, in Gemma's TransformerLike shape.
+"""The Llama of `llama.py` as a pure JAX function, in Gemma's TransformerLike interface.
 
-The weights are the NumPy model's, handed over as a tree of arrays; the sums run in XLA's order, so logits agree with
-the NumPy model's closely and not bit for bit.
+The weights are those of the NumPy model, passed as a tree of arrays. Sums run in XLA's order, so the logits agree with
+the NumPy model's closely but not bit for bit.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from tirage.models.transformer import TransformerModel
 
 Tree = Mapping[str, Any]
 
-# The cache of a request is made for its longest text at once, so a context of 100 000 tokens would take gigabytes.
+# The cache of a request is allocated for its longest text at once: a context of 100,000 tokens would take gigabytes.
 MAX_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaTransformer:
-    """A Llama's shapes; its weights are given to every call, so it can be traced, differentiated and sharded."""
+    """A Llama without its weights, which every call takes, so that it can be traced, differentiated and sharded."""
 
     llama: LlamaConfig = field(hash=False)
     INFO: ClassVar[Any] = SimpleNamespace(tokenizer_version=None, default_ckpt=None)
 
     @property
     def config(self) -> Any:
-        """`num_embed`, the width of the logits, and `input_config`, None for a model that reads text only."""
+        """An object with `num_embed`, the width of the logits, and `input_config`, None for a text-only model."""
         return SimpleNamespace(num_embed=self.llama.vocab_size, input_config=None)
 
     def init_cache(self, *, batch_size: int, dtype: Any, cache_length: int, sharding: Any = None) -> dict[str, Any]:
-        """An empty cache by layer: `k` and `v` [B, cache_length, kv_heads, head_dim], and `end_index` int32 [B]."""
+        """An empty cache: in each layer `k` and `v` [B, cache_length, kv_heads, head_dim], `end_index` int32 [B]."""
         c = self.llama
         shape = (batch_size, cache_length, c.num_key_value_heads, c.head_dim)
         layer = {
@@ -60,10 +60,11 @@ class LlamaTransformer:
         attention_mask: Any,
         return_last_only: bool = False,
     ) -> Any:
-        """`logits` [B, L, V], or [B, V] of the last tokens, the `cache` with L more slots, and `hidden_states`.
+        """An object with `logits` [B, L, V], `hidden_states` [B, L, hidden], and the `cache` with L more slots filled.
 
-        `tokens` and `positions` int32 [B, L]; `attention_mask` bool [B, L, cache length]. All rows write at the same
-        slots. ParamsError for images.
+        `tokens` and `positions` are int32 [B, L], `attention_mask` bool [B, L, cache length]. With `return_last_only`
+        the logits are [B, V] and the hidden states [B, hidden]. All rows write to the same slots. Raises ParamsError
+        for images.
         """
         if images is not None:
             raise ParamsError("images must be None with a Llama, which reads text only, got images")
@@ -82,17 +83,17 @@ class LlamaTransformer:
         return SimpleNamespace(logits=linear(w["head"], hidden), cache=grown, hidden_states=hidden)
 
     def _attend(self, weights: Tree, x: Any, angles: tuple[Any, Any], layer: Tree, mask: Any) -> tuple[Any, Tree]:
-        """Attention output [B, L, heads * head_dim], and the layer's cache with L more slots filled."""
+        """The attention output [B, L, heads * head_dim], and the layer's cache with L more slots filled."""
         c, (rows, length) = self.llama, x.shape[:2]
         heads = linear(weights["qkv"], x).reshape(rows, length, -1, c.head_dim)
-        turned = rotate(heads[:, :, : -c.num_key_value_heads], *angles).astype(x.dtype)
+        rotated = rotate(heads[:, :, : -c.num_key_value_heads], *angles).astype(x.dtype)
         start = (0, layer["end_index"][0], 0, 0)
-        new = {"k": turned[:, :, c.num_attention_heads :], "v": heads[:, :, -c.num_key_value_heads :]}
+        new = {"k": rotated[:, :, c.num_attention_heads :], "v": heads[:, :, -c.num_key_value_heads :]}
         grown = {
             name: jax.lax.dynamic_update_slice(layer[name], part.astype(layer[name].dtype), start)
             for name, part in new.items()
         }
-        queries = turned[:, :, : c.num_attention_heads].reshape(rows, length, c.num_key_value_heads, -1, c.head_dim)
+        queries = rotated[:, :, : c.num_attention_heads].reshape(rows, length, c.num_key_value_heads, -1, c.head_dim)
         scores = jnp.einsum("blkgd,bskd->bkgls", queries, grown["k"]).astype(jnp.float32) * c.head_dim**-0.5
         scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
         mixed = jnp.einsum("bkgls,bskd->blkgd", jax.nn.softmax(scores, axis=-1), grown["v"]).astype(x.dtype)
@@ -100,26 +101,26 @@ class LlamaTransformer:
 
 
 def linear(weights: Tree, x: Any) -> Any:
-    """x [..., in] times a matrix [out, in], plus a bias where there is one."""
+    """x [..., in] times the weight [out, in], plus a bias [out] if there is one: [..., out]."""
     y = x @ weights["weight"].T
     return y if weights.get("bias") is None else y + weights["bias"]
 
 
 def rms_norm(x: Any, weight: Any, eps: float) -> Any:
-    """Vectors scaled to unit root mean square in float32, then by `weight`."""
+    """The vectors [..., D] scaled to unit root mean square in float32, then multiplied by `weight` [D]."""
     wide = x.astype(jnp.float32)
     mean = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
     return (wide * jax.lax.rsqrt(mean + eps)).astype(x.dtype) * weight
 
 
 def swiglu(gate_up: Any) -> Any:
-    """silu(gate) * up for the two stacked halves of the last axis."""
+    """silu(gate) * up, [..., D], of the two stacked halves of `gate_up` [..., 2 D]."""
     gate, up = jnp.split(gate_up, 2, axis=-1)
     return jax.nn.silu(gate) * up
 
 
 def rotate(x: Any, cos: Any, sin: Any) -> Any:
-    """Vectors [..., head_dim] turned by the angles of their positions; see `rope.rotate`."""
+    """The vectors [..., head_dim] rotated by the angles of their positions; see `rope.rotate`."""
     first, second = jnp.split(x, 2, axis=-1)
     return x * cos + jnp.concatenate([second, first], axis=-1) * sin
 
@@ -127,7 +128,7 @@ def rotate(x: Any, cos: Any, sin: Any) -> Any:
 def transformer_of(model: Any) -> tuple[LlamaTransformer, dict[str, Any]]:
     """A NumPy Llama, such as `LLM("tiny").model`, as a TransformerLike and its parameters.
 
-    Raises ModelError for another model.
+    Raises ModelError for any other model.
     """
     if not isinstance(model, LlamaNumpy):
         raise ModelError(f"model must be a NumPy Llama, as LLM('tiny').model is, got {type(model).__name__}")
@@ -135,6 +136,6 @@ def transformer_of(model: Any) -> tuple[LlamaTransformer, dict[str, Any]]:
 
 
 def open_jax(model: LlamaNumpy) -> TransformerModel:
-    """The same Llama as a `Model` that runs under JAX, for at most 4096 tokens, prompt and output together."""
+    """The Llama as a `Model` that runs on JAX, with a context of at most 4096 tokens."""
     transformer, params = transformer_of(model)
     return TransformerModel(transformer, params, max_length=min(model.max_length, MAX_LENGTH))

@@ -1,4 +1,4 @@
-"""What the engine asks of a model, and nothing more."""
+"""The protocols that the engine requires of models."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ Logits = NDArray[np.float32]
 
 
 class Model(Protocol):
-    """Token ids to logits, one cache per request: the least that a user's own model offers.
+    """Token ids to logits, with a cache per request: what a user's own model has to offer.
 
-    A cache belongs to the model: nobody else looks inside, so its type is open. Every method must give a
-    request the same logits whoever shares the call; that is what makes a request a pure function of itself.
+    Only the model looks into its caches, so they may be of any type. The logits of a request must not depend on the
+    other requests of a call; that makes a request a pure function of itself.
     """
 
     @property
     def vocab_size(self) -> int:
-        """Width of the logits, which may exceed the tokenizer's length."""
+        """The width V of the logits, which may exceed the number of tokens of the tokenizer."""
         ...
 
     @property
     def max_length(self) -> int:
-        """Largest number of tokens, prompt and output together."""
+        """The context length: most tokens of prompt and output together."""
         ...
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, Any]:
-        """Logits [V] float32 after the last of 1..max_length ids, and the cache that continues from there."""
+        """Logits float32 [V] after the last of 1 to max_length ids, and the cache to continue from."""
         ...
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[Any]) -> Logits:
-        """Logits [B, V] float32 after one more id per request; each cache grows by that id in place."""
+        """Logits float32 [B, V] after one more id per request, which is appended to its cache in place."""
         ...
 
     def fork(self, cache: Any) -> Any:
-        """An independent copy of a cache, for a second sample of the same prompt."""
+        """An independent copy of a cache, for another sample of the same prompt."""
         ...
 
     def score(self, token_ids: Sequence[int]) -> Logits:
-        """Logits [T, V] float32 after each of the T ids."""
+        """Logits float32 [T, V] after each of the T ids."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What one request gives a model to read.
+    """The inputs of one request to a model.
 
-    `token_ids` are the prompt's, media placeholders included; with `embeds` [T, hidden] they are empty and the
-    vectors stand in their place. `media` are the tensors that the model's own processor made, `media_key` a
-    digest of them, `media_end` the position after their last placeholder. `salt` keeps the caches of tenants
-    apart. `score` asks for logits after every token, `hidden_states` for the last layer's states.
+    `token_ids` are those of the prompt, with placeholders for media. They are empty if `embeds` [T, hidden] are given
+    instead. `media` are the tensors that the model's processor made, `media_key` is a hash of them, `media_end` the
+    position after their last placeholder. `salt` separates the prefix caches of tenants. `score` asks for logits after
+    every token, `hidden_states` for the states of the last layer.
     """
 
     token_ids: tuple[int, ...]
@@ -68,15 +68,15 @@ class Inputs:
 
     @property
     def length(self) -> int:
-        """Number of positions that the prompt fills."""
+        """The number of positions of the prompt."""
         return len(self.token_ids) if self.embeds is None else len(self.embeds)
 
 
 class CachedRow(Protocol):
     """One request inside a `StepModel`.
 
-    `left` prompt positions are still to be read; `cached` were taken over from an earlier request. `hidden`
-    [k, hidden] float32 are the states of the positions read last, where the inputs asked for them.
+    `left` prompt positions are still to be prefilled; `cached` were taken from the prefix cache. `hidden` float32
+    [k, hidden] are the states of the positions computed last, if the inputs ask for them.
     """
 
     left: int
@@ -85,48 +85,49 @@ class CachedRow(Protocol):
 
 
 class StepModel(Model, Protocol):
-    """A model that reads prompts piece by piece and keeps the rows in flight together.
+    """A model that prefills prompts in chunks and decodes rows in batches.
 
-    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread. When `decode`
-    raises, no row has moved: any of them may be tried again, alone or in other company.
+    Its caches are rows: `decode` and `fork` take what `open` gave. All calls come from one thread. If `decode` raises,
+    no row has advanced, and each may be tried again, alone or with others.
     """
 
     def check(self, inputs: Inputs) -> None:
-        """Raises ParamsError for inputs that this model cannot read; computes nothing."""
+        """Raises ParamsError for inputs that this model cannot take; computes nothing."""
         ...
 
     @property
     def media_marks(self) -> Mapping[str, str]:
-        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        """The placeholders of "image" and "audio" in a text, for those kinds that the model takes."""
         ...
 
     @property
     def sampling_rate(self) -> int | None:
-        """Samples per second of the sounds that the model takes; None when it takes none."""
+        """The sampling rate in Hz of the audio that the model takes; None if it takes none."""
         ...
 
     def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """The inputs of a text whose marks stand for `images` and `audio`; ParamsError where they do not fit.
+        """The inputs for a text with placeholders for the given `images` and `audio`; ParamsError if they do not match.
 
-        Without `special` the text has its BOS and the like already.
+        Images are PIL images or uint8 [H, W, 3], audio is float [samples]. With `special=False` the text already
+        contains BOS and the like.
         """
         ...
 
     def open(self, inputs: Inputs) -> Any:
-        """A row that has read nothing yet, except what an earlier request left for reuse."""
+        """A new row, which may start from a cached prefix; ParamsError as for `check`."""
         ...
 
-    def read(self, row: Any) -> Logits:
-        """Logits [k, V] after the next piece of the prompt: k = 1 at its end, 0 before; all with `score`.
+    def prefill_chunk(self, row: Any) -> Logits:
+        """Logits float32 [k, V] of the next chunk of the prompt: k = 1 at its end and 0 before; all with `score`.
 
-        The pieces of a prompt do not depend on who else is in flight.
+        The chunks of a prompt do not depend on other requests.
         """
         ...
 
     def close(self, row: Any, *, reuse: bool) -> None:
-        """Frees a row; with `reuse` what it read may serve later requests that begin alike."""
+        """Frees a row; with `reuse` its cache may be kept as a prefix for later requests."""
         ...
 
     def forget(self) -> None:
-        """Drops everything that was kept for reuse."""
+        """Clears the prefix cache."""
         ...

@@ -1,4 +1,4 @@
-"""Rotary position embedding in the Hugging Face convention (halves rotated, not pairs)."""
+"""Rotary position embeddings in the Hugging Face convention (halves rotated, not pairs)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Array = NDArray[np.float32]
 
 
 def inverse_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any]) -> Array:
-    """Float32 [head_dim / 2] angular steps per position.
+    """The angular steps per position, float32 [head_dim / 2].
 
-    `scaling` is the config's rope_scaling or rope_parameters object; types `default`, `linear` and `llama3`
-    are implemented, any other is a ModelError, because ignoring it would give fluent but wrong text.
+    `scaling` is the rope_scaling or rope_parameters object of the configuration. The types `default`, `linear` and
+    `llama3` are implemented; any other raises ModelError, because ignoring it would give fluent but wrong text.
     Source: Su et al. 2021, arXiv:2104.09864; Llama 3.1 release for `llama3`.
     """
     steps = 1.0 / theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
@@ -36,7 +36,10 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: Mapping[str, Any])
 
 
 def llama3_steps(steps: NDArray[np.float64], scaling: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Steps whose long waves are slowed by `factor`, short ones kept, and those between blended."""
+    """The steps float64 [head_dim / 2] with long waves slowed by `factor`, short ones kept, and those between blended.
+
+    Raises ModelError for parameters out of range.
+    """
     factor = number(scaling, "factor")
     low = number(scaling, "low_freq_factor")
     high = number(scaling, "high_freq_factor")
@@ -49,6 +52,7 @@ def llama3_steps(steps: NDArray[np.float64], scaling: Mapping[str, Any]) -> NDAr
 
 
 def number(scaling: Mapping[str, Any], name: str) -> float:
+    """The positive number of that name; ModelError for another value."""
     value = scaling.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ModelError(f"rope_scaling: {name} must be a positive number, got {value!r}")
@@ -56,7 +60,7 @@ def number(scaling: Mapping[str, Any], name: str) -> float:
 
 
 class Rotations:
-    """Cosines and sines by position, computed as far as they have been asked for."""
+    """Cosines and sines by position, computed as far as needed, from frequencies float32 [head_dim / 2]."""
 
     __slots__ = ("_cos", "_frequencies", "_sin")
 
@@ -66,7 +70,7 @@ class Rotations:
         self._cos, self._sin = empty, empty
 
     def between(self, start: int, stop: int) -> tuple[Array, Array]:
-        """Cosines and signed sines [stop - start, head_dim]; the first half of the sines is negated."""
+        """The cosines and signed sines, each [stop - start, head_dim]; the first half of the sines is negated."""
         cos, sin = self._cos, self._sin
         if stop > min(len(cos), len(sin)):
             cos, sin = self._grow(max(stop, 2 * len(cos), 64))
@@ -82,10 +86,10 @@ class Rotations:
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Vectors [..., head_dim] turned by the angles of their positions.
+    """The vectors [..., head_dim] rotated by the angles of their positions.
 
-    cos, sin broadcast against x; sin carries the sign, so that (a, b) becomes (a cos - b sin, b cos + a sin)
-    with one swap of halves.
+    `cos` and `sin` broadcast against x. `sin` includes the sign, so that (a, b) becomes (a cos - b sin, b cos + a sin)
+    with one swap of the halves.
     """
     half = x.shape[-1] // 2
     swapped = np.concatenate([x[..., half:], x[..., :half]], axis=-1)

@@ -1,8 +1,8 @@
-"""JAX models of Gemma's TransformerLike shape: how one is called, and one as a `Model`.
+"""JAX models with Gemma's TransformerLike interface, and their use as a `Model`.
 
 Such a model is a value without weights: `apply({"params": params}, tokens, cache=..., positions=...,
-attention_mask=...)` gives logits and a new cache, `init_cache(...)` an empty one, `config.num_embed` the vocabulary's
-width. Every conversation has a cache of its own, so no row depends on another's length.
+attention_mask=...)` gives logits and a new cache, `init_cache(...)` an empty cache, and `config.num_embed` is the width
+of the logits. Every conversation has its own cache, so no row depends on the length of another.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Array = NDArray[np.float32]
 Fill = Callable[..., Any]
 Step = Callable[..., tuple[Any, Any]]
 
-# Prompts are read in pieces of this many tokens, so that rows beside a long one keep moving.
+# Prompts are prefilled in chunks of this many tokens, so that a long one does not hold up other rows.
 CHUNK = 256
 
 
 class TransformerLike(Protocol):
-    """A model of the `gemma` package, or any other with these members; equal hashable ones are compiled once."""
+    """A model of the `gemma` package, or any other with these members. Equal hashable models are compiled once."""
 
     @property
     def config(self) -> Any:
@@ -37,15 +37,18 @@ class TransformerLike(Protocol):
         ...
 
     def apply(self, variables: Any, tokens: Any, *, cache: Any, positions: Any, attention_mask: Any) -> Any:
-        """An object with `logits` [B, L, V] and the `cache` with L more slots filled."""
+        """An object with `logits` [B, L, V] and the `cache` with L more slots filled.
+
+        `tokens` and `positions` are int32 [B, L], `attention_mask` bool [B, L, cache length].
+        """
         ...
 
 
 class Forward:
     """A TransformerLike with its parameters, called for one conversation at a time.
 
-    Compiled where the parameters are JAX arrays. `buckets` are the lengths that a piece of a prompt is padded to, so
-    that few lengths are compiled; what padding writes into the cache is never looked at and soon overwritten.
+    It is compiled if the parameters are JAX arrays. `buckets` are the lengths to which chunks of a prompt are padded,
+    so that only a few lengths are compiled; what the padding writes into the cache is never attended to.
     """
 
     def __init__(self, model: Any, params: Any, *, length: int, buckets: Sequence[int] = ()) -> None:
@@ -60,29 +63,33 @@ class Forward:
         return self._model.init_cache(batch_size=1, dtype=self._dtype, cache_length=self.length)
 
     def fill(self, cache: Any, ids: Sequence[int], slots: int) -> Any:
-        """The cache, of which `slots` are filled, with these ids read; no logits are computed."""
+        """The cache, of which `slots` are filled, after these ids; no logits are computed."""
         length = self._padded(len(ids), slots) if has_end_index(cache) else len(ids)
         filled = self._fill(self._params, *self.inputs(ids, slots, length), cache)
         return filled if length == len(ids) else with_end_index(filled, slots + len(ids))
 
     def fill_seeing(self, cache: Any, ids: Sequence[int], images: Any, positions: Any, mask: Any) -> Any:
-        """The cache with ids and the images among them read; positions and mask have their soft tokens written out."""
+        """The cache after ids with images among them.
+
+        `images` are the images of one prompt without batch axis, `positions` int32 [1, L] and `mask` bool
+        [1, L, cache length]; L counts the soft tokens of the images.
+        """
         return self._fill(self._params, np.array([ids], np.int32), positions, mask, cache, images[None])
 
     def step(self, cache: Any, token_id: int, slots: int) -> tuple[Array, Any]:
-        """Logits [V] after one more id, and the cache with it."""
+        """Logits float32 [V] after one more id, and the new cache."""
         logits, cache = self._step(self._params, *self.inputs([token_id], slots, 1), cache)
-        # In what the model computes in until here; whatever is done with them is done in float32.
+        # The model computes in its own dtype; everything after it is float32.
         return np.asarray(logits).astype(np.float32).reshape(-1)[-self.vocab_size :], cache
 
     def score(self, ids: Sequence[int]) -> Array:
-        """Logits [T, V] after each id of a text."""
+        """Logits float32 [T, V] after each of the T ids of a text."""
         inputs = self.inputs(ids, 0, self._padded(len(ids), 0))
         logits, _ = self._step(self._params, *inputs, self.start())
         return np.asarray(logits).astype(np.float32).reshape(-1, self.vocab_size)[: len(ids)]
 
     def inputs(self, ids: Sequence[int], slots: int, length: int) -> tuple[Any, Any, Any]:
-        """Tokens [1, length], their positions, and which slots each may look at [1, length, cache length]."""
+        """The padded tokens and their positions, int32 [1, length], and the mask, bool [1, length, cache length]."""
         tokens = np.zeros((1, length), np.int32)
         tokens[0, : len(ids)] = ids
         positions = np.arange(slots, slots + length, dtype=np.int32)
@@ -90,13 +97,13 @@ class Forward:
         return tokens, positions[None], mask[None]
 
     def _padded(self, length: int, slots: int) -> int:
-        """The smallest bucket that takes so many tokens and has room, or their number."""
+        """The smallest bucket for that many tokens that fits into the cache; the number itself if there is none."""
         fitting = (bucket for bucket in self._buckets if length <= bucket <= self.length - slots)
         return next(fitting, length)
 
 
 class TransformerCache:
-    """What one request has read: an immutable cache, replaced at every step, and the number of slots filled."""
+    """The cache of one request: immutable `arrays`, replaced at every step, and the number of `slots` filled."""
 
     __slots__ = ("arrays", "slots")
 
@@ -107,9 +114,9 @@ class TransformerCache:
 class TransformerModel:
     """A TransformerLike with its parameters as a `tirage.models.Model`, for `LLM(model, tokenizer=...)`.
 
-    A request holds at most `max_length` tokens, prompt and output together, and its cache has that many slots from
-    the beginning. Rows are computed one at a time, so neighbours never change a row's logits. Raises ModelError for an
-    object of another shape or `params` without an array.
+    A request has at most `max_length` tokens, prompt and output together, and its cache has that many slots from the
+    start. Rows are computed one at a time, so other rows never change a row's logits. Raises ModelError for an object
+    without the TransformerLike members and for `params` without an array, ParamsError for a wrong `max_length`.
     """
 
     def __init__(self, model: TransformerLike, params: Any, *, max_length: int) -> None:
@@ -123,19 +130,22 @@ class TransformerModel:
         self.max_length, self.vocab_size = max_length, self._forward.vocab_size
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Array, TransformerCache]:
-        """Logits [V] after the last id, and the cache to continue from."""
+        """Logits [V] after the last id, and the cache to continue from.
+
+        Raises ModelError for an empty prompt and for one longer than the context.
+        """
         if not token_ids:
             raise ModelError("a prompt must hold at least one token id")
-        pieces = (token_ids[start : start + CHUNK] for start in range(0, len(token_ids), CHUNK))
-        logits, cache = self.extend(next(pieces), None)
-        for piece in pieces:
-            logits, cache = self.extend(piece, cache)
+        chunks = (token_ids[start : start + CHUNK] for start in range(0, len(token_ids), CHUNK))
+        logits, cache = self.extend(next(chunks), None)
+        for chunk in chunks:
+            logits, cache = self.extend(chunk, cache)
         return logits, cache
 
     def extend(self, token_ids: Sequence[int], cache: TransformerCache | None) -> tuple[Array, TransformerCache]:
-        """Logits [V] after the last of some more ids, and the cache; None begins a prompt.
+        """Logits [V] after the last of more ids, and the cache; `cache` None begins a prompt.
 
-        Pieces of 256 ids give the logits of `prefill` bit for bit.
+        Chunks of 256 ids give the logits of `prefill` bit for bit. Raises ModelError beyond the context length.
         """
         grown = TransformerCache(self._forward.start()) if cache is None else cache
         if grown.slots + len(token_ids) > self.max_length:
@@ -148,11 +158,11 @@ class TransformerModel:
         return self._next(last, grown), grown
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[TransformerCache]) -> Array:
-        """Logits [B, V] after one more id per request; a row does not depend on the others by a bit."""
+        """Logits [B, V] after one more id per request; a row does not depend on the others by a single bit."""
         return np.stack([self.extend([token], cache)[0] for token, cache in zip(token_ids, caches, strict=True)])
 
     def fork(self, cache: TransformerCache) -> TransformerCache:
-        """A second cache with the same past; nothing is copied, arrays never change."""
+        """A second cache with the same past; nothing is copied, because the arrays never change."""
         return TransformerCache(cache.arrays, cache.slots)
 
     def score(self, token_ids: Sequence[int]) -> Array:
@@ -166,7 +176,7 @@ class TransformerModel:
 
 
 def plain_functions(model: Any) -> tuple[Fill, Step]:
-    """How a model is called: to fill a cache, and for logits and cache."""
+    """The calls of a model: one that gives the new cache, and one that gives logits and the new cache."""
 
     def step(params: Any, tokens: Any, positions: Any, mask: Any, cache: Any, images: Any = None) -> tuple[Any, Any]:
         seen = {} if images is None else {"images": images}
@@ -181,15 +191,15 @@ def plain_functions(model: Any) -> tuple[Fill, Step]:
 
 @lru_cache(maxsize=16)
 def compiled_functions(key: Any) -> tuple[Fill, Step]:
-    """The calls compiled by JAX; a model that is equal to an earlier one compiles nothing again."""
+    """The calls of a model, compiled by JAX; equal models share them."""
     import jax
 
     fill, step = plain_functions(model_of(key))
     return jax.jit(fill), jax.jit(step)
 
 
-class Same:
-    """Stands for a model that cannot be a key, and equals only itself."""
+class IdentityKey:
+    """A hashable stand-in for an unhashable model; it equals only itself."""
 
     __slots__ = ("model",)
 
@@ -200,25 +210,25 @@ class Same:
         return id(self.model)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.model is self.model
+        return isinstance(other, IdentityKey) and other.model is self.model
 
 
 def key_of(model: Any) -> Any:
-    """What compiled calls of a model are kept under: the model, or what stands for one that cannot be a key."""
+    """The key of a model's compiled calls: the model itself, or a stand-in if it is not hashable."""
     try:
         hash(model)
     except TypeError:
-        return Same(model)
+        return IdentityKey(model)
     return model
 
 
 def model_of(key: Any) -> Any:
-    """The model of a key."""
-    return key.model if isinstance(key, Same) else key
+    """The model that a key stands for."""
+    return key.model if isinstance(key, IdentityKey) else key
 
 
 def first_leaf(tree: Any) -> Any:
-    """The first array of nested mappings and sequences; ModelError when there is none."""
+    """The first array, of any shape, in nested mappings and sequences; ModelError if there is none."""
     if hasattr(tree, "dtype"):
         return tree
     children = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
@@ -231,15 +241,15 @@ def first_leaf(tree: Any) -> Any:
 
 
 def is_jax(params: Any) -> bool:
-    """Whether parameters are JAX arrays."""
+    """Whether the parameters are JAX arrays, of any shape."""
     return type(first_leaf(params)).__module__.partition(".")[0] in {"jax", "jaxlib"}
 
 
 def has_end_index(cache: Any) -> bool:
-    """Whether a cache is of Gemma's layout: a mapping of layers, each with the index that it writes at."""
+    """Whether a cache has Gemma's layout: a mapping of layers, each with the index of its next slot, int32 [B]."""
     return isinstance(cache, Mapping) and all(isinstance(v, Mapping) and "end_index" in v for v in cache.values())
 
 
 def with_end_index(cache: Any, end: Any) -> Any:
-    """The cache with that many slots counted as filled, a number for all rows or one for each."""
+    """The cache with `end` slots counted as filled: a number for all rows, or int32 [B]."""
     return {name: {**layer, "end_index": layer["end_index"] * 0 + end} for name, layer in cache.items()}

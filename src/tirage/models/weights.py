@@ -1,7 +1,7 @@
-"""Tensors of a folder's safetensors files as float32 arrays.
+"""The weights in the safetensors files of a folder, as float32 arrays.
 
-Besides F32, F16 and BF16 one compact form is read: an I8 tensor `NAME` beside an F32 tensor `NAME_scale`
-with one factor per row stands for `NAME * NAME_scale[:, None]`.
+Besides F32, F16 and BF16 a compact int8 form is read: an I8 tensor `NAME` and an F32 tensor `NAME_scale` with a factor
+per row stand for `NAME * NAME_scale[:, None]`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ModelError
-from tirage.models.jsonfile import read_json_object
+from tirage.models.json_file import read_json_object
 
 Tensor = NDArray[np.float32]
 
@@ -25,10 +25,10 @@ _NUMPY_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of the folder by name, float32 and C-contiguous, whatever it was stored as.
+    """Every tensor of the folder by name, in its stored shape [...], float32 and C-contiguous.
 
-    Raises ModelError naming the file that is missing, damaged, or stored in a format that is not read:
-    weights come from safetensors only, because other formats can run code when they are opened.
+    Raises ModelError naming a file that is missing, damaged or not safetensors: other formats can run code when they
+    are opened.
     """
     raw: dict[str, NDArray[Any]] = {}
     for path in weight_files(folder):
@@ -40,7 +40,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that make up the folder's weights, in name order."""
+    """The safetensors files of a folder, sorted by name; ModelError if there are none or the index is damaged."""
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     index = folder / INDEX
@@ -53,7 +53,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_compact(folder: Path) -> bool:
-    """True when some of the folder's tensors are stored in the compact int8 form, which only this module reads."""
+    """Whether tensors of the folder are in the compact int8 form, which only this module reads.
+
+    Raises ModelError for a damaged file.
+    """
     from safetensors import SafetensorError, safe_open
 
     for path in weight_files(folder):
@@ -68,14 +71,17 @@ def is_compact(folder: Path) -> bool:
 
 
 def shard_name(index: Path, name: str) -> str:
-    """The name itself, once it is known to be a plain file name: an index must not point elsewhere."""
+    """The name of a shard; ModelError unless it is a plain file name, because an index must not point elsewhere."""
     if name != Path(name).name or name in {"", ".", ".."} or "\\" in name:
         raise ModelError(f"{index}: weight_map must name files of the same folder, got {name!r}")
     return name
 
 
 def read_file(path: Path) -> dict[str, NDArray[Any]]:
-    """Tensors of one file by name, as stored: float32, or int8 for the compact form."""
+    """The tensors of one file by name, in their stored shapes [...]: float32, or int8 in the compact form.
+
+    Raises ModelError for a file that cannot be read or is damaged.
+    """
     from safetensors import SafetensorError, deserialize
 
     try:
@@ -88,7 +94,10 @@ def read_file(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def to_array(path: Path, name: str, entry: dict[str, Any]) -> NDArray[Any]:
-    """One stored tensor as float32 (exactly, every format is narrower) or int8."""
+    """A stored tensor in its shape [...], as float32 (exactly, because all formats are narrower) or int8.
+
+    Raises ModelError for another dtype, and for data that do not fit the shape.
+    """
     dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
     if dtype not in _NUMPY_DTYPES:
         known = ", ".join(_NUMPY_DTYPES)
@@ -105,7 +114,10 @@ def to_array(path: Path, name: str, entry: dict[str, Any]) -> NDArray[Any]:
 
 
 def dequantise(raw: dict[str, NDArray[Any]], folder: Path) -> dict[str, Tensor]:
-    """The same tensors with every int8 one multiplied out by its row factors, and the factors gone."""
+    """The tensors [...] as float32 in the same shapes; int8 ones are multiplied by their row factors.
+
+    Raises ModelError for an int8 tensor without matching factors.
+    """
     quantised = {name for name, array in raw.items() if array.dtype == np.int8}
     scales = {name + SCALE for name in quantised}
     weights: dict[str, Tensor] = {}
@@ -118,6 +130,7 @@ def dequantise(raw: dict[str, NDArray[Any]], folder: Path) -> dict[str, Tensor]:
 
 
 def multiply_out(name: str, array: NDArray[Any], scale: NDArray[Any] | None, folder: Path) -> Tensor:
+    """int8 [rows, columns] times factors float32 [rows], as float32; ModelError if they do not match."""
     if scale is None:
         raise ModelError(f"{folder}: int8 tensor {name!r} needs a tensor {name + SCALE!r} with one factor per row")
     if array.ndim != 2 or scale.shape != array.shape[:1] or scale.dtype != np.float32:

@@ -12,7 +12,7 @@ from tirage.processors import find_processor
 
 if TYPE_CHECKING:
     from tirage.params.sampling import SamplingParams
-    from tirage.text.spellings import Spellings
+    from tirage.text.token_lookup import TokenLookup
 
 ADOPTED = (
     "temperature",
@@ -133,13 +133,13 @@ def with_tokenizer(params: SamplingParams, tokenizer: TokenizerLike) -> Sampling
     return params.replace(tokenized=tuple(texts), **changes)
 
 
-def _with_ids(spellings: Spellings, name: str, args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _with_ids(spellings: TokenLookup, name: str, args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """A processor with the ids of the tokens that its arguments spell."""
     spelled = find_processor(name).spellings(args)
     return name, {**args, **{key: _token_of(spellings, text, key) for key, text in spelled.items()}}
 
 
-def _token_of(spellings: Spellings, text: str, key: str) -> int:
+def _token_of(spellings: TokenLookup, text: str, key: str) -> int:
     token = spellings.token(text)
     if token is None:
         raise ParamsError(
@@ -149,8 +149,8 @@ def _token_of(spellings: Spellings, text: str, key: str) -> int:
     return token
 
 
-def _spellings(tokenizer: Any) -> Spellings:
+def _spellings(tokenizer: Any) -> TokenLookup:
     # Imported here because it brings what reads a vocabulary, which parameters alone never need.
-    from tirage.text.spellings import spellings_of
+    from tirage.text.token_lookup import token_lookup_of
 
-    return spellings_of(tokenizer)
+    return token_lookup_of(tokenizer)

@@ -1,6 +1,6 @@
-"""Text: tokens to characters as they arrive, where a text ends, and chats as prompts."""
+"""Text: incremental detokenisation, stop conditions, bad words, tokenizers and chat templates."""
 
-from tirage.text.badwords import BadWords, followed
+from tirage.text.bad_words import BadWords, enforceable_phrases
 from tirage.text.chat import ChatTemplate
 from tirage.text.detokenizer import Detokenizer, open_detokenizer
 from tirage.text.stops import Stop, StopChecker
@@ -13,7 +13,7 @@ __all__ = [
     "Stop",
     "StopChecker",
     "Tokenizer",
-    "followed",
+    "enforceable_phrases",
     "load_tokenizer",
     "open_detokenizer",
     "wrap_tokenizer",

@@ -1,7 +1,7 @@
-"""Chats as prompts: a model's own template, or plain `role: content` lines.
+"""Chat conversations as prompts: by the model's own template, or as plain `role: content` lines.
 
-Templates come with models, and messages from anyone. A template therefore runs in a sandbox with limits, and what a
-client writes cannot become a control token: see `tirage.text.control`.
+Templates come with models and messages from anyone, so a template runs in a sandbox with limits, and what a client
+writes cannot become a control token: see `tirage.text.control`.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirage.errors import ParamsError
-from tirage.text.control import ControlTokens, Guarded
+from tirage.text.control import ControlTokens, EscapedContent
 from tirage.text.messages import Message, check_messages, check_tools
 from tirage.text.template import Template
 from tirage.text.tokenizer import Tokenizer
-from tirage.text.toolprompt import describe_tools
+from tirage.text.tool_prompt import describe_tools
 
 RESERVED = frozenset({
     *("messages", "conversation", "tools", "documents", "bos_token", "eos_token", "chat_template", "template"),
     *("add_generation_prompt", "continue_final_message", "tokenize", "return_dict", "return_tensors"),
     *("raise_exception", "strftime_now"),
 })
-"""Names of a template's variables that come from the server or the model, never from a request's arguments."""
+"""Template variables that only the server and the model may set, never the arguments of a request."""
 
 
 class ChatTemplate:
-    """Messages to prompt ids.
+    """The chat template of a model: messages in, prompt out.
 
-    `source` is Jinja text in the Hugging Face convention; without one, and without one in the tokenizer's
-    settings, the built-in plain form is used and `is_plain` is true.
+    `source` is Jinja text in the Hugging Face convention, by default that of the tokenizer's settings. If there is
+    none, the built-in plain form is used and `is_plain` is True. Raises ModelError for invalid Jinja.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
@@ -41,11 +41,11 @@ class ChatTemplate:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template shows tools by itself; others get them described in the system message."""
+        """Whether the template renders tools itself; for others they are described in the system message."""
         return "tools" in self._variables
 
     def takes(self, name: str, value: Any) -> bool:
-        """Whether the template heeds a variable; one that knows no thinking keeps it off, as asked."""
+        """Whether the template uses a variable. Turning thinking off is accepted by templates that do not know it."""
         return name in self._variables or (name in {"enable_thinking", "thinking"} and value is False)
 
     @property
@@ -60,11 +60,11 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt text of a conversation, ending where the assistant is to speak.
+        """The prompt text of a conversation, up to where the assistant's answer begins.
 
-        `tools` are function definitions in OpenAI's form; `arguments` are further variables of the template. Raises
-        ParamsError for malformed messages and tools, arguments that the template does not know, and conversations
-        that it refuses or cannot render within a second and 8 million characters.
+        `tools` are function definitions in OpenAI's form, `arguments` further variables of the template. Raises
+        ParamsError for malformed messages and tools, for arguments that the template does not use, and for
+        conversations that it refuses or cannot render within a second and 8 million characters.
         """
         given = self._read(messages, tools, arguments)
         return self._render(given, add_generation_prompt)
@@ -77,13 +77,13 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """The prompt ids of a conversation; control tokens are the template's alone.
+        """The prompt ids of a conversation, in which only the template produces control tokens.
 
-        Takes and raises what `render` does; a role that spells a control token is refused too.
+        Takes the same arguments as `render`. Raises ParamsError as it does, and for a role that spells a control token.
         """
-        guarded = self._guard(self._read(messages, tools, arguments))
-        text = self._render(guarded.content, add_generation_prompt)
-        return guarded.encode(text, add_special_tokens=self.is_plain)
+        escaped = self._escape(self._read(messages, tools, arguments))
+        text = self._render(escaped.content, add_generation_prompt)
+        return escaped.encode(text, add_special_tokens=self.is_plain)
 
     def text_with_media(
         self,
@@ -93,20 +93,21 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         marks: Mapping[str, str],
     ) -> str:
-        """The prompt text of a conversation with parts of images or audio, for the model's processor to encode.
+        """The prompt text of a conversation with images or audio, which the model's processor will encode.
 
-        `marks` spell the places of "image" and "audio" where no template knows parts. Takes and raises what
-        `encode` does; a text that spells a control token is refused, for the processor would read it as one.
+        `marks` are the placeholders of "image" and "audio", used if the template does not render content parts. Raises
+        ParamsError as `encode` does, and for a text that spells a control token, because the processor would read it as
+        one.
         """
-        guarded = self._guard(self._read(messages, tools, arguments))
-        content = guarded.content if "type" in self.source else with_marks(guarded.content, marks)
-        return guarded.text(self._render(content, add_generation_prompt=True))
+        escaped = self._escape(self._read(messages, tools, arguments))
+        content = escaped.content if "type" in self.source else with_marks(escaped.content, marks)
+        return escaped.text(self._render(content, add_generation_prompt=True))
 
-    def _guard(self, given: Mapping[str, Any]) -> Guarded:
+    def _escape(self, given: Mapping[str, Any]) -> EscapedContent:
         for message in given["messages"]:
             if self._control.spelled_in(message["role"]):
                 raise ParamsError(f"role must not hold special tokens, got {message['role']!r}")
-        return self._control.guard(given)
+        return self._control.escape(given)
 
     def _read(
         self,
@@ -114,15 +115,15 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         arguments: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """Everything a client has a say in, checked, in the form that templates take."""
-        checked = [self._known_role(message) for message in check_messages(messages)]
+        """Everything that the client supplies, validated, in the form that templates take."""
+        checked = [self._with_known_role(message) for message in check_messages(messages)]
         known = check_tools(tools)
         if not self.takes_tools:
             checked, known = describe_tools(checked, known), None
         return {**self._check_arguments(arguments or {}), "messages": checked, "tools": known}
 
-    def _known_role(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with the name that templates know for OpenAI's newer word for the system."""
+    def _with_known_role(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with OpenAI's role `developer` renamed to `system`, unless the template knows it."""
         renamed = message["role"] == "developer" and "developer" not in self.source
         return {**message, "role": "system"} if renamed else message
 
@@ -149,7 +150,7 @@ class ChatTemplate:
 
 
 def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
-    """The conversation with every list of parts as one text, in which marks stand for images and audio."""
+    """The conversation with every list of content parts as one text, with placeholders for images and audio."""
 
     def text_of(content: Any) -> Any:
         parts = content if isinstance(content, list) else None
@@ -160,7 +161,7 @@ def with_marks(given: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, 
 
 
 def template_text(setting: Any) -> str | None:
-    """The template of a tokenizer's settings: a text, or the one named `default` of a list."""
+    """The chat template in a tokenizer's settings: a text, or the one named `default` in a list; None if absent."""
     if isinstance(setting, list):
         named = {entry.get("name"): entry.get("template") for entry in setting if isinstance(entry, Mapping)}
         setting = named.get("default")

@@ -1,7 +1,7 @@
-"""Tokens to text as they arrive, with nothing taken back and nothing lost.
+"""Incremental detokenisation: tokens to text as they arrive, with nothing taken back and nothing lost.
 
-Only an unfinished UTF-8 character is held back. A byte that can no longer become one shows as U+FFFD at once:
-waiting for it would block the stream, and a real U+FFFD in the text is no sign of an unfinished one.
+Only an unfinished UTF-8 character is held back. A byte that cannot become part of a character is shown as U+FFFD at
+once, because waiting would block the stream; a real U+FFFD in the text does not look like an unfinished character.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Protocol
 
-from tirage.text.pieces import Spelling
+from tirage.text.decoder_rule import DecoderRule
 from tirage.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
-# A character has at most 4 bytes, so at most 3 tokens can be waiting for its last.
+# A character has at most 4 bytes, so at most 3 tokens can wait for the last one.
 _MAX_WAITING = 3
 
 
 class Detokenizer(Protocol):
-    """The text of a growing list of tokens."""
+    """Gives the text of a growing list of tokens."""
 
     def push(self, token_id: int) -> str:
-        """The new characters that this token makes certain; maybe none."""
+        """The characters that are certain with this token; possibly none."""
         ...
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD; maybe nothing."""
+        """The rest of an unfinished character as U+FFFD; possibly nothing."""
         ...
 
     def copy(self) -> Detokenizer:
-        """An independent one that has taken the same tokens."""
+        """An independent detokenizer after the same tokens."""
         ...
 
     @property
     def drops_space(self) -> bool:
-        """Whether a space that the next token begins with would be lost."""
+        """Whether a space at the beginning of the next token would be dropped."""
         ...
 
 
@@ -46,35 +46,35 @@ def open_detokenizer(
     skip_special_tokens: bool = True,
     spaces_between_special_tokens: bool = True,
 ) -> Detokenizer:
-    """A detokeniser that continues a prompt, so that prompt text + new text is the text of all ids together.
+    """A detokenizer that continues a prompt: prompt text + new text is the text of all ids together.
 
-    With no prompt the text stands alone: a vocabulary that marks word starts then drops its first space.
-    Byte-level and SentencePiece-like vocabularies are followed exactly, token by token; for any other decoder
-    the text of the last few tokens is compared before and after each step.
+    Without a prompt the text stands alone, and vocabularies that mark the start of words drop the first space.
+    Byte-level and SentencePiece-like vocabularies are decoded exactly, token by token; for any other decoder, the text
+    of the last few tokens is compared before and after each step.
 
-    `spaces_between_special_tokens` False drops the space that some decoders put between two special tokens;
-    the two exact families never put one.
+    `spaces_between_special_tokens=False` drops the space that some decoders put between two special tokens; the two
+    exact families never put one.
     """
-    if tokenizer.spelling is None:
+    if tokenizer.decoder_rule is None:
         return WindowDetokenizer(tokenizer, prompt_ids, skip_special_tokens, spaces_between_special_tokens)
-    detokenizer = PieceDetokenizer(tokenizer, tokenizer.spelling, skip_special_tokens)
+    detokenizer = PieceDetokenizer(tokenizer, tokenizer.decoder_rule, skip_special_tokens)
     for token_id in prompt_ids:
         detokenizer.push(token_id)
     return detokenizer
 
 
 class PieceDetokenizer:
-    """Follows a `Spelling`."""
+    """Decodes token by token, by the rule of the vocabulary's decoder."""
 
-    def __init__(self, tokenizer: Tokenizer, spelling: Spelling, skip_special_tokens: bool) -> None:
-        self._tokenizer, self._spelling = tokenizer, spelling
+    def __init__(self, tokenizer: Tokenizer, rule: DecoderRule, skip_special_tokens: bool) -> None:
+        self._tokenizer, self._rule = tokenizer, rule
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._waiting = bytearray()
-        self._spaces_left = spelling.strip_spaces
-        self._bare = spelling.bare_start
+        self._spaces_left = rule.strip_spaces
+        self._bare = rule.bare_start
 
     def push(self, token_id: int) -> str:
-        """The new characters that this token makes certain."""
+        """The characters that are certain with this token."""
         piece = None if token_id in self._skipped else self._tokenizer.piece(token_id)
         if piece is None:
             return ""
@@ -82,28 +82,28 @@ class PieceDetokenizer:
         if isinstance(piece, bytes):
             self._waiting += piece
             return self._strip(self._take(final=False))
-        mark = self._spelling.space_mark
+        mark = self._rule.space_mark
         text = piece.replace(mark, "" if bare else " ") if mark else piece
         return self._strip(self._take(final=True) + text)
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD."""
+        """The rest of an unfinished character as U+FFFD."""
         return self._strip(self._take(final=True))
 
     def copy(self) -> PieceDetokenizer:
-        """An independent one that has taken the same tokens."""
+        """An independent detokenizer after the same tokens."""
         other = copy(self)
         other._waiting = bytearray(self._waiting)
         return other
 
     @property
     def drops_space(self) -> bool:
-        """Whether a space that the next token begins with would be lost."""
+        """Whether a space at the beginning of the next token would be dropped."""
         return self._bare or self._spaces_left > 0
 
     def _take(self, *, final: bool) -> str:
-        # Replacement follows the families' own decoders: one mark per byte, or per broken sequence.
-        per_byte = self._spelling.family == "pieces"
+        # As the decoders of the two families do: one U+FFFD per byte, or per invalid sequence.
+        per_byte = self._rule.family == "pieces"
         return take_characters(self._waiting, final=final, per_byte=per_byte)
 
     def _strip(self, text: str) -> str:
@@ -116,9 +116,9 @@ class PieceDetokenizer:
 
 
 def take_characters(waiting: bytearray, *, final: bool, per_byte: bool) -> str:
-    """The characters that the bytes settle, removed from `waiting`; an unfinished one stays unless `final`.
+    """The complete characters at the start of `waiting`, whose bytes are removed; with `final` also an unfinished one.
 
-    A sequence that cannot be completed becomes one U+FFFD, or with `per_byte` one for each of its bytes.
+    An invalid sequence becomes one U+FFFD, or with `per_byte` one for each of its bytes.
     """
     text = ""
     while waiting:
@@ -136,18 +136,18 @@ def take_characters(waiting: bytearray, *, final: bool, per_byte: bool) -> str:
 
 
 class WindowDetokenizer:
-    """Works through the tokenizer's own `decode` alone, on a window of recent tokens."""
+    """Decodes a window of recent tokens with the tokenizer's own `decode`."""
 
     def __init__(
         self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool, spaces: bool
     ) -> None:
         self._tokenizer, self._skip, self._spaces = tokenizer, skip_special_tokens, spaces
-        # Some decoders treat the first token apart, so the window starts a little before the text.
+        # Some decoders treat the first token differently, so the window starts a little before the text.
         self._ids = list(prompt_ids[-8:])
         self._start, self._read = 0, len(self._ids)
 
     def push(self, token_id: int) -> str:
-        """The new characters that this token makes certain."""
+        """The characters that are certain with this token."""
         self._ids.append(token_id)
         fresh = self._fresh()
         waiting = len(self._ids) - self._read <= _MAX_WAITING
@@ -159,20 +159,20 @@ class WindowDetokenizer:
         return fresh
 
     def finish(self) -> str:
-        """What is left of an unfinished character, as U+FFFD."""
+        """The rest of an unfinished character as U+FFFD."""
         fresh = self._fresh()
         self._start, self._read = self._read, len(self._ids)
         return fresh
 
     def copy(self) -> WindowDetokenizer:
-        """An independent one that has taken the same tokens."""
+        """An independent detokenizer after the same tokens."""
         other = copy(self)
         other._ids = [*self._ids]
         return other
 
     @property
     def drops_space(self) -> bool:
-        """Not known; False."""
+        """False, since it cannot be known here."""
         return False
 
     def _fresh(self) -> str:

@@ -1,4 +1,4 @@
-"""What a conversation and a list of tools must look like: OpenAI's forms, checked and made ready for templates."""
+"""Validation of chat messages and tools in OpenAI's form, and their preparation for templates."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Message = Mapping[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 MOST_TOOLS = 128
 OTHER_OUTPUTS = ("function_call", "audio")
-"""What OpenAI's earlier answers may hold and nothing here can read again; `tool_calls` has replaced the former."""
+"""Fields of OpenAI's assistant messages that no template renders; `tool_calls` has replaced the first."""
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages, ready for a template.
+    """Copies of the messages, validated and prepared for a template.
 
-    A message has a text `role`, and a `content`: a text, a list of parts, or None where it has `tool_calls`. Parts of
-    text alone become one text, a line each. The arguments of tool calls, JSON text on the wire, become the objects
-    that templates expect; text that is no JSON stays text. ParamsError names the message that breaks a rule.
+    A message has a text `role` and a `content`: a text, a list of parts, or None if it has `tool_calls`. If all parts
+    are text, they become one text with a line each. The arguments of tool calls, JSON text on the wire, become the
+    objects that templates expect; text that is not JSON stays text. Raises ParamsError that names the message at fault.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence) or not messages:
         raise ParamsError(
@@ -33,7 +33,7 @@ def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def check_message(message: Any, path: str) -> dict[str, Any]:
-    """A copy of one message."""
+    """A copy of one message, validated and prepared; ParamsError if it is malformed."""
     role = message.get("role") if isinstance(message, Mapping) else None
     if not isinstance(role, str):
         raise ParamsError(f"{path} must have a text 'role', got {message!r:.80}")
@@ -51,7 +51,7 @@ def check_message(message: Any, path: str) -> dict[str, Any]:
 
 
 def check_content(message: Message, path: str) -> str | list[Any] | None:
-    """The content as a template takes it."""
+    """The content of a message as a template takes it; ParamsError if it is malformed."""
     content = message.get("content")
     if isinstance(content, str) or (content is None and message.get("tool_calls")):
         return content
@@ -69,7 +69,7 @@ def check_content(message: Message, path: str) -> str | list[Any] | None:
 
 
 def check_calls(calls: Any, path: str) -> list[dict[str, Any]]:
-    """Earlier tool calls, with their arguments as objects where they are JSON."""
+    """Earlier tool calls, with arguments that are JSON as objects; ParamsError if one is malformed."""
     if not isinstance(calls, (list, tuple)):
         raise ParamsError(f"{path} must be a list, got {type(calls).__name__}")
     ready = []
@@ -84,7 +84,7 @@ def check_calls(calls: Any, path: str) -> list[dict[str, Any]]:
 
 
 def read_arguments(arguments: Any) -> Any:
-    """The object that JSON text holds; anything else as it is."""
+    """The object that a JSON text holds; anything else unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -95,7 +95,7 @@ def read_arguments(arguments: Any) -> Any:
 
 
 def check_tools(tools: Any) -> list[dict[str, Any]] | None:
-    """Copies of function definitions; None for none. ParamsError names the one that breaks a rule."""
+    """Copies of the function definitions; None for none. Raises ParamsError that names the tool at fault."""
     if tools is None:
         return None
     if not isinstance(tools, (list, tuple)) or len(tools) > MOST_TOOLS:
@@ -110,7 +110,7 @@ def check_tools(tools: Any) -> list[dict[str, Any]] | None:
 
 
 def check_tool(tool: Any, path: str) -> dict[str, Any]:
-    """A copy of one function definition."""
+    """A copy of one function definition; ParamsError if it is malformed."""
     kind = tool.get("type") if isinstance(tool, Mapping) else None
     if kind != "function":
         raise ParamsError(f"{path}.type must be 'function', got {kind!r:.40}")
@@ -130,7 +130,7 @@ def check_tool(tool: Any, path: str) -> dict[str, Any]:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text inside plain data, keys included."""
+    """Every string inside nested data, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

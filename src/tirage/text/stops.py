@@ -1,9 +1,9 @@
-"""Where a text ends: at a token, at a string, or at a pattern.
+"""Stop conditions: tokens, strings and patterns that end a text.
 
 The rules do not depend on how the text is cut into tokens:
-* the match that is complete first wins; of several complete at the same character, the one that starts first;
+* the match that ends first wins; of several that end at the same character, the one that starts first;
 * none of the first `min_tokens` tokens stops the text; a match that one of them completes is ordinary text;
-* text is released as soon as no stop can claim it any more.
+* text is released as soon as it can no longer be part of a match.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 from weakref import WeakValueDictionary
 
 from tirage.patterns import compile_pattern
-from tirage.text.automaton import START, PhraseAutomaton
+from tirage.text.aho_corasick import START, PhraseAutomaton
 
 StopKind = Literal[
     "eos",
@@ -38,11 +38,12 @@ StopKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Why a text ended: the kind, what was asked for, and the text it matched.
+    """Why a text ended.
 
-    `matched` is the token id, stop string or pattern of the request; None for the limits and for errors. A constraint
-    that is complete stops a text with kind `grammar`; `matched` is then `close_grammar` if tokens were forced to get
-    there in time. What goes wrong with a constraint is told in `matched_text`.
+    `matched` is the token id, stop string or pattern of the request, `matched_text` the text that it matched; both are
+    None for limits and errors. A completed constraint stops a text with kind `grammar`; `matched` is then
+    `close_grammar` if tokens were forced to complete it in time. For the kind `grammar_failed`, `matched_text` says
+    what went wrong.
     """
 
     kind: StopKind
@@ -54,17 +55,17 @@ _automata: WeakValueDictionary[tuple[str, ...], PhraseAutomaton[str]] = WeakValu
 
 
 def automaton_of(strings: Sequence[str]) -> PhraseAutomaton[str]:
-    """The automaton of some strings: one for all samples that ask for the same, as long as one of them runs."""
+    """The automaton of some strings, shared by all samples with the same strings while one of them runs."""
     key = tuple(strings)
     found = _automata.get(key)
     return _automata.setdefault(key, PhraseAutomaton(key)) if found is None else found
 
 
 class StopChecker:
-    """The stop rules of one sample, fed with its tokens and its text.
+    """Checks the stop conditions of one sample, given its tokens and its text.
 
-    `include` keeps the matched text in the output; then nothing has to be held back. What is made of the strings and of
-    the pattern is shared with every other sample that has them.
+    `include` keeps the matched text in the output, so that nothing has to be held back. Samples with the same strings
+    or pattern share their automata. Raises PatternError for a pattern that cannot be compiled.
     """
 
     def __init__(
@@ -83,11 +84,11 @@ class StopChecker:
         self._pattern = compile_pattern(pattern).matcher() if pattern is not None else None
         self._token_ids, self._eos_ids = frozenset(token_ids), frozenset(eos_ids)
         self._min_tokens, self._include = min_tokens, include
-        # The characters that a stop may still claim, and how many went before them.
+        # The characters that may still be part of a match, and the number of characters before them.
         self._tail, self._before = "", 0
 
     def check_token(self, token_id: int, count: int) -> Stop | None:
-        """The stop that the `count`-th output token is by itself; an EOS id counts as EOS first."""
+        """The stop that the `count`-th output token is by itself; EOS takes precedence over `token_ids`."""
         if count <= self._min_tokens:
             return None
         if token_id in self._eos_ids:
@@ -97,10 +98,10 @@ class StopChecker:
         return None
 
     def feed(self, text: str, count: int) -> tuple[str, Stop | None]:
-        """The characters released by new text, and the stop that it completes.
+        """The characters that new text releases, and the stop that it completes, if any.
 
-        `count` is the number of output tokens so far, the one that brought this text included. After a stop
-        the characters are the last ones: what follows the match is dropped.
+        `count` is the number of output tokens so far, with the one that gave this text. At a stop the characters are
+        the last ones: what follows the match is dropped.
         """
         if self._strings is None and self._pattern is None:
             return text, None
@@ -117,19 +118,19 @@ class StopChecker:
         return window[new:] if self._include else window[:keep], None
 
     def finish(self) -> str:
-        """The characters still held back, once nothing more will come."""
+        """The characters still held back, when no more text will come."""
         text, self._tail = self._tail, ""
         return "" if self._include else text
 
     def copy(self) -> StopChecker:
-        """An independent checker that has seen the same text."""
+        """An independent checker after the same text."""
         other = copy(self)
         if self._pattern is not None:
             other._pattern = self._pattern.copy()
         return other
 
     def _match(self, letter: str, end: int) -> tuple[int, Stop] | None:
-        """Start, in the window, and stop of the match that this letter, the `end`-th of the window, completes."""
+        """Start in the window, and stop, of the match that a letter completes; it is the `end`-th of the window."""
         best: tuple[int, Stop] | None = None
         if self._strings is not None:
             self._node = self._strings.step(self._node, ord(letter))
@@ -143,7 +144,7 @@ class StopChecker:
         return best
 
     def _claimed(self, length: int) -> int:
-        """Where in a window of that length the text begins that a stop may still claim."""
+        """The start, in a window of that length, of the text that may still be part of a match."""
         strings = self._strings.claimed(self._node) if self._strings is not None else 0
         pattern = self._pattern.claimed_from - self._before if self._pattern is not None else length
         return min(length - strings, pattern)

@@ -1,4 +1,4 @@
-"""A model's chat template: Jinja in a sandbox, with a limit on time and on what it writes."""
+"""Chat templates: Jinja in a sandbox, with limits on time and output."""
 
 from __future__ import annotations
 
@@ -19,44 +19,48 @@ SECONDS = 1.0
 CHARACTERS = 8_000_000
 
 
-class Generation(Extension):
-    """`{% generation %}`, by which templates mark the assistant's text for training; here it shows what it holds."""
+class GenerationTag(Extension):
+    """The tag `{% generation %}`, which marks the assistant's text for training; here its content is rendered."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The nodes between `{% generation %}` and `{% endgeneration %}`."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """No way to Python, and a clock that every look-up and call reads."""
+    """A Jinja environment without access to Python, in which every look-up and call checks a deadline."""
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag])
         self._local = threading.local()
         self.globals["raise_exception"] = refuse
         self.globals["strftime_now"] = strftime_now
         self.filters["tojson"] = to_json
 
     def start(self) -> None:
-        """Starts this thread's clock."""
+        """Sets the deadline of this thread."""
         self._local.deadline = time.monotonic() + SECONDS
 
     def check(self) -> None:
-        """ParamsError when this thread's time is over."""
+        """Raises ParamsError when the deadline of this thread has passed."""
         if time.monotonic() > getattr(self._local, "deadline", float("inf")):
             raise ParamsError(f"messages must be rendered by the chat template within {SECONDS:g} s; send fewer")
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        """The item of an object, as the sandbox allows; ParamsError after the deadline."""
         self.check()
         return super().getitem(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
+        """The attribute of an object, as the sandbox allows; ParamsError after the deadline."""
         self.check()
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja has it
+        """The result of a call, as the sandbox allows; ParamsError after the deadline."""
         __self.check()
         return super().call(__context, __obj, *args, **kwargs)
 
@@ -72,10 +76,10 @@ class Template:
         except (TemplateError, RecursionError) as error:
             raise ModelError(f"the chat template is not valid: {error}") from error
         self.variables = frozenset(names)
-        """Names that the template reads and does not set itself."""
+        """The names of the variables that the template reads and does not set itself."""
 
     def render(self, **given: Any) -> str:
-        """The text; ParamsError when the template refuses or fails, or its limits are reached."""
+        """The rendered text; ParamsError when the template refuses the conversation, fails or exceeds a limit."""
         self._sandbox.start()
         parts: list[str] = []
         size = 0
@@ -88,7 +92,7 @@ class Template:
                 parts.append(part)
         except ParamsError:
             raise
-        except Exception as error:  # a template may fail in any way that Python can, mostly at a missing piece
+        except Exception as error:  # a template may fail in any way, usually because something is missing
             raise ParamsError(
                 f"messages must be such that the chat template can show them, it failed with {type(error).__name__}: "
                 f"{error}; change them, their tools or the template"
@@ -97,15 +101,15 @@ class Template:
 
 
 def refuse(message: str) -> NoReturn:
-    """Called by templates for conversations they cannot express."""
+    """Raises ParamsError; templates call it for conversations that they cannot render."""
     raise ParamsError(f"messages were refused by the chat template: {message}")
 
 
 def strftime_now(form: str) -> str:
-    """The date, which some templates tell the model."""
+    """The current date and time in that format, which some templates show to the model."""
     return datetime.now().strftime(form)
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """JSON without the HTML escapes of Jinja's own filter, which models were never trained on."""
+    """The value as JSON, without the HTML escapes of Jinja's own filter, on which models were not trained."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)

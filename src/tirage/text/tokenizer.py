@@ -1,4 +1,4 @@
-"""One face for the tokenizers users have: a folder's tokenizer.json, a Hugging Face object, or their own."""
+"""One interface to all tokenizers: a tokenizer.json, a Hugging Face object, or the user's own."""
 
 from __future__ import annotations
 
@@ -11,71 +11,72 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tirage.errors import ModelError, ParamsError
-from tirage.text.pieces import byte_level_bytes, fallback_byte, spelling_of, writes_words
+from tirage.text.decoder_rule import byte_level_bytes, decoder_rule_of, fallback_byte, writes_words
 
-MARK = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
-"""What added tokens look like that structure a text though they are not declared special."""
+MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+"""Matches added tokens that mark up a text although they are not declared special, such as `<think>`."""
 _LONG = 4096
 
 
 class RawTokenizer(Protocol):
-    """The least a user's own tokenizer must offer."""
+    """What a user's own tokenizer must offer."""
 
     def encode(self, text: str) -> Any:
-        """Token ids of a text: a sequence of int, or an object with them as `ids`."""
+        """The ids of a text: a sequence of int, or an object with the attribute `ids`."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids."""
+        """The text of the ids."""
         ...
 
 
 class Tokenizer:
-    """Text to ids and back, with what streaming needs to know of the vocabulary.
+    """Encodes and decodes text, and gives what streaming needs to know about the vocabulary.
 
-    `settings` are the keys of tokenizer_config.json that matter: `bos_token`, `eos_token`, `chat_template`.
+    `raw` is the wrapped object. `settings` are keys of tokenizer_config.json: `bos_token`, `eos_token`,
+    `chat_template`.
     """
 
     def __init__(self, raw: Any, settings: Mapping[str, Any] | None = None) -> None:
         self.raw = raw
         self.settings: Mapping[str, Any] = dict(settings or {})
-        # `tokenizers` objects are told from others by a method that only they have.
-        self._rich = hasattr(raw, "get_added_tokens_decoder")
+        # Only objects of the `tokenizers` library have this method.
+        self._is_fast = hasattr(raw, "get_added_tokens_decoder")
         self._plain: Any = None
-        # What others derive from the vocabulary, kept here because it lives as long.
+        # A cache for what other modules derive from the vocabulary; it lives as long as the tokenizer.
         self.memo: dict[str, Any] = {}
         self.special_ids = self._find_special_ids()
         self.special_spellings, self.mark_spellings = self._find_spellings()
         decoder = self._find_decoder()
-        self.spelling = spelling_of(decoder)
-        # Whether the text of several tokens, inside a text, is that of each one after the other.
-        self.adds_up = self._rich and (self.spelling is not None or writes_words(decoder))
+        self.decoder_rule = decoder_rule_of(decoder)
+        # Whether the text of several tokens, inside a text, is the concatenation of the text of each.
+        self.adds_up = self._is_fast and (self.decoder_rule is not None or writes_words(decoder))
         self._before: tuple[list[int], str] | None = None
 
     def _find_special_ids(self) -> frozenset[int]:
-        if not self._rich:
-            # Hugging Face tokenizers written in Python have the list, and a `decode` that knows it.
+        if not self._is_fast:
+            # Hugging Face tokenizers written in Python have this list, and a `decode` that uses it.
             return frozenset(getattr(self.raw, "all_special_ids", ()))
         return frozenset(i for i, token in self.raw.get_added_tokens_decoder().items() if token.special)
 
     def _find_spellings(self) -> tuple[frozenset[str], frozenset[str]]:
-        """How special tokens are spelled, and ordinary added ones that look like marks, such as `<tool_call>`."""
-        if not self._rich:
+        """The spellings of special tokens, and of ordinary added ones that look like markup, such as `<tool_call>`."""
+        if not self._is_fast:
             found = {self.decode([i], skip_special_tokens=False) for i in self.special_ids}
             return frozenset(found - {""}), frozenset()
         added = self.raw.get_added_tokens_decoder().values()
         special = frozenset(token.content for token in added if token.special and token.content)
-        return special, frozenset(t.content for t in added if not t.special and MARK.fullmatch(t.content))
+        return special, frozenset(t.content for t in added if not t.special and MARKUP.fullmatch(t.content))
 
     def _find_decoder(self) -> Mapping[str, Any] | None:
-        decoder = self.raw.decoder if self._rich else None
-        # A decoder's state is its JSON; the whole tokenizer's would hold the vocabulary too.
+        decoder = self.raw.decoder if self._is_fast else None
+        # The state of a decoder is its JSON; that of the whole tokenizer would contain the vocabulary.
         return json.loads(decoder.__getstate__()) if decoder is not None else None
 
     @property
     def vocab_size(self) -> int | None:
-        """Number of tokens, added ones included; None when the tokenizer does not tell."""
-        if self._rich:
+        """The number of tokens, added ones included; None if the tokenizer does not tell."""
+        if self._is_fast:
             return self.raw.get_vocab_size(with_added_tokens=True)
         if hasattr(self.raw, "__len__"):
             return len(self.raw)
@@ -83,36 +84,36 @@ class Tokenizer:
         return None if size is None else int(size)
 
     def token_ids(self) -> list[int]:
-        """Every id that has a token, ascending; empty when the tokenizer does not tell."""
-        return sorted(self.raw.get_vocab(with_added_tokens=True).values()) if self._rich else []
+        """Every id that has a token, ascending; empty if the tokenizer does not tell."""
+        return sorted(self.raw.get_vocab(with_added_tokens=True).values()) if self._is_fast else []
 
     @cached_property
     def unk_token_id(self) -> int | None:
-        """Id that stands for text the vocabulary cannot spell, or None."""
-        model = self.raw.model if self._rich else None
+        """The id that stands for text the vocabulary cannot spell, or None."""
+        model = self.raw.model if self._is_fast else None
         if model is None:
             found = getattr(self.raw, "unk_token_id", None)
         elif hasattr(model, "unk_token"):
             found = self.raw.token_to_id(model.unk_token) if model.unk_token else None
         else:
-            # A Unigram model tells in its JSON alone.
+            # A Unigram model has it only in its JSON.
             found = json.loads(model.__getstate__()).get("unk_id")
         return found if isinstance(found, int) else None
 
     @property
     def bos_token(self) -> str:
-        """Spelling of the token that opens a text; empty when there is none."""
+        """The spelling of the BOS token; empty if there is none."""
         return self._token_setting("bos_token")
 
     @property
     def eos_token(self) -> str:
-        """Spelling of the token that closes a text; empty when there is none."""
+        """The spelling of the EOS token; empty if there is none."""
         return self._token_setting("eos_token")
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the token that closes a text, or None."""
-        if self._rich:
+        """The id of the EOS token, or None."""
+        if self._is_fast:
             return self.raw.token_to_id(self.eos_token) if self.eos_token else None
         found = getattr(self.raw, "eos_token_id", None)
         return found if isinstance(found, int) else None
@@ -124,25 +125,25 @@ class Tokenizer:
         return value if isinstance(value, str) else ""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a text; spellings of special tokens in it become those tokens.
+        """The ids of a text, in which spellings of special tokens become those tokens.
 
-        `add_special_tokens` adds what the tokenizer puts around a text, usually a BOS. Raises ParamsError for
-        text that is not valid Unicode.
+        `add_special_tokens` adds what the tokenizer puts around a text, usually BOS. Raises ParamsError for text that
+        is not valid Unicode.
         """
         check_unicode(text)
-        if not self._rich:
+        if not self._is_fast:
             return as_ids(encode_own(self.raw, text, add_special_tokens))
         return ids_of(self.raw, text, add_special_tokens=add_special_tokens)
 
     def encode_plain(self, text: str) -> list[int]:
-        """Ids of a text from outside, in which a special token's spelling is ordinary letters.
+        """The ids of untrusted text, in which spellings of special tokens are ordinary text.
 
-        Raises ParamsError when the vocabulary cannot keep them apart.
+        Raises ParamsError for text that is not valid Unicode, and if the encoding contains special tokens nevertheless.
         """
         check_unicode(text)
-        if self._rich and self._plain is None:
-            self._plain = without_marks(self.raw)
-        if self._rich:
+        if self._is_fast and self._plain is None:
+            self._plain = without_markup(self.raw)
+        if self._is_fast:
             ids = ids_of(self._plain, text, add_special_tokens=False)
         else:
             ids = self.encode(text, add_special_tokens=False)
@@ -152,38 +153,38 @@ class Tokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of the ids by the tokenizer's own decoder."""
-        if self._rich or hasattr(self.raw, "all_special_ids"):
+        """The text of the ids, by the tokenizer's own decoder."""
+        if self._is_fast or hasattr(self.raw, "all_special_ids"):
             return self.raw.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return self.raw.decode(list(token_ids))
 
     def piece(self, token_id: int) -> str | bytes | None:
-        """A token as the decoder meets it: bytes, or text with space marks; None for an id without a token."""
+        """A token as the decoder sees it: bytes, or text with space marks; None for an id without a token."""
         token = self.raw.id_to_token(token_id)
-        if token is None or self.spelling is None:
+        if token is None or self.decoder_rule is None:
             return token
-        if self.spelling.family == "bytes":
+        if self.decoder_rule.family == "bytes":
             return byte_level_bytes(token)
-        if self.spelling.byte_fallback and (byte := fallback_byte(token)) is not None:
+        if self.decoder_rule.byte_fallback and (byte := fallback_byte(token)) is not None:
             return byte
         return token
 
     def token_bytes(self, token_id: int) -> bytes:
-        """UTF-8 bytes a token stands for inside a text; empty for an id without a token."""
-        if not self._rich or self.spelling is None:
+        """The UTF-8 bytes of a token inside a text; empty for an id without a token."""
+        if not self._is_fast or self.decoder_rule is None:
             return self.decode([token_id], skip_special_tokens=False).encode("utf-8", "surrogatepass")
         piece = self.piece(token_id)
         if isinstance(piece, str):
-            mark = self.spelling.space_mark
+            mark = self.decoder_rule.space_mark
             piece = (piece.replace(mark, " ") if mark else piece).encode("utf-8", "surrogatepass")
         return piece or b""
 
     def inner_bytes(self, token_id: int) -> bytes:
-        """UTF-8 bytes that a token adds to a text that has begun, such as `ed` for WordPiece's `##ed`.
+        """The UTF-8 bytes that a token adds to a text that has begun, such as `ed` for WordPiece's `##ed`.
 
-        Empty for an id without a token, and for part of a character where the decoder alone can tell what tokens spell.
+        Empty for an id without a token and, if only the decoder knows what tokens spell, for part of a character.
         """
-        if self.spelling is not None:
+        if self.decoder_rule is not None:
             return self.token_bytes(token_id)
         if self._before is None:
             ids = self.encode("a", add_special_tokens=False)[-1:]
@@ -199,10 +200,10 @@ class Tokenizer:
         return b"" if "\ufffd" in text else text.encode("utf-8", "surrogatepass")
 
 
-def without_marks(raw: Any) -> Any:
-    """A copy of a `tokenizers` object to which spellings of special tokens and of marks are ordinary letters."""
+def without_markup(raw: Any) -> Any:
+    """A copy of a `tokenizers` object that encodes spellings of special tokens and of markup as ordinary text."""
     form = json.loads(raw.to_str())
-    form["added_tokens"] = [t for t in form["added_tokens"] if t["special"] or not MARK.fullmatch(t["content"])]
+    form["added_tokens"] = [t for t in form["added_tokens"] if t["special"] or not MARKUP.fullmatch(t["content"])]
     # A copy, because the setting would change the tokenizer for everyone who shares it.
     plain = type(raw).from_str(json.dumps(form))
     plain.encode_special_tokens = True
@@ -210,34 +211,35 @@ def without_marks(raw: Any) -> Any:
 
 
 def ids_of(raw: Any, text: str, *, add_special_tokens: bool) -> list[int]:
-    """The ids of a text by the `tokenizers` library; other threads run meanwhile when it is long."""
+    """The ids of a text by the `tokenizers` library, which releases the GIL for long texts."""
     if len(text) < _LONG:
         return list(raw.encode(text, add_special_tokens=add_special_tokens).ids)
-    # `encode` keeps every other thread waiting, a microsecond for each character; the batch does not.
+    # `encode` holds the GIL, for about a microsecond per character; encoding a batch does not.
     return list(raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
 def encode_own(raw: Any, text: str, add_special_tokens: bool) -> Any:
-    """A user's tokenizer called with the flag where it knows it; Hugging Face ones do."""
+    """The encoding by a user's tokenizer, called with `add_special_tokens` if it has that parameter."""
     if hasattr(raw, "all_special_ids") or (not add_special_tokens and knows_flag(raw)):
         return raw.encode(text, add_special_tokens=add_special_tokens)
     return raw.encode(text)
 
 
 def knows_flag(raw: Any) -> bool:
-    """Whether `encode` takes `add_special_tokens` by name."""
+    """Whether `encode` has a parameter `add_special_tokens`."""
     try:
         return "add_special_tokens" in inspect.signature(raw.encode).parameters
-    except (TypeError, ValueError):  # a function that Python cannot look into
+    except (TypeError, ValueError):  # a function without a signature
         return False
 
 
 def as_ids(encoded: Any) -> list[int]:
+    """The ids of an encoding, as a list of int."""
     return [int(i) for i in getattr(encoded, "ids", encoded)]
 
 
 def check_unicode(text: str) -> None:
-    """ParamsError for lone surrogates, which no tokenizer can encode."""
+    """Raises ParamsError for lone surrogates, which no tokenizer can encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -247,9 +249,9 @@ def check_unicode(text: str) -> None:
 
 
 def wrap_tokenizer(raw: Any) -> Tokenizer:
-    """The tokenizer itself, or the face of a `tokenizers`, Hugging Face or user's own object.
+    """A Tokenizer for a `tokenizers`, Hugging Face or user's own object; a Tokenizer is returned as it is.
 
-    Raises ModelError for an object without `encode` and `decode`.
+    Raises ModelError for an object without `encode` or `decode`.
     """
     if isinstance(raw, Tokenizer):
         return raw
@@ -261,9 +263,9 @@ def wrap_tokenizer(raw: Any) -> Tokenizer:
 
 
 def load_tokenizer(path: Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
-    """The tokenizer in a tokenizer.json file, with the settings of the file beside it.
+    """The tokenizer of a tokenizer.json file, with the settings of tokenizer_config.json.
 
-    Raises ModelError naming the file when it is missing or damaged.
+    Raises ModelError naming the file if it is missing or damaged.
     """
     from tokenizers import Tokenizer as FastTokenizer
 
@@ -273,7 +275,7 @@ def load_tokenizer(path: Path, settings: Mapping[str, Any] | None = None) -> Tok
         raw = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ModelError(f"{path} is not a valid tokenizer: {error}") from error
-    # Files may carry a training run's cut and padding, which would change prompts silently.
+    # Files may contain the truncation and padding of a training run, which would silently change prompts.
     raw.no_truncation()
     raw.no_padding()
     return Tokenizer(raw, settings)

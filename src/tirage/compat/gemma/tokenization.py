@@ -10,7 +10,7 @@ import numpy as np
 from tirage.errors import ModelError, ParamsError
 from tirage.text import Detokenizer, open_detokenizer, wrap_tokenizer
 from tirage.text.detokenizer import REPLACEMENT
-from tirage.text.spellings import Spellings
+from tirage.text.token_lookup import TokenLookup
 
 START_OF_TURN, END_OF_TURN = "<start_of_turn>", "<end_of_turn>"
 _ENDS = ("EOS", "END_OF_TURN", "BEGIN_OF_TOOL_RESPONSE")
@@ -84,7 +84,7 @@ class PromptTokenizer:
             return int(token)
         ids = self.encode(token) if isinstance(token, str) else []
         # A tokenizer that writes a mark before a text may have the text as a token all the same.
-        found = ids[0] if len(ids) == 1 else Spellings(self._wrapped).token(str(token)) if ids else None
+        found = ids[0] if len(ids) == 1 else TokenLookup(self._wrapped).token(str(token)) if ids else None
         if found is None:
             raise ParamsError(f"{name} must hold ids >= 0 and texts of exactly one token, got {token!r} = {ids}")
         return found

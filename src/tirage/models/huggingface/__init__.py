@@ -1,7 +1,7 @@
-"""Models of Hugging Face folders through `transformers`: any causal language model, on PyTorch.
+"""Causal language models of `transformers`, on PyTorch.
 
-`open_folder` loads one, `wrap_module` takes one that is in memory, `HuggingFaceModel` runs it: every prompt is
-read by the model's own forward pass, and rows in flight take their decode steps together where the model allows.
+`open_folder` loads a Hugging Face folder, `wrap_module` takes a module in memory, and `HuggingFaceModel` runs it:
+prompts are prefilled by the model's own forward pass, and rows decode together in one batch if the model allows it.
 """
 
 from tirage.models.huggingface.folder import open_folder, wrap_module

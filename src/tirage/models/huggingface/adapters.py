@@ -1,7 +1,7 @@
-"""LoRA adapters: several in memory, a different one or none for every row of a forward pass.
+"""LoRA adapters: several in memory, and a different one or none for each row of a forward pass.
 
-Adapters that peft can mix in one batch share one tree of modules. Any other has a tree of its own over the same
-weights and rows of its own passes, so that it changes nothing for the base model and for other adapters.
+Adapters that peft can mix in one batch share the modules of the base model. Any other has a module tree of its own over
+the same weights and is run in separate passes, so that it does not affect the base model or other adapters.
 """
 
 from __future__ import annotations
@@ -20,71 +20,71 @@ from torch import Tensor
 from tirage.errors import ModelError
 
 _BASE = "__base__"
-# What a plain LoRA may set. Any other field that is set asks for more than two matrices beside a layer.
+# The fields that a plain LoRA may set. Any other asks for more than two matrices beside a layer.
 _PLAIN = frozenset({
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "fan_in_fan_out",
     "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout",
     "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "revision",
     "target_modules", "task_type", "use_rslora",
 })  # fmt: skip
-# What may be set beside that without a change to the base model's weights.
+# The further fields that leave the weights of the base model unchanged.
 _ISOLATED = frozenset({
     "ensure_weight_tying", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices", "use_dora",
 })  # fmt: skip
-# Initialisations that leave the base model's weights alone; peft repeats others (PiSSA, OLoRA, ...) when it loads.
-_HARMLESS = (True, False, None, "gaussian", "orthogonal")
+# Initialisations that leave the base weights unchanged; peft repeats others (PiSSA, OLoRA, ...) when it loads.
+_KEEPING_WEIGHTS = (True, False, None, "gaussian", "orthogonal")
 _REFUSED = {
     "alora_invocation_tokens": "an adapter that begins within a text",
     "arrow_config": "a choice between adapters for each token",
     "layer_replication": "another number of layers",
 }
-# Tokens of a row of the trial pass, unlike its number of rows.
-_TRIED = 5
+# The number of tokens of a row in the trial pass; it differs from the number of rows.
+_TRIAL_TOKENS = 5
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 _LOW_PRECISION = 2e-2
 _log = logging.getLogger("tirage")
 
 
 class Adapters:
-    """The adapters of a model by name; without any the model is called as it is.
+    """The adapters of a model by name; without adapters the model is called directly.
 
-    Each is tried when it is loaded: ModelError for one with which the model does not run.
+    Each is tried when it is loaded. Raises ModelError for one that cannot be loaded or with which the model cannot run.
     """
 
     def __init__(self, module: Any, folders: Mapping[str, Any]) -> None:
         self.names = frozenset(folders)
         self._module = module
-        self._own: dict[str, Any] = {}
+        self._separate: dict[str, Any] = {}
         self._mixed: Any = None
         self._active: str | None = None
         plain: dict[str, Path] = {}
         tried: dict[str, Tensor] = {}
         for name, folder in folders.items():
             config = check_adapter(name, Path(folder))
-            tree = load(twin(module, config), name, Path(folder))
+            tree = load(shared_copy(module, config), name, Path(folder))
             tried[name], in_rows = try_adapter(tree, name, Path(folder))
             if in_rows and is_plain(config):
                 plain[name] = Path(folder)
             else:
-                self._own[name] = tree
+                self._separate[name] = tree
         if plain:
             self._mix(plain, tried)
-        if self._own:
-            _log.info("adapters with forward passes of their own: %s", ", ".join(sorted(self._own)))
+        if self._separate:
+            _log.info("adapters with forward passes of their own: %s", ", ".join(sorted(self._separate)))
 
     @property
     def trees(self) -> Sequence[Any]:
-        """The modules that adapters have for themselves, beside the model."""
-        return [tree.get_base_model() for tree in self._own.values()]
+        """The module trees of adapters that cannot be mixed."""
+        return [tree.get_base_model() for tree in self._separate.values()]
 
-    def lane(self, name: str | None) -> str | None:
-        """What rows must have in common to share a forward pass: the name of an adapter that cannot be mixed."""
-        return name if name in self._own else None
+    def group_key(self, name: str | None) -> str | None:
+        """What rows must have in common to share a pass: the name of an adapter that cannot be mixed, or None."""
+        return name if name in self._separate else None
 
     def run(self, names: Sequence[str | None], inputs: Mapping[str, Any]) -> Any:
-        """The model's forward pass with an adapter, or none, for each row; those of one `lane` at a time."""
-        if names[0] in self._own:
-            return self._own[names[0]].get_base_model()(**inputs)
+        """The output of a forward pass over rows with the same `group_key`, each with its adapter or none."""
+        if names[0] in self._separate:
+            return self._separate[names[0]].get_base_model()(**inputs)
         if self._mixed is None:
             return self._module(**inputs)
         if len(set(names)) == 1:
@@ -94,7 +94,7 @@ class Adapters:
             return self._module(**inputs)
 
     def _mix(self, plain: Mapping[str, Path], tried: Mapping[str, Tensor]) -> None:
-        """Loads plain adapters into the model itself, unless a mixed pass gives other logits than each alone."""
+        """Loads plain adapters into the model itself, unless a mixed pass gives other logits than separate ones."""
         base = try_rows(self._module)
         for name, folder in plain.items():
             self._mixed = load(self._module, name, folder) if self._mixed is None else add(self._mixed, name, folder)
@@ -110,12 +110,13 @@ class Adapters:
         if reason:
             _log.info("adapters are not mixed in one pass: %s", reason)
             self._module, self._mixed = self._mixed.unload(), None
-            self._own |= {name: load(twin(self._module, {}), name, folder) for name, folder in plain.items()}
+            for name, folder in plain.items():
+                self._separate[name] = load(shared_copy(self._module, {}), name, folder)
         else:
             self._activate(None)
 
     def _activate(self, name: str | None) -> None:
-        """Makes one adapter of the mixed ones, or none, act on every row."""
+        """Makes one of the mixed adapters, or none, apply to all rows."""
         if name == self._active:
             return
         tuner = self._mixed.base_model
@@ -128,7 +129,7 @@ class Adapters:
 
     @contextmanager
     def _each(self, names: Sequence[str | None]) -> Iterator[None]:
-        """peft's hooks that give each row its adapter; they come off whatever happens."""
+        """Installs peft's hooks that give each row its adapter, and removes them even after an exception."""
         if self._active is None:
             self._activate(next(name for name in names if name is not None))
         failure = None
@@ -136,17 +137,14 @@ class Adapters:
             try:
                 yield
             except BaseException as error:
-                # peft takes its hooks off only when no exception passes.
+                # peft removes its hooks only if no exception passes through.
                 failure = error
         if failure is not None:
             raise failure
 
 
 def check_adapter(name: str, folder: Path) -> dict[str, Any]:
-    """The configuration of an adapter.
-
-    Raises ModelError for a folder that is no LoRA in safetensors: nothing else is opened.
-    """
+    """The configuration of an adapter. Raises ModelError for a folder that is no LoRA in safetensors."""
     path = folder / "adapter_config.json"
     if not path.is_file() or not (folder / "adapter_model.safetensors").is_file():
         raise ModelError(
@@ -165,28 +163,28 @@ def check_adapter(name: str, folder: Path) -> dict[str, Any]:
 
 
 def is_plain(config: Mapping[str, Any]) -> bool:
-    """Whether an adapter's configuration asks for nothing but two matrices beside each of its layers."""
+    """Whether an adapter consists of just two matrices beside each of its layers."""
     return not set_fields(config) - _PLAIN and not changes_weights(config) and not changes_biases(config)
 
 
 def changes_weights(config: Mapping[str, Any]) -> bool:
-    """Whether peft may replace weights of the base model when it loads the adapter."""
+    """Whether peft may change weights of the base model when it loads the adapter."""
     known = not set_fields(config) - _PLAIN - _ISOLATED
-    return not known or config.get("init_lora_weights", True) not in _HARMLESS
+    return not known or config.get("init_lora_weights", True) not in _KEEPING_WEIGHTS
 
 
 def set_fields(config: Mapping[str, Any]) -> set[str]:
-    """The fields of a configuration that are not empty or off."""
+    """The fields of a configuration that are neither empty nor off."""
     return {key for key, value in config.items() if value}
 
 
 def changes_biases(config: Mapping[str, Any]) -> bool:
-    """Whether the adapter brings biases in place of those of the base model."""
+    """Whether the adapter replaces biases of the base model."""
     return config.get("bias", "none") != "none"
 
 
-def twin(module: Any, config: Mapping[str, Any]) -> Any:
-    """Another tree of modules over the same weights, but for those that the adapter replaces."""
+def shared_copy(module: Any, config: Mapping[str, Any]) -> Any:
+    """Another module tree over the same weights, except those that the adapter replaces."""
 
     def is_replaced(name: str) -> bool:
         return changes_weights(config) or (changes_biases(config) and "bias" in name)
@@ -198,25 +196,25 @@ def twin(module: Any, config: Mapping[str, Any]) -> Any:
 
 
 def load(module: Any, name: str, folder: Path) -> Any:
-    """The module with an adapter; ModelError for one that does not fit."""
+    """The module with an adapter; ModelError if the adapter does not fit or peft is missing."""
     try:
         from peft import PeftModel
     except ImportError as error:
         raise ModelError("adapters need peft: pip install 'tirage[torch]'") from error
-    with refusals(name, folder, "does not fit the model"):
+    with as_model_error(name, folder, "does not fit the model"):
         return PeftModel.from_pretrained(module, str(folder), adapter_name=name).eval()
 
 
 def add(tree: Any, name: str, folder: Path) -> Any:
-    """The tree with one adapter more."""
-    with refusals(name, folder, "does not fit the model"):
+    """The module tree with one more adapter; ModelError if the adapter does not fit."""
+    with as_model_error(name, folder, "does not fit the model"):
         tree.load_adapter(str(folder), adapter_name=name)
     return tree.eval()
 
 
 @contextmanager
-def refusals(name: str, folder: Path, what: str) -> Iterator[None]:
-    """Turns whatever goes wrong with an adapter into a ModelError that names it."""
+def as_model_error(name: str, folder: Path, what: str) -> Iterator[None]:
+    """Turns any exception into a ModelError that names the adapter."""
     try:
         yield
     except Exception as error:  # peft and the models report a mismatch in many ways
@@ -224,9 +222,10 @@ def refusals(name: str, folder: Path, what: str) -> Iterator[None]:
 
 
 def try_adapter(tree: Any, name: str, folder: Path) -> tuple[Tensor, bool]:
-    """Logits [2, V] of a short pass with the adapter, and whether each of its layers sees the rows as they are.
+    """Logits [2, V] of a short pass with the adapter, and whether each of its layers gets the rows separately.
 
-    Layers of experts and the like see tokens of all rows in one list, where adapters cannot be told by rows.
+    Layers of experts, for example, get the tokens of all rows in one list, where a row cannot have its own adapter.
+    Raises ModelError when the model cannot run with the adapter.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -238,24 +237,25 @@ def try_adapter(tree: Any, name: str, folder: Path) -> tuple[Tensor, bool]:
 
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     try:
-        with refusals(name, folder, "cannot be run with the model; merge it into the model's folder, or leave it out"):
+        what = "cannot be run with the model; merge it into the model's folder, or leave it out"
+        with as_model_error(name, folder, what):
             logits = try_rows(tree.get_base_model())
     finally:
         for hook in hooks:
             hook.remove()
-    return logits, all(shape == (2, _TRIED) for shape in seen)
+    return logits, all(shape == (2, _TRIAL_TOKENS) for shape in seen)
 
 
 @torch.inference_mode()
 def try_rows(module: Any, *, rows: int = 2) -> Tensor:
-    """Last logits [rows, V] of a short pass over equal rows of ordinary tokens."""
+    """The last logits [rows, V] of a short pass over equal rows of ordinary tokens."""
     count = module.get_input_embeddings().weight.shape[0]
-    # Special and placeholder ids tend to lie at either end.
-    ids = count // 3 + torch.arange(_TRIED, device=module.device) % max(1, count // 3)
+    # Special and placeholder ids are usually at either end.
+    ids = count // 3 + torch.arange(_TRIAL_TOKENS, device=module.device) % max(1, count // 3)
     return module(input_ids=ids.expand(rows, -1), use_cache=False).logits[:, -1]
 
 
 def is_close(wanted: Tensor, got: Tensor) -> bool:
-    """Whether two passes agree up to rounding."""
+    """Whether the logits [B, V] of two passes agree up to rounding."""
     error = (wanted.float() - got.float()).abs().max() / wanted.float().abs().max().clamp_min(1e-30)
     return bool(error <= _TOLERANCE.get(wanted.dtype, _LOW_PRECISION))

@@ -1,7 +1,7 @@
-"""Rows of several requests side by side: caches joined for a decode step, and taken apart again.
+"""Batched KV caches: the caches of several rows joined for decode steps, and taken apart again.
 
-Rows are right-aligned: all end at the same column and shorter ones are padded on the left. Sliding windows,
-chunked attention, ALiBi and positions read off the mask then hold without code for any one model.
+Rows are right-aligned: all end at the same column, and shorter ones are padded on the left. Sliding windows, chunked
+attention, ALiBi and positions derived from the mask then work without code for particular models.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from tirage.models.huggingface.preallocated import PreallocatedLayer
+from tirage.models.huggingface.preallocated_layer import PreallocatedLayer
 
 PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, PreallocatedLayer, DynamicSlidingWindowLayer, DummyLayer})
 KNOWN_LAYERS = PLAIN_LAYERS | {
@@ -34,21 +34,15 @@ KNOWN_LAYERS = PLAIN_LAYERS | {
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
 }
-# A buffer that is full grows by this many columns at least, so that moving it stays rare.
-_SPARE = 64
+# A full buffer grows by at least this many columns, so that it is seldom moved.
+_SPARE_COLUMNS = 64
 
 
-class Member(Protocol):
-    """A row as the groups see it: its length, its cache while it is alone, and the group that holds it."""
+class BatchedLayer(DynamicLayer):
+    """The keys and values of one layer for all rows of a BatchedKVCache: columns [start, end) of one buffer.
 
-    length: int
-    cache: Any
-    group: Any
-    closed: bool
-
-
-class SharedKeys(DynamicLayer):
-    """Keys and values of one layer for all rows of an arena, as columns [start, end) of one buffer."""
+    `keys` and `values` are [max rows, heads, max columns, head_dim]; the first `count` rows are in use.
+    """
 
     def __init__(self, window: int | None) -> None:
         super().__init__()
@@ -58,7 +52,7 @@ class SharedKeys(DynamicLayer):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """The keys and values of every row with the new column written behind them."""
+        """The keys and values [B, heads, T, head_dim] of all rows, with the new column [B, heads, 1, head_dim]."""
         assert self.keys is not None
         assert self.values is not None
         self.keys[: self.count, :, self.end] = key_states[:, :, 0]
@@ -68,27 +62,30 @@ class SharedKeys(DynamicLayer):
         return self.keys[: self.count, :, low : self.end], self.values[: self.count, :, low : self.end]
 
     def get_seq_length(self) -> int:
+        """The number of positions of the longest row, padding included."""
         return self.end - self.start
 
     def get_max_length(self) -> int:
+        """The length of the sliding window; -1 without one."""
         return -1 if self.sliding_window is None else self.sliding_window
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The number of positions that new tokens attend to, and the offset of the first of them."""
         length = self.end - self.start
         if self.sliding_window is None:
             return length + query_length, 0
         return min(length, self.sliding_window - 1) + query_length, max(length - self.sliding_window + 1, 0)
 
-    def take_in(self, source: Any, slot: int, length: int) -> None:
-        """Copies a lone row's layer into a slot, ending at `end`; a sliding layer may hold less than `length`."""
+    def insert(self, source: Any, slot: int, length: int) -> None:
+        """Copies the layer of a single row into a slot, ending at `end`; a sliding layer may have fewer positions."""
         assert self.keys is not None
         assert self.values is not None
         held = min(length, source.keys.shape[-2])
         self.keys[slot, :, self.end - held : self.end] = source.keys[0, :, -held:]
         self.values[slot, :, self.end - held : self.end] = source.values[0, :, -held:]
 
-    def hand_out(self, slot: int, length: int) -> DynamicLayer:
-        """A slot's row as a layer of its own."""
+    def extract(self, slot: int, length: int) -> DynamicLayer:
+        """A copy of the row in a slot, as a layer of its own."""
         assert self.keys is not None
         assert self.values is not None
         held = length if self.sliding_window is None else min(length, self.sliding_window - 1)
@@ -106,59 +103,59 @@ class SharedKeys(DynamicLayer):
 
 
 class BatchedKVCache:
-    """Rows of plain attention layers in preallocated buffers: joining copies one row, a step copies none."""
+    """Rows with plain attention layers in preallocated buffers: a row is copied when it joins, and never by a step."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self.cache: Any = DynamicCache()
-        self._places = self._columns = self._before = 0
+        self._max_rows = self._max_columns = self._end_before_step = 0
 
-    def hold(self, rows: Sequence[Any]) -> list[Any]:
-        """Makes these the rows of the arena; returns them in the arena's order."""
+    def set_rows(self, rows: Sequence[Any]) -> list[Any]:
+        """Makes these the rows of the batch; returns them in the order of the batch."""
         wanted = {id(row) for row in rows}
         joining = [row for row in rows if row.group is not self]
         for row in joining:
             if row.group is not None:
-                leave(row)
+                leave_group(row)
         for row in [row for row in self.rows if row is not None and id(row) not in wanted]:
-            leave(row)
-        holes = [slot for slot, row in enumerate(self.rows) if row is None]
-        self._make_room(rows, joining)
-        for slot in range(len(self.rows), len(self.rows) + len(joining) - len(holes)):
+            leave_group(row)
+        free = [slot for slot, row in enumerate(self.rows) if row is None]
+        self._reserve(rows, joining)
+        for slot in range(len(self.rows), len(self.rows) + len(joining) - len(free)):
             self.rows.append(None)
-            holes.append(slot)
+            free.append(slot)
         for row in joining:
-            self._enter(row, holes.pop(0))
-        for slot in sorted(holes, reverse=True):
-            self._fill(slot)
+            self._enter(row, free.pop(0))
+        for slot in sorted(free, reverse=True):
+            self._fill_slot(slot)
         self._align()
         return self.rows
 
-    def stepped(self) -> None:
-        """Notes that every row has one more column."""
+    def advance(self) -> None:
+        """Counts the new position of every row after a step."""
         for row in self.rows:
             row.length += 1
 
-    def undo(self) -> bool:
-        """Takes back what a step that failed has written; True, since here that can be done."""
+    def rollback(self) -> bool:
+        """Takes back what a failed step has written; gives True, because that is possible here."""
         for layer in self._shared:
-            layer.end = self._before
+            layer.end = self._end_before_step
         return True
 
-    def lone(self, row: Any) -> Cache:
+    def extract(self, row: Any) -> Cache:
         """A copy of one row's cache, as a cache of its own."""
-        slot = place_of(row, self.rows)
+        slot = index_of(row, self.rows)
         cache: Any = DynamicCache()
         cache.layer_class_to_replicate = None
         cache.layers = [
-            layer.hand_out(slot, row.length) if isinstance(layer, SharedKeys) else DummyLayer()
+            layer.extract(slot, row.length) if isinstance(layer, BatchedLayer) else DummyLayer()
             for layer in self.cache.layers
         ]
         return cache
 
     @property
-    def _shared(self) -> list[SharedKeys]:
-        return [layer for layer in self.cache.layers if isinstance(layer, SharedKeys)]
+    def _shared(self) -> list[BatchedLayer]:
+        return [layer for layer in self.cache.layers if isinstance(layer, BatchedLayer)]
 
     @property
     def _end(self) -> int:
@@ -167,53 +164,55 @@ class BatchedKVCache:
 
     def _enter(self, row: Any, slot: int) -> None:
         for layer, own in zip(self.cache.layers, row.cache.layers, strict=True):
-            if isinstance(layer, SharedKeys):
-                layer.take_in(own, slot, row.length)
+            if isinstance(layer, BatchedLayer):
+                layer.insert(own, slot, row.length)
         self.rows[slot] = row
         row.cache, row.group = None, self
 
-    def _fill(self, hole: int) -> None:
-        """Moves the last row into a hole."""
+    def _fill_slot(self, slot: int) -> None:
+        """Moves the last row into a free slot."""
         last = len(self.rows) - 1
-        if hole != last:
+        if slot != last:
             length = self.rows[last].length
             for layer in self._shared:
                 for buffer in (layer.keys, layer.values):
                     assert buffer is not None
-                    buffer[hole, :, layer.end - length : layer.end] = buffer[last, :, layer.end - length : layer.end]
-            self.rows[hole] = self.rows[last]
+                    buffer[slot, :, layer.end - length : layer.end] = buffer[last, :, layer.end - length : layer.end]
+            self.rows[slot] = self.rows[last]
         self.rows.pop()
 
     def _align(self) -> None:
-        longest, self._before = max(row.length for row in self.rows), self._end
+        longest, self._end_before_step = max(row.length for row in self.rows), self._end
         for layer in self._shared:
             layer.count, layer.start = len(self.rows), layer.end - longest
 
-    def _make_room(self, rows: Sequence[Any], joining: Sequence[Any]) -> None:
-        """Buffers that have a place for every row, its columns, and the next one."""
+    def _reserve(self, rows: Sequence[Any], joining: Sequence[Any]) -> None:
+        """Allocates buffers for all rows, all their columns, and the next one, if the present ones are too small."""
         longest = max(row.length for row in rows)
-        places = max(len(rows), len(self.rows))
-        if places <= self._places and longest <= self._end and self._end < self._columns:
+        max_rows = max(len(rows), len(self.rows))
+        if max_rows <= self._max_rows and longest <= self._end and self._end < self._max_columns:
             return
         if not self.cache.layers:
-            self._lay_out(joining[0].cache)
-        places = self._places if places <= self._places else 2 ** (places - 1).bit_length()
-        columns = longest + max(_SPARE, longest // 2)
+            self._create_layers(joining[0].cache)
+        max_rows = self._max_rows if max_rows <= self._max_rows else 2 ** (max_rows - 1).bit_length()
+        columns = longest + max(_SPARE_COLUMNS, longest // 2)
         for index, layer in enumerate(self.cache.layers):
-            if isinstance(layer, SharedKeys):
+            if isinstance(layer, BatchedLayer):
                 like = joining[0].cache.layers[index] if layer.keys is None else layer
-                self._move(layer, like, (places, columns), longest)
-        self._places, self._columns = places, columns
+                self._move(layer, like, (max_rows, columns), longest)
+        self._max_rows, self._max_columns = max_rows, columns
 
-    def _lay_out(self, cache: Cache) -> None:
+    def _create_layers(self, cache: Cache) -> None:
         self.cache.layer_class_to_replicate = None
         self.cache.layers = [
-            DummyLayer() if getattr(layer, "keys", None) is None else SharedKeys(getattr(layer, "sliding_window", None))
+            DummyLayer()
+            if getattr(layer, "keys", None) is None
+            else BatchedLayer(getattr(layer, "sliding_window", None))
             for layer in cache.layers
         ]
 
-    def _move(self, layer: SharedKeys, like: Any, size: tuple[int, int], end: int) -> None:
-        """Bigger or freshly aligned buffers for a layer, whose rows now end at column `end`."""
+    def _move(self, layer: BatchedLayer, like: Any, size: tuple[int, int], end: int) -> None:
+        """Moves a layer to new buffers of size (rows, columns), in which its rows end at column `end`."""
         moved = []
         for old, new in ((layer.keys, like.keys), (layer.values, like.values)):
             buffer = new.new_zeros((size[0], new.shape[1], size[1], new.shape[3]))
@@ -226,21 +225,21 @@ class BatchedKVCache:
         layer.start, layer.end = 0, end
 
 
-class Joined:
-    """Rows of any known layer class in a cache of that class, built anew when the rows change."""
+class ConcatenatedCache:
+    """Rows of any known layer classes in one cache of these classes, built again whenever the rows change."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self.cache: Any = None
         self._width = 0
 
-    def hold(self, rows: Sequence[Any]) -> list[Any]:
-        """Makes these the rows of the group; returns them in its order."""
+    def set_rows(self, rows: Sequence[Any]) -> list[Any]:
+        """Makes these the rows of the batch; returns them in the order of the batch."""
         if len(rows) == len(self.rows) and all(map(operator.is_, rows, self.rows)):
             return self.rows
         for row in [*self.rows, *rows]:
             if row is not None and row.group is not None:
-                leave(row)
+                leave_group(row)
         self.rows = list(rows)
         self._width = max(row.length for row in rows)
         self.cache = join([row.cache for row in rows], [row.length for row in rows])
@@ -248,39 +247,39 @@ class Joined:
             row.cache, row.group = None, self
         return self.rows
 
-    def stepped(self) -> None:
-        """Notes that every row has one more column."""
+    def advance(self) -> None:
+        """Counts the new position of every row after a step."""
         self._width += 1
         for row in self.rows:
             row.length += 1
 
-    def undo(self) -> bool:
-        """False: layers of these classes may keep no trace of what they held before a step that failed."""
+    def rollback(self) -> bool:
+        """Gives False: layers of these classes cannot take back what a failed step has written."""
         return False
 
-    def lone(self, row: Any) -> Cache:
+    def extract(self, row: Any) -> Cache:
         """A copy of one row's cache, as a cache of its own."""
-        slot = place_of(row, self.rows)
+        slot = index_of(row, self.rows)
         cache = copy.copy(self.cache)
         cache.layers = [pick_layer(layer, slot, row.length) for layer in self.cache.layers]
         return cache
 
 
-def leave(row: Any) -> None:
-    """Takes a row out of the group that holds it; unless the row is closed, it takes its cache along."""
+def leave_group(row: Any) -> None:
+    """Takes a row out of its batch; unless the row is closed, it gets a copy of its cache."""
     group = row.group
-    row.cache = None if row.closed else group.lone(row)
+    row.cache = None if row.closed else group.extract(row)
     row.group = None
-    group.rows[place_of(row, group.rows)] = None
+    group.rows[index_of(row, group.rows)] = None
 
 
-def place_of(row: Any, rows: Sequence[Any]) -> int:
-    """The index of the very row, which may equal others."""
+def index_of(row: Any, rows: Sequence[Any]) -> int:
+    """The index of a row, compared by identity."""
     return next(slot for slot, held in enumerate(rows) if held is row)
 
 
 def join(caches: Sequence[Any], lengths: Sequence[int]) -> Any:
-    """One cache of several, right-aligned; every layer must be one of KNOWN_LAYERS."""
+    """The caches of several rows as one, right-aligned; every layer must be one of KNOWN_LAYERS."""
     joined = copy.copy(caches[0])
     columns = zip(*(cache.layers for cache in caches), strict=True)
     joined.layers = [join_layer(layers, max(lengths)) for layers in columns]
@@ -288,6 +287,7 @@ def join(caches: Sequence[Any], lengths: Sequence[int]) -> Any:
 
 
 def join_layer(layers: Sequence[Any], width: int) -> Any:
+    """The layers of several rows as one, right-aligned to `width` positions."""
     joined = copy.copy(layers[0])
     if isinstance(joined, LinearAttentionLayer):
         for name in ("conv_states", "recurrent_states"):
@@ -303,19 +303,19 @@ def join_layer(layers: Sequence[Any], width: int) -> Any:
 
 
 def stack(states: Sequence[Tensor | None]) -> Tensor | None:
-    """States [B, ...] of rows [1, ...]; None where a layer has no such state."""
+    """The states [1, ...] of several rows as one tensor [B, ...]; None if the layer has no such state."""
     present = [state for state in states if state is not None]
     return torch.cat(present) if present else None
 
 
 def right_aligned(parts: Sequence[Tensor]) -> Tensor:
-    """[1, ..., T_i, D] tensors as one [B, ..., max T, D], zeros on the left."""
+    """Tensors [1, ..., T_i, D] as one [B, ..., max T, D], padded with zeros on the left."""
     width = max(part.shape[-2] for part in parts)
     return torch.cat([torch.nn.functional.pad(part, (0, 0, width - part.shape[-2], 0)) for part in parts])
 
 
 def pick_layer(layer: Any, slot: int, length: int) -> Any:
-    """One row of a layer, copied, without its padding."""
+    """A copy of one row of a layer, without its padding."""
     picked = copy.copy(layer)
     if isinstance(layer, LinearAttentionLayer):
         for name in ("conv_states", "recurrent_states"):

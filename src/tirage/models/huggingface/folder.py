@@ -1,9 +1,10 @@
-"""A local Hugging Face folder as a running model: nothing is downloaded, nothing in it is executed."""
+"""Loading of models from local Hugging Face folders; nothing is downloaded, and no code in them is executed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tirage.models.huggingface.int8 import with_int8
 from tirage.models.huggingface.media import MediaProcessor, open_media
 from tirage.models.huggingface.model import HuggingFaceModel
 from tirage.models.huggingface.probe import choose_path
-from tirage.models.jsonfile import read_json_object, read_optional_json_object
+from tirage.models.json_file import read_json_object, read_optional_json_object
 from tirage.models.weights import is_compact, read_weights, weight_files
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
@@ -40,12 +41,12 @@ def open_folder(
 ) -> HuggingFaceModel:
     """The model of a local folder with config.json and safetensors weights, ready to run.
 
-    `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16", or "int8": linear layers
-    kept and multiplied in int8 on the CPU, near float32. `device` is a torch device, by default CUDA where there is
-    one. `adapters` are folders of LoRA adapters by name.
+    `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16" or "int8": linear layers stored and
+    multiplied in int8 on the CPU, close to float32. `device` is a torch device, by default CUDA if there is one.
+    `adapters` are folders of LoRA adapters by name.
 
-    Raises ModelError naming the folder for missing or damaged files, weights that are not safetensors, classes
-    that come as code in the folder (`auto_map`, never executed) and models that cannot be run.
+    Raises ParamsError for an unknown dtype. Raises ModelError, which names the folder, for missing or damaged files,
+    weights that are not safetensors, classes that come as code in the folder (`auto_map`) and models that cannot run.
     """
     if dtype not in DTYPES:
         raise ParamsError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{nearest(str(dtype), DTYPES)}")
@@ -60,17 +61,17 @@ def open_folder(
         module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=int8, packed=not int8, media=media
     )
     if int8:
-        # After the adapters, which know nothing but the layers of PyTorch.
+        # After the adapters, which only know the layers of PyTorch.
         with_int8(module, *model.adapters.trees)
     choose_path(model, folder.name)
     return model
 
 
 def wrap_module(module: Any, *, processor: Any = None, **options: Any) -> HuggingFaceModel:
-    """A `transformers` model that is in memory already, ready for `tirage.LLM(model, tokenizer=...)`.
+    """A `transformers` model in memory as a model for `tirage.LLM(model, tokenizer=...)`.
 
-    `processor` prepares images and audio; `options` are those of HuggingFaceModel. Raises ModelError for a model
-    that cannot be run.
+    `processor` prepares images and audio; `options` are those of HuggingFaceModel. Raises ModelError for a model that
+    cannot run.
     """
     media = None if processor is None else MediaProcessor(processor, module.config)
     model = HuggingFaceModel(module.eval(), media=media, **options)
@@ -91,7 +92,7 @@ def refuse_code(folder: Path) -> None:
 
 
 def load_module(folder: Path, dtype: str) -> Any:
-    """The folder's model as transformers builds it, in that dtype, with every weight read from the folder."""
+    """The `transformers` module of a folder in that dtype; ModelError if it cannot be loaded or weights are missing."""
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **options)
@@ -108,7 +109,7 @@ def load_module(folder: Path, dtype: str) -> Any:
     except Exception as error:  # transformers reports a bad folder in many ways
         text = str(error).strip().splitlines() or [""]
         raise ModelError(f"{folder} cannot be loaded by transformers: {type(error).__name__}: {text[0]}") from error
-    # transformers fills what is missing with random numbers, and says so in a warning only.
+    # transformers fills missing weights with random numbers and only warns about it.
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
             names = sorted(map(str, info[kind]))
@@ -117,9 +118,9 @@ def load_module(folder: Path, dtype: str) -> Any:
 
 
 def auto_class(config: Any) -> Any:
-    """The Auto class that knows this configuration; ModelError for one that writes no text."""
+    """The Auto class that knows a configuration; ModelError for a model that does not generate text."""
     if getattr(config, "is_encoder_decoder", False):
-        # transformers would take the decoder alone, which writes nonsense without what its encoder reads.
+        # transformers would load the decoder alone, which writes nonsense without its encoder.
         raise ModelError(
             f"model_type must be a decoder that goes on from a prompt, got {config.model_type!r} with its encoder"
         )
@@ -129,16 +130,15 @@ def auto_class(config: Any) -> Any:
     raise ModelError(f"model_type must be one that transformers can generate text with, got {config.model_type!r}")
 
 
-class quiet:  # noqa: N801  # reads as a statement: `with quiet():`
-    """Keeps transformers' progress bars and advice off stderr while a folder is loaded."""
-
-    def __enter__(self) -> None:
-        self._level = transformers_logging.get_verbosity()
-        self._bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        transformers_logging.set_verbosity(self._level)
-        if self._bars:
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps transformers' progress bars and warnings off stderr while a folder is loaded."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
             transformers_logging.enable_progress_bar()

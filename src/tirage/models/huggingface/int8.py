@@ -1,4 +1,4 @@
-"""Linear layers in int8 on the CPU: weights per output, activations per row, sums exact in int32."""
+"""Linear layers in int8 on the CPU: a scale per output and per input row, exact sums in int32."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from tirage.errors import ModelError
-from tirage.models.huggingface.packed import linear_layers, replace_layers
+from tirage.models.huggingface.packed_linear import linear_layers, replace_layers
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose weight is int8 with a scale per output.
+    """A linear layer with an int8 weight: `quantized` int8 [in, out] and `scale` float32 [out].
 
-    Each row of the input gets its own scale, so a row's result does not depend on the rows beside it.
+    Each row of the input has its own scale, so its result does not depend on the other rows.
     """
 
     quantized: Tensor
@@ -31,14 +31,14 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight [out, in] as float32, for code that multiplies by it itself; a copy, made at each look."""
+        """The weight float32 [out, in], for code that uses it directly; a copy, made at each access."""
         return (self.quantized * self.scale).t()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b, in the dtype of x."""
+        """x W^T + b [..., out] for x [..., in], in the dtype of x."""
         rows = x.reshape(-1, self.in_features).float()
         size = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
-        # The one int8 product of torch that takes CPU tensors; what torch.ao offers is to be removed from it.
+        # The only int8 product of torch for CPU tensors; that of torch.ao is deprecated.
         sums = torch._int_mm(  # pyright: ignore[reportPrivateImportUsage]
             (rows / size).round().to(torch.int8), self.quantized
         )
@@ -48,9 +48,10 @@ class Int8Linear(nn.Module):
 
 
 def with_int8(module: Any, *trees: Any) -> None:
-    """Puts every linear layer in int8, the output head included; the others stay as they are.
+    """Replaces every linear layer by an Int8Linear, the output head included.
 
-    `trees` are other modules over the same layers, as adapters have them; their own layers stay as they are too.
+    `trees` are other modules with the same layers, as adapters have them; the layers of the adapters themselves are not
+    replaced. Raises ModelError on a device other than the CPU.
     """
     if module.device.type != "cpu":
         raise ModelError(f"dtype int8 must run on the CPU, got device {module.device}; use bfloat16 there")

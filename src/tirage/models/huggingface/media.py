@@ -1,4 +1,4 @@
-"""Images and audio as a model's own processor prepares them."""
+"""Images and audio, prepared by the model's own processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers.models.auto import AutoFeatureExtractor, AutoImageProcessor, A
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 
 from tirage.errors import ModelError, ParamsError
-from tirage.models.jsonfile import read_optional_json_object
+from tirage.models.json_file import read_optional_json_object
 from tirage.models.protocol import Inputs
 
 _FILES = ("processor_config.json", "preprocessor_config.json")
@@ -25,28 +25,28 @@ _log = logging.getLogger("tirage")
 
 
 class MediaProcessor:
-    """Texts with images or audio as inputs, through the processor of a model."""
+    """Turns texts with images or audio into inputs, with the processor of a model."""
 
     def __init__(self, processor: Any, config: Any) -> None:
         self.processor, self._config = processor, config
 
     @property
     def sampling_rate(self) -> int | None:
-        """Samples per second of the sounds it takes; None when it takes none."""
+        """The sampling rate in Hz of the audio that it takes; None if it takes none."""
         return getattr(getattr(self.processor, "feature_extractor", None), "sampling_rate", None)
 
     @property
     def marks(self) -> dict[str, str]:
-        """What stands for an "image" and an "audio" in a text, of those that the model takes."""
+        """The placeholders of "image" and "audio" in a text, for those kinds that the model takes."""
         found = {kind: getattr(self.processor, f"{kind}_token", None) for kind in _KINDS.values()}
         return {kind: mark for kind, mark in found.items() if isinstance(mark, str)}
 
     def read(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """The ids and tensors of a text whose marks stand for the `images` and `audio` given, in order.
+        """The inputs for a text with placeholders for the given `images` and `audio`, in order.
 
-        Without `special` the text has its BOS and the like already.
-
-        Raises ParamsError when their number is not that of the marks, and for what the processor refuses.
+        Images are PIL images or uint8 [H, W, 3], audio is float [samples]. With `special=False` the text already
+        contains BOS and the like. Raises ParamsError if there are not as many items as placeholders, and for what the
+        processor refuses.
         """
         for name, items in given.items():
             if len(items) and _KINDS[name] not in self.marks:
@@ -78,29 +78,30 @@ class MediaProcessor:
             )
 
     def _end(self, ids: Sequence[int]) -> int:
-        """The position after the last placeholder: a prompt may be taken up from there without its media."""
+        """The position after the last placeholder, from which a prompt can be continued without its media."""
         names = [f"{kind}_token_{suffix}" for kind in _KINDS.values() for suffix in ("id", "index")]
         marks = {getattr(source, name, None) for source in (self.processor, self._config) for name in names}
         return max((position + 1 for position, i in enumerate(ids) if i in marks), default=len(ids))
 
 
-class Unreadable(MediaProcessor):
-    """In the place of the media of a processor that lacks a package: the model answers texts alone."""
+class MissingMediaProcessor(MediaProcessor):
+    """Stands for a processor that lacks a package; the model then takes text only."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(None, None)
         self._reason = reason
 
     def read(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """Raises ParamsError, which names what is missing."""
+        """Raises ParamsError that names what is missing."""
         name = next(name for name, items in given.items() if len(items))
         raise ParamsError(f"prompt {name} must not be given, the model's processor cannot be loaded: {self._reason}")
 
 
 def open_media(folder: Path, config: Any) -> MediaProcessor | None:
-    """The folder's processor; None for a model of text alone.
+    """The processor of a folder; None for a model that takes text only.
 
-    A processor whose packages are not installed leaves a model that answers texts; the log says what is missing.
+    If packages of the processor are not installed, the model takes text only and the log says what is missing. Raises
+    ModelError for a processor that cannot be loaded.
     """
     if not any((folder / name).is_file() for name in _FILES):
         return None
@@ -109,7 +110,7 @@ def open_media(folder: Path, config: Any) -> MediaProcessor | None:
     except ImportError as error:
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         _log.warning("%s takes text alone, its processor cannot be loaded: %s", folder.name, reason)
-        return Unreadable(reason)
+        return MissingMediaProcessor(reason)
     except Exception as error:  # transformers reports a bad processor in many ways
         text = str(error).strip().splitlines() or [""]
         raise ModelError(f"{folder}: the processor cannot be loaded: {type(error).__name__}: {text[0]}") from error
@@ -117,7 +118,7 @@ def open_media(folder: Path, config: Any) -> MediaProcessor | None:
 
 
 def open_processor(folder: Path, config: Any) -> Any:
-    """The processor as transformers loads it; without torchvision, one that reads videos too lacks that part."""
+    """The processor as transformers loads it; without torchvision, its video part is left out."""
     kind = processor_class(folder, config)
     names = () if kind is None else kind.get_attributes()
     whole = importlib.util.find_spec("torchvision") is not None or not any("video" in name for name in names)
@@ -131,7 +132,7 @@ def open_processor(folder: Path, config: Any) -> Any:
 
 
 def without_videos(kind: Any) -> Any:
-    """The class of processors, made to take None for its video processor, all of which need torchvision."""
+    """A subclass of a processor class that accepts None as its video processor, which would need torchvision."""
 
     def check(self: Any, name: str, part: Any) -> Any:
         return None if "video" in name else kind.check_argument_for_proper_class(self, name, part)
@@ -140,7 +141,7 @@ def without_videos(kind: Any) -> Any:
 
 
 def processor_class(folder: Path, config: Any) -> Any:
-    """The class that the folder's settings name, else the one of its model_type; None when there is neither."""
+    """The processor class that the folder names, else that of its model_type; None if there is neither."""
     for name in (*_FILES, "tokenizer_config.json"):
         found = read_optional_json_object(folder / name).get("processor_class")
         if isinstance(found, str):
@@ -149,7 +150,7 @@ def processor_class(folder: Path, config: Any) -> Any:
 
 
 def open_part(name: str, folder: Path) -> Any:
-    """One part of a processor, by the name that its class has for it."""
+    """A part of a processor, by the name that the processor class has for it."""
     if "video" in name:
         return None
     if "tokenizer" in name:
@@ -159,7 +160,10 @@ def open_part(name: str, folder: Path) -> Any:
 
 
 def check_item(name: str, index: int, item: Any) -> None:
-    """Raises ParamsError for an item that is not an image or a sound: no path and no URL is ever opened."""
+    """Raises ParamsError for an item that is no image or audio; paths and URLs are never opened.
+
+    Images are PIL images or uint8 [H, W, 3], audio is float [samples].
+    """
     if name == "audio":
         array = np.asarray(item) if not isinstance(item, (str, bytes)) else np.empty(0, object)
         if array.ndim != 1 or array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
@@ -174,7 +178,7 @@ def check_item(name: str, index: int, item: Any) -> None:
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """A hash of the tensors' names, shapes and bytes."""
+    """A hash of the names, dtypes, shapes and bytes of tensors [...] of any shape."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         array = tensors[name].detach().cpu().contiguous()

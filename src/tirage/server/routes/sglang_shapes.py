@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tirage.engine import Completion, LogprobEntry, Sample
-from tirage.patterns import Matcher, compile_pattern
+from tirage.patterns import PatternMatcher, compile_pattern
 from tirage.server.errors import of_stop
 from tirage.server.request_manager import RunningRequest
 from tirage.server.routes.sglang_request import GenerateBody, GenerateRequest
@@ -46,7 +46,7 @@ def matched(stop: Stop | None, token_ids: Sequence[int], patterns: Sequence[str]
 
 def ends_with(pattern: str, text: str) -> bool:
     """Whether the text, as it stands, completes the pattern at its last character."""
-    matcher = Matcher(compile_pattern(pattern))
+    matcher = PatternMatcher(compile_pattern(pattern))
     ends = [matcher.feed(letter) is not None for letter in text]
     return bool(ends) and ends[-1]
 

@@ -1,0 +1,209 @@
+"""Grammar rules as a graph of numbered nodes, as the recogniser needs them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tirage.guided.charset import Ranges
+from tirage.guided.expression import Alternatives, Chars, Expression, LiteralText, Repeat, RuleReference, Sequence
+
+ENDLESS = 1 << 40
+"""The length of a text that never ends."""
+ByteRanges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecognizerItem:
+    """What is left of an expression: from byte `at` of a text on, from part `at` of a sequence on, or `at` to `high`
+    more repetitions."""
+
+    node: int
+    at: int = 0
+    high: int | None = None
+
+
+class ExpressionGraph:
+    """The expressions of the rules as numbered nodes; equal expressions share a node."""
+
+    def __init__(self, rules: Mapping[str, Expression]) -> None:
+        self.kinds: list[Expression | bytes | ByteRanges] = []
+        self._parts: list[tuple[int, ...]] = []
+        self._numbers: dict[object, int] = {}
+        self._chars: dict[int, tuple[ByteRanges, ...]] = {}
+        self._roots: dict[str, int] = {}
+        for name in rules:
+            self._roots[name] = self._add(("rule", name), RuleReference(name), ())
+        bodies = {name: self._node(body) for name, body in rules.items()}
+        for name, body in bodies.items():
+            self._parts[self._roots[name]] = (body,)
+        self._size_tails: dict[int, list[int]] = {}
+        self._end_tails: dict[int, list[int]] = {}
+        self._sizes = self._all_sizes()
+        self._rule_ends: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+
+    def rule(self, name: str) -> int:
+        """The node of a rule."""
+        return self._roots[name]
+
+    def _add(self, key: object, kind: Expression | bytes | ByteRanges, parts: tuple[int, ...]) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self.kinds)
+            self.kinds.append(kind)
+            self._parts.append(parts)
+        return self._numbers[key]
+
+    def _node(self, node: Expression) -> int:
+        match node:
+            case RuleReference(name):
+                return self._roots[name]
+            case LiteralText(text):
+                return self._add(("text", text), text.encode(), ())
+            case Chars(ranges):
+                number = self._add(("chars", ranges), node, ())
+                self._chars[number] = spellings(ranges)
+                return number
+            case Repeat(part, low, high):
+                inner = self._node(part)
+                return self._add(("repeat", inner, low, high), node, (inner,))
+            case Sequence(parts) | Alternatives(parts):
+                inside = tuple(self._node(part) for part in parts)
+                return self._add((type(node), inside), node, inside)
+
+    def is_byte(self, item: RecognizerItem) -> bool:
+        """Whether an item begins with a byte, so that there is nothing to expand."""
+        return isinstance(self.kinds[item.node], (bytes, Chars, tuple))
+
+    def expand(self, item: RecognizerItem) -> list[tuple[RecognizerItem, ...]]:
+        """The alternatives that an item without a first byte stands for, each a sequence of items."""
+        kind, parts = self.kinds[item.node], self._parts[item.node]
+        match kind:
+            case Sequence():
+                rest = (RecognizerItem(item.node, item.at + 1),) if item.at + 1 < len(parts) else ()
+                return [(self._item(parts[item.at]), *rest)] if parts else [()]
+            case Repeat():
+                return self._repeated(item, parts[0])
+        return [(self._item(part),) for part in parts]
+
+    def _item(self, node: int) -> RecognizerItem:
+        kind = self.kinds[node]
+        return RecognizerItem(node, kind.low, kind.high) if isinstance(kind, Repeat) else RecognizerItem(node)
+
+    def _repeated(self, item: RecognizerItem, part: int) -> list[tuple[RecognizerItem, ...]]:
+        low, high = item.at, item.high
+        # A part that may be empty satisfies any minimum.
+        low = 0 if low and not self._sizes[part] else low
+        following: list[tuple[RecognizerItem, ...]] = [] if low else [()]
+        if high is None or high > 0:
+            again = RecognizerItem(item.node, max(0, low - 1), None if high is None else high - 1)
+            following.append((self._item(part), *(() if again.high == 0 else (again,))))
+        return following
+
+    def branches(self, item: RecognizerItem) -> list[tuple[int, int, tuple[RecognizerItem, ...]]]:
+        """The first bytes of an item, as ranges, each with the items that are left after them."""
+        kind = self.kinds[item.node]
+        if isinstance(kind, bytes):
+            byte = kind[item.at]
+            return [(byte, byte, () if item.at + 1 == len(kind) else (RecognizerItem(item.node, item.at + 1),))]
+        rows: tuple[ByteRanges, ...] = self._chars[item.node] if isinstance(kind, Chars) else (kind,)  # type: ignore[assignment]
+        return [
+            (*row[0], (RecognizerItem(self._add(("bytes", row[1:]), row[1:], ())),) if len(row) > 1 else ())
+            for row in rows
+        ]
+
+    def least(self, item: RecognizerItem) -> int:
+        """The length in bytes of the shortest text that an item matches."""
+        kind = self.kinds[item.node]
+        if isinstance(kind, tuple):
+            return len(kind)
+        if isinstance(kind, bytes):
+            return len(kind) - item.at
+        if isinstance(kind, Repeat):
+            return item.at * self._sizes[self._parts[item.node][0]]
+        if isinstance(kind, Sequence):
+            return self._tail(item, self._size_tails, self._sizes.__getitem__)
+        return self._sizes[item.node]
+
+    def set_min_token_ends(self, rule: str, ends: int) -> None:
+        """See `Recognizer.set_min_token_ends`."""
+        self._rule_ends[self._roots[rule]] = ends
+        self._ends.clear()
+        self._end_tails.clear()
+
+    def ends(self, item: RecognizerItem) -> int:
+        """A lower bound on the tokens that end inside any text of an item."""
+        kind, parts = self.kinds[item.node], self._parts[item.node]
+        if isinstance(kind, Repeat):
+            return item.at * self._ends_of(parts[0])
+        if isinstance(kind, Sequence):
+            return self._tail(item, self._end_tails, self._ends_of)
+        return self._ends_of(item.node)
+
+    def _ends_of(self, node: int) -> int:
+        kind = self.kinds[node]
+        if isinstance(kind, RuleReference):
+            return self._rule_ends.get(node, 0)
+        if node not in self._ends:
+            parts = self._parts[node]
+            alike = min((self._ends_of(part) for part in parts), default=0) if isinstance(kind, Alternatives) else 0
+            self._ends[node] = alike if isinstance(kind, Alternatives) else self.ends(self._item(node)) if parts else 0
+        return self._ends[node]
+
+    def _tail(self, item: RecognizerItem, known: dict[int, list[int]], size: Callable[[int], int]) -> int:
+        """The sum over the parts of a sequence from the item's position on."""
+        if item.node not in known:
+            sizes = [size(part) for part in reversed(self._parts[item.node])]
+            known[item.node] = [*itertools.accumulate(sizes, initial=0)][::-1]
+        return known[item.node][item.at]
+
+    def _all_sizes(self) -> list[int]:
+        """The length of the shortest text that each node matches, lowered until nothing changes."""
+        sizes, changed = [ENDLESS] * len(self.kinds), True
+        order = range(len(self.kinds))
+        while changed:
+            changed, order = False, order[::-1]
+            for node in order:
+                size = self._size(node, sizes)
+                if size < sizes[node]:
+                    sizes[node], changed = size, True
+        return sizes
+
+    def _size(self, node: int, sizes: list[int]) -> int:
+        kind, parts = self.kinds[node], [sizes[part] for part in self._parts[node]]
+        match kind:
+            case bytes():
+                return len(kind)
+            case Chars():
+                return min(map(len, self._chars[node]), default=ENDLESS)
+            case Repeat():
+                return min(ENDLESS, kind.low * parts[0]) if kind.low else 0
+            case Sequence():
+                return min(ENDLESS, sum(parts))
+        return min(parts, default=ENDLESS)
+
+
+@lru_cache(maxsize=4096)
+def spellings(ranges: Ranges) -> tuple[ByteRanges, ...]:
+    """The UTF-8 encodings of a set of characters, as sequences of byte ranges; each combination is a character."""
+    rows: list[ByteRanges] = []
+    for low, high in ranges:
+        for start, end in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF)):
+            if max(low, start) <= min(high, end):
+                rows += rectangles(max(low, start), min(high, end))
+    return tuple(rows)
+
+
+def rectangles(low: int, high: int) -> list[ByteRanges]:
+    """The encodings of a range of characters that have equally many bytes, as sequences of byte ranges."""
+    for bits in (6, 12, 18):
+        rest = (1 << bits) - 1
+        if high < 0x80 or low >> bits == high >> bits:
+            continue
+        if low & rest:
+            return rectangles(low, low | rest) + rectangles((low | rest) + 1, high)
+        if high & rest != rest:
+            return rectangles(low, (high & ~rest) - 1) + rectangles(high & ~rest, high)
+    return [tuple(zip(chr(low).encode(), chr(high).encode(), strict=True))]

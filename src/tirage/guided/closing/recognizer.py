@@ -1,0 +1,209 @@
+"""A byte-level recogniser for grammar rules: a pushdown automaton made deterministic while it runs.
+
+The configuration of a text is a set of stacks of expressions that are still to be matched. Each set gets a number, its
+state, when it first occurs, so texts after which the same is left to match share a state. A recursive grammar has
+infinitely many states; only those that are visited exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.guided.closing.budgets import WorkLimitError
+from tirage.guided.closing.expression_graph import ENDLESS, ExpressionGraph, RecognizerItem
+from tirage.guided.expression import Expression, Repeat
+
+MAX_STATES, MAX_STACKS, MAX_EXPANSIONS, MAX_DEPTH = 20_000, 250_000, 40_000, 1_000
+"""Limits of one recognizer: states, stacks, stacks expanded in search of a first byte, and items of one stack.
+
+The last is what a left-recursive rule runs into."""
+DEAD, UNKNOWN = -1, -2
+
+
+class Recognizer:
+    """Follows texts under grammar rules; state 0 is the start of a text.
+
+    `table` int32 [states, 256] is the state after each byte: DEAD when the byte may not come, UNKNOWN while nobody has
+    asked. Raises WorkLimitError, from the constructor or any method, when the rules are ambiguous, nested or
+    left-recursive beyond the limits.
+    """
+
+    def __init__(self, rules: Mapping[str, Expression], root: str) -> None:
+        self._graph, self._expanded = ExpressionGraph(rules), 0
+        # A stack is its top item and the number of the stack below it; stack 0 is empty.
+        self._stacks: list[tuple[RecognizerItem, int]] = [(RecognizerItem(-1), 0)]
+        self._numbers: dict[tuple[RecognizerItem, int], int] = {}
+        self._min_bytes: list[int] = [0]
+        self._depths: list[int] = [0]
+        # A stack is split into its shape and its repetition counts: with the same shape, wider counts let more follow.
+        self._shapes: list[int] = [0]
+        self._shape_numbers: dict[tuple[int, int, int], int] = {}
+        self._counts: list[tuple[float, ...]] = [()]
+        self._expansions: dict[int, tuple[frozenset[int], bool]] = {}
+        self._states: list[tuple[tuple[int, ...], bool]] = []
+        self._state_numbers: dict[tuple[tuple[int, ...], bool], int] = {}
+        self._state_bytes: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._span_table: dict[int, list[tuple[int, int, list[int]]]] = {}
+        self.table = np.full((64, 256), UNKNOWN, np.int32)
+        self.start_of(root)
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after a byte; DEAD when the byte may not come."""
+        following = int(self.table[state, byte])
+        if following == UNKNOWN:
+            low, high, stacks = next(one for one in self._spans(state) if one[0] <= byte <= one[1])
+            following = self._state_of(stacks) if stacks else DEAD
+            self.table[state, low : high + 1] = following
+        return following
+
+    def _spans(self, state: int) -> list[tuple[int, int, list[int]]]:
+        """All 256 bytes as ranges, each with the stacks that any of its bytes leaves."""
+        if state not in self._span_table:
+            branches = [branch for stack in self._states[state][0] for branch in self._branches(stack)]
+            starts = sorted({0, *(low for low, _, _ in branches), *(high + 1 for _, high, _ in branches)} - {256})
+            self._span_table[state] = [
+                (start, end - 1, [after for low, high, after in branches if low <= start <= high])
+                for start, end in itertools.pairwise([*starts, 256])
+            ]
+        return self._span_table[state]
+
+    def complete(self, state: int) -> bool:
+        """Whether the text may end here."""
+        return self._states[state][1]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is over half of a limit, so that a new one should take over."""
+        met = len(self._states) / MAX_STATES, len(self._stacks) / MAX_STACKS, self._expanded / MAX_EXPANSIONS
+        return max(met) > 0.5
+
+    def width(self, state: int) -> int:
+        """The number of stacks of a state."""
+        return len(self._states[state][0])
+
+    def min_bytes(self, state: int) -> int:
+        """The length in bytes of the shortest completion."""
+        if state not in self._state_bytes:
+            least = min((self._min_bytes[stack] for stack in self._states[state][0]), default=ENDLESS)
+            self._state_bytes[state] = 0 if self.complete(state) else least
+        return self._state_bytes[state]
+
+    def min_token_ends(self, state: int) -> int:
+        """A lower bound on the tokens that end before the last byte of any completion; see `set_min_token_ends`."""
+        if self.complete(state):
+            return 0
+        return min((self._ends_of(stack) for stack in self._states[state][0]), default=0)
+
+    def set_min_token_ends(self, rule: str, ends: int) -> None:
+        """Records that at least `ends` tokens end inside every text of a rule, wherever tokens begin around it."""
+        self._graph.set_min_token_ends(rule, ends)
+        self._ends.clear()
+
+    def start_of(self, rule: str) -> int:
+        """The state in which one text of a rule is still to come, and nothing after it."""
+        return self._state_of([self._push(RecognizerItem(self._graph.rule(rule)), 0)])
+
+    def loops(self, state: int) -> NDArray[np.uint64]:
+        """The bytes that leave the state as it is, as 256 bits, uint64 [4]."""
+        for low, _, _ in self._spans(state):
+            self.step(state, low)
+        return np.packbits(self.table[state] == state, bitorder="little").view(np.uint64)
+
+    def _ends_of(self, stack: int) -> int:
+        chain: list[int] = []
+        while stack and stack not in self._ends:
+            chain.append(stack)
+            stack = self._stacks[stack][1]
+        for one in reversed(chain):
+            item, rest = self._stacks[one]
+            self._ends[one] = self._graph.ends(item) + self._ends.get(rest, 0)
+        return self._ends[chain[0]] if chain else self._ends.get(stack, 0)
+
+    def shape(self, state: int) -> tuple[tuple[tuple[int, ...], bool], tuple[float, ...]]:
+        """The shape of a state, and its repetition counts.
+
+        Of two states of the same shape, one whose counts are all at least as large as the other's allows every text
+        that the other allows.
+        """
+        stacks, complete = self._states[state]
+        ordered = sorted((self._shapes[stack], self._counts[stack]) for stack in stacks)
+        return (tuple(shape for shape, _ in ordered), complete), tuple(n for _, counts in ordered for n in counts)
+
+    def _state_of(self, stacks: Iterable[int]) -> int:
+        found: set[int] = set()
+        complete = False
+        for stack in set(stacks):
+            expanded, ends = self._expand(stack)
+            found |= expanded
+            complete = complete or ends
+        key = tuple(sorted(stack for stack in found if self._min_bytes[stack] < ENDLESS)), complete
+        if not key[0] and not complete:
+            return DEAD
+        if key not in self._state_numbers:
+            self._add_state(key)
+        return self._state_numbers[key]
+
+    def _add_state(self, key: tuple[tuple[int, ...], bool]) -> None:
+        if len(self._states) == MAX_STATES:
+            raise WorkLimitError
+        if len(self._states) == len(self.table):
+            self.table = np.vstack([self.table, np.full_like(self.table, UNKNOWN)])
+        self._state_numbers[key] = len(self._states)
+        self._states.append(key)
+
+    def _push(self, item: RecognizerItem, rest: int) -> int:
+        number = self._numbers.get((item, rest))
+        if number is not None:
+            return number
+        if len(self._stacks) == MAX_STACKS or self._depths[rest] == MAX_DEPTH:
+            raise WorkLimitError
+        number = self._numbers[item, rest] = len(self._stacks)
+        self._stacks.append((item, rest))
+        self._depths.append(self._depths[rest] + 1)
+        self._min_bytes.append(self._graph.least(item) + self._min_bytes[rest])
+        self._shape(item, rest)
+        return number
+
+    def _shape(self, item: RecognizerItem, rest: int) -> None:
+        counted = isinstance(self._graph.kinds[item.node], Repeat)
+        key = item.node, -1 if counted else item.at, self._shapes[rest]
+        self._shapes.append(self._shape_numbers.setdefault(key, len(self._shape_numbers) + 1))
+        counts = (-item.at, np.inf if item.high is None else item.high) if counted else ()
+        self._counts.append((*counts, *self._counts[rest]))
+
+    def _expand(self, stack: int) -> tuple[frozenset[int], bool]:
+        """The stacks with a byte on top that a stack expands to, and whether it also expands to the empty stack."""
+        if stack in self._expansions:
+            return self._expansions[stack]
+        seen, todo, found, empty = {stack}, [stack], set[int](), False
+        while todo:
+            self._expanded += 1
+            if self._expanded > MAX_EXPANSIONS:
+                raise WorkLimitError
+            top = todo.pop()
+            item, rest = self._stacks[top]
+            if not top:
+                empty = True
+            elif self._graph.is_byte(item):
+                found.add(top)
+            else:
+                following = [self._push_all(items, rest) for items in self._graph.expand(item)]
+                todo.extend(one for one in following if one not in seen)
+                seen.update(following)
+        self._expansions[stack] = frozenset(found), empty
+        return self._expansions[stack]
+
+    def _branches(self, stack: int) -> list[tuple[int, int, int]]:
+        """The bytes that may come, as ranges, each with the stack that it leaves."""
+        item, rest = self._stacks[stack]
+        return [(low, high, self._push_all(items, rest)) for low, high, items in self._graph.branches(item)]
+
+    def _push_all(self, items: tuple[RecognizerItem, ...], rest: int) -> int:
+        for item in reversed(items):
+            rest = self._push(item, rest)
+        return rest

@@ -1,0 +1,209 @@
+"""The completion of the fewest tokens, for all texts of one constraint."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from copy import copy
+from threading import Lock, get_ident
+from typing import Any, TypeVar
+
+from tirage.cancel import holding
+from tirage.guided.closing.budgets import RemainingWork, WorkLimitError
+from tirage.guided.closing.recognizer import DEAD, Recognizer
+from tirage.guided.closing.superset_grammar import superset_grammar
+from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
+from tirage.guided.reduction import in_order
+from tirage.guided.vocabulary import Vocabulary
+from tirage.params import GuidedDecodingParams
+
+WORK_BEFORE_TEXT, WORK_INSIDE_TEXT, TEXT_WORK = 2_000_000, 300_000, 1_000_000
+"""Work that a search may do before the text begins, inside it, and that all searches inside it may do together.
+
+Work is the number of trie nodes looked at, plus fixed amounts for each level of the trie, each state visited and each
+of its stacks. A million units take about a quarter of a second. What is cached already counts as well, so that an
+answer does not depend on other texts."""
+RULE_WORK, ALL_RULES_WORK = 100_000, 600_000
+"""Work spent on the lower bounds of one rule, and of all rules."""
+# The work of a byte that the state moves past.
+_BYTE_WORK = 4
+_FAR = 1 << 30
+# Answers, and values of `cached`, that are kept for one constraint.
+_MAX_CACHED = 32
+# How long a search before a text leaves the lock to one inside a text.
+_YIELD_S = 0.001
+T = TypeVar("T")
+NOT_FOUND: list[int] = [-1]
+"""Stands for an answer that was not found within the work allowed."""
+
+
+class CompletionFinder:
+    """Finds completions for all texts of one constraint; shared between threads.
+
+    Holds what their searches need, created at first use: the recognizer, the usable tokens, and recent answers.
+    """
+
+    def __init__(self, guided: GuidedDecodingParams, backend: str, vocabulary: Vocabulary) -> None:
+        self._guided, self._backend, self._vocabulary = guided, backend, vocabulary
+        # Takes half a second for a large vocabulary: better in the calling thread than between steps of the engine.
+        self._trie = vocabulary.trie
+        self._prepared: dict[frozenset[int], tuple[Recognizer, UsableTokens] | None] = {}
+        self._cached: dict[object, Any] = {}
+        self.answers: dict[object, list[int] | None] = {}
+        # A recognizer changes while it is searched, hence the lock. `_waiting` are threads with a text that has begun:
+        # a step of the engine, and so every other request, waits for them.
+        self._lock, self._preparing, self._caching, self._waiting = Lock(), Lock(), Lock(), set[int]()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the caches have grown so large that a new finder should take over."""
+        recognizers = [ready[0] for ready in self._prepared.values() if ready is not None]
+        return len(self._prepared) > 4 or any(recognizer.is_full for recognizer in recognizers)
+
+    def ready(self, unusable: frozenset[int]) -> tuple[Recognizer, UsableTokens]:
+        """The recognizer of the constraint, and the usable tokens.
+
+        Raises WorkLimitError when the constraint has no recognizer or a too large one.
+        """
+        with holding(self._preparing) if unusable not in self._prepared else contextlib.nullcontext():
+            if unusable not in self._prepared:
+                self._prepared[unusable] = self._prepare(unusable)
+        ready = self._prepared[unusable]
+        if ready is None:
+            raise WorkLimitError
+        return ready
+
+    def cached(self, key: object, create: Callable[[], T]) -> T:
+        """The value that `create` gives, created once for all texts with the same key."""
+        with holding(self._caching):
+            if key not in self._cached:
+                keep(self._cached, key, create())
+            return self._cached[key]
+
+    @contextlib.contextmanager
+    def searching(self, *, begun: bool) -> Iterator[Callable[[], None]]:
+        """Holds the lock on the recognizers; gives a function that the search calls between steps.
+
+        There, a search before a text begins yields the lock to a search inside a text, for which the engine waits.
+        """
+        if not begun:
+            with holding(self._lock):
+                yield self._yield_lock
+            return
+        self._waiting.add(get_ident())
+        with self._lock:
+            self._waiting.discard(get_ident())
+            yield lambda: None
+
+    def _yield_lock(self) -> None:
+        if self._waiting:
+            self._lock.release()
+            time.sleep(_YIELD_S)
+            self._lock.acquire()
+
+    def _prepare(self, unusable: frozenset[int]) -> tuple[Recognizer, UsableTokens] | None:
+        grammar = superset_grammar(self._guided, backend=self._backend)
+        if grammar is None:
+            return None
+        usable = UsableTokens.of(self._trie, self._vocabulary.tokens, unusable)
+        try:
+            recognizer = Recognizer(grammar.rules, grammar.root)
+            bound_rules(recognizer, usable, in_order(grammar.rules, grammar.root)[:-1])
+        except WorkLimitError:
+            return None
+        return recognizer, usable
+
+
+def keep(known: dict[object, Any], key: object, value: Any) -> None:
+    """Adds a value, and drops the oldest one when there are too many."""
+    known[key] = value
+    while len(known) > _MAX_CACHED:
+        known.pop(next(iter(known)))
+
+
+def bound_rules(recognizer: Recognizer, usable: UsableTokens, rules: list[str]) -> None:
+    """Tells the recognizer for each rule how many tokens end inside its texts at least; referenced rules come first."""
+    left = ALL_RULES_WORK
+    for rule in rules:
+        if not left:
+            return
+        search = CompletionSearch(recognizer, usable, _FAR, min(left, RULE_WORK))
+        recognizer.set_min_token_ends(rule, search.inside(recognizer.start_of(rule)))
+        left = max(0, left - search.spent)
+
+
+class CompletionState:
+    """The state of one text, from which the completion of the fewest tokens can be found.
+
+    All forks of a state share the work that may be done for its text.
+    """
+
+    def __init__(self, finder: CompletionFinder, unusable: frozenset[int]) -> None:
+        self._finder, self._unusable = finder, unusable
+        self._state, self._begun = 0, False
+        # The tokens not yet processed, as a linked list: those before the last one, and the last one.
+        self._pending: tuple[Any, bytes] | None = None
+        self._work = RemainingWork(TEXT_WORK)
+
+    def advance(self, spelled: bytes) -> None:
+        """Moves past the bytes of a token; they are processed when the next completion is asked for."""
+        self._pending, self._begun = (self._pending, spelled), True
+
+    def fork(self) -> CompletionState:
+        """An independent state at the same point of the text."""
+        return copy(self)
+
+    def for_sample(self) -> CompletionState:
+        """The state of another text that has not begun either, with work of its own."""
+        other = copy(self)
+        other._work = RemainingWork(TEXT_WORK)
+        return other
+
+    def prepare(self) -> None:
+        """Creates what searches need, so that no search inside a text has to."""
+        with contextlib.suppress(WorkLimitError):
+            self._finder.ready(self._unusable)
+
+    def fewest(self, most: int, excluded: frozenset[int] = frozenset()) -> list[int] | None:
+        """The fewest tokens that complete the text, the first byte not excluded; None if that takes more than `most`.
+
+        Raises WorkLimitError when no answer is found within the work allowed, and when the text does not follow the
+        rules that are searched.
+        """
+        recognizer, usable = self._finder.ready(self._unusable)
+        with self._finder.searching(begun=self._begun) as yield_lock:
+            if not self._begun:
+                search = CompletionSearch(recognizer, usable, most, WORK_BEFORE_TEXT, yield_lock)
+                return self._first(search, (self._unusable, most, excluded))
+            self._catch_up(recognizer)
+            search = CompletionSearch(recognizer, usable, most, min(WORK_INSIDE_TEXT, self._work.left))
+            try:
+                return search.run(self._state, excluded)
+            finally:
+                self._work.left -= search.spent
+
+    def _first(self, search: CompletionSearch, key: tuple[frozenset[int], int, frozenset[int]]) -> list[int] | None:
+        """The answer before the text begins, which all texts of the constraint share."""
+        answers = self._finder.answers
+        if key not in answers:
+            try:
+                keep(answers, key, search.run(0, key[2]))
+            except WorkLimitError:
+                keep(answers, key, NOT_FOUND)
+        if answers[key] is NOT_FOUND:
+            raise WorkLimitError
+        return answers[key]
+
+    def _catch_up(self, recognizer: Recognizer) -> None:
+        tokens: list[bytes] = []
+        while self._pending is not None:
+            self._pending, spelled = self._pending
+            tokens.append(spelled)
+        for byte in b"".join(reversed(tokens)):
+            self._state = DEAD if self._state == DEAD else recognizer.step(self._state, byte)
+            self._work.left -= _BYTE_WORK * (1 if self._state == DEAD else recognizer.width(self._state))
+            if self._work.left < 0:
+                self._state = DEAD
+        if self._state == DEAD:
+            raise WorkLimitError

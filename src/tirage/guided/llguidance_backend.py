@@ -1,0 +1,218 @@
+"""The default backend: llguidance, with exact masks.
+
+By default llguidance forces the canonical tokenization wherever the text is determined, which is faster but changes
+which tokens are drawn. `no_forcing` turns that off, so that a mask holds every token with which some text can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tirage.errors import GrammarError
+from tirage.guided.constraint import Constraint
+from tirage.guided.gbnf import read_gbnf
+from tirage.guided.gbnf_to_lark import regex_lark, to_lark
+from tirage.guided.matcher import Cursor, Mask
+from tirage.guided.schema import pointer, walk
+from tirage.guided.small_constraints import is_small
+from tirage.guided.structural_tag_lark import json_rule, tagged_lark
+from tirage.guided.trial_compile import TRIALS
+from tirage.guided.vocabulary import Vocabulary
+
+_EXACT = '%llguidance {"no_forcing": true}\n'
+_HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
+# The least memory that a compiled grammar was measured to take; see benchmarks/guided.py.
+_LEAST_BYTES = 160 * 1024
+# At most this many parts of a refused schema are compiled alone to find the one to blame.
+_TRIALS = 100
+_TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
+_WHOLE = "#/$defs/whole"
+_LOAD = {"task": "load", "compiler": "llguidance"}
+
+
+class LlguidanceTokenizer:
+    """A vocabulary in the form that llguidance takes, with an end token of its own after all ids of the model."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        width = vocabulary.width
+        spelled = tuple(vocabulary.special.get(i, token) for i, token in enumerate(vocabulary.tokens))
+        self.tokens = (*spelled, b"<end of text>")
+        self.eos_token_id = width
+        self.special_token_ids = (*vocabulary.special, width)
+        self._vocabulary = vocabulary
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._vocabulary.cover(text.encode() if isinstance(text, str) else text) or []
+
+
+class LlguidanceBackend:
+    """Compiles constraints with llguidance for one vocabulary."""
+
+    name = "llguidance"
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        import llguidance
+
+        self._library = llguidance
+        self._vocabulary = vocabulary
+        wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
+        self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1)
+
+    def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
+        """A cursor at the start of a text, and the approximate size of the grammar in bytes.
+
+        Raises GrammarError for a constraint that llguidance refuses or that no text satisfies, and LimitError for one
+        that takes too much time or memory.
+        """
+        grammar = lark_of(constraint)
+        held = 0
+        if not is_small(constraint):
+            answer = TRIALS.compile({"task": "llguidance", "grammar": grammar}, _LOAD)
+            held = int(answer["bytes"])
+            if answer["error"]:
+                raise refusal(constraint, answer["error"])
+        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise refusal(constraint, matcher.get_error())
+        cursor = LlguidanceCursor(matcher, self._vocabulary.width)
+        check_start(cursor, self._vocabulary, _NAMES[constraint.kind])
+        return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
+
+
+_NAMES = {"json": "schema", "regex": "regex", "gbnf": "grammar", "lark": "grammar", "tags": "structural_tag"}
+
+
+def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
+    """Raises GrammarError when no token may come first: no text satisfies the constraint, or none can be spelled."""
+    mask = np.zeros(vocabulary.words, np.int32)
+    cursor.fill(mask)
+    if mask.any() or cursor.complete():
+        return
+    if vocabulary.has_bytes:
+        raise GrammarError(f"{name} cannot be enforced: {cursor.error() or 'no text satisfies it'}")
+    raise GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
+
+
+class LlguidanceCursor:
+    """The state of one text in llguidance; see `Cursor`."""
+
+    __slots__ = ("_buffer", "_matcher", "_width")
+
+    def __init__(self, matcher: Any, width: int) -> None:
+        self._matcher, self._width = matcher, width
+        self._buffer = np.zeros((width + 32) // 32, np.int32)
+
+    def fill(self, mask: Mask) -> None:
+        """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
+        if self._matcher.is_error() or self._matcher.is_stopped():
+            mask[:] = 0
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
+        mask[:] = 0 if self._matcher.is_error() else self._buffer[: len(mask)]
+        if self._width % 32:
+            # The end token of the library, one id after the last.
+            mask[-1] &= (1 << self._width % 32) - 1
+
+    def accept(self, token_id: int) -> bool:
+        """See `Cursor`."""
+        return not self._matcher.is_error() and self._matcher.try_consume_tokens([token_id]) == 1
+
+    def rollback(self, count: int) -> None:
+        """See `Cursor`."""
+        self._matcher.rollback(count)
+
+    def complete(self) -> bool:
+        """See `Cursor`."""
+        return not self._matcher.is_error() and self._matcher.is_accepting()
+
+    def stopped(self) -> bool:
+        """See `Cursor`."""
+        return self._matcher.is_stopped()
+
+    def error(self) -> str:
+        """See `Cursor`."""
+        return explain(self._matcher.get_error()) if self._matcher.is_error() else ""
+
+    def fork(self) -> LlguidanceCursor:
+        """See `Cursor`."""
+        return LlguidanceCursor(self._matcher.deep_copy(), self._width)
+
+
+def refusal(constraint: Constraint, error: str) -> GrammarError:
+    """The error for a constraint that the library refuses, with the place if it can be found."""
+    name, reason = _NAMES[constraint.kind], explain(error)
+    if constraint.kind == "json":
+        place = place_of(constraint)
+        return GrammarError(f"{name} at {place} {reason}", place=place)
+    found = re.search(r"line \d+, column \d+", reason)
+    return GrammarError(f"{name} {reason}", place=found[0] if found else "")
+
+
+def explain(error: str) -> str:
+    """A message of the library on one line, without the source it quotes, its internal state and our header."""
+    first = re.split(r"\n<|<backtrace>|<state>", error)[0]
+    lines = [line.strip() for line in first.splitlines() if not re.match(r"\s*(?:\d+ \||\^\s*$)", line)]
+    text = re.sub(r"^at \d+\(\d+\): failed to compile JSON schema: ", "", " ".join(filter(None, lines)))
+    text = re.sub(r"Unable to determine if regex is empty:.*", _TOO_MUCH, text)
+    text = text.replace("NoExtensionBias", "no text satisfies it").split(" Enable '")[0]
+    text = re.sub(r"^(?:at )?(\d+)\((\d+)\)", lambda at: f"line {int(at[1]) - 1}, column {at[2]}", text)
+    return f"cannot be enforced: {text[:300]}"
+
+
+def place_of(constraint: Constraint) -> str:
+    """The place of the part for which a schema is refused, found by compiling parts alone."""
+    schema = json.loads(constraint.text)
+    places = {pointer(path): one for path, one in walk(schema, ()) if isinstance(one, dict)}
+    inside = {place: one.get("$ref") for place, one in places.items()}
+    for one in places.values():
+        if one.get("$ref", "")[:2] in {"#", "#/"}:
+            one["$ref"] = f"{_WHOLE}{one['$ref'][1:]}"
+
+    def fails(place: str) -> bool:
+        part = {"$defs": {"whole": schema}, "$ref": _WHOLE + place[1:]}
+        trial = Constraint(kind="json", text=json.dumps(part), whitespace=constraint.whitespace)
+        return bool(TRIALS.compile({"task": "llguidance", "grammar": lark_of(trial)}, _LOAD)["error"])
+
+    place, left = "#", list(islice(places, 1, None))
+    for _ in range(_TRIALS):
+        # The next part inside the present suspect, or the part that it refers to.
+        tried = next((each for each in left if each.startswith(f"{place}/") or each == inside[place]), None)
+        if tried is None:
+            break
+        failed = fails(tried)
+        place = tried if failed else place
+        left = [each for each in left if each != tried and (failed or not each.startswith(f"{tried}/"))]
+    return place
+
+
+def lark_of(constraint: Constraint) -> str:
+    """The constraint in llguidance's Lark notation; GrammarError for a grammar that cannot be translated."""
+    match constraint.kind:
+        case "json":
+            return f"{_EXACT}start: {json_rule(constraint.text, constraint.whitespace)}\n"
+        case "regex":
+            return _EXACT + regex_lark(constraint.expression)
+        case "gbnf":
+            return _EXACT + to_lark(read_gbnf(constraint.text))
+        case "lark":
+            return exact_header(constraint.text)
+    return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace)
+
+
+def exact_header(grammar: str) -> str:
+    """A Lark grammar whose header asks for exact masks; GrammarError for a header that is not valid JSON."""
+    match = _HEADER.match(grammar)
+    if match is None:
+        return _EXACT + grammar
+    try:
+        options = json.loads(match[1])
+    except json.JSONDecodeError as error:
+        raise GrammarError(f"grammar must begin with valid options after %llguidance: {error.msg}") from None
+    return f"%llguidance {json.dumps({'no_forcing': True} | options)}\n{grammar[match.end() :]}"

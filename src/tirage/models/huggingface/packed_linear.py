@@ -1,0 +1,99 @@
+"""Linear layers with weights in oneDNN's memory layout, which are faster on a CPU.
+
+PyTorch multiplies float32 with MKL, which leaves half of the vector units idle on processors of other makers, and
+rearranges every bfloat16 weight at each call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Differences that another order of summation may cause, relative to the largest result.
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+_log = logging.getLogger("tirage")
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that keeps its weight only in oneDNN's layout.
+
+    A weight that is shared with another module, such as a tied embedding, keeps its layout.
+    """
+
+    def __init__(self, linear: nn.Linear, *, shared: bool) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        # Neither a parameter nor a buffer, because code that iterates over those does not know the layout.
+        self._packed = weight if shared else torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self.bias = linear.bias
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight [out, in] in the ordinary layout; a copy, made at each access."""
+        return self._packed.to_dense() if self._packed.is_mkldnn else self._packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x W^T + b [..., out] for x [..., in], in the dtype of x."""
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
+
+
+def pack(module: Any, *trees: Any) -> bool:
+    """Packs the linear layers of a module in place; gives whether that was possible, and the log says why not.
+
+    A packed module can no longer be trained. `trees` are other modules with the same layers, as adapters have them; the
+    layers of the adapters themselves are not packed.
+    """
+    found = linear_layers((module, *trees))
+    owners = {id(owner): owner for root in (module, *trees) for owner in root.modules()}.values()
+    uses = Counter(id(parameter) for owner in owners for parameter in owner.parameters(recurse=False))
+    reason = unpackable(found[0][2]) if found else "it has no linear layers"
+    if reason:
+        _log.info("%s keeps its linear layers as they are: %s", type(module).__name__, reason)
+        return False
+    replace_layers(found, lambda linear: PackedLinear(linear, shared=uses[id(linear.weight)] > 1))
+    return True
+
+
+def linear_layers(roots: Sequence[Any]) -> list[tuple[Any, str, nn.Linear]]:
+    """The linear layers of modules, each with its owner and its name in it, without those of adapters."""
+    return [
+        (owner, name, child)
+        for root in roots
+        for owner in root.modules()
+        if not isinstance(owner, nn.ModuleDict)
+        for name, child in owner.named_children()
+        if type(child) is nn.Linear
+    ]
+
+
+def replace_layers(found: Sequence[tuple[Any, str, nn.Linear]], make: Callable[[nn.Linear], nn.Module]) -> None:
+    """Replaces each layer by the one that `make` gives for it, wherever the layer occurs."""
+    made: dict[int, nn.Module] = {}
+    for owner, name, linear in found:
+        if id(linear) not in made:
+            made[id(linear)] = make(linear)
+        setattr(owner, name, made[id(linear)])
+
+
+@torch.inference_mode()
+def unpackable(linear: nn.Linear) -> str:
+    """Why a layer cannot be packed here; empty if it can."""
+    weight = linear.weight
+    if weight.device.type != "cpu" or weight.dtype not in _TOLERANCE:
+        return f"{weight.dtype} on {weight.device} is multiplied well enough"
+    if not torch.backends.mkldnn.is_available():
+        return "this PyTorch has no oneDNN"
+    x = torch.linspace(-1, 1, 3 * linear.in_features, dtype=weight.dtype).reshape(3, -1)
+    try:
+        got = PackedLinear(linear, shared=False)(x)
+    except (AttributeError, RuntimeError) as error:
+        return f"oneDNN refuses them: {str(error).splitlines()[0]:.100}"
+    want = linear(x)
+    error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-30))
+    return "" if error <= _TOLERANCE[weight.dtype] else f"results differ by {error:.1e} of the largest"

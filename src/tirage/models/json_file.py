@@ -1,0 +1,32 @@
+"""The JSON files of a model folder, read as untrusted input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tirage.errors import ModelError
+
+# Settings are a few KiB; even an index of a thousand shards is smaller than this.
+MAX_BYTES = 16 * 2**20
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; ModelError naming the file if it is missing, too large or no object."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelError(f"{path} must be at most {MAX_BYTES} bytes of JSON; is it the right file?")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_optional_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty if there is no such file; ModelError as `read_json_object` raises."""
+    return read_json_object(path) if path.exists() else {}
