@@ -339,7 +339,7 @@ RIGHTS = """
 import os, socket, subprocess, sys
 from tirage.server import decoder
 decoder.prepare("image")
-decoder.give_up_rights()
+decoder.drop_rights()
 def refused(act):
     try:
         act()
