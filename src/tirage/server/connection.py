@@ -81,6 +81,7 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = {"tirage.connection": self}  # type: ignore[typeddict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header; raises HeadError when there are too many, or too large ones."""
         # Trailers after a body are ignored: a proxy and our middleware have checked the headers without them.
         if self._in_head:
             super().on_header(name, value)

@@ -45,11 +45,6 @@ def admin_of(request: Request) -> bool:
     return request.scope.get("tirage.admin", False)
 
 
-def id_of(request: Request) -> str:
-    """The request's id, which its answer carries in `x-request-id`."""
-    return request.scope.get("tirage.id", "")
-
-
 def media_of(request: Request) -> MediaLoader:
     """The loader of images and audio; it exists as soon as the request manager does."""
     return request.app.state.media

@@ -97,7 +97,7 @@ def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
 
 
 def check_early(options: Options) -> None:
-    """Raises TirageError for options that are certain to fail, before the server listens."""
+    """Raises ModelError or ParamsError for options that are certain to fail, before the server listens."""
     find_folder(options.model)
     read_adapters(options)
     if options.chat_template is not None and not options.chat_template.is_file():

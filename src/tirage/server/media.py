@@ -181,7 +181,7 @@ class MediaLoader:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items, client)
 
     def load_now(self, items: Sequence[MediaItem], client: Client | None = None) -> list[Any]:
-        """The same, for use in a thread; stops with Refusal when the client has disconnected."""
+        """The same, for use in a thread; raises MediaError, and Refusal when the client has disconnected."""
         loaded: list[Any] = []
         found: dict[tuple[Kind, str, Detail], Any] = {}
         pixels = self._limits.max_request_pixels

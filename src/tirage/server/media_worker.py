@@ -67,7 +67,7 @@ def on_white(image: Any) -> Any:
 
 
 def read_sound(data: bytes, task: Task) -> tuple[Task, bytes]:
-    """Audio as float32 bytes, one channel [samples] at the task's rate."""
+    """Audio as float32 bytes, one channel [samples] at the task's rate; raises Refused for too much or too little."""
     import numpy as np
     import soundfile
     import soxr

@@ -113,11 +113,11 @@ class Limits:
     )
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
-    max_media: int = option(16, "images and sounds of a request", low=0, high=4096)
-    max_media_bytes: int = option(32 * MIB, "bytes of one image or sound", low=1024, high=1 << 34)
+    max_media: int = option(16, "images and audio items of a request", low=0, high=4096)
+    max_media_bytes: int = option(32 * MIB, "bytes of one image or audio item", low=1024, high=1 << 34)
     max_media_pixels: int = option(32_000_000, "pixels of one image", low=1, high=1 << 34)
     max_request_pixels: int = option(64_000_000, "pixels of all images of a request", low=1, high=1 << 34)
-    max_audio_seconds: float = option(600.0, "seconds of one sound", low=0.1, high=1e6)
+    max_audio_seconds: float = option(600.0, "seconds of one audio item", low=0.1, high=1e6)
     max_running: int = option(256, "samples that run at once", "--max-running-requests", low=1, high=1 << 16)
     max_queue: int = option(1024, "requests that may wait; more get 503", "--max-queued-requests", low=0, high=1 << 20)
     request_timeout: float = option(600.0, "seconds a request may take in all", low=0.1, high=1e7)
@@ -156,14 +156,14 @@ class Options:
         None, "FastDeploy's sampling method as default of the OpenAI routes", choices=SAMPLING_METHODS
     )
     reasoning_parser: str | None = option(
-        None, "marks of the thoughts that chats return as reasoning_content", choices=tuple(REASONING_PARSERS)
+        None, "tags of the reasoning that chats return as reasoning_content", choices=tuple(REASONING_PARSERS)
     )
     logits_processor: tuple[str, ...] = option(
         (), "a logits processor by the name that requests give", metavar="NAME=MODULE:OBJECT"
     )
     enable_custom_logit_processor: bool = option(False, "let requests name logits processors (custom_logit_processor)")
-    media_root: Path | None = option(None, "folder of the files that requests may name as images and sounds")  # noqa: RUF009
-    allowed_media_domain: tuple[str, ...] = option((), "domain from which images and sounds may be fetched")
+    media_root: Path | None = option(None, "folder of the files that requests may name as images and audio")  # noqa: RUF009
+    allowed_media_domain: tuple[str, ...] = option((), "domain from which images and audio may be fetched")
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
     admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
     protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from tirage.dialects import DialectError
 from tirage.engine import Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
-from tirage.params import RequestOutputKind, SamplingParams
+from tirage.params import SamplingParams
 from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, media_of, read_json
 from tirage.server.media import load_messages
@@ -115,8 +115,7 @@ def params_of(
     request: OpenAIRequest, tools: Tools, tags: ReasoningTags | None, manager: RequestManager
 ) -> SamplingParams:
     """The sampling parameters with what tools and reasoning add to them; raises DialectError for two constraints."""
-    params, stream = request.params, request.fields["stream"]
-    changes: dict[str, Any] = {"output_kind": RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY}
+    params, changes = request.params, dict[str, Any]()
     constraint = tools.constraint()
     if constraint is not None:
         if params.guided_decoding is not None:
@@ -133,7 +132,7 @@ def params_of(
     if manager.llm.tokenizer.special_spellings & {tools.marker, *(tags or ())}:
         # This model's markers are special tokens; a text without them could not be parsed.
         changes["skip_special_tokens"] = False
-    return params.replace(**changes)
+    return params.replace(**changes) if changes else params
 
 
 def thinking_budget(
@@ -169,6 +168,7 @@ class ChatChoice(ChoiceBuilder):
     def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest, reader: MessageReader) -> None:
         super().__init__(index, running, request)
         self._reader, self._parser, self._has_calls = reader, reader.parser(), False
+        self.is_plain = reader.is_plain
 
     def opening(self) -> Iterable[dict[str, Any]]:
         prompt = {"prompt_token_ids": self.running.request.prompt_ids}
@@ -182,10 +182,6 @@ class ChatChoice(ChoiceBuilder):
         if self.request.fields["return_token_ids"]:
             found["prompt_token_ids"] = list(self.running.request.prompt_ids)
         return found
-
-    @property
-    def is_plain(self) -> bool:
-        return self._reader.is_plain
 
     def text_choice(self, text: str | None) -> dict[str, Any]:
         return self._delta({"content": text})

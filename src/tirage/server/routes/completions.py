@@ -12,7 +12,6 @@ from fastapi.responses import Response
 from tirage.dialects import DialectError
 from tirage.engine import Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
-from tirage.params import RequestOutputKind
 from tirage.params.rules import shown
 from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, read_json
@@ -55,10 +54,9 @@ def answer_of(request: OpenAIRequest, group: RequestGroup, manager: RequestManag
 
 def engine_inputs_of(request: OpenAIRequest, manager: RequestManager) -> list[EngineInput]:
     """The engine input of every prompt."""
-    params, stream = request.params, request.fields["stream"]
+    params = request.params
     if request.fields["echo"] and params.logprobs is not None and params.prompt_logprobs is None:
         params = params.replace(prompt_logprobs=params.logprobs)
-    params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
     adapter = adapter_of(request, manager)
     prompts = [Prompt(adapter=adapter, **prompt) for prompt in prompts_of(request)]
     return [EngineInput(prompt=prompt, params=params, beams=request.beams) for prompt in prompts]

@@ -67,6 +67,7 @@ class Checked:
     schema: Mapping[str, Any]
 
     def check(self, value: Any) -> Any:
+        """The value; raises BrokenRuleError when `holds` is false of it."""
         if not self.holds(value):
             raise BrokenRuleError(self.text, value)
         return value
@@ -122,13 +123,13 @@ def one_or_list(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"anyOf": [dict(schema), {"type": "array", "items": nullable(schema), "minItems": 1}, {"type": "null"}]}
 
 
-class Described(Protocol):
+class HasSchema(Protocol):
     """What has a JSON Schema: a field of a route or of a dialect."""
 
     def schema(self) -> dict[str, Any]: ...
 
 
-def object_schema(*tables: Mapping[str, Described], required: Sequence[str] = ()) -> dict[str, Any]:
+def object_schema(*tables: Mapping[str, HasSchema], required: Sequence[str] = ()) -> dict[str, Any]:
     """JSON Schema of an object with these fields and no others; of two with one name the last counts."""
     properties = {name: each.schema() for fields in tables for name, each in fields.items()}
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}

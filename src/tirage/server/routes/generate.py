@@ -14,7 +14,6 @@ from fastapi.responses import Response
 from tirage.dialects.table import DialectError
 from tirage.engine import Completion
 from tirage.errors import GrammarError, ParamsError
-from tirage.params import RequestOutputKind
 from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal, of_stop
 from tirage.server.http_request import (
@@ -92,8 +91,7 @@ def engine_input_of(request: GenerateRequest, media: Sequence[Any]) -> EngineInp
     images, audio = ([each for each, item in pairs if item.kind == kind] for kind in ("image", "audio"))
     return EngineInput(
         prompt=replace(request.prompt, images=images, audio=audio),
-        # Cumulative events are put together here: the engine would build the whole text anew for every token.
-        params=request.params.replace(output_kind=RequestOutputKind.DELTA),
+        params=request.params,
         beams=request.beams,
         hidden_states=request.return_hidden_states,
         rid=request.rid,

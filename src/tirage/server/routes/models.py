@@ -24,7 +24,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, request: Request) -> Response:
-    """One model; 404 for an unknown name."""
+    """One model; raises Refusal 404 for an unknown name."""
     found = listed(manager_of(request)).get(name)
     if found is None:
         known = options_of(request).model_name

@@ -37,7 +37,8 @@ class NewText(NamedTuple):
 class ChoiceBuilder(ABC):
     """Builds one choice from the deltas of its sample; `index` is its place in the answer.
 
-    Methods that return several choices return the contents of as many chunks.
+    `is_plain` says that chunks of text alone differ in their text only. Methods that return several choices return the
+    contents of as many chunks.
     """
 
     text_member: ClassVar[str]
@@ -45,7 +46,7 @@ class ChoiceBuilder(ABC):
 
     def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest) -> None:
         self.index, self.running, self.request = index, running, request
-        self.begun, self.template, self.tokens, self.length = False, None, 0, 0
+        self.begun, self.is_plain, self.template, self.tokens, self.length = False, True, None, 0, 0
         self._text, self._ids, self._entries = "", list[int](), list[LogprobEntry]()
         self._last_ids: tuple[int, ...] = ()
 
@@ -113,11 +114,6 @@ class ChoiceBuilder(ABC):
     def lead(self) -> Iterable[dict[str, Any]]:
         """Choices that come before the first new text, once the prompt was read."""
         return ()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether text alone makes a chunk that differs from others in its text only."""
-        return True
 
     @abstractmethod
     def text_choice(self, text: str | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tirage.dialects.unsupported import OPENAI_ROUTES
 from tirage.dialects.vllm import VLLM
 from tirage.errors import nearest
 from tirage.llm import LLM
-from tirage.params import BeamSearchParams, SamplingParams
+from tirage.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bool, Int, Text, shown
 from tirage.params.updates import ADOPTED
 from tirage.server.options import Options
@@ -112,7 +112,7 @@ CHAT_FIELDS = table([
     Field("echo", only(False, because="/v1/completions has it"), False),
     Field("documents", only(because="write them into messages"), None),
     Field("separate_reasoning", Bool(), None, "reasoning goes to reasoning_content, or stays in the content (SGLang)"),
-    Field("stream_reasoning", only(True, because="reasoning is streamed as it comes"), True),
+    Field("stream_reasoning", only(True, because="thoughts are told as they come"), True),
     Field("include_reasoning", Bool(), True, "the answer holds the reasoning that was separated (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
     Field("thinking_token_budget", Int(low=-1, optional=True), None, "the same, -1 for no limit (vLLM)"),
@@ -205,6 +205,7 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
     defaults = defaults_of(route, options, llm, fastdeploy=fastdeploy)
     if own["use_beam_search"]:
         defaults = without_draws(defaults)
+    defaults["output_kind"] = RequestOutputKind.DELTA if own["stream"] else RequestOutputKind.FINAL_ONLY
     parsed = dialect.read(sampling, defaults=defaults, known=tuple(route.fields), lenient=lenient)
     check_logprob_ids(parsed.params, own)
     check_streamed(parsed.params, own)
@@ -288,8 +289,8 @@ def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -
 
 def model_defaults(llm: LLM) -> dict[str, Any]:
     """The sampling parameters of the model's generation config."""
-    adopted = SamplingParams().update_with_generation_config(llm.generation_config, adopt_sampling=True)
     neutral = SamplingParams()
+    adopted = neutral.update_with_generation_config(llm.generation_config, adopt_sampling=True)
     values = {name: getattr(adopted, name) for name in ADOPTED}
     return {name: value for name, value in values.items() if value != getattr(neutral, name)}
 

@@ -12,7 +12,7 @@ from tirage.dialects.table import Dialect, DialectError, ParsedParams, check_uns
 from tirage.dialects.unsupported import SGLANG_GENERATE
 from tirage.engine import Prompt
 from tirage.errors import nearest
-from tirage.params import BeamSearchParams, SamplingParams
+from tirage.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from tirage.params.rules import Bool, Ids, Int, OneOf, Rule, Text, Texts, shown
 from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
@@ -233,7 +233,10 @@ def read_media(body: Mapping[str, Any], count: int, batch: bool) -> list[tuple[M
 
 
 def batched(name: str, value: Any, depth: int) -> tuple[list[Any], bool]:
-    """The value of each prompt, and whether it is a batch: one prompt is `depth` levels of lists, a batch one more."""
+    """The value of each prompt, and whether it is a batch: one prompt is `depth` levels of lists, a batch one more.
+
+    Raises DialectError for fewer levels, and for empty lists.
+    """
     if depth == 0:
         batch = isinstance(value, list)
     else:
@@ -293,7 +296,10 @@ def embeds_of(value: Sequence[Any], where: str) -> Any:
 
 
 def spread(field: Field, body: Mapping[str, Any], count: int, batch: bool) -> list[Any]:
-    """The field's value for each prompt, from one value for all or, in a batch, a list with one each."""
+    """The field's value for each prompt, from one value for all or, in a batch, a list with one each.
+
+    Raises DialectError for a list of another length.
+    """
     value = body.get(field.name)
     if not isinstance(value, list) or (isinstance(field.rule, Ids) and is_flat(value)):
         return [None] * count if field.name == "rid" and batch else [field.check(value, field.name)] * count
@@ -338,7 +344,7 @@ class SamplingObject:
 def read_params(
     body: Mapping[str, Any], semantics: str | None, count: int, batch: bool, *, lenient: bool
 ) -> list[SamplingObject]:
-    """The `sampling_params` of each prompt; one object for all of them is read once."""
+    """The `sampling_params` of each prompt; one object for all is read once. Raises DialectError for wrong ones."""
     value = body.get("sampling_params")
     if not isinstance(value, list):
         return [read_sampling(value, "sampling_params.", semantics, lenient=lenient)] * count
@@ -352,12 +358,15 @@ def read_params(
 
 
 def read_sampling(plain: Any, where: str, semantics: str | None, *, lenient: bool) -> SamplingObject:
-    """One `sampling_params` object, null for none; `semantics` is the preset of the whole request."""
+    """One `sampling_params` object, null for none; `semantics` is that of the whole request. Raises DialectError."""
     plain = {} if plain is None else plain
     if not isinstance(plain, Mapping):
         raise DialectError(f"{where[:-1]} must be an object, got {shown(plain)}; leave it out", where[:-1])
     rest = {name: value for name, value in plain.items() if name not in SAMPLING_FIELDS}
-    defaults = {} if semantics is None else {"semantics": semantics}
+    # Cumulative events are put together by the route: the engine would build the whole text anew for every token.
+    defaults: dict[str, Any] = {"output_kind": RequestOutputKind.DELTA}
+    if semantics is not None:
+        defaults["semantics"] = semantics
     known = (*SAMPLING_FIELDS, *FIELDS)
     parsed = GENERATE.read(rest, where=where, known=known, defaults=defaults, lenient=lenient)
     own = {name: each.read(plain, where) for name, each in SAMPLING_FIELDS.items()}
@@ -365,7 +374,10 @@ def read_sampling(plain: Any, where: str, semantics: str | None, *, lenient: boo
 
 
 def read_mode(value: Any, *, stream: bool) -> str:
-    """What events hold: all the text so far ("cumulative", as SGLang's do), or what is new ("delta")."""
+    """What events hold: all the text so far ("cumulative", as SGLang's do), or what is new ("delta").
+
+    Raises DialectError for other values, and without a stream.
+    """
     if value is None:
         return "cumulative"
     if not isinstance(value, Mapping) or set(value) - {"mode"}:
@@ -426,7 +438,10 @@ _WITHOUT_LOGPROBS: Mapping[str, tuple[Any, ...]] = {
 
 
 def with_logprobs(params: SamplingParams, given: Mapping[str, Any], *, mode: Any) -> tuple[SamplingParams, int | None]:
-    """The parameters with the log-probabilities that a request wants, and where in the prompt they begin."""
+    """The parameters with the log-probabilities that a request wants, and where in the prompt they begin.
+
+    Raises DialectError for fields that need `return_logprob`.
+    """
     if not given["return_logprob"]:
         for name, inert in _WITHOUT_LOGPROBS.items():
             if given[name] not in inert:
@@ -444,7 +459,10 @@ def with_logprobs(params: SamplingParams, given: Mapping[str, Any], *, mode: Any
 
 
 def with_beams(request: GenerateRequest, width: int | None, *, has_n: bool) -> GenerateRequest:
-    """The request as a beam search if it has a `beam_width`; `n` is then how many hypotheses come back."""
+    """The request as a beam search if it has a `beam_width`; `n` is then how many hypotheses come back.
+
+    Raises DialectError without a token limit, and for more hypotheses than beams.
+    """
     if width is None:
         return request
     params = request.params

@@ -25,7 +25,7 @@ class SampleStream:
 
     def __init__(self, template: JsonTemplate, logprobs: LogprobLists | None, *, delta: bool) -> None:
         self.unsent_tokens = 0
-        self.sent = Sent()
+        self._sent = (0, 0, 0)
         self._template, self._logprobs, self._delta = template, logprobs, delta
         self._text, self._ids = bytearray(), bytearray()
         self._lists = {name: bytearray() for name in (() if logprobs is None else logprobs.names)}
@@ -44,15 +44,20 @@ class SampleStream:
                 self._lists[name] += b"," + dump(values)[1:-1]
             self._entries += len(delta.logprobs)
 
+    @property
+    def sent(self) -> Sent:
+        """What earlier events have shown and the last one need not repeat."""
+        return Sent(*self._sent)
+
     def event(self) -> bytes:
         """The next event of a sample that has not ended."""
         values = [b'"%b"' % self._text, b"[%b]" % self._ids[1:], b"%d" % self._tokens]
         if self._logprobs is not None:
             values += [b"[%b]" % grown[1:] for grown in self._lists.values()]
-            values.append(b"%d" % (self._entries - self.sent.logprobs))
+            values.append(b"%d" % (self._entries - self._sent[2]))
         self.unsent_tokens = 0
         if self._delta:
-            self.sent = Sent(self._characters, self._tokens, self._entries)
+            self._sent = (self._characters, self._tokens, self._entries)
             for grown in (self._text, self._ids, *self._lists.values()):
                 grown.clear()
         return self._template.fill(*values)

@@ -70,7 +70,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of token ids, as `text`, `prompt` and `content`, the names that clients of the engines expect.
 
-    A list of lists gives a list of texts.
+    A list of lists gives a list of texts. Raises Refusal for anything else.
     """
     manager, body = manager_of(request), await read_json(request)
     check_names(body, DETOKENIZE)
