@@ -136,7 +136,7 @@ class EngineCollector(Collector):
 
 
 def histogram(name: str, text: str, times: Times) -> HistogramMetricFamily:
-    """Times as a Prometheus histogram."""
+    """Times as Prometheus has them."""
     bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
     return HistogramMetricFamily(
         name, text, buckets=list(zip(bounds, times.up_to(), strict=True)), sum_value=times.total_s
