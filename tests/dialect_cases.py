@@ -15,6 +15,7 @@ from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS
 from tirage.dialects.sglang import SGLANG
 from tirage.dialects.table import Dialect
 from tirage.dialects.vllm import VLLM
+from tirage.operators import OPERATORS
 from tirage.params import RequestOutputKind, SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -76,6 +77,9 @@ _COMMON: dict[str, list[Any]] = {
 }
 
 
+EXAMPLES = {name: list(tries[:1]) for operator in OPERATORS.values() for name, tries in operator.examples.items()}
+
+
 @dataclass(frozen=True)
 class Case:
     """A dialect with its two functions, values for its fields, and fields that others only go with."""
@@ -88,7 +92,7 @@ class Case:
 
     @property
     def values(self) -> dict[str, list[Any]]:
-        return {name: self.own[name] if name in self.own else _COMMON[name] for name in self.dialect.entries}
+        return {name: self.own.get(name) or _COMMON.get(name) or EXAMPLES[name] for name in self.dialect.entries}
 
 
 def _completions(data: Any) -> SamplingParams:

@@ -16,6 +16,7 @@ import pytest
 from tirage import LLM, Delta, SamplingParams
 from tirage.cli import main
 from tirage.cli.options import NO_OPTION, OPTIONS
+from tirage.operators import OPERATORS
 from tirage.params import FIELDS
 
 Run = Callable[..., tuple[int, str, str]]
@@ -75,14 +76,13 @@ def test_a_prompt_may_come_from_stdin(run: Run) -> None:
 
 # One value per option, as typed and as it must arrive.
 VALUES: dict[str, tuple[list[str], Any]] = {
+    **{
+        name: ([str(other)], other)
+        for operator in OPERATORS.values()
+        for name, tries in operator.examples.items()
+        for other in [next(value for value in tries if value != FIELDS[name].default)]
+    },
     "close_grammar": ([], True),
-    "presence_penalty": (["0.5"], 0.5),
-    "frequency_penalty": (["-0.5"], -0.5),
-    "repetition_penalty": (["1.25"], 1.25),
-    "temperature": (["0.7"], 0.7),
-    "top_p": (["0.9"], 0.9),
-    "min_p": (["0.125"], 0.125),
-    "top_k": (["40"], 40),
     "seed": (["-7"], -7),
     "stop": ([".", "two words"], (".", "two words")),
     "stop_token_ids": (["5", "9"], (5, 9)),
@@ -100,23 +100,11 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "allowed_token_ids": (["300", "301"], (300, 301)),
     "bad_words_token_ids": (["[[3, 4], 5]"], ((3, 4), (5,))),
     "semantics": (["vllm"], "vllm"),
-    "typical_p": (["0.9"], 0.9),
-    "epsilon_cutoff": (["0.001"], 0.001),
-    "eta_cutoff": (["0.001"], 0.001),
-    "top_n_sigma": (["1.5"], 1.5),
-    "top_h": (["0.4"], 0.4),
-    "xtc_probability": (["0.5"], 0.5),
-    "xtc_threshold": (["0.2"], 0.2),
     "xtc_protected_ids": (["13"], (13,)),
-    "dry_multiplier": (["0.8"], 0.8),
     "dry_base": (["2"], 2.0),
-    "dry_allowed_length": (["3"], 3),
     "dry_last_n": (["64"], 64),
     "dry_sequence_breakers": ([";"], (";",)),
     "dry_breaker_token_ids": (["13"], (13,)),
-    "no_repeat_ngram_size": (["3"], 3),
-    "dynatemp_range": (["0.5"], 0.5),
-    "dynatemp_exponent": (["2"], 2.0),
 }
 
 

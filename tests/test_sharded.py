@@ -29,9 +29,9 @@ from tirage.backends.sharded.places import Ladder, id_of, key_of, level, place_o
 from tirage.backends.sharded.shared import Shared
 from tirage.draw import Draw
 from tirage.errors import ParamsError
+from tirage.operators.xtc import XTC
 from tirage.sampling_batch import SamplingBatch
 from tirage.semantics import PRESETS
-from tirage.stages import Op
 
 
 def spans(edges: Sequence[int]) -> list[tuple[int, int]]:
@@ -93,7 +93,7 @@ def with_mixtures(rows: SamplingMetadata, size: int, seed: int) -> SamplingMetad
     r = np.random.default_rng(seed)
     checks = r.integers(-(2**31), 2**31, (rows.count, -(-size // 32))).astype(np.int32)
     checks |= np.where(r.random((rows.count, 1)) < 0.5, np.roll(checks, 1, axis=0), 0)
-    xtc = (rows.programs[:, :, 0] == Op.XTC).any(axis=1) & (rows.views != View.NONE)
+    xtc = (rows.programs[:, :, 0] == XTC).any(axis=1) & (rows.views != View.NONE)
     views = np.where(xtc, r.integers(1, 4, rows.count), rows.views).astype(np.int8)
     return replace(rows, checks=checks, resample=r.random(rows.count) < 0.5, views=views)
 

@@ -21,9 +21,13 @@ from tirage.backends.torch.edits import edited
 from tirage.exact import numbers
 from tirage.exact.weights import COEFFICIENTS
 from tirage.exact.weights import weights as exact_weights
-from tirage.stages import Op
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.logit_bias import ADD
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.typical import TYPICAL
 
-TEMPERATURE = Op.TEMPERATURE, numbers.bits(numbers.temperature_constant(0.7)), numbers.bits(numbers.reciprocal(0.7))
+TEMPERATURE = TEMPERATURE, numbers.bits(numbers.temperature_constant(0.7)), numbers.bits(numbers.reciprocal(0.7))
 
 
 def rows(*programs: Program, **given: Any) -> SamplingMetadata:
@@ -78,7 +82,7 @@ def penalised(penalty: float) -> tuple[Tensor, SamplingMetadata]:
     ids, counts = np.arange(500, dtype=np.int32), np.full(500, 3, np.int32)
     table = {"count_ids": ids, "prompt_counts": counts, "output_counts": counts, "count_start": np.array([0, 500])}
     bits = numbers.bits(np.float32(penalty))
-    return normal(1, 500), rows([(Op.FREQUENCY, 1, bits), TEMPERATURE], **table)
+    return normal(1, 500), rows([(FREQUENCY, 1, bits), TEMPERATURE], **table)
 
 
 def test_a_frequency_penalty_rounds_its_product_before_it_subtracts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +93,7 @@ def test_a_frequency_penalty_rounds_its_product_before_it_subtracts(monkeypatch:
     def fused(state: edits.Edited, packed: SamplingMetadata, at: Any, a: Any) -> None:
         state.x = torch.sub(state.own(), torch.full_like(state.x, 3.0), alpha=float(np.float32(0.7)))
 
-    monkeypatch.setitem(edits.STEPS, Op.FREQUENCY, fused)
+    monkeypatch.setitem(edits.STEPS, FREQUENCY, fused)
     assert not torch.equal(expected, edited(x, packed).x)
 
 
@@ -136,7 +140,7 @@ def test_sums_of_weights_do_not_depend_on_their_order() -> None:
 
 def test_the_mean_exponent_of_a_row_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     x = normal(4, 3000) * 0.5
-    packed = rows(*[[TEMPERATURE, (Op.TYPICAL, numbers.mass_fraction(0.5), 0)]] * 4)
+    packed = rows(*[[TEMPERATURE, (TYPICAL, numbers.mass_fraction(0.5), 0)]] * 4)
     assert agrees(x, packed)
     everywhere(monkeypatch, "split_sum", lambda products: (torch.zeros_like(products[:, 0]), products.sum(1)))
     assert not agrees(x, packed)
@@ -189,7 +193,7 @@ def test_logprobs_do_not_come_from_a_library_s_logarithm(monkeypatch: pytest.Mon
 
 
 def test_ties_at_a_cut_are_broken_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, packed = (normal(20, 60) * 2).round(), rows(*[[TEMPERATURE, (Op.TOP_K, 7, 0)]] * 20)
+    x, packed = (normal(20, 60) * 2).round(), rows(*[[TEMPERATURE, (TOP_K, 7, 0)]] * 20)
     assert agrees(x, packed)
     sort = torch.sort
 
@@ -201,7 +205,7 @@ def test_ties_at_a_cut_are_broken_by_id(monkeypatch: pytest.MonkeyPatch) -> None
     assert not agrees(x, packed)
 
 
-@pytest.mark.parametrize("program", [[(Op.GREEDY,)], [TEMPERATURE, (Op.TOP_K, 2, 0)]])
+@pytest.mark.parametrize("program", [[(GREEDY,)], [TEMPERATURE, (TOP_K, 2, 0)]])
 def test_zeros_of_either_sign_are_equal(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     x, packed = torch.tensor([[-1.0, -0.0, 0.0, -0.0, 0.0]]), rows(program, views=np.array([1], np.int8))
     assert agrees(x, packed)
@@ -238,7 +242,7 @@ def flushed(action: Callable[[], Any]) -> Any:
 
 
 def test_greedy_compares_integers_which_nothing_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = rows([(Op.GREEDY,)])
+    packed = rows([(GREEDY,)])
     assert flushed(lambda: drawn(TINY, packed).token_ids.tolist()) == [2]
     assert flushed(lambda: TINY.argmax(1).tolist()) != [2]
 
@@ -248,7 +252,7 @@ def test_edits_of_subnormal_numbers_give_the_same_with_and_without_flushing(monk
         "edit_ids": np.arange(4, dtype=np.int32),
         "edit_values": np.array([3e-39, 1e-39, -1e-39, 1e-39], np.float32),
     }
-    packed = rows([(Op.ADD, 0, 4), (Op.GREEDY,)], **table)
+    packed = rows([(ADD, 0, 4), (GREEDY,)], **table)
 
     def bits() -> list[list[int]]:
         return edited(TINY, packed).x.view(torch.int32).tolist()

@@ -173,9 +173,9 @@ def row_states(
     states = []
     for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
         state = SamplingRow.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
-        state.plan.check(vocab_size)
+        state.compiled.check(vocab_size)
         if history is None:
-            state.plan.check_history()
+            state.compiled.check_history()
         states.append(state)
     return states
 

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
-
-Process = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""Custom processors of one row: float32 logits [V] in, logits [V] out."""
+from tirage.operators.row import Process
 
 STEP_WIDTH = 6
 """int64 columns of one step: the operation and its operands a..e."""

@@ -100,7 +100,7 @@ class Batch:
         sample_index = bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
         history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
         state = SamplingRow.of(params, history, sample_index=sample_index)
-        state.plan.check(self.vocab_size)
+        state.compiled.check(self.vocab_size)
         self._put(slot, state)
         return slot
 
@@ -204,7 +204,7 @@ def bounded(value: Any, name: str, low: int, high: int) -> int:
 
 
 def _copy(state: SamplingRow) -> SamplingRow:
-    return SamplingRow(state.plan, state.history.copy(), state.seed, state.sample_index, state.step)
+    return SamplingRow(state.compiled, state.history.copy(), state.seed, state.sample_index, state.step)
 
 
 def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like: Any) -> Draw:

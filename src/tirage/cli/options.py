@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from tirage.cli import guided
+from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
-from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 
 # Fields that need more than a value on a command line, or that change what is printed. A constraint has options of its
 # own, in `guided`.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tirage.dialects.table import DialectError, FieldMapping, Fields, Inexpressible
+from tirage.fields.rules import BrokenRuleError, Custom, Rule
 from tirage.params import GuidedDecodingParams, SamplingParams, specs
-from tirage.params.rules import BrokenRuleError, Custom, Rule
 
 _MODES = specs(GuidedDecodingParams)
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from tirage.dialects.constraints import schema_mapping
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, same
+from tirage.fields.rules import Bias, Bool, BrokenRuleError, Custom, Float, Int, shown
 from tirage.params import GuidedDecodingParams, SamplingParams
-from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Int, shown
 
 Route = Literal["chat", "completions"]
 

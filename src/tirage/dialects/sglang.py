@@ -11,8 +11,8 @@ from tirage.dialects.processors import REGISTER, read_reference
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, Inexpressible, listed, same
 from tirage.dialects.unsupported import SGLANG_SAMPLING, Unsupported
 from tirage.errors import ParamsError
+from tirage.fields.rules import BrokenRuleError, Custom, Float, Int, Json, PatternRule, Texts, items
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.params.rules import BrokenRuleError, Custom, Float, Int, Json, PatternRule, Texts, items
 from tirage.patterns import MAX_STATES, compile_pattern
 
 ANY_JSON = "$$ANY$$"

@@ -17,8 +17,8 @@ from typing import Any
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.unsupported import Unsupported
 from tirage.errors import ParamsError, nearest
+from tirage.fields.rules import BrokenRuleError, Rule, shown
 from tirage.params import FIELDS, SamplingParams
-from tirage.params.rules import BrokenRuleError, Rule, shown
 from tirage.semantics import FILTERS
 
 Fields = dict[str, Any]

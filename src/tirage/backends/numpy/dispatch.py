@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tirage.backends import Drawn, Frame, Process, SamplingMetadata
 from tirage.backends.numpy import distribution, kernels
-from tirage.stages import Op
+from tirage.operators.temperature import GREEDY
 
 WORTH_COMPILING = 1 << 22
 """Logits drawn by the plain path after which kernels are made ready in the background: about 30 rows of 128k.
@@ -74,7 +74,7 @@ def _without(rows: SamplingMetadata, left: NDArray[np.int64]) -> SamplingMetadat
         return rows
     programs = rows.programs.copy()
     programs[left] = 0
-    programs[left, 0, 0] = Op.GREEDY
+    programs[left, 0, 0] = GREEDY
     return replace(rows, programs=programs)
 
 

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends.numpy.plain import target_mass
 from tirage.backends.torch.rule import (
     clamped,
     cleaned,
@@ -34,6 +33,7 @@ from tirage.exact.keys import FLT_MAX, LOWEST_KEY, NEG_INF_KEY
 from tirage.exact.logs import OCTAVE, ilog2
 from tirage.exact.weights import Q_LIMIT
 from tirage.exact.weights import weights as host_weights
+from tirage.operators.row import target_mass
 from tirage.stages import FIRST_FILTER, Op
 
 Operands = NDArray[np.int64]

@@ -23,16 +23,23 @@ from tirage.compat.easydel import operands
 from tirage.compat.easydel.columns import PAD, beside, counts, rows_of
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
+from tirage.fields.rules import shown
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.min_p import MIN_P
+from tirage.operators.presence import PRESENCE
+from tirage.operators.repetition import REPETITION
+from tirage.operators.row import SCOPES
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import RULES, TOP_P
 from tirage.params import SamplingParams
-from tirage.params.rules import shown
 from tirage.semantics import Semantics, resolve
-from tirage.stages import SCOPES, TOP_P_RULES, Op
 
 if TYPE_CHECKING:
     from tirage.compat.easydel.jitable import JitableSamplingParams
 
 _FILTERS = {"temperature", "top_k", "top_p", "min_p"}
-_PENALTIES = {"repetition": Op.REPETITION, "frequency": Op.FREQUENCY, "presence": Op.PRESENCE}
+_PENALTIES = {"repetition": REPETITION, "frequency": FREQUENCY, "presence": PRESENCE}
 _WORDS = "bad_words_token_ids"
 _NUMBERS = (
     *("random_sampling", "temperature", "top_k", "top_p", "min_p", "min_tokens"),
@@ -243,21 +250,21 @@ def _filters(given: dict[str, Array], semantics: Semantics) -> _Listed:
     greedy = ~given["random_sampling"] | (given["temperature"] <= 0)
     safe = jnp.where(greedy, 1.0, given["temperature"])
     joint = int(semantics.top_p_scope == "joint")
-    cut_p = TracedStage(Op.TOP_P, (TOP_P_RULES.index(semantics.top_p_rule), int(semantics.top_p_ties == "all"), joint))
+    cut_p = TracedStage(TOP_P, (RULES.index(semantics.top_p_rule), int(semantics.top_p_ties == "all"), joint))
     known: dict[str, tuple[TracedStage, Columns, Array]] = {
         "top_k": (
-            TracedStage(Op.TOP_K, (int(semantics.top_k_ties == "all"),)),
+            TracedStage(TOP_K, (int(semantics.top_k_ties == "all"),)),
             {"k": given["top_k"]},
             given["top_k"] > 0,
         ),
         "top_p": (cut_p, {"p": operands.mass_fraction(given["top_p"])}, given["top_p"] < 1),
-        "min_p": (TracedStage(Op.MIN_P), {"widest": operands.ratio_threshold(given["min_p"])}, given["min_p"] > 0),
+        "min_p": (TracedStage(MIN_P), {"widest": operands.ratio_threshold(given["min_p"])}, given["min_p"] > 0),
     }
     found: _Listed = []
     for name in (stage for stage in semantics.stages if stage in _FILTERS):
         if name == "temperature":
             scale = {"c": operands.temperature_constant(safe), "inverse_t": operands.reciprocal(safe)}
-            found += [(TracedStage(Op.GREEDY), {}, greedy), (TracedStage(Op.TEMPERATURE), scale, ~greedy)]
+            found += [(TracedStage(GREEDY), {}, greedy), (TracedStage(TEMPERATURE), scale, ~greedy)]
             known = {name: (stage, own, on & ~greedy) for name, (stage, own, on) in known.items()}
         else:
             found.append(known[name])

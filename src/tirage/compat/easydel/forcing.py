@@ -18,7 +18,7 @@ import numpy as np
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory, by_ngrams
 from tirage.compat.easydel.columns import PAD, column, counts, rows_of, run
 from tirage.errors import ParamsError
-from tirage.params.rules import BrokenRuleError, Ids, integer, shown
+from tirage.fields.rules import BrokenRuleError, Ids, integer, shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,9 @@ import numpy as np
 
 from tirage import params
 from tirage.errors import ParamsError
-from tirage.params.frozen import FrozenDict, FrozenList
-from tirage.params.record import Record, register_pytree, specs
-from tirage.params.rules import shown
+from tirage.fields.frozen import FrozenDict, FrozenList
+from tirage.fields.record import Record, register_pytree, specs
+from tirage.fields.rules import shown
 from tirage.params.updates import TokenizerLike
 
 

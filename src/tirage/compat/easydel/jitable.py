@@ -33,8 +33,8 @@ from tirage.compat.easydel.warpers import (
 )
 from tirage.draw import Draw
 from tirage.errors import ParamsError
-from tirage.params.record import specs
-from tirage.params.rules import shown
+from tirage.fields.record import specs
+from tirage.fields.rules import shown
 from tirage.semantics import Semantics, resolve
 
 SCALARS: dict[str, tuple[Any, Any]] = {

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tirage.errors import ParamsError, nearest
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 
 
 def dumped(array: jax.Array | None) -> dict[str, Any] | None:

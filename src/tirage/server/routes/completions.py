@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from tirage.dialects import DialectError
 from tirage.engine import Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, read_json
 from tirage.server.request_group import RequestGroup, RunningRequest

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tirage.params.rules import Bool, shown
+from tirage.fields.rules import Bool, shown
 from tirage.server.errors import Refusal
 from tirage.server.http_request import admin_of, check_names, manager_of, options_of, read_json, tenant_of
 from tirage.server.options import check_limit

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from tirage.engine import check_ids
 from tirage.errors import ParamsError
-from tirage.params.rules import Bool, shown
+from tirage.fields.rules import Bool, shown
 from tirage.server.errors import Refusal
 from tirage.server.http_request import check_names, manager_of, read_json
 from tirage.server.options import check_limit

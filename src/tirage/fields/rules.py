@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tirage.params.frozen import FrozenDict, NotPlainError, freeze_mapping, is_utf8, thaw
+from tirage.fields.frozen import FrozenDict, NotPlainError, freeze_mapping, is_utf8, thaw
 from tirage.patterns import PatternError, compile_pattern
 
 TOKEN_ID_LIMIT = 1 << 20
@@ -52,8 +52,20 @@ class Rule(Protocol):
 
     def load(self, plain: Any, /) -> Any: ...
 
+    def highest_id(self, value: Any, /) -> int: ...
 
-class Plain:
+
+class Scalar:
+    """A rule whose values hold no token ids."""
+
+    __slots__ = ()
+
+    def highest_id(self, value: Any) -> int:
+        """The highest token id that a stored value names; -1 for none."""
+        return -1
+
+
+class Plain(Scalar):
     """A rule whose stored value is already what JSON holds."""
 
     __slots__ = ()
@@ -328,6 +340,9 @@ class Ids(Plain):
             raise BrokenRuleError(self.text, value)
         return checked
 
+    def highest_id(self, value: tuple[int, ...] | None) -> int:
+        return max(value or (), default=-1)
+
 
 @dataclass(frozen=True, slots=True)
 class IdWords(Plain):
@@ -351,6 +366,9 @@ class IdWords(Plain):
         if not 0 < len(ids) <= MOST_WORDS:
             raise BrokenRuleError(f"a word of at least one token and at most {MOST_WORDS}", word, where)
         return tuple(token_id(item, f"{where}[{i}]") for i, item in enumerate(ids))
+
+    def highest_id(self, value: tuple[tuple[int, ...], ...]) -> int:
+        return max((max(word) for word in value), default=-1)
 
 
 def token_id(value: Any, where: str) -> int:
@@ -383,7 +401,7 @@ class OneOf(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class EnumMember:
+class EnumMember(Scalar):
     """A member of `kind`, or its name."""
 
     kind: type[enum.Enum]
@@ -407,7 +425,7 @@ class EnumMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Bias:
+class Bias(Scalar):
     """A mapping from token id to a finite number or -inf, ordered by id, or None."""
 
     text: str = "a mapping from token id to a number, or None"
@@ -445,6 +463,9 @@ class Bias:
         if len(loaded) < len(plain):
             raise BrokenRuleError("a mapping with each token id once", plain)
         return loaded
+
+    def highest_id(self, value: FrozenDict | None) -> int:
+        return max(value or (), default=-1)
 
 
 def _json_id(key: Any) -> Any:
@@ -507,7 +528,7 @@ class Processors(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Custom:
+class Custom(Scalar):
     """A rule made of three functions, for a parameter that is a class of its own."""
 
     text: str

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Self
 
 from tirage.errors import ParamsError, nearest
-from tirage.params.rules import BrokenRuleError, Rule, shown
+from tirage.fields.rules import BrokenRuleError, Rule, shown
 
 SCHEMA = 1
 """Version of the JSON form. A reader refuses any other number instead of guessing."""
