@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tirage.dialects import DialectError
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.unsupported import Unsupported
-from tirage.fields.rules import BrokenRuleError, Rule, shown
+from tirage.fields.rules import BrokenRuleError, Plain, Rule, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any], where: str
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Plain):
     """A rule given by a predicate, `holds`; `schema` is its JSON Schema."""
 
     text: str
@@ -71,12 +71,6 @@ class Checked:
         if not self.holds(value):
             raise BrokenRuleError(self.text, value)
         return value
-
-    def dump(self, value: Any) -> Any:
-        return value
-
-    def load(self, plain: Any) -> Any:
-        return plain
 
 
 @dataclass(frozen=True, slots=True)
