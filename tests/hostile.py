@@ -14,7 +14,7 @@ from typing import Any
 from servers import Server
 
 from tirage.server.routes.openai_request import CHAT, COMPLETIONS
-from tirage.server.routes.sglang_request import GENERATE, NAMES
+from tirage.server.routes.sglang_request import FIELDS, GENERATE
 
 ANSWER_S = 60.0
 """No answer may take this long, however busy the machine."""
@@ -132,7 +132,7 @@ def check_envelope(error: Any, what: str) -> None:
 def fields_of(route: str) -> tuple[str, ...]:
     """Every field that a route has a use for, those of `sampling_params` with that name before them."""
     if route == "/generate":
-        return (*NAMES, *(f"sampling_params.{name}" for name in GENERATE.entries))
+        return (*FIELDS, *(f"sampling_params.{name}" for name in GENERATE.entries))
     asked = CHAT if route == "/v1/chat/completions" else COMPLETIONS
     return tuple(dict.fromkeys((*asked.fields, *asked.openai.entries, *asked.fastdeploy.entries, "extra_body")))
 

@@ -77,10 +77,9 @@ def standing(place: str, name: str) -> Standing:
 def _special(place: str) -> dict[str, Unsupported | str]:
     """Every field of a route with what limits it, or what it means."""
     if place == GENERATE:
-        more = {**sglang_request.EACH, **sglang_request.WHOLE}
-        return {**SGLANG_GENERATE, **dict.fromkeys(sglang_request.NAMES, ""), **{n: more[n][2] for n in more}}
+        return {**SGLANG_GENERATE, **{name: field.meaning for name, field in sglang_request.FIELDS.items()}}
     if place == SAMPLING:
-        return {**_known(sglang_request.GENERATE), "beam_width": "", "stream_interval": ""}
+        return {**_known(sglang_request.GENERATE), **dict.fromkeys(sglang_request.SAMPLING_FIELDS, "")}
     route = ROUTES[place]
     own = {n: f.rule.unsupported if isinstance(f.rule, Only) else f.meaning for n, f in route.fields.items()}
     return {**_known(route.fastdeploy), **_known(route.openai), **own}

@@ -20,7 +20,7 @@ from tirage.server.errors import Refusal
 from tirage.server.http_request import in_worker_thread
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
-from tirage.server.replay import mark_of
+from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
 from tirage.server.routes.sglang_request import read_body
 from tirage.server.sse import dump, pieces, weight
@@ -145,11 +145,11 @@ def test_logprobs_make_an_answer_heavy() -> None:
 
 def test_parameters_of_a_whole_batch_are_read_once() -> None:
     body = {"text": ["a", "b", "c"], "sampling_params": {"logit_bias": {"5": 1.0}, "stop": ["x"]}}
-    asks = read_body(body, Options()).asks
-    assert asks[0].params is asks[1].params is asks[2].params
-    each = read_body({**body, "sampling_params": [{"n": 1}, {"n": 2}, None]}, Options()).asks
-    assert [ask.params.n for ask in each] == [1, 2, 1]
-    assert [ask.where for ask in each] == [f"sampling_params[{i}]." for i in range(3)]
+    requests = read_body(body, Options()).requests
+    assert requests[0].params is requests[1].params is requests[2].params
+    each = read_body({**body, "sampling_params": [{"n": 1}, {"n": 2}, None]}, Options()).requests
+    assert [request.params.n for request in each] == [1, 2, 1]
+    assert [request.where for request in each] == [f"sampling_params[{i}]." for i in range(3)]
 
 
 def request_with(body: bytes) -> Request:
@@ -197,19 +197,19 @@ def test_lists_of_tokens_become_a_list_of_texts(server: Server) -> None:
 
 
 def test_all_that_is_stopped_is_named_also_before_it_runs() -> None:
-    async def run(desk: RequestManager) -> list[str]:
-        call = EngineInput(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=4), rid="early")
-        coming = asyncio.create_task(desk.admit([call], tenant="", route="/generate"))
+    async def run(manager: RequestManager) -> list[str]:
+        engine_input = EngineInput(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=4), rid="early")
+        coming = asyncio.create_task(manager.submit([engine_input], tenant=""))
         await asyncio.sleep(0)
-        names = desk.abort_all()
+        names = manager.abort_all()
         with pytest.raises(Refusal, match="aborted"):
             await coming
         return names
 
     with LLM("tiny") as llm:
-        desk = RequestManager(llm, Options(), metrics=Metrics(), mark=mark_of(llm, "tiny"))
-        assert asyncio.run(run(desk)) == ["early"]
-        desk.close()
+        manager = RequestManager(llm, Options(), metrics=Metrics(), model_info=model_info_of(llm, "tiny"))
+        assert asyncio.run(run(manager)) == ["early"]
+        manager.close()
 
 
 # --- keys ----------------------------------------------------------------------------------------------------------

@@ -19,52 +19,68 @@ from tirage.server.engine_input import ModelInfo
 from tirage.server.options import Options
 from tirage.server.request_group import RunningRequest
 from tirage.server.request_manager import make_request
-from tirage.server.routes.generate import call_of, speller
+from tirage.server.routes.generate import engine_input_of, token_text_of
 from tirage.server.routes.sglang_request import read_body
-from tirage.server.routes.sglang_shapes import Scores, finish, meta_of
+from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, finish
 from tirage.server.routes.sglang_stream import GenerateFormatter
 from tirage.server.sse import JsonTemplate
 
 TEXT = 'Grüße, "日本語" \\ \t\x01\x7f\u2028\ue000 😀👩‍👧 <stop> never said'
+CONSTANT: dict[str, Any] = {
+    "weight_version": "default",
+    "num_retractions": 0,
+    "reasoning_tokens": 0,
+    "cached_tokens": 0,
+    "cached_tokens_details": {"device": 0, "host": 0},
+    "dp_rank": None,
+}
 LAST_ONLY = {"finish_reason", "weight_versions", "e2e_latency", "response_sent_to_client_ts", "grammar_complete"}
 
 
 class Plain:
     """The events of each sample as whole objects, put together from everything that has come."""
 
-    def __init__(self, tickets: list[RunningRequest], body: Any, spell: Any) -> None:
-        self._tickets, self._body, self._spell = tickets, body, spell
+    def __init__(self, requests: list[RunningRequest], body: Any, token_text: Any) -> None:
+        self._requests, self._body, self._token_text = requests, body, token_text
         self._came: dict[tuple[int, int], list[Delta]] = {}
         self._shown: dict[tuple[int, int], int] = {}
 
-    def say(self, number: int, delta: Delta) -> dict[str, Any] | None:
-        key, ask = (number, delta.index), self._body.asks[number]
+    def format(self, number: int, delta: Delta) -> dict[str, Any] | None:
+        key, request = (number, delta.index), self._body.requests[number]
         came = self._came.setdefault(key, [])
         came.append(delta)
         waiting = came[self._shown.get(key, 0) :]
-        if delta.finish_reason is None and sum(len(one.token_ids) for one in waiting) < ask.interval:
+        if delta.finish_reason is None and sum(len(one.token_ids) for one in waiting) < request.stream_interval:
             return None
         self._shown[key] = len(came)
         return self._event(number, came, waiting if self._body.delta else came)
 
     def _event(self, number: int, came: list[Delta], shown: list[Delta]) -> dict[str, Any]:
-        body, ask, ticket, last = self._body, self._body.asks[number], self._tickets[number], came[-1]
+        body, request, running, last = self._body, self._body.requests[number], self._requests[number], came[-1]
         ids = [token for one in came for token in one.token_ids]
-        meta = meta_of(ticket, ask, last.index, len(ids))
-        meta["finish_reason"] = finish(last.finish_reason, last.stop, ids, ask.patterns)
-        if ask.logprobs:
-            scores, entries = Scores(ask, body, self._spell), [entry for one in shown for entry in one.logprobs or ()]
-            meta |= scores.input(ticket.request.prompt_logprobs or (), ticket.request.prompt_ids[0])
-            meta |= scores.output(entries) | {"output_token_logprobs_length": len(entries)}
+        own = running.rid or running.id
+        meta: dict[str, Any] = {
+            "id": own if request.returned == 1 else f"{own}/{last.index}",
+            "finish_reason": finish(last.finish_reason, last.stop, ids, request.stop_regex),
+            "prompt_tokens": len(running.request.prompt_ids),
+            "completion_tokens": len(ids),
+            **CONSTANT,
+            "seed": running.request.seed,
+        }
+        if request.return_logprob:
+            lists = LogprobLists(request, body, self._token_text)
+            entries = [entry for one in shown for entry in one.logprobs or ()]
+            meta |= lists.input(running.request.prompt_logprobs or (), running.request.prompt_ids[0])
+            meta |= lists.output(entries) | {"output_token_logprobs_length": len(entries)}
         event: dict[str, Any] = {
             "text": "".join(one.text for one in shown),
             "output_ids": [token for one in shown for token in one.token_ids],
             "meta_info": meta,
         }
-        if body.listed:
-            event["index"] = sum(each.answers for each in body.asks[:number]) + last.index
-        if body.prompt_ids:
-            event["prompt_token_ids"] = list(ticket.request.prompt_ids)
+        if body.is_list:
+            event["index"] = sum(each.returned for each in body.requests[:number]) + last.index
+        if body.return_prompt_token_ids:
+            event["prompt_token_ids"] = list(running.request.prompt_ids)
         return event
 
 
@@ -76,24 +92,24 @@ def llm() -> Iterator[LLM]:
 
 
 def begin(llm: LLM, plain: dict[str, Any]) -> tuple[list[RunningRequest], Any]:
-    """The calls of a request, running."""
+    """The running requests of a body, and what was read of it."""
     body = read_body({"stream": True, **plain}, Options.of())
-    calls = [call_of(ask, []) for ask in body.asks]
-    handles = llm.engine.submit_all([make_request(llm, call, "") for call in calls])
-    mark = ModelInfo(name="script", fingerprint="")
-    return [RunningRequest.of(call, handle, mark) for call, handle in zip(calls, handles, strict=True)], body
+    inputs = [engine_input_of(request, []) for request in body.requests]
+    streams = llm.engine.submit_all([make_request(llm, each, "") for each in inputs])
+    model = ModelInfo(name="script", fingerprint="")
+    return [RunningRequest.of(*pair, model) for pair in zip(inputs, streams, strict=True)], body
 
 
 def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each event as it is sent, and as it would be made whole."""
-    tickets, body = begin(llm, plain)
-    spell = speller(llm.tokenizer)
-    visit: Any = SimpleNamespace(tickets=tickets)
-    chunks, whole = GenerateFormatter(visit, body, spell, began=0.0), Plain(tickets, body, spell)
-    for number, ticket in enumerate(tickets):
-        for delta in ticket.handle:
-            sent = [sse.frame(event) for event in chunks.say(number, delta)]
-            expected = whole.say(number, delta)
+    requests, body = begin(llm, plain)
+    token_text = token_text_of(llm.tokenizer)
+    group: Any = SimpleNamespace(requests=requests)
+    chunks, whole = GenerateFormatter(group, body, token_text, began=0.0), Plain(requests, body, token_text)
+    for number, running in enumerate(requests):
+        for delta in running.stream:
+            sent = [sse.frame(event) for event in chunks.format(number, delta)]
+            expected = whole.format(number, delta)
             assert len(sent) == (expected is not None)
             if expected is not None:
                 assert sent[0].startswith(b"data: ")
@@ -139,6 +155,25 @@ def test_an_event_says_what_it_would_say_made_as_a_whole(llm: LLM, name: str, mo
     assert ended == (3 if isinstance(params, list) else params.get("n", 1) * (2 if name == "scores in words" else 1))
 
 
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_last_cumulative_event_of_a_sample_is_its_entry_in_the_whole_answer(llm: LLM, name: str) -> None:
+    requests, body = begin(llm, REQUESTS[name])
+    token_text = token_text_of(llm.tokenizer)
+    group: Any = SimpleNamespace(requests=requests)
+    chunks = GenerateFormatter(group, body, token_text, began=0.0)
+    for number, running in enumerate(requests):
+        deltas = list(running.stream)
+        events = [json.loads(sse.frame(event)[6:]) for delta in deltas for event in chunks.format(number, delta)]
+        lasts = [event for event in events if event["meta_info"]["finish_reason"] is not None]
+        builder = EntryBuilder(running, body.requests[number], body, token_text, began=0.0)
+        entries = json.loads(sse.dump(builder.entries(running.request.completion())))
+        for event, entry in zip(sorted(lasts, key=lambda each: each.get("index", 0)), entries, strict=True):
+            event.pop("index", None)
+            for member in ("e2e_latency", "response_sent_to_client_ts"):
+                assert event["meta_info"].pop(member) > 0 < entry["meta_info"].pop(member)
+            assert event == entry
+
+
 def test_the_text_of_the_script_arrives_whole(llm: LLM) -> None:
     stopped = {"text": "ab", "sampling_params": PLAIN | {"stop": " never said"}}
     texts = [sent["text"] for sent, _ in both(llm, stopped)]
@@ -158,7 +193,7 @@ def test_a_sample_that_fails_says_so_in_its_last_event() -> None:
     assert sent["error"]["code"] == "non_finite_logits"
 
 
-def test_a_mold_leaves_texts_that_look_like_its_holes_alone() -> None:
+def test_a_template_leaves_texts_that_look_like_its_holes_alone() -> None:
     event = {"id": '"a":null', "a": None, "b": {"c": '\\"d":null', "d": None}}
     filled = JsonTemplate(event, ["a", "d"]).fill(b"[1]", b'"x"')
     assert json.loads(filled) == {"id": '"a":null', "a": [1], "b": {"c": '\\"d":null', "d": "x"}}

@@ -16,10 +16,10 @@ from tirage import LLM
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
-from tirage.server.replay import mark_of
+from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
-from tirage.server.routes.openai_answer import adapter_of
 from tirage.server.routes.openai_request import CHAT, read_request
+from tirage.server.routes.openai_submit import adapter_of
 
 __all__ = ["adapted"]
 
@@ -32,14 +32,17 @@ def llm() -> Iterator[LLM]:
 
 def adapter(llm: LLM, model: str | None, *lora: str) -> str | None:
     """The adapter that a request for a model gets from a server with these adapters."""
-    desk = RequestManager(
-        llm, Options.of(lora=[f"{name}=folder" for name in lora]), metrics=Metrics(), mark=mark_of(llm, "tiny")
+    manager = RequestManager(
+        llm,
+        Options.of(lora=[f"{name}=folder" for name in lora]),
+        metrics=Metrics(),
+        model_info=model_info_of(llm, "tiny"),
     )
     try:
-        asked = read_request(CHAT, {"messages": USER, "model": model}, desk.options, llm, lenient=False)
-        return adapter_of(asked, desk)
+        request = read_request(CHAT, {"messages": USER, "model": model}, manager.options, llm, lenient=False)
+        return adapter_of(request, manager)
     finally:
-        desk.close()
+        manager.close()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def first_ids(count: int) -> list[int]:
     return found["choices"][0]["token_ids"]
 
 
-def asked_ends() -> list[tuple[dict[str, Any], tuple[Any, Any, Any]]]:
+def request_ends() -> list[tuple[dict[str, Any], tuple[Any, Any, Any]]]:
     text, ids = complete(max_tokens=12)["choices"][0]["text"], first_ids(3)
     return [
         ({"max_tokens": 4}, ("length", None, None)),
@@ -110,7 +113,7 @@ def asked_ends() -> list[tuple[dict[str, Any], tuple[Any, Any, Any]]]:
 
 
 def test_completions_say_what_ended_them_whole_and_streamed() -> None:
-    for body, wanted in asked_ends():
+    for body, wanted in request_ends():
         assert ends(complete(**body)["choices"][0]) == wanted
         assert ends(stream_texts(**body)[-1]["choices"][0]) == wanted
 

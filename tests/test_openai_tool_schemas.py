@@ -113,7 +113,7 @@ def test_a_tool_that_cannot_be_enforced_is_refused_with_its_name_and_place(silen
 def test_the_schema_of_every_tool_is_held(source: str) -> None:
     compiler = Compiler(BYTES)
     for name in (name for name in TOOLS if name.startswith(f"{source}/") and name not in REFUSED):
-        tools = read_tools([tool("f", TOOLS[name])], "required", False, form="hermes")
+        tools = read_tools([tool("f", TOOLS[name])], "required", False, tool_format="hermes")
         asked = tools.constraint()
         assert asked is not None
         matcher = compiler.compile(asked).matcher()

@@ -18,7 +18,7 @@ from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
-from tirage.server.replay import mark_of
+from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
 
 HOSTILE = "((a|b)*a(a|b){11}c|.*x.{9}q){3}end"
@@ -244,8 +244,8 @@ class Blocked:
             self.running -= 1
 
 
-def desk_of(llm: LLM, **options: Any) -> RequestManager:
-    return RequestManager(llm, Options.of(**options), metrics=Metrics(), mark=mark_of(llm, "tiny"))
+def manager_of(llm: LLM, **options: Any) -> RequestManager:
+    return RequestManager(llm, Options.of(**options), metrics=Metrics(), model_info=model_info_of(llm, "tiny"))
 
 
 def call(rid: str, **params: Any) -> EngineInput:
@@ -256,50 +256,48 @@ def test_plain_requests_and_other_tenants_do_not_wait_behind_constraints(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = Blocked(llm, monkeypatch)
-    desk = desk_of(llm)
+    manager = manager_of(llm)
 
     async def session() -> None:
         hard = [call(f"hard {i}", guided_decoding=GuidedDecodingParams(regex=f"a{i}")) for i in range(6)]
-        tasks = [asyncio.create_task(desk.admit([each], tenant="one", route="/generate")) for each in hard]
+        tasks = [asyncio.create_task(manager.submit([each], tenant="one")) for each in hard]
         while blocked.running < 3:
             await asyncio.sleep(0.005)
-        async with await desk.admit([call("plain")], tenant="one", route="/generate") as visit:
-            [completion] = await visit.completions()
+        async with await manager.submit([call("plain")], tenant="one") as group:
+            [completion] = await group.completions()
         assert completion.usage.completion_tokens == 3
         other = asyncio.create_task(
-            desk.admit(
-                [call("other", guided_decoding=GuidedDecodingParams(regex="b"))], tenant="two", route="/generate"
-            )
+            manager.submit([call("other", guided_decoding=GuidedDecodingParams(regex="b"))], tenant="two")
         )
         while blocked.running < 4:
             await asyncio.sleep(0.005)
         assert not any(task.done() for task in (*tasks, other))
         for each in hard:
-            assert desk.abort(each.rid or "", tenant="one")
-        assert desk.abort("other", tenant="two")
+            assert manager.abort(each.rid or "", tenant="one")
+        assert manager.abort("other", tenant="two")
         ended = await asyncio.gather(*tasks, other, return_exceptions=True)
         assert {(type(each), getattr(each, "code", "")) for each in ended} == {(Refusal, "aborted")}
         assert blocked.running == 0
 
     asyncio.run(asyncio.wait_for(session(), 120))
-    desk.close()
+    manager.close()
 
 
 def test_the_time_of_a_request_covers_its_preparation(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = Blocked(llm, monkeypatch)
-    desk = desk_of(llm, request_timeout=0.3)
+    manager = manager_of(llm, request_timeout=0.3)
 
     async def session() -> None:
         many = [call(f"{i}", guided_decoding=GuidedDecodingParams(regex="a")) for i in range(8)]
         with pytest.raises(Refusal) as refused:
-            await desk.admit(many, tenant="", route="/generate")
+            await manager.submit(many, tenant="")
         assert (refused.value.status, refused.value.code) == (504, "timeout")
         while blocked.running:
             await asyncio.sleep(0.005)
-        assert desk._in_flight() == 0
+        assert manager._in_flight() == 0
 
     asyncio.run(asyncio.wait_for(session(), 120))
-    desk.close()
+    manager.close()
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tirage import LLM, BeamSearchParams, GuidedDecodingParams, ParamsError, Pro
 from tirage.cli.replay import verdict
 from tirage.processors import register_processor, unregister_processor
 from tirage.server.engine_input import EngineInput
-from tirage.server.replay import Difference, effective, mark_of, read_records, replay
+from tirage.server.replay import Difference, effective, model_info_of, read_records, replay
 from tirage.server.request_group import RunningRequest
 
 STORIES = Path(
@@ -33,17 +33,17 @@ def llm() -> Iterator[LLM]:
         yield made
 
 
-def ran(llm: LLM, call: EngineInput) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+def ran(llm: LLM, engine_input: EngineInput) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
     """The record of a call that ran, as it comes out of JSON, and the tokens of its samples."""
-    if call.messages is not None:
-        request = llm.chat_request(call.messages, call.params)
+    if engine_input.messages is not None:
+        request = llm.chat_request(engine_input.messages, engine_input.params)
     else:
-        assert call.prompt is not None
-        request = llm.request(call.prompt, call.params)
-    handle = llm.engine.submit(request)
-    completion = handle.wait()
-    ticket = RunningRequest.of(call, handle, mark_of(llm, "tiny"))
-    record = json.loads(json.dumps(effective(ticket), allow_nan=False))
+        assert engine_input.prompt is not None
+        request = llm.request(engine_input.prompt, engine_input.params)
+    stream = llm.engine.submit(request)
+    completion = stream.wait()
+    running = RunningRequest.of(engine_input, stream, model_info_of(llm, "tiny"))
+    record = json.loads(json.dumps(effective(running), allow_nan=False))
     return record, [sample.token_ids for sample in completion.samples]
 
 
@@ -106,11 +106,11 @@ def test_two_unseeded_requests_differ_and_each_record_draws_its_own(llm: LLM) ->
 
 def test_a_beam_search_is_replayed(llm: LLM) -> None:
     beams = BeamSearchParams(beam_width=3, max_tokens=8)
-    call = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(repetition_penalty=1.2), beams=beams)
-    completion = llm.beam_search(PROMPT, beams, sampling=call.params)[0]
-    request = llm.request(PROMPT, call.params)
-    ticket = RunningRequest.of(call, llm.engine.submit(request), mark_of(llm, "tiny"))
-    record = json.loads(json.dumps(effective(ticket, completion)))
+    engine_input = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(repetition_penalty=1.2), beams=beams)
+    completion = llm.beam_search(PROMPT, beams, sampling=engine_input.params)[0]
+    request = llm.request(PROMPT, engine_input.params)
+    running = RunningRequest.of(engine_input, llm.engine.submit(request), model_info_of(llm, "tiny"))
+    record = json.loads(json.dumps(effective(running, completion)))
     again = replay(llm, record)
     assert again.difference is None
     assert [s.token_ids for s in again.completion.samples] == [s.token_ids for s in completion.samples]
@@ -180,10 +180,12 @@ def test_the_first_token_that_differs_is_named(llm: LLM) -> None:
 
 def test_a_hypothesis_that_is_not_there_is_a_difference(llm: LLM) -> None:
     beams = BeamSearchParams(beam_width=3, max_tokens=4)
-    call = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(), beams=beams)
+    engine_input = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(), beams=beams)
     completion = llm.beam_search(PROMPT, beams)[0]
-    ticket = RunningRequest.of(call, llm.engine.submit(llm.request(PROMPT, call.params)), mark_of(llm, "tiny"))
-    record = json.loads(json.dumps(effective(ticket, completion)))
+    running = RunningRequest.of(
+        engine_input, llm.engine.submit(llm.request(PROMPT, engine_input.params)), model_info_of(llm, "tiny")
+    )
+    record = json.loads(json.dumps(effective(running, completion)))
     gone = record["samples"].pop()
     found = replay(llm, record).difference
     assert found == Difference(sample=2, position=0, was=None, now=gone["token_ids"][0])
@@ -208,10 +210,10 @@ def test_the_fingerprint_is_that_of_the_folder(llm: LLM, tmp_path: Path) -> None
     for path in llm.folder.iterdir():
         if path.is_file():
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert mark_of(LLM(tmp_path, backend="numpy"), "copy").fingerprint == mark_of(llm, "tiny").fingerprint
+    assert model_info_of(LLM(tmp_path, backend="numpy"), "copy").fingerprint == model_info_of(llm, "tiny").fingerprint
     config = tmp_path / "generation_config.json"
     config.write_text(json.dumps({"eos_token_id": 5}))
-    assert mark_of(LLM(tmp_path, backend="numpy"), "copy").fingerprint != mark_of(llm, "tiny").fingerprint
+    assert model_info_of(LLM(tmp_path, backend="numpy"), "copy").fingerprint != model_info_of(llm, "tiny").fingerprint
 
 
 # --- reading records ---------------------------------------------------------------------------------------------
@@ -319,9 +321,9 @@ def test_the_command_refuses_what_it_cannot_replay(
 def test_an_int8_answer_is_replayed_in_int8_unless_told_otherwise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(seed=5, max_tokens=40))
+    engine_input = EngineInput(prompt=Prompt(text=PROMPT), params=SamplingParams(seed=5, max_tokens=40))
     with LLM("tiny", dtype="int8") as rough:
-        record, tokens = ran(rough, call)
+        record, tokens = ran(rough, engine_input)
     assert record["model"]["numerics"]["dtype"] == "int8"
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(record))

@@ -107,7 +107,7 @@ def test_a_server_that_loads_says_so_and_takes_no_requests(tmp_path: Path) -> No
         server.wait_until_ready()
         assert server.get("/ready").json() == {"status": "ready"}
         assert server.post("/tokenize", {"prompt": "a"}).status_code == 200
-        words = [line.split(" ")[1] for line in server.log.splitlines()]
+        words = [line.split(" ")[1] for line in server.log.splitlines() if "kernels" not in line]
         assert [word for word in words if word in {"listening", "loading", "probing", "ready:"}] == [
             "listening",
             "loading",

@@ -339,7 +339,7 @@ RIGHTS = """
 import os, socket, subprocess, sys
 from tirage.server import media_worker
 media_worker.prepare("image")
-media_worker.give_up_rights()
+media_worker.drop_rights()
 def refused(act):
     try:
         act()

@@ -95,7 +95,7 @@ def test_only_kernels_that_are_compiled_are_said_to_be(
         await asyncio.sleep(0.2)
         phases.append(health.phase)
 
-    monkeypatch.setattr(app, "apart", slow)
+    monkeypatch.setattr(app, "in_thread", slow)
     monkeypatch.setattr(app, "_LOADED_S", 0.02)
     monkeypatch.setattr(app, "compiling", lambda: cold)
     with caplog.at_level(logging.INFO, "tirage.server"):

@@ -363,20 +363,20 @@ def test_failures_in_a_row_are_refused_until_time_has_passed_or_forgotten_by_a_s
     for kind, fails in (("processor_failed", 3), ("max_tokens", 0), ("processor_failed", 2), ("abort", 0)):
         now[0] += 20
         for _ in range(fails or 1):
-            assert breaker.note(params, "a", ended(kind)) is (kind == "processor_failed")
+            assert breaker.record(params, "a", ended(kind)) is (kind == "processor_failed")
         assert refused() is (fails == 3)
-    assert breaker.note(params, "a", ended("processor_failed"))
+    assert breaker.record(params, "a", ended("processor_failed"))
     assert refused()
     assert not refused("b")
     assert not refused(params=SamplingParams(logits_processors=[("forced_token", {"token_id": 6})]))
     assert not refused(params=SamplingParams())
     now[0] += 10
     assert not refused()
-    breaker.note(params, "a", ended("processor_failed"))
+    breaker.record(params, "a", ended("processor_failed"))
     assert refused()
     now[0] += 10
-    breaker.note(params, "a", ended("eos"))
-    breaker.note(params, "a", ended("processor_failed"))
+    breaker.record(params, "a", ended("eos"))
+    breaker.record(params, "a", ended("processor_failed"))
     assert not refused()
 
 
@@ -385,7 +385,7 @@ def test_clients_that_are_remembered_are_not_endless() -> None:
     params = [SamplingParams(logits_processors=[("forced_token", {"token_id": n})]) for n in range(1200)]
     for each in params:
         for _ in range(3):
-            breaker.note(each, "", ended("processor_failed"))
+            breaker.record(each, "", ended("processor_failed"))
     breaker.check(params[0], "")
     with pytest.raises(Refusal, match="failed with them 3 times in a row"):
         breaker.check(params[-1], "")

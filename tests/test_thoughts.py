@@ -15,8 +15,8 @@ from test_openai_tools import CALL, WEATHER
 
 from tirage import LLM
 from tirage.server.options import REASONING_PARSERS
-from tirage.server.routes.reasoning import ReasoningParser, ReasoningReader, is_begun
-from tirage.server.routes.toolcalls import Begun, Content, PlainText, Thought, ToolCallParser
+from tirage.server.routes.reasoning import MessageReader, ReasoningParser, prompt_opens_reasoning
+from tirage.server.routes.toolcalls import Content, ContentParser, Reasoning, ToolCall, ToolCallParser
 from tirage.server.routes.tools import read_tools
 
 MARKS = REASONING_PARSERS["think"]
@@ -25,10 +25,10 @@ MARKS = REASONING_PARSERS["think"]
 def read(parser: ToolCallParser, *texts: str) -> tuple[str, str, int]:
     """The thoughts, the content and the number of calls of a text that comes in pieces."""
     pieces = [piece for text in texts for piece in parser.feed(text)] + parser.finish()
-    assert all(piece.text for piece in pieces if isinstance(piece, (Thought, Content)))
-    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+    assert all(piece.text for piece in pieces if isinstance(piece, (Reasoning, Content)))
+    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
     content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
-    return thoughts, content, sum(isinstance(piece, Begun) for piece in pieces)
+    return thoughts, content, sum(isinstance(piece, ToolCall) for piece in pieces)
 
 
 CASES = [
@@ -53,8 +53,8 @@ CASES = [
 def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
     begun: bool, text: str, thoughts: str, content: str
 ) -> None:
-    assert read(ReasoningParser(PlainText(), MARKS, begun=begun), text) == (thoughts, content, 0)
-    assert read(ReasoningParser(PlainText(), MARKS, begun=begun), *text) == (thoughts, content, 0)
+    assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), text) == (thoughts, content, 0)
+    assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text) == (thoughts, content, 0)
 
 
 @settings(deadline=None)
@@ -64,22 +64,22 @@ def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
 )
 def test_thoughts_do_not_depend_on_how_the_text_is_cut(begun: bool, pieces: list[str]) -> None:
     text = "".join(pieces)
-    whole = read(ReasoningParser(PlainText(), MARKS, begun=begun), text)
-    assert whole == read(ReasoningParser(PlainText(), MARKS, begun=begun), *text)
-    assert whole == read(ReasoningParser(PlainText(), MARKS, begun=begun), *pieces)
+    whole = read(ReasoningParser(ContentParser(), MARKS, opened=begun), text)
+    assert whole == read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text)
+    assert whole == read(ReasoningParser(ContentParser(), MARKS, opened=begun), *pieces)
 
 
 def test_thoughts_are_told_as_they_come_but_for_what_may_be_a_mark() -> None:
-    parser = ReasoningParser(PlainText(), MARKS, begun=True)
+    parser = ReasoningParser(ContentParser(), MARKS, opened=True)
     assert [parser.feed(text) for text in ("ab", "c</", "th", "at</think>", "d")] == [
-        [Thought("ab")], [Thought("c")], [], [Thought("</that")], [Content("d")]
+        [Reasoning("ab")], [Reasoning("c")], [], [Reasoning("</that")], [Content("d")]
     ]  # fmt: skip
 
 
 def test_calls_after_thoughts_are_calls_and_calls_in_thoughts_are_thoughts() -> None:
-    tools = read_tools([WEATHER], "auto", None, form="hermes")
+    tools = read_tools([WEATHER], "auto", None, tool_format="hermes")
     text = f"<think><tool_call>{CALL}</tool_call></think>\n<tool_call>{CALL}</tool_call>"
-    reader = ReasoningReader(tools=tools, tokenizer=LLM("tiny").tokenizer, marks=MARKS)
+    reader = MessageReader(tools=tools, tokenizer=LLM("tiny").tokenizer, tags=MARKS)
     for pieces in ((text,), text):
         assert read(reader.parser(), *pieces) == (f"<tool_call>{CALL}</tool_call>", "", 1)
     assert not reader.is_plain
@@ -89,8 +89,8 @@ def test_calls_after_thoughts_are_calls_and_calls_in_thoughts_are_thoughts() -> 
 def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str, thoughts: str, content: str) -> None:
     tokenizer = LLM("tiny").tokenizer
     ids = tokenizer.encode(text, add_special_tokens=False)
-    tools = read_tools(None, None, None, form="hermes")
-    count = ReasoningReader(tools=tools, tokenizer=tokenizer, marks=MARKS, begun=begun).count(ids)
+    tools = read_tools(None, None, None, tool_format="hermes")
+    count = MessageReader(tools=tools, tokenizer=tokenizer, tags=MARKS, opened=begun).count(ids)
     spelled = tokenizer.decode(ids[:count])
     if not begun and not text.lstrip().startswith("<think>"):
         assert count == 0
@@ -99,14 +99,14 @@ def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str,
         assert "</think>" not in tokenizer.decode(ids[: count - 1])
     else:
         assert count == len(ids)
-    assert ReasoningReader(tools=tools, tokenizer=tokenizer).count(ids) == 0
+    assert MessageReader(tools=tools, tokenizer=tokenizer).count(ids) == 0
 
 
 def test_a_prompt_that_ends_with_the_mark_has_begun_the_thoughts() -> None:
     tokenizer = LLM("tiny").tokenizer
     for text, begun in (("a<think>", True), ("a<think>\n", True), ("a<think>\n\n</think>\n\n", False), ("a", False)):
-        assert is_begun(MARKS, tokenizer.encode(text), tokenizer) is begun
-    assert not is_begun(None, tokenizer.encode("<think>"), tokenizer)
+        assert prompt_opens_reasoning(MARKS, tokenizer.encode(text), tokenizer) is begun
+    assert not prompt_opens_reasoning(None, tokenizer.encode("<think>"), tokenizer)
 
 
 # Over the wire.

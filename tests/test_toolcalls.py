@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tirage.errors import ParamsError
 from tirage.guided import BYTES, Compiler
 from tirage.params import GuidedDecodingParams
-from tirage.server.routes.toolcalls import Begun, Content, Continued, ToolCallParser, read_calls
-from tirage.server.routes.tools import Form, Tools, form_of, list_schema, read_tools
+from tirage.server.routes.toolcalls import Content, ToolCall, ToolCallArguments, ToolCallParser, read_calls
+from tirage.server.routes.tools import ToolCallFormat, Tools, list_schema, read_tools, tool_call_format
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
@@ -23,8 +23,8 @@ PARIS = ("weather", '{"city": "Paris"}')
 CALL = '{"name": "weather", "arguments": {"city": "Paris"}}'
 
 
-def tools(choice: Any = "auto", *, parallel: bool | None = None, form: Form = "hermes") -> Tools:
-    return read_tools([WEATHER, TIME], choice, parallel, form=form)
+def tools(choice: Any = "auto", *, parallel: bool | None = None, tool_format: ToolCallFormat = "hermes") -> Tools:
+    return read_tools([WEATHER, TIME], choice, parallel, tool_format=tool_format)
 
 
 def read(parser: ToolCallParser, *texts: str) -> tuple[str, list[tuple[str, str]]]:
@@ -35,15 +35,15 @@ def read(parser: ToolCallParser, *texts: str) -> tuple[str, list[tuple[str, str]
         match piece:
             case Content(text):
                 content += text
-            case Begun(index, _, name, arguments):
+            case ToolCall(index, _, name, arguments):
                 assert len(calls) == index
                 calls.append((name, arguments))
-            case Continued(index, arguments):
+            case ToolCallArguments(index, arguments):
                 calls[index] = (calls[index][0], calls[index][1] + arguments)
     return content, calls
 
 
-TEXTS: list[tuple[Form, str, str, list[tuple[str, str]]]] = [
+TEXTS: list[tuple[ToolCallFormat, str, str, list[tuple[str, str]]]] = [
     ("hermes", "Just text, 1 < 2 <tool", "Just text, 1 < 2 <tool", []),
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", [PARIS]),
     ("hermes", f"Let me see.\n<tool_call>{CALL}</tool_call>\n", "Let me see.", [PARIS]),
@@ -64,12 +64,12 @@ TEXTS: list[tuple[Form, str, str, list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("form", "text", "content", "calls"), TEXTS)
+@pytest.mark.parametrize(("tool_format", "text", "content", "calls"), TEXTS)
 def test_calls_are_told_apart_from_what_is_said(
-    form: Form, text: str, content: str, calls: list[tuple[str, str]]
+    tool_format: ToolCallFormat, text: str, content: str, calls: list[tuple[str, str]]
 ) -> None:
-    assert (content, calls) == read(tools(form=form).parser(), text)
-    assert (content, calls) == read(tools(form=form).parser(), *text)
+    assert (content, calls) == read(tools(tool_format=tool_format).parser(), text)
+    assert (content, calls) == read(tools(tool_format=tool_format).parser(), *text)
 
 
 @settings(deadline=None)
@@ -78,11 +78,11 @@ def test_calls_are_told_apart_from_what_is_said(
     st.lists(st.integers(0, 80), max_size=6).map(sorted),
 )
 def test_the_pieces_do_not_depend_on_how_the_text_is_cut(
-    case: tuple[Form, str, str, list[tuple[str, str]]], cuts: list[int]
+    case: tuple[ToolCallFormat, str, str, list[tuple[str, str]]], cuts: list[int]
 ) -> None:
-    form, text, content, calls = case
+    tool_format, text, content, calls = case
     pieces = [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert (content, calls) == read(tools(form=form).parser(), *pieces)
+    assert (content, calls) == read(tools(tool_format=tool_format).parser(), *pieces)
 
 
 @settings(deadline=None)
@@ -133,13 +133,13 @@ def test_references_in_parameters_hold_inside_the_list() -> None:
 
 def test_a_strict_tool_binds_the_calls_that_a_model_makes_by_itself() -> None:
     strict = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
-    constraint = read_tools([strict, TIME], "auto", None, form="hermes").constraint()
+    constraint = read_tools([strict, TIME], "auto", None, tool_format="hermes").constraint()
     assert constraint is not None
     assert constraint.structural_tag is not None
     given = json.loads(constraint.structural_tag)
     assert [tag["schema"] for tag in given["structures"]] == [CITY, {"type": "object"}]
     with pytest.raises(ParamsError, match="tools must not be strict with tool_choice 'auto'"):
-        read_tools([strict], "auto", None, form="llama3").constraint()
+        read_tools([strict], "auto", None, tool_format="llama3").constraint()
 
 
 def accepts(constraint: GuidedDecodingParams, text: str) -> bool:
@@ -161,7 +161,7 @@ def accepts(constraint: GuidedDecodingParams, text: str) -> bool:
 )
 def test_free_text_may_hold_only_calls_that_keep_their_schemas(arguments: str, kept: bool) -> None:
     strict = {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}
-    constraint = read_tools([strict, TIME], "auto", None, form="hermes").constraint()
+    constraint = read_tools([strict, TIME], "auto", None, tool_format="hermes").constraint()
     assert constraint is not None
     assert accepts(constraint, "Just text, 1 < 2.")
     assert kept == accepts(constraint, f"So: <tool_call>\n{arguments}\n</tool_call>")
@@ -208,11 +208,11 @@ def test_every_choice_of_tools_is_read(choice: Any, mode: str, names: list[str])
 )
 def test_a_malformed_choice_is_refused_by_name(given: Any, choice: Any, parallel: Any, message: str) -> None:
     with pytest.raises(ParamsError, match=message):
-        read_tools(given, choice, parallel, form="hermes")
+        read_tools(given, choice, parallel, tool_format="hermes")
 
 
 @pytest.mark.parametrize(
-    ("template", "form"),
+    ("template", "tool_format"),
     [
         ("{{ tools }}<tool_call>", "hermes"),
         ("{{ tools }}[TOOL_CALLS]", "mistral"),
@@ -222,8 +222,8 @@ def test_a_malformed_choice_is_refused_by_name(given: Any, choice: Any, parallel
         ("", "hermes"),
     ],
 )
-def test_the_form_of_calls_is_that_of_the_chat_template(template: str, form: str) -> None:
-    assert form == form_of(template)
+def test_the_form_of_calls_is_that_of_the_chat_template(template: str, tool_format: str) -> None:
+    assert tool_format == tool_call_format(template)
 
 
 def test_what_is_no_list_of_calls_has_none() -> None:

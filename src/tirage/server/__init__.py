@@ -16,7 +16,7 @@ __all__ = ["create_app", "run"]
 
 
 def create_app(llm: LLM, options: Options | None = None) -> FastAPI:
-    """The application over a model that is loaded already, for an ASGI server of one's own.
+    """The ASGI application for a model that is already loaded.
 
     Raises TirageError when the packages of the extra `serve` are missing.
     """
@@ -28,7 +28,7 @@ def create_app(llm: LLM, options: Options | None = None) -> FastAPI:
 
 
 def run(options: Options) -> int:
-    """Serves until a signal ends it; the exit status. Prints its address and progress on stderr.
+    """Serves until a signal; the exit status. Logs the address and progress on stderr.
 
     Raises TirageError when the address cannot be used, the model cannot be loaded, or the extra `serve` is missing.
     """
@@ -39,7 +39,7 @@ def run(options: Options) -> int:
 
 
 def check_installed() -> None:
-    """TirageError, with the command that mends it, when a package of the extra is missing."""
+    """Raises TirageError, with the command that installs it, when a package of the extra is missing."""
     try:
         import fastapi
         import prometheus_client

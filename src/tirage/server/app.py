@@ -1,4 +1,4 @@
-"""The application: its parts, and its life from loading to draining."""
+"""The ASGI application: its parts, and its life from loading the model to draining."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from tirage.server.metrics import Metrics
 from tirage.server.middleware import RequestMiddleware
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
-from tirage.server.replay import mark_of
+from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
 from tirage.server.threads import in_thread
 from tirage.warm import compiling, warmup
 
-# How long the end waits for a thread of the engine that hangs.
+# How long the shutdown waits for the engine's thread.
 _CLOSE_S = 2.0
-# Kernels that were compiled at an earlier start are there within this time.
+# Kernels that were compiled at an earlier start are loaded within this time.
 _LOADED_S = 2.0
-_TELL_S = 10.0
+# How often the log reports that kernels are still being prepared.
+_REPORT_S = 10.0
 _log = logging.getLogger("tirage.server")
 
 
 def create_app(
     options: Options, *, llm: LLM | None = None, failed: Callable[[TirageError], None] | None = None
 ) -> FastAPI:
-    """The application; without `llm` it loads the model once it serves, and calls `failed` when that cannot be.
+    """The application; without `llm` it loads the model after it has started, and calls `failed` if that fails.
 
-    Routes that need the admin key are there only when the operator has set one.
+    Routes that need the admin key exist only when the operator has set one.
     """
     app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     state = app.state
-    state.options, state.desk, state.media, state.metrics = options, None, None, Metrics()
+    state.options, state.manager, state.media, state.metrics = options, None, None, Metrics()
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
@@ -64,28 +65,28 @@ def create_app(
 
 
 def add_middleware(app: FastAPI) -> None:
-    """Puts the guard outermost, then what answers browsers' questions, then the keys."""
+    """Adds the middleware: request checks outermost, then CORS, then authentication."""
     options, metrics = app.state.options, app.state.metrics
 
-    def seen(scope: Scope, status: int, seconds: float) -> None:
+    def record(scope: Scope, status: int, seconds: float) -> None:
         metrics.answered(path_of(scope.get("route")), status, seconds)
-        write_line(scope, status, seconds)
+        log_request(scope, status, seconds)
 
     open_paths = OPEN_PATHS if options.protect_metrics else OPEN_PATHS | {"/metrics"}
     app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key, open_paths=open_paths)
     if options.cors_origin:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
-    app.add_middleware(RequestMiddleware, options=options, seen=seen)
+    app.add_middleware(RequestMiddleware, options=options, record=record)
 
 
 def path_of(route: Any) -> str:
-    """The path of a route as it was declared, such as `/v1/models/{name}`; empty for none."""
+    """The path of a route as declared, such as `/v1/models/{name}`; empty for None."""
     return getattr(route, "path", "")
 
 
-def write_line(scope: Scope, status: int, seconds: float) -> None:
-    """One line of the log for a request: nothing of what it asked, and nothing of its key."""
+def log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Logs a request in one line, without its body and its key."""
     method, path, ms = scope["method"], escape(scope["path"])[:200], seconds * 1000
     fields = {"id": scope["tirage.id"], "method": method, "path": path, "status": status, "ms": round(ms, 1)}
     level = logging.DEBUG if path in {"/health", "/metrics"} else logging.INFO
@@ -94,14 +95,14 @@ def write_line(scope: Scope, status: int, seconds: float) -> None:
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Loads the model beside the server, which answers meanwhile; closes its engine at the end."""
+    """Loads the model while the server already answers; closes the engine at the end."""
     loading = asyncio.create_task(load(app))
     yield
     app.state.health.enter("draining")
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
-    if app.state.desk is not None:
-        app.state.desk.close()
+    if app.state.manager is not None:
+        app.state.manager.close()
     if app.state.media is not None:
         app.state.media.close()
     if app.state.llm is not None and app.state.own:
@@ -112,7 +113,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def load(app: FastAPI) -> None:
-    """Makes the desk, and has the model answer once before anyone is let in."""
+    """Opens the model, has it answer once, and makes the request manager; from then on requests are accepted."""
     state = app.state
     try:
         if state.llm is None:
@@ -122,7 +123,7 @@ async def load(app: FastAPI) -> None:
         state.health.enter("probing")
         _log.info("probing %s", state.options.model_name)
         await in_thread(probe, state.llm)
-        mark = await in_thread(mark_of, state.llm, state.options.model_name)
+        model_info = await in_thread(model_info_of, state.llm, state.options.model_name)
     except Exception as error:
         state.health.enter("failed")
         known = error if isinstance(error, TirageError) else TirageError(f"the model cannot be loaded: {error!r}")
@@ -134,8 +135,8 @@ async def load(app: FastAPI) -> None:
     state.metrics.watch(progress)
     state.health.watch(progress)
     state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
-    state.desk = RequestManager(state.llm, state.options, metrics=state.metrics, mark=mark)
-    # What has been loaded stays; a collector that looks through it again stops every stream for 0.2 s.
+    state.manager = RequestManager(state.llm, state.options, metrics=state.metrics, model_info=model_info)
+    # What has been loaded stays; a garbage collection that visited it again would stop every stream for 0.2 s.
     gc.collect()
     gc.freeze()
     state.health.enter("ready")
@@ -143,9 +144,9 @@ async def load(app: FastAPI) -> None:
 
 
 async def prepare_kernels(health: Health) -> None:
-    """Returns when the kernels are in use; says now and then how it goes where they have to be compiled first.
+    """Returns when the kernels are ready; logs the progress when they have to be compiled first.
 
-    They could come later by themselves, but beside a busy engine that takes very long.
+    They would also compile in the background, but beside a busy engine that takes very long.
     """
     began, warm = time.monotonic(), asyncio.create_task(in_thread(warmup))
     done, _ = await asyncio.wait({warm}, timeout=_LOADED_S)
@@ -156,12 +157,12 @@ async def prepare_kernels(health: Health) -> None:
             _log.info("compiling kernels, %.0f s so far (only at the first start on a machine)", seconds)
         else:
             _log.info("loading kernels, %.0f s so far", seconds)
-        done, _ = await asyncio.wait({warm}, timeout=_TELL_S)
+        done, _ = await asyncio.wait({warm}, timeout=_REPORT_S)
     await warm
 
 
 def open_llm(options: Options) -> LLM:
-    """The model that the options name, with the operator's processors and adapters."""
+    """The model of the options, with the operator's processors and adapters."""
     load_processors(options)
     limits = options.limits
     return LLM(
@@ -178,7 +179,7 @@ def open_llm(options: Options) -> LLM:
 
 
 def probe(llm: LLM) -> None:
-    """Draws one token, so that the first client waits for nothing that can be done now."""
+    """Draws one token, so that the first client does not wait for the model's first pass; raises TirageError."""
     completion = llm.generate([[0]], SamplingParams(max_tokens=1, temperature=0.0, detokenize=False))[0]
     if completion.finish_reason == "error":
         stop = completion.stop

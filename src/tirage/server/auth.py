@@ -1,4 +1,4 @@
-"""Who asks: keys, compared in constant time, on every route but those that say how the server is."""
+"""API keys, compared in constant time, on every route but the health checks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tirage.server.errors import Refusal, respond
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
-"""Load balancers and supervisors ask here, and have no key."""
+"""Load balancers and supervisors use these without a key."""
 _BEARER = b"bearer "
 
 
 class Auth:
-    """ASGI middleware that lets in those who send a key, where the operator has set any; to `open_paths` all others.
+    """ASGI middleware that requires a key if the operator has set any, but not for `open_paths`.
 
-    It leaves two marks in the scope: `tirage.tenant`, the same text for the same key and "" without one, and
-    `tirage.admin`. A key sent to a server that asks for none names its tenant all the same.
+    It sets two entries of the scope: `tirage.tenant`, the same text for the same key and "" without one, and
+    `tirage.admin`. A key sent to a server that requires none still identifies the tenant.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Auth:
         given = bearer(scope["headers"])
         digest = self._digest(given or b"")
         admin = given is not None and self._admin is not None and hmac.compare_digest(digest, self._admin)
-        # Every key is compared, so that the time does not tell which one it was.
+        # All keys are compared, so that the time does not reveal which one matched.
         known = sum(hmac.compare_digest(digest, key) for key in self._keys) > 0 and given is not None
         if self._keys and scope["path"] not in self._open and not (known or admin):
             await refused(given)(scope, receive, send)

@@ -1,7 +1,7 @@
-"""Custom logits processors that keep failing: they are not run again for a while, where they failed.
+"""Stops custom logits processors that keep failing, for a while and only where they failed.
 
-A failure may be the processor's fault or that of the arguments and prompts that one client sends. So it counts against
-the client and the arguments that it happened with, and nobody can take a processor away from the others.
+A failure may be the fault of the processor or of the arguments and prompts that one client sends. So it counts only for
+this client and these arguments, and no client can disable a processor for the others.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from tirage.server.errors import Refusal
 
 MOST_FAILURES = 3
 """Failures in a row after which a processor is not run for a while."""
-# Clients and arguments that are remembered; the one that failed longest ago is forgotten first.
+# How many pairs of client and arguments are remembered; the one that failed longest ago is dropped first.
 _MEMORY = 1024
 _log = logging.getLogger("tirage.server")
 
 
 @dataclass(slots=True)
 class ProcessorFailures:
-    """Failures in a row, and until when nothing is run."""
+    """The number of failures in a row, and until when the processor is refused, by the clock."""
 
     failures: int = 0
     until: float = -math.inf
 
 
 class CircuitBreaker:
-    """Counts the failures of each client's processors and arguments, and refuses these for `cool_down_s` seconds.
+    """Counts the failures for each client and arguments, and refuses them for `cool_down_s` seconds after too many.
 
-    After that they may try again: the next failure refuses them anew, and a success forgets everything.
+    After that time one more failure refuses them again, and a success resets the count.
     """
 
     def __init__(self, cool_down_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._cool_down_s, self._clock = cool_down_s, clock
-        self._troubles: OrderedDict[tuple[str, str], ProcessorFailures] = OrderedDict()
+        self._failures: OrderedDict[tuple[str, str], ProcessorFailures] = OrderedDict()
 
     def check(self, params: SamplingParams, tenant: str) -> None:
-        """Refusal 503 for processors that have failed too often for this client with these arguments."""
-        trouble = self._troubles.get(key_of(params, tenant)) if params.logits_processors and self._troubles else None
-        if trouble is None or (left := trouble.until - self._clock()) <= 0:
+        """Raises Refusal 503 for processors that have failed too often for this client with these arguments."""
+        record = self._failures.get(key_of(params, tenant)) if params.logits_processors and self._failures else None
+        if record is None or (left := record.until - self._clock()) <= 0:
             return
         raise Refusal(
             503,
@@ -57,42 +57,42 @@ class CircuitBreaker:
             headers={"retry-after": str(math.ceil(left))},
         )
 
-    def note(self, params: SamplingParams, tenant: str, completion: Completion) -> bool:
-        """Notes how a request ended; whether its processors failed."""
+    def record(self, params: SamplingParams, tenant: str, completion: Completion) -> bool:
+        """Records how a request finished; returns whether its processors failed."""
         if not params.logits_processors:
             return False
         kinds = {sample.stop.kind for sample in completion.samples if sample.stop}
         if "processor_failed" in kinds:
-            self._failed(key_of(params, tenant), params)
-        elif "abort" not in kinds and self._troubles:
-            self._troubles.pop(key_of(params, tenant), None)
+            self._add_failure(key_of(params, tenant), params)
+        elif "abort" not in kinds and self._failures:
+            self._failures.pop(key_of(params, tenant), None)
         return "processor_failed" in kinds
 
-    def _failed(self, key: tuple[str, str], params: SamplingParams) -> None:
-        trouble = self._troubles.setdefault(key, ProcessorFailures())
-        self._troubles.move_to_end(key)
-        trouble.failures += 1
-        if trouble.failures >= MOST_FAILURES and trouble.until <= self._clock():
-            trouble.until = self._clock() + self._cool_down_s
+    def _add_failure(self, key: tuple[str, str], params: SamplingParams) -> None:
+        record = self._failures.setdefault(key, ProcessorFailures())
+        self._failures.move_to_end(key)
+        record.failures += 1
+        if record.failures >= MOST_FAILURES and record.until <= self._clock():
+            record.until = self._clock() + self._cool_down_s
             _log.warning(
                 "logits processor %s failed %d times in a row with one client's arguments; they are refused for %g s",
-                names_of(params), trouble.failures, self._cool_down_s,
+                names_of(params), record.failures, self._cool_down_s,
             )  # fmt: skip
-        while len(self._troubles) > _MEMORY:
-            self._troubles.popitem(last=False)
+        while len(self._failures) > _MEMORY:
+            self._failures.popitem(last=False)
 
 
 def key_of(params: SamplingParams, tenant: str) -> tuple[str, str]:
-    """What tells a client and its arguments from others, however long these are."""
+    """A key of fixed size for a client and its arguments."""
     text = json.dumps([params.logits_processors, params.extra_args], sort_keys=True, default=dict)
     return tenant, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def processors_of(params: SamplingParams) -> Iterable[str]:
-    """The processors that parameters name."""
+    """The names of the processors in the parameters, each once."""
     return dict.fromkeys(name for name, _ in params.logits_processors)
 
 
 def names_of(params: SamplingParams) -> str:
-    """The same as text."""
+    """The names of the processors as text."""
     return ", ".join(map(repr, processors_of(params)))

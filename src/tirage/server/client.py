@@ -1,4 +1,4 @@
-"""The other side of the request at hand, for parts that never see the request itself."""
+"""The client of the current request, for code that never sees the HTTP request itself."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from contextvars import ContextVar
 
 
 class Client:
-    """Who waits for an answer: whether they still do, and what is to be done when the request is over."""
+    """The client that waits for an answer, and what is called when its request is over."""
 
-    def __init__(self, gone: Callable[[], bool]) -> None:
-        self._gone = gone
-        self._farewells: list[Callable[[], None]] = []
+    def __init__(self, is_disconnected: Callable[[], bool]) -> None:
+        self._is_disconnected = is_disconnected
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the connection is closed; safe in any thread."""
-        return self._gone()
+        return self._is_disconnected()
 
-    def at_end(self, farewell: Callable[[], None]) -> None:
-        """Has something called when the request is over, however it ends."""
-        self._farewells.append(farewell)
+    def on_finished(self, callback: Callable[[], None]) -> None:
+        """Registers a function to call when the request is over, however it ended."""
+        self._callbacks.append(callback)
 
-    def leave(self) -> None:
-        """Calls what was asked for."""
-        for farewell in self._farewells:
-            farewell()
+    def finish(self) -> None:
+        """Calls the registered functions."""
+        for callback in self._callbacks:
+            callback()
 
 
 CLIENT: ContextVar[Client] = ContextVar("client")
-"""The client of the request that the task at hand serves; unset outside of requests."""
+"""The client of the request that the current task serves; unset outside of requests."""
 
 
-def current() -> Client:
-    """The client of the request at hand, or one that never leaves."""
+def current_client() -> Client:
+    """The client of the current request; outside of requests one that never disconnects."""
     return CLIENT.get(None) or Client(lambda: False)

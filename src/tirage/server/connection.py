@@ -1,4 +1,4 @@
-"""One connection: what uvicorn's protocol leaves open about slow, silent and oversized clients."""
+"""HTTP connections with limits that uvicorn's protocol lacks: on slow and silent clients, and on oversized heads."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from tirage.server.errors import Refusal, envelope
 from tirage.server.options import Limits
 
 _log = logging.getLogger("tirage.server")
-# No client of ours sends more in the head of a request.
+# Limits on the head of a request; no known client needs more.
 HEAD_BYTES = 64 * 1024
 HEADERS = 100
-# Requests that a client may send ahead while its connection is still read, so that its leaving is seen.
+# How many pipelined requests are read before reading pauses; while reading, a disconnect is noticed.
 _AHEAD = 16
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class HeadError(Exception):
-    """The head of a request is too large; the parser makes a refusal of it."""
+    """The head of a request is too large; the parser turns this into a refusal."""
 
 
 class Connection(HttpToolsProtocol):
-    """An HTTP/1.1 connection with limits on its head and on the patience that the server has with it."""
+    """An HTTP/1.1 connection with limits on the size of heads and on the time that a client may take."""
 
     limits = Limits()
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _rest_timer: asyncio.TimerHandle | None = None
-    # Bytes that came while a head was being read, those of its headers so far, and bytes of no use after it.
+    # Bytes received while a head was being read, those of its parsed headers, and bytes after it without effect.
     _head_bytes = _parsed = _useless = 0
     _in_head = True
     _unsent = 0
-    # What is not answered yet: the request at work, and those that the client has sent ahead.
+    # What is not answered yet: the current request, and those that the client has pipelined.
     _open: tuple[RequestResponseCycle, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -71,7 +71,7 @@ class Connection(HttpToolsProtocol):
             self._await_head()
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no HTTP, or to a head that is too large; the parser tells no more than that."""
+        """Answers invalid HTTP and heads that are too large, which the parser does not tell apart."""
         too_large = max(self._head_bytes, self._parsed) > HEAD_BYTES or len(self.headers or ()) > HEADERS
         self._refuse(head_too_large() if too_large else Refusal(400, "the request is not valid HTTP/1.1"))
 
@@ -81,7 +81,8 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = {"tirage.connection": self}  # type: ignore[typeddict-item]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What comes after a body is no header: who looked at the headers, a proxy or the guard, has not seen it.
+        """Takes a header; raises HeadError when there are too many, or too large ones."""
+        # Trailers after a body are ignored: a proxy and our middleware have checked the headers without them.
         if self._in_head:
             super().on_header(name, value)
         self._parsed += len(name) + len(value)
@@ -109,7 +110,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete and not self._in_head and self._rest_timer is None:
-            # Nobody reads the rest of this body, so nobody else would lose patience with it.
+            # No one reads the rest of this body any more, so no other timeout applies to it.
             self._rest_timer = self.loop.call_later(self.limits.body_timeout, self.transport.close)
 
     def pause_writing(self) -> None:
@@ -121,14 +122,14 @@ class Connection(HttpToolsProtocol):
         self._stall_timer = cancelled(self._stall_timer)
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the client has left."""
         return self.transport.is_closing()
 
     def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.limits.header_timeout, self._give_up_head)
+        self._head_timer = self.loop.call_later(self.limits.header_timeout, self._head_timed_out)
 
-    def _give_up_head(self) -> None:
+    def _head_timed_out(self) -> None:
         self._head_timer = None
         if self._in_head and not self._answering and not self.transport.is_closing():
             self._refuse(Refusal(408, "the head of the request took too long"))
@@ -142,9 +143,9 @@ class Connection(HttpToolsProtocol):
         self._stall_timer = self.loop.call_later(self.limits.stall_timeout, self._check_stall)
 
     def _check_stall(self) -> None:
-        """Cuts off a client that has read nothing since the last look."""
+        """Aborts the connection of a client that has read nothing since the last check."""
         if self.transport.get_write_buffer_size() >= self._unsent:
-            _log.info("a client stopped reading and was cut off")
+            _log.info("a client stopped reading and was disconnected")
             self.transport.abort()
         else:
             self._watch_stall()
@@ -155,7 +156,7 @@ class Connection(HttpToolsProtocol):
         self._rest_timer = cancelled(self._rest_timer)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Writes an answer past the application, which has not seen the request, and closes."""
+        """Answers without the application, which has not seen the request, and closes the connection."""
         if not self._answering:
             self.transport.write(plain_response(refusal))
         self._disarm()
@@ -163,15 +164,15 @@ class Connection(HttpToolsProtocol):
 
 
 def cancelled(timer: asyncio.TimerHandle | None) -> None:
-    """No timer; the one there was does not go off."""
+    """None, after cancelling the timer if there is one."""
     if timer is not None:
         timer.cancel()
 
 
 def without_upgrade(data: bytes) -> bytes:
-    """The beginning of a request without the wish for another protocol.
+    """The beginning of a request without its Upgrade header.
 
-    We speak no other, which a server may say by ignoring the wish; but the parser would not read the body.
+    A server may ignore the header, and this one has no other protocol; but the parser would not read the body.
     """
     if _UPGRADE.search(data, 0, HEAD_BYTES) is None:
         return data
@@ -180,12 +181,12 @@ def without_upgrade(data: bytes) -> bytes:
 
 
 def head_too_large() -> Refusal:
-    """The answer to a head beyond its limits."""
+    """The answer to a head beyond the limits."""
     return Refusal(431, f"the head of a request must be at most {HEADERS} headers and {HEAD_BYTES} bytes")
 
 
 def plain_response(refusal: Refusal) -> bytes:
-    """A refusal as the bytes of a whole response that ends its connection."""
+    """A refusal as the bytes of a response that closes the connection."""
     body = json.dumps(envelope(refusal)).encode()
     headers: dict[str, Any] = {
         **refusal.headers,

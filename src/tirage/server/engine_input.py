@@ -1,4 +1,4 @@
-"""What a route hands to the desk, and the model that will answer it."""
+"""What a route passes to the request manager for one prompt, and what is known of the model that answers it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tirage.params import BeamSearchParams, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInput:
-    """One prompt of a request, as the route understood it: either `prompt` or `messages`.
+    """One prompt of a request, as its route has read it: either `prompt` or `messages`.
 
-    `messages` are for the chat template, with their images and sounds loaded already; as are `tools` and the
-    variables in `template_args`. `adapter` is a LoRA adapter's name. `params` are complete. `rid` is the
-    client's name for the call.
+    `messages`, `tools` and the variables in `template_args` go to the chat template; images and audio are loaded
+    already. `adapter` is the name of a LoRA adapter. `params` are complete. `rid` is the client's id for the prompt.
     """
 
     prompt: Prompt | None = None
@@ -29,19 +28,18 @@ class EngineInput:
     beams: BeamSearchParams | None = None
     hidden_states: bool = False
     rid: str | None = None
-    echo: bool = False
 
     @property
-    def answers(self) -> int:
-        """The texts that come back: samples, or at most so many hypotheses of a beam search."""
+    def returned(self) -> int:
+        """How many texts come back: the samples, or at most that many hypotheses of a beam search."""
         return self.params.n if self.beams is None else self.beams.returned
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What tells a model from others: the name that answers give, and a digest of its folder.
+    """A model's identity: the name that answers give, and a digest of its folder.
 
-    `numerics` are what else the last bits of its logits depend on, such as the library and the number of threads.
+    `numerics` lists what else the last bits of its logits depend on, such as the library and the number of threads.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One error for every route: a status, and the envelope {"error": {"message", "type", "param", "code"}}."""
+"""The error that every route answers with: a status and {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tirage.errors import GrammarError, ParamsError, UnavailableError, nearest
 from tirage.text import Stop
 
 _log = logging.getLogger("tirage.server")
-# A message repeats some of what the client sent, which may be long or hold what no log or terminal should see.
+# A message repeats some of what the client sent, which may be long or contain control characters.
 _MESSAGE_CHARS = 1000
 _TYPES = {
     400: "invalid_request_error",
@@ -74,7 +74,7 @@ def envelope(refusal: Refusal) -> dict[str, Any]:
 
 
 def of(error: BaseException) -> Refusal:
-    """The refusal that stands for an exception; one that is not the client's doing says nothing of the inside."""
+    """The refusal for an exception; it hides the cause of one that is not the client's fault."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, (ParamsError, GrammarError)):
@@ -93,7 +93,7 @@ def of(error: BaseException) -> Refusal:
 
 
 def of_stop(stop: Stop | None) -> Refusal:
-    """The refusal that stands for a sample that ended with an error."""
+    """The refusal for a sample that ended with an error."""
     kind = stop.kind if stop is not None else "model_failed"
     text = stop.matched_text if stop is not None else None
     if kind in {"no_allowed_token", "grammar_failed"}:
@@ -107,33 +107,33 @@ def of_stop(stop: Stop | None) -> Refusal:
     return Refusal(500, _UNKNOWN, code=kind)
 
 
-def late() -> Refusal:
-    """The refusal of a request whose time is over."""
+def timed_out() -> Refusal:
+    """The refusal of a request that ran out of time."""
     return Refusal(
         504, "the request took too long; the operator can raise the limit with --request-timeout", code="timeout"
     )
 
 
 def http_message(error: HTTPException) -> str:
-    """What a refusal of the framework's says, with what would mend it."""
+    """The message for an error of the web framework, with a hint."""
     phrase = HTTPStatus(error.status_code).phrase.lower()
     hints = {404: "; GET /openapi.json lists the routes", 405: "; GET /openapi.json lists the methods"}
     return f"{phrase}{hints.get(error.status_code, '')}"
 
 
 def in_json(message: str) -> str:
-    """A message with JSON's words for None, True and False, except inside what it quotes."""
+    """A message with JSON's spelling of None, True and False, except inside quotation marks."""
     return _PYTHON.sub(lambda found: _WORDS.get(found[0], found[0]), message)
 
 
 def subject(message: str) -> str | None:
-    """The name that a message of ours begins with, such as `top_p` in `top_p must be ...`."""
+    """The field name that a message begins with, such as `top_p` in `top_p must be ...`; None without one."""
     found = _SUBJECT.match(message)
     return found[1] if found else None
 
 
 def clean(message: str) -> str:
-    """A message fit for anyone: no control characters, no addresses in memory, not endless."""
+    """A message that is safe to show: no control characters, no memory addresses, limited in length."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda m: repr(m[0])[1:-1], message)
     text = re.sub(r"\b0x[0-9a-fA-F]{4,}\b", "0x...", text)
     text = re.sub(r"[\ud800-\udfff]", "\ufffd", text)
@@ -146,7 +146,7 @@ def respond(refusal: Refusal) -> Response:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Makes every exception of a route an envelope."""
+    """Registers a handler that turns every exception of a route into the envelope."""
 
     async def handle(request: Request, error: Exception) -> Response:
         refusal = of(error)

@@ -1,4 +1,4 @@
-"""Whether the server lives and takes requests, from what the engine does and not from its being asked."""
+"""Whether the server is alive and accepts requests, judged by the engine's progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Phase = Literal["loading", "compiling", "probing", "ready", "stalled", "draining
 
 
 class Health:
-    """The phase of the server's life. A loop that has work and does none for `patience_s` seconds is `stalled`."""
+    """The server's phase. An engine that has work but makes no progress for `patience_s` seconds is `stalled`."""
 
     def __init__(self, *, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -19,27 +19,27 @@ class Health:
         self._progress: Callable[[], Progress] | None = None
 
     def enter(self, phase: Phase) -> None:
-        """Moves on; there is no way back from draining and failed."""
+        """Enters a phase; draining and failed are final."""
         if self._phase not in {"draining", "failed"}:
             self._phase = phase
 
     def watch(self, progress: Callable[[], Progress]) -> None:
-        """From now on the engine's progress decides whether `ready` is true."""
+        """Sets the source of the engine's progress, by which `ready` may become `stalled`."""
         self._progress = progress
 
     @property
     def phase(self) -> Phase:
-        """The phase now."""
+        """The current phase."""
         if self._phase == "ready" and self._progress is not None and self._progress().stalled_s() > self._patience_s:
             return "stalled"
         return self._phase
 
     @property
     def alive(self) -> bool:
-        """Whether the model answers; a server that drains still does."""
+        """Whether the model answers, as it still does while draining."""
         return self.phase in {"ready", "draining"}
 
     @property
-    def taking(self) -> bool:
-        """Whether requests are admitted."""
+    def accepts_requests(self) -> bool:
+        """Whether new requests are accepted."""
         return self._phase == "ready"

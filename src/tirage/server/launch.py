@@ -1,4 +1,4 @@
-"""`tirage serve`: an address, a loop, and signals."""
+"""`tirage serve`: the socket, the event loop and signals."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tirage.server.plugins import read_adapters
 from tirage.server.request_manager import POOL
 
 _log = logging.getLogger("tirage.server")
-# Aborted requests end within a step and their clients are told; then connections are cut.
-_FAREWELL_S = 2.0
+# Aborted requests end within a step and send their last event; then connections are closed.
+_GRACE_S = 2.0
 
 
-class Loop(uvicorn.Server):
-    """uvicorn's server, which drains on the first signal and ends at once on the second."""
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, but it drains on the first signal and exits at once on the second."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, options: Options) -> None:
         super().__init__(config)
         self._app, self._options = app, options
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by the signals; does not note them, so that they are not raised again at the end."""
+        """Handles a signal; does not record it as uvicorn does, which would raise it again at the end."""
         del frame
         if self.should_exit:
             os._exit(128 + sig)
@@ -44,13 +44,13 @@ class Loop(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Lets requests end while new ones are refused, aborts the rest, then ends as uvicorn does."""
-        desk = self._app.state.desk
-        if desk is None:
+        """Lets requests finish while new ones are refused, aborts the rest, then shuts down as uvicorn does."""
+        manager = self._app.state.manager
+        if manager is None:
             await super().shutdown(sockets)
             return
         _log.info("draining")
-        drain = asyncio.create_task(desk.drain(self._options.limits.drain_timeout))
+        drain = asyncio.create_task(manager.drain(self._options.limits.drain_timeout))
         await super().shutdown(sockets)
         drain.cancel()
         await asyncio.gather(drain, return_exceptions=True)
@@ -58,25 +58,25 @@ class Loop(uvicorn.Server):
 
 
 def serve(options: Options) -> int:
-    """Serves until a signal; the exit status."""
+    """Serves until a signal; the exit status. Raises TirageError when the address or the model cannot be used."""
     check_early(options)
     listener = listen(options)
     set_up(options.log_format, options.log_level)
-    troubles: list[TirageError] = []
+    failures: list[TirageError] = []
 
     def failed(error: TirageError) -> None:
-        troubles.append(error)
-        loop.should_exit = True
+        failures.append(error)
+        server.should_exit = True
 
     app = create_app(options, failed=failed)
-    loop = Loop(config_of(app, options), app, options)
+    server = DrainingServer(config_of(app, options), app, options)
     _log.info("listening on %s", url_of(listener))
     if not options.api_key and not is_loopback(options.host):
         _log.warning("anyone who reaches %s may use the model; --api-key asks for a key", options.host)
-    loop.run(sockets=[listener])
-    if troubles:
-        raise troubles[0]
-    leave()
+    server.run(sockets=[listener])
+    if failures:
+        raise failures[0]
+    exit_if_hanging()
     return 0
 
 
@@ -92,12 +92,12 @@ def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]  # seconds, whole or not
-        timeout_graceful_shutdown=limits.drain_timeout + _FAREWELL_S,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=limits.drain_timeout + _GRACE_S,  # type: ignore[arg-type]
     )
 
 
 def check_early(options: Options) -> None:
-    """Errors that can be told before anyone listens."""
+    """Raises ModelError or ParamsError for options that are certain to fail, before the server listens."""
     find_folder(options.model)
     read_adapters(options)
     if options.chat_template is not None and not options.chat_template.is_file():
@@ -106,20 +106,20 @@ def check_early(options: Options) -> None:
         raise ModelError(f"--media-root must be a folder, got {options.media_root}")
 
 
-def leave() -> None:
-    """Ends the process if a thread that the interpreter would wait for is still at work; returns if there is none."""
-    deadline = time.monotonic() + _FAREWELL_S
+def exit_if_hanging() -> None:
+    """Exits the process if a thread that the interpreter would wait for is still running; otherwise returns."""
+    deadline = time.monotonic() + _GRACE_S
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and (not thread.daemon or thread.name.startswith(POOL)):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                _log.error("%s is still at work and is left behind", thread.name)
+                _log.error("%s is still running and was abandoned", thread.name)
                 logging.shutdown()
                 os._exit(0)
 
 
 def listen(options: Options) -> socket.socket:
-    """A socket on the host and port; TirageError that says what to do when it cannot be had."""
+    """A listening socket on the host and port; raises TirageError when the address cannot be used."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,7 +135,7 @@ def listen(options: Options) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
+    """Whether only this machine can reach the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -143,6 +143,6 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where clients find a socket."""
+    """The URL of a socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""The log on stderr: plain lines or JSON, one to a record, without anything that could pass for another line."""
+"""The log on stderr: plain lines or JSON, one line per record; no record can imitate another line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def escape(text: str) -> str:
-    """A text on one line, without control characters and not endless."""
+    """The text on one line, without control characters and at most LINE_CHARS long."""
     clean = _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
     return clean if len(clean) <= LINE_CHARS else clean[: LINE_CHARS - 3] + "..."
 
 
 class PlainFormatter(logging.Formatter):
-    """`12:34:56 message`; a level only when it is worse than usual."""
+    """Formats `12:34:56 message`, with the level if it is above INFO."""
 
     def format(self, record: logging.LogRecord) -> str:
-        mark = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        line = escape(f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {mark}{record.getMessage()}")
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        line = escape(f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{record.getMessage()}")
         return line if record.exc_info is None else line + self._traceback(record)
 
     def _traceback(self, record: logging.LogRecord) -> str:
@@ -32,7 +32,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object to a line: time, level, message, and the fields of a request's line."""
+    """Formats one JSON object per line: time, level, message, and the fields of a request."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(form: str, level: str) -> None:
-    """Sends every log of the process to stderr in this form. The web server's own is heard only when it fails."""
+    """Configures the process to log to stderr in this form; of the web server only errors are logged."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else PlainFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

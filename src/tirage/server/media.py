@@ -1,8 +1,8 @@
-"""Images and sounds of a request, from any of the ways to write them, for every route.
+"""Images and audio of a request, in any of the forms that the routes accept.
 
-Data URIs and base64 are always taken. File names need the operator's `--media-root`, URLs an `--allowed-media-domain`.
-What the bytes are is told by the bytes themselves, never by a name or a declared type, and they are decoded in another
-process (media_worker.py).
+Data URIs and base64 are always accepted. File names need the operator's `--media-root`, URLs `--allowed-media-domain`.
+The format is detected from the bytes, never from a name or a declared type, and another process decodes them
+(media_worker.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from tirage.errors import ParamsError
-from tirage.server import client
-from tirage.server.client import Client
+from tirage.server.client import Client, current_client
 from tirage.server.errors import Refusal
 from tirage.server.media_url import Fetcher, FetchError
 from tirage.server.media_workers import DecodeError, Kind, MediaWorkers, missing
@@ -51,7 +50,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.IGNORECASE | re.ASCII)
 
 
 class MediaError(ParamsError):
-    """An image or a sound that is refused; `param` is its place in the request."""
+    """An image or an audio item that is refused; `param` is its place in the request."""
 
     def __init__(self, name: str, rule: str) -> None:
         super().__init__(f"{name} must be {rule}")
@@ -60,9 +59,9 @@ class MediaError(ParamsError):
 
 @dataclass(frozen=True, slots=True)
 class MediaItem:
-    """One image or sound as a request gives it: `source` is a data URI, base64, a file name or a URL.
+    """One image or audio item as a request gives it: `source` is a data URI, base64, a file name or a URL.
 
-    `name` is its place in the request, for messages. `detail` "low" makes an image 512 pixels long at most.
+    `name` is its place in the request, for messages. With `detail` "low" an image is scaled to at most 512 x 512.
     """
 
     kind: Kind
@@ -72,7 +71,7 @@ class MediaItem:
 
 
 def read_item(kind: Kind, name: str, value: Any) -> MediaItem:
-    """The item that a value stands for: a text, or an object with `url` and perhaps `detail`."""
+    """The item in a value: a text, or an object with `url` and perhaps `detail`. Raises MediaError for others."""
     given = value if isinstance(value, Mapping) else {"url": value}
     for key in given:
         if key not in {"url", "detail"}:
@@ -86,10 +85,10 @@ def read_item(kind: Kind, name: str, value: Any) -> MediaItem:
 
 
 def read_sglang(kind: Kind, name: str, value: Any, *, prompts: int, batch: bool) -> list[list[MediaItem]]:
-    """One list of items per prompt, from `image_data` or `audio_data` as SGLang takes them.
+    """One list of items per prompt, from `image_data` or `audio_data` as SGLang accepts them; raises MediaError.
 
-    One item goes to every prompt. A list belongs to the prompt, or in a batch holds one entry per prompt: an item, a
-    list of items, or None for none.
+    A single item goes to every prompt. A list holds the items of the prompt, or in a batch one entry per prompt: an
+    item, a list of items, or None.
     """
     if value is None:
         return [[] for _ in range(prompts)]
@@ -103,7 +102,7 @@ def read_sglang(kind: Kind, name: str, value: Any, *, prompts: int, batch: bool)
 
 
 def read_entry(kind: Kind, name: str, value: Any) -> list[MediaItem]:
-    """The items of one prompt."""
+    """The items of one prompt, from an item, a list of items, or None."""
     if value is None:
         return []
     if isinstance(value, list):
@@ -112,9 +111,9 @@ def read_entry(kind: Kind, name: str, value: Any) -> list[MediaItem]:
 
 
 def read_part(name: str, part: Mapping[str, Any]) -> MediaItem | None:
-    """The image or sound of an OpenAI content part; None for a part of another type, such as text.
+    """The item of an OpenAI content part; None for a part of another type, such as text.
 
-    Takes `image_url`, `input_audio` (base64 with the `format` that it is in) and `audio_url`.
+    The types are `image_url`, `input_audio` (base64 and its `format`) and `audio_url`. Raises MediaError.
     """
     word = part.get("type")
     if word not in ("image_url", "audio_url", "input_audio"):
@@ -133,9 +132,9 @@ def read_part(name: str, part: Mapping[str, Any]) -> MediaItem | None:
 
 
 async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with their images and sounds loaded: parts of `{"type": "image", "image": ...}` and audio alike.
+    """The messages with their media loaded, as parts `{"type": "image", "image": ...}` and the same for audio.
 
-    Messages and parts without them are passed on as they are.
+    Other messages and parts stay as they are. Raises MediaError.
     """
     found: dict[tuple[int, int], MediaItem] = {}
     for i, message in enumerate(messages):
@@ -157,9 +156,9 @@ async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any
 
 
 class MediaLoader:
-    """Loads the items of requests under an operator's rules; one for the server.
+    """Loads the media of requests within the operator's limits; there is one for the server.
 
-    `sampling_rate` is that of the model's ear, None for a model that hears nothing. `fetcher` reaches the network.
+    `sampling_rate` is that of the model's audio input, None for a model without one. `fetcher` downloads URLs.
     """
 
     def __init__(self, options: Options, *, sampling_rate: int | None, fetcher: Fetcher | None = None) -> None:
@@ -172,22 +171,22 @@ class MediaLoader:
     async def load(self, items: Sequence[MediaItem]) -> list[Any]:
         """PIL images (RGB) and float32 arrays [samples] at the model's rate, in the order of the items.
 
-        `items` are all of an HTTP request: their number and their pixels together are limited. Equal items are loaded
-        once. Raises MediaError, a ParamsError, for the first that is refused.
+        `items` are all those of an HTTP request: their number and their pixels together are limited. Equal items are
+        loaded once. Raises MediaError, a ParamsError, for the first one that is refused.
         """
         if not items:
             return []
         check_limit(self._limits, "max_media", len(items), "images and sounds of a request")
-        caller = client.current()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items, caller)
+        client = current_client()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.load_now, items, client)
 
-    def load_now(self, items: Sequence[MediaItem], caller: Client | None = None) -> list[Any]:
-        """The same, for a thread; once the caller has left, no further item is looked at."""
+    def load_now(self, items: Sequence[MediaItem], client: Client | None = None) -> list[Any]:
+        """The same, for use in a thread; raises MediaError, and Refusal when the client has disconnected."""
         loaded: list[Any] = []
         found: dict[tuple[Kind, str, Detail], Any] = {}
         pixels = self._limits.max_request_pixels
         for item in items:
-            if caller is not None and caller.gone:
+            if client is not None and client.disconnected:
                 raise Refusal(499, "the client has left")
             key = (item.kind, item.source, item.detail)
             if key not in found:
@@ -201,7 +200,7 @@ class MediaLoader:
         return loaded
 
     def close(self) -> None:
-        """Ends the threads and the children."""
+        """Ends the threads and the worker processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._decoders.close()
 
@@ -215,7 +214,7 @@ class MediaLoader:
             name = format_of(item.kind, data)
             if item.kind == "image":
                 return self._decode_image(data, name, item.detail, pixels)
-            return self._decode_sound(data, name)
+            return self._decode_audio(data, name)
         except (DecodeError, FetchError) as error:
             raise MediaError(item.name, str(error)) from None
 
@@ -228,13 +227,13 @@ class MediaLoader:
         head, made = self._decoders.decode("image", data, **task)
         return Image.frombytes("RGB", (head["width"], head["height"]), made)
 
-    def _decode_sound(self, data: bytes, name: str) -> NDArray[np.float32]:
+    def _decode_audio(self, data: bytes, name: str) -> NDArray[np.float32]:
         seconds = self._limits.max_audio_seconds
         _, made = self._decoders.decode("audio", data, format=name, rate=self._rate, seconds=seconds)
         return np.frombuffer(made, np.float32)
 
     def _read(self, item: MediaItem) -> bytes:
-        """The bytes that a source stands for."""
+        """The bytes of a source; raises DecodeError or FetchError."""
         source, most = item.source, self._limits.max_media_bytes
         if found := _DATA.match(source):
             return from_base64(source[found.end() :], most)
@@ -256,19 +255,19 @@ class MediaLoader:
             raise DecodeError("a data URI or base64, got a file name; the operator can allow files with --media-root")
         data = read_below(self._root, file_name(source), self._limits.max_media_bytes)
         if data is None:
-            # The same words for what is absent, elsewhere, no file, too large or not to be read.
+            # The same message whether it is absent, outside the folder, not a file, too large or unreadable.
             most = self._limits.max_media_bytes
             raise DecodeError(f"the name of a file under --media-root of at most {most} bytes, got {source[:_ECHO]!r}")
         return data
 
 
 def sampling_rate_of(llm: LLM) -> int | None:
-    """Samples per second of the sounds that a model takes; None for a model that takes none."""
+    """The sampling rate of a model's audio input, in Hz; None for a model without one."""
     return llm.engine.model.sampling_rate
 
 
 def file_name(source: str) -> str:
-    """The file name that a text or a `file:` URI spells."""
+    """The file name in a text or a `file:` URI."""
     if not source.lower().startswith("file:"):
         return source
     path = source[5:]
@@ -279,10 +278,10 @@ def file_name(source: str) -> str:
 
 
 def read_below(root: Path, name: str, most: int) -> bytes | None:
-    """The bytes of a regular file below a folder; None when there is none such, or it has more than `most`.
+    """The bytes of a regular file below a folder; None when there is no such file, or it has more than `most` bytes.
 
-    A name that leads out of the folder is not looked up at all. Links are followed only while they stay inside; then
-    the way is walked again without following any, so that none can be put there in between.
+    A name that leads out of the folder is not looked up at all. Links are resolved and must stay inside; then the
+    resolved path is opened without following any link, so that none can be placed there in between.
     """
     if "\0" in name or not 0 < len(name) <= _LONGEST_NAME:
         return None
@@ -299,19 +298,19 @@ def read_below(root: Path, name: str, most: int) -> bytes | None:
 
 
 def is_below(path: str, root: Path) -> bool:
-    """Whether a path is inside a folder, by its words alone."""
+    """Whether a path is inside a folder, without looking at the file system."""
     return Path(path) != root and Path(path).is_relative_to(root)
 
 
 def read_regular(root: Path, parts: Sequence[str], most: int) -> bytes | None:
-    """The bytes of a regular file, found step by step from a folder without following a link."""
+    """The bytes of a regular file, opened folder by folder without following a link; None for anything else."""
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
             inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             os.close(folder)
             folder = inner
-        # Without O_NONBLOCK a pipe would wait here for its writer.
+        # Without O_NONBLOCK opening a pipe would block until it has a writer.
         file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     finally:
         os.close(folder)
@@ -324,7 +323,7 @@ def read_regular(root: Path, parts: Sequence[str], most: int) -> bytes | None:
 
 
 def from_base64(text: str, most: int) -> bytes:
-    """The bytes of standard base64, in which line breaks may stand; DecodeError for more than `most` or bad ones."""
+    """The bytes of standard base64, line breaks allowed; raises DecodeError for invalid or too long text."""
     if len(text) > most // 3 * 4 + most // 16 + 16:
         raise DecodeError(f"at most {most} bytes, got {len(text)} characters of base64; {_LARGER}")
     try:
@@ -337,7 +336,7 @@ def from_base64(text: str, most: int) -> bytes:
 
 
 def format_of(kind: Kind, data: bytes) -> str:
-    """The format that the first bytes show."""
+    """The format, detected from the first bytes; raises DecodeError for an unknown one."""
     for name, shape in _SIGNATURES[kind]:
         if re.match(shape.encode(), data, re.DOTALL):
             return name

@@ -1,7 +1,7 @@
-"""Images and sounds from the web, for an operator who allowed the domain: no address of a private network is reached.
+"""Downloads of images and audio from domains that the operator has allowed, and never from a private network.
 
-A URL is read once, by a grammar narrower than any parser's, and what was read is what connects: the name is resolved
-once, every answer must be a public address, and the connection goes to one of them. No redirect is followed.
+A URL is parsed once, by a grammar stricter than any parser's, and the connection uses exactly what was parsed: the name
+is resolved once, every address found must be public, and the connection goes to one of them. Redirects are refused.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 SECONDS = 5.0
-"""Longest time that one download may take, from the first connection to the last byte."""
+"""The longest time that one download may take, from connecting to the last byte."""
 _PORTS = {"http": 80, "https": 443}
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-# The last label begins with a letter, so that no spelling of an IP address is a name.
+# The last label begins with a letter, so that no spelling of an IP address passes as a name.
 _URL = re.compile(
     rf"(?P<scheme>https?)://(?P<host>(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?)(?::(?P<port>[0-9]{{1,5}}))?"
     r"(?P<path>/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<query>\?[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?",
     re.IGNORECASE | re.ASCII,
 )
-# Networks whose addresses stand for others, which may be private: NAT64, 6to4, Teredo, IPv4-compatible.
+# Networks whose addresses contain another address, which may be private: NAT64, 6to4, Teredo, IPv4-compatible.
 _CARRIERS = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
 _LONGEST = 2048
 
@@ -35,12 +35,12 @@ Connect = Callable[[str, int, float], socket.socket]
 
 
 class FetchError(Exception):
-    """Why a URL is refused or cannot be fetched, as `rule, got value`."""
+    """Why a URL is refused or cannot be downloaded, as `rule, got value`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads: `host` is in lower case, `path` begins with a slash and has the query at its end."""
+    """A parsed URL: `host` is in lower case, `path` begins with a slash and ends with the query."""
 
     scheme: str
     host: str
@@ -49,10 +49,10 @@ class Target:
 
 
 def read_url(url: str, domains: Sequence[str]) -> Target:
-    """The target of a URL whose host is one of `domains`; `*.example.org` stands for all names below example.org.
+    """The target of a URL whose host is one of `domains`; `*.example.org` allows all names below example.org.
 
-    FetchError for any other host, any address instead of a name, ports but 80 and 443, and all that a plain URL does
-    not need: user names, backslashes, fragments, characters outside ASCII.
+    Raises FetchError for any other host, an address instead of a name, ports other than 80 and 443, and whatever a
+    plain URL does not need: user names, backslashes, fragments, characters outside ASCII.
     """
     found = _URL.fullmatch(url) if len(url) <= _LONGEST else None
     if found is None:
@@ -69,12 +69,12 @@ def read_url(url: str, domains: Sequence[str]) -> Target:
 
 
 def matches(host: str, domain: str) -> bool:
-    """Whether a host is the domain, or below it when the domain begins with `*.`."""
+    """Whether a host is the domain or, if that begins with `*.`, below it."""
     return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet, and stands for no other address."""
+    """Whether an address is on the public internet and contains no other address."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address) and (ip.scope_id or any(ip in network for network in _CARRIERS)):
         return False
@@ -84,7 +84,7 @@ def is_public(address: str) -> bool:
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system finds them."""
+    """The addresses of a host, resolved by the system."""
     return list(dict.fromkeys(str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
 
 
@@ -94,7 +94,7 @@ def connect(address: str, port: int, seconds: float) -> socket.socket:
 
 
 class Fetcher:
-    """Downloads from allowed domains. `resolve` and `connect` are what reaches the network."""
+    """Downloads from allowed domains; only `resolve` and `connect` use the network."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Fetcher:
         self._resolve, self._connect = resolve, connect
 
     def fetch(self, url: str, *, most: int) -> bytes:
-        """The body behind a URL, of at most `most` bytes; FetchError for anything but a plain 200 answer."""
+        """The body of a URL, of at most `most` bytes; raises FetchError for anything but a plain 200 answer."""
         target = read_url(url, self.domains)
         try:
             return self._get(target, self._address(target), most)
@@ -119,7 +119,7 @@ class Fetcher:
             ) from None
 
     def _address(self, target: Target) -> str:
-        """An address of the target's host, all of whose addresses are public."""
+        """An address of the target's host; raises FetchError unless all of its addresses are public."""
         addresses = self._resolve(target.host, target.port)
         if not addresses or not all(is_public(address) for address in addresses):
             raise FetchError("a URL of a host on the public internet, got one that is not")
@@ -154,8 +154,8 @@ class Fetcher:
 
     @contextlib.contextmanager
     def _deadline(self, sock: socket.socket) -> Iterator[threading.Event]:
-        """Cuts the connection when time is up, however slowly its bytes drip."""
-        # A second handle: TLS takes the first one over, and the connection is the same.
+        """Closes the connection when the time is up, even if it still receives bytes."""
+        # A second handle of the same connection, because TLS takes over the first one.
         late, double = threading.Event(), sock.dup()
 
         def cut() -> None:
@@ -175,14 +175,14 @@ class Fetcher:
 
 
 def secure(sock: socket.socket, target: Target) -> socket.socket:
-    """The socket, with TLS for https: the certificate must be the host's."""
+    """The socket, with TLS for https, where the certificate must be the host's."""
     if target.scheme == "http":
         return sock
     return ssl.create_default_context().wrap_socket(sock, server_hostname=target.host)
 
 
 def check_answer(response: http.client.HTTPResponse, most: int) -> None:
-    """FetchError for an answer that is no file, such as a redirect, or is too long by its own account."""
+    """Raises FetchError for an answer other than a file, such as a redirect, and for a Content-Length over `most`."""
     if response.status != 200:
         raise FetchError(f"a URL that answers 200 without redirection, got {response.status}")
     if response.getheader("Content-Encoding", "identity").lower() != "identity":

@@ -1,8 +1,8 @@
-"""A process that decodes images and sounds of strangers.
+"""The worker process that decodes untrusted images and audio.
 
-Reads a line of JSON and as many bytes as it says, answers with a line of JSON and as many bytes as that says. By then
-it can open no file and no socket, start no process and write no file, and its memory is bounded, so that a decoder
-with a hole in it gains nothing. Run as a script, it needs nothing but the decoders themselves.
+It reads a line of JSON and as many bytes as that says, and answers with a line of JSON and as many bytes as that says.
+Before the first task it gives up the rights to open files and sockets, to start processes and to write files, and its
+memory is limited, so that an exploit of a decoder gains nothing. It runs as a script and imports only the decoders.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LONGER = "the operator can raise it with --max-audio-seconds"
 
 
 class Refused(Exception):  # noqa: N818  (an answer, not only an error)
-    """What a medium is refused for, in words for the client: `rule, got value`."""
+    """Why an item is refused, for the client: `rule, got value`."""
 
 
 def read_image(data: bytes, task: Task) -> tuple[Task, bytes]:
-    """The first frame of an image as RGB bytes, upright as its camera held it, on white where it is transparent."""
+    """The first frame of an image as RGB bytes: rotated as its EXIF data says, on white where it is transparent."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data), formats=[task["format"]]) as opened:
@@ -42,7 +42,7 @@ def read_image(data: bytes, task: Task) -> tuple[Task, bytes]:
 
 
 def check_size(width: int, height: int, *, most: int, flag: str) -> None:
-    """Refuses a size that would take too much memory, or that a model's processor would take for another layout."""
+    """Raises Refused for a size that takes too much memory, or that a model could misread as another layout."""
     if width * height > most:
         raise Refused(f"at most {most} pixels, got {width} x {height}; the operator can raise it with {flag}")
     if min(width, height) < _SMALLEST_SIDE or max(width, height) > _LARGEST_RATIO * min(width, height):
@@ -57,7 +57,7 @@ def on_white(image: Any) -> Any:
     from PIL import Image
 
     if image.mode.startswith("I;16"):
-        # 16-bit greys would be clipped at 255 and not scaled.
+        # Converting 16-bit grey levels directly would clip them at 255 instead of scaling.
         image = image.point(lambda value: value / 256).convert("L")
     if "transparency" in image.info or image.mode in {"RGBA", "LA", "PA", "La", "RGBa"}:
         image = image.convert("RGBA")
@@ -67,7 +67,7 @@ def on_white(image: Any) -> Any:
 
 
 def read_sound(data: bytes, task: Task) -> tuple[Task, bytes]:
-    """A sound as float32 bytes in one channel at the rate asked for."""
+    """Audio as float32 bytes, one channel [samples] at the task's rate; raises Refused for too much or too little."""
     import numpy as np
     import soundfile
     import soxr
@@ -90,7 +90,7 @@ def read_sound(data: bytes, task: Task) -> tuple[Task, bytes]:
 
 
 def check_sound(sound: Any, task: Task) -> None:
-    """Refuses what the header says already; a header may lie, so samples are counted as well."""
+    """Raises Refused for what the header already shows; a header may be wrong, so samples are counted as well."""
     if sound.format not in {"WAV", "WAVEX", "FLAC", "OGG"}:
         raise Refused("WAV, FLAC or Ogg, got another format")
     if not _RATES[0] <= sound.samplerate <= _RATES[1] or sound.channels > _CHANNELS:
@@ -107,7 +107,7 @@ READERS = {"image": read_image, "audio": read_sound}
 
 
 def prepare(kind: str) -> None:
-    """Loads the decoders, all of them, while files can still be opened."""
+    """Loads all decoders while files can still be opened."""
     if kind == "image":
         from PIL import Image, ImageOps
 
@@ -131,8 +131,8 @@ def prepare(kind: str) -> None:
             soxr.ResampleStream(8000, 16000, 1, dtype="float32").resample_chunk(samples, last=True)
 
 
-def give_up_rights() -> None:
-    """Bounds memory and forbids files, sockets and processes, where the system can hold the process to that."""
+def drop_rights() -> None:
+    """Limits memory and forbids files, sockets and processes, as far as the system supports it."""
     try:
         import resource
 
@@ -147,14 +147,14 @@ def give_up_rights() -> None:
 
 
 def answer(task: Task, data: bytes) -> tuple[Task, bytes]:
-    """The answer to a task: what was decoded, or `error`."""
+    """The answer to a task: the decoded data, or `error`."""
     try:
         return READERS[task["kind"]](data, task)
     except Refused as refusal:
         return {"error": str(refusal)}, b""
     except MemoryError:
         return {"error": "small enough to decode in 1 GB, got one that is not"}, b""
-    except Exception:  # decoders fail in many ways, and their words may name addresses
+    except Exception:  # decoders fail in many ways, and their messages may contain memory addresses
         return {"error": f"whole and valid, got a damaged {task['format']} file"}, b""
 
 
@@ -163,7 +163,7 @@ def main() -> None:
     source: BinaryIO = sys.stdin.buffer
     out: BinaryIO = sys.stdout.buffer
     prepare(sys.argv[1])
-    give_up_rights()
+    drop_rights()
     while line := source.readline():
         task = json.loads(line)
         head, data = answer(task, source.read(task["bytes"]))

@@ -1,4 +1,4 @@
-"""Children that decode images and sounds, so that a hostile file meets no secret and takes nothing down with it."""
+"""Worker processes that decode images and audio, so that a hostile file can neither crash the server nor read it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tirage.children import Child, Children
 
 Kind = Literal["image", "audio"]
 SECONDS = 15.0
-"""Longest time that one image or sound may take to decode."""
+"""The longest time that decoding one image or audio item may take."""
 _STARTUP_S = 60.0
 _PLACES = 2
 _NEEDS: dict[Kind, tuple[str, ...]] = {"image": ("PIL",), "audio": ("soundfile", "soxr")}
 
 
 class DecodeError(Exception):
-    """What is wrong with an image or a sound, as `rule, got value`."""
+    """What is wrong with an image or an audio item, as `rule, got value`."""
 
 
 class MediaWorkers:
-    """At most two children at work."""
+    """At most two worker processes, started when needed and kept."""
 
     def __init__(self, *, seconds: float = SECONDS) -> None:
         self._seconds = seconds
         self.children = Children(MediaWorker, limit=_PLACES)
 
     def decode(self, kind: Kind, data: bytes, **task: Any) -> tuple[dict[str, Any], bytes]:
-        """What a child makes of a file: a description, and its pixels or samples.
+        """The decoded file: a description, and its pixels or samples as bytes.
 
-        Raises DecodeError when the file is refused or takes too long; the child is dead in the latter case.
+        Raises DecodeError when the file is refused or takes too long; in the latter case the worker was killed.
         """
         with self.children.one(kind) as child:
             head, made = child.ask({"kind": kind, **task}, data, self._seconds)
@@ -44,21 +44,21 @@ class MediaWorkers:
         return head, made
 
     def close(self) -> None:
-        """Ends the idle children."""
+        """Ends the idle workers."""
         self.children.close()
 
 
 class MediaWorker(Child):
-    """One running decoder, which sees nothing of this process's environment but the path."""
+    """One worker process; of this process's environment it gets PATH alone."""
 
     def __init__(self, kind: str) -> None:
         kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
         super().__init__(Path(__file__).with_name("media_worker.py"), kind, environment=kept)
-        self._asked = False
+        self._started = False
 
     def ask(self, task: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        """The child's answer; DecodeError when it takes longer or dies."""
-        first, self._asked = not self._asked, True
+        """The worker's answer; raises DecodeError when it takes too long or dies."""
+        first, self._started = not self._started, True
         late = DecodeError(f"decoded within {seconds:g} s and 1 GB, got one that is not")
         with self._deadline(seconds + _STARTUP_S * first):
             try:
@@ -74,7 +74,7 @@ class MediaWorker(Child):
 
     @contextlib.contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
-        """Kills the child after `seconds`, which ends every wait for it."""
+        """Kills the worker after `seconds`, which ends every wait for it."""
         timer = threading.Timer(seconds, self.process.kill)
         timer.daemon = True
         timer.start()
@@ -85,5 +85,5 @@ class MediaWorker(Child):
 
 
 def missing(kind: Kind) -> str | None:
-    """The first package that a kind of file needs and that is not installed; None when all are."""
+    """The first missing package that decoding this kind needs; None when all are installed."""
     return next((name for name in _NEEDS[kind] if importlib.util.find_spec(name) is None), None)

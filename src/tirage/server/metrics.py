@@ -1,4 +1,4 @@
-"""What /metrics shows. Label values come from closed sets, so that no client can make the page grow."""
+"""The metrics of /metrics. Label values come from closed sets, so that no client can make the page grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 49
 
 
 class Metrics:
-    """Counters of the HTTP side, with those of the engine added when the page is read."""
+    """The counters of the HTTP server; those of the engine are added when the page is read."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -22,22 +22,24 @@ class Metrics:
         self._requests = Counter(
             "tirage_requests", "answered HTTP requests", ["route", "status"], registry=self.registry
         )
-        self._seconds = self._histogram("tirage_request_seconds", "from a request's head to its answer's end", "route")
-        self.in_flight = Gauge("tirage_requests_in_flight", "admitted and not over", registry=self.registry)
-        self._refused = Counter("tirage_refused", "requests refused for want of room", registry=self.registry)
-        self._prepared = self._histogram("tirage_prepare_seconds", "tokenising, rendering and compiling of a prompt")
-        self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing of a prompt with a constraint")
-        self._finished = Counter("tirage_samples", "samples that are over", ["reason"], registry=self.registry)
+        self._seconds = self._histogram(
+            "tirage_request_seconds", "from the head of a request to the end of its answer", "route"
+        )
+        self.in_flight = Gauge("tirage_requests_in_flight", "accepted and not finished", registry=self.registry)
+        self._refused = Counter("tirage_refused", "requests refused because the queue was full", registry=self.registry)
+        self._prepared = self._histogram("tirage_prepare_seconds", "tokenising and rendering a prompt")
+        self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing a prompt with a constraint")
+        self._samples = Counter("tirage_samples", "samples that have finished", ["reason"], registry=self.registry)
         self._prompt = Counter("tirage_prompt_tokens", "prompt tokens of answered prompts", registry=self.registry)
         self._output = Counter("tirage_completion_tokens", "tokens of answered prompts", registry=self.registry)
-        self._cached = Counter("tirage_cached_tokens", "prompt tokens that were not read again", registry=self.registry)
+        self._cached = Counter("tirage_cached_tokens", "prompt tokens found in the cache", registry=self.registry)
         self._failing = Counter(
             "tirage_processor_failures",
             "prompts that a custom logits processor failed for",
             ["processor"],
             registry=self.registry,
         )
-        self._aborts = Counter("tirage_aborts", "prompts that were stopped", ["reason"], registry=self.registry)
+        self._aborts = Counter("tirage_aborts", "prompts that were aborted", ["reason"], registry=self.registry)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=BOUNDS_S, registry=self.registry)
@@ -47,8 +49,8 @@ class Metrics:
         self._routes = frozenset(paths)
 
     def watch(self, progress: Callable[[], Progress]) -> None:
-        """Adds the engine's numbers to the page."""
-        self.registry.register(EngineNumbers(progress))
+        """Adds the engine's metrics to the page."""
+        self.registry.register(EngineCollector(progress))
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Counts an HTTP answer; 499 is a client that left before one began."""
@@ -61,44 +63,44 @@ class Metrics:
         self._refused.inc()
 
     def prepared(self, seconds: float, *, guided: bool) -> None:
-        """Notes the time before a prompt could be handed to the engine."""
+        """Records the seconds that a prompt took to prepare."""
         (self._compiled if guided else self._prepared).observe(seconds)
 
     def aborted(self, reason: str) -> None:
-        """Counts a prompt that was stopped: by `disconnect`, `timeout`, `request`, `drain` or `stalled`."""
+        """Counts an aborted prompt; the reason is disconnect, timeout, request, drain or stalled."""
         self._aborts.labels(reason).inc()
 
     def processors_failed(self, names: Iterable[str]) -> None:
-        """Counts a prompt that its processors failed for; their names are the operator's."""
+        """Counts a prompt for which processors failed; their names come from the operator."""
         for name in names:
             self._failing.labels(name).inc()
 
-    def ended(self, completion: Completion) -> None:
-        """Counts a prompt that is over, with its tokens."""
+    def finished(self, completion: Completion) -> None:
+        """Counts a prompt that has finished, and its tokens."""
         usage = completion.usage
         self._prompt.inc(usage.prompt_tokens)
         self._output.inc(usage.completion_tokens)
         self._cached.inc(usage.cached_tokens)
         for sample in completion.samples:
-            self._finished.labels(sample.finish_reason or "abort").inc()
+            self._samples.labels(sample.finish_reason or "abort").inc()
 
     def page(self) -> bytes:
-        """The page in Prometheus' text form."""
+        """The page in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-class EngineNumbers(Collector):
+class EngineCollector(Collector):
     """The engine's progress as metrics, read when the page is."""
 
     def __init__(self, progress: Callable[[], Progress]) -> None:
         self._progress = progress
 
     def describe(self) -> Iterator[Metric]:
-        """The names, without asking the engine."""
+        """The metric names, without reading the engine."""
         yield GaugeMetricFamily("tirage_engine", "what the engine is doing")
 
     def collect(self) -> Iterator[Metric]:
-        """One look at the engine."""
+        """The engine's current values."""
         now = self._progress()
         for name, text in (
             ("waiting", "requests in the queue"),

@@ -1,4 +1,4 @@
-"""What every request must be before anything reads it: from whom, for whom, of what type, and how large."""
+"""Checks of every HTTP request before a route sees it: host, origin, content type and size."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ ID_HEADER = b"x-request-id"
 _ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-# After a refusal the rest of a body is read for this long, so that the client gets to see the answer.
+# After a refusal the rest of a body is read for this long, so that the client can read the answer.
 _LINGER_S = 2.0
 
-Seen = Callable[[Scope, int, float], None]
+Record = Callable[[Scope, int, float], None]
 
 
 class RequestMiddleware:
-    """ASGI middleware: ids, Host and Origin, types and sizes of bodies, and failures; tells `seen` of every answer."""
+    """ASGI middleware: request ids, Host and Origin, type and size of bodies, and errors.
 
-    def __init__(self, app: ASGIApp, *, options: Options, seen: Seen) -> None:
-        self._app, self._limits, self._seen = app, options.limits, seen
+    Calls `record(scope, status, seconds)` after every answer; status 499 is a client that left before one began.
+    """
+
+    def __init__(self, app: ASGIApp, *, options: Options, record: Record) -> None:
+        self._app, self._limits, self._record = app, options.limits, record
         self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
         self._origins = set(options.cors_origin)
         self._pending = 0
@@ -55,13 +58,13 @@ class RequestMiddleware:
         try:
             await self._serve(scope, receive, answer)
         finally:
-            self._seen(scope, status, time.perf_counter() - began)
+            self._record(scope, status, time.perf_counter() - began)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = scope.get("extensions", {}).get("tirage.connection")
-        client = Client(lambda: connection is not None and connection.gone)
+        client = Client(lambda: connection is not None and connection.disconnected)
         CLIENT.set(client)
-        body = LimitedBody(receive, self._limits, self._room)
+        body = LimitedBody(receive, self._limits, self._reserve)
         try:
             check_head(scope, self._limits)
             self._check_host(scope)
@@ -70,32 +73,32 @@ class RequestMiddleware:
             await refuse(refusal, scope, receive, send)
             return
         try:
-            await self._guarded(scope, body, lingering(receive, send, lambda: body.cut))
+            await self._run(scope, body, lingering(receive, send, lambda: body.cut))
         finally:
-            client.leave()
-            self._pending -= body.held
+            client.finish()
+            self._pending -= body.received
 
-    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, with an envelope for what goes wrong before it answers."""
-        begun = False
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the application; answers with an envelope if it fails before it has answered."""
+        started = False
 
-        async def mark(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, mark)
+            await self._app(scope, receive, note_start)
         except ClientDisconnect:
             return
         except Exception as error:
             refusal = errors.of(error)
-            if begun:
+            if started:
                 raise
             await respond(refusal)(scope, receive, send)
 
-    def _room(self, count: int) -> None:
-        """Refusal when so many more bytes of bodies would be too many; else they are counted."""
+    def _reserve(self, count: int) -> None:
+        """Counts further bytes of bodies; raises Refusal when all bodies together would be too large."""
         if self._pending + count > self._limits.max_pending_body:
             raise Refusal(503, "the server holds too many requests; try again later", headers={"retry-after": "1"})
         self._pending += count
@@ -112,7 +115,7 @@ class RequestMiddleware:
             raise Refusal(403, f"host {name!r} is not served here; the operator can allow it with --allowed-host")
 
     def _check_origin(self, scope: Scope) -> None:
-        """Pages of other sites are kept out, also with requests that need no leave from CORS."""
+        """Raises Refusal for pages of other origins, even for requests that need no CORS preflight."""
         values = header(scope, b"origin")
         if not values:
             return
@@ -123,18 +126,18 @@ class RequestMiddleware:
 
 
 class LimitedBody:
-    """The body of a request, with an end to its size and to the time it may take.
+    """The body of a request, with limits on its size and on the time it takes; raises Refusal beyond them.
 
-    `held` bytes have come; a body that was `cut` was refused before its end.
+    `received` is the number of bytes so far. `cut` says that the body was refused before its end.
     """
 
-    def __init__(self, receive: Receive, limits: Limits, room: Callable[[int], None]) -> None:
-        self._receive, self._limits, self._room = receive, limits, room
+    def __init__(self, receive: Receive, limits: Limits, reserve: Callable[[int], None]) -> None:
+        self._receive, self._limits, self._reserve = receive, limits, reserve
         self._deadline = asyncio.get_running_loop().time() + limits.body_timeout
-        self._whole, self.cut, self.held = False, False, 0
+        self._complete, self.cut, self.received = False, False, 0
 
     async def __call__(self) -> Message:
-        if self._whole:
+        if self._complete:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -144,20 +147,20 @@ class LimitedBody:
             raise Refusal(408, "the body of the request took too long", headers={"connection": "close"}) from None
         if message["type"] == "http.request":
             self._count(len(message.get("body", b"")))
-            self._whole = not message.get("more_body", False)
+            self._complete = not message.get("more_body", False)
         return message
 
     def _count(self, count: int) -> None:
         self.cut = True
-        if self.held + count > self._limits.max_body:
+        if self.received + count > self._limits.max_body:
             raise too_large(self._limits)
-        self._room(count)
+        self._reserve(count)
         self.cut = False
-        self.held += count
+        self.received += count
 
 
 def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The client's own id for its request where it is a plain word, else a random one."""
+    """The client's own id of its request if it is a plain word, else a random one."""
     given = [value for name, value in headers if name == ID_HEADER]
     if len(given) == 1 and _ID.fullmatch(given[0]):
         return given[0].decode("ascii")
@@ -170,7 +173,7 @@ def header(scope: Scope, name: bytes) -> list[bytes]:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host is an IP address: no DNS answer can be forged for those."""
+    """Whether a host is an IP address, for which no DNS answer can be forged."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -179,7 +182,7 @@ def is_address(name: str) -> bool:
 
 
 def check_head(scope: Scope, limits: Limits) -> None:
-    """Refusal for a body that is compressed, of another type than JSON, or announced as too large."""
+    """Raises Refusal for a body that is compressed, not JSON, or too large by its Content-Length."""
     if header(scope, b"content-encoding"):
         raise Refusal(415, "the body must not be compressed; leave Content-Encoding out")
     length = header(scope, b"content-length")
@@ -204,13 +207,13 @@ def too_large(limits: Limits) -> Refusal:
 
 
 async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers at once, to a request that nothing else will see."""
+    """Answers a request that no route will see."""
     refusal.headers.setdefault("connection", "close")
     await respond(refusal)(scope, receive, lingering(receive, send, lambda: True))
 
 
 def lingering(receive: Receive, send: Send, cut: Callable[[], bool]) -> Send:
-    """A `send` that holds the end of an answer back for a moment, in which the rest of a body that was cut is read.
+    """A `send` that delays the end of an answer for a moment, to read the rest of a body that was cut.
 
     A client that is still sending when its connection is closed would not see the answer.
     """

@@ -1,4 +1,4 @@
-"""What an operator can set: one table, from which come flags, defaults, help and ranges."""
+"""The operator's settings: one table, from which flags, defaults, help and ranges are derived."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ REASONING_PARSERS: Mapping[str, tuple[str, str]] = types.MappingProxyType({
     "kimi": ("◁think▷", "◁/think▷"),
     "mistral": ("[THINK]", "[/THINK]"),
 })
-"""The marks around a model's thoughts, by the names that SGLang and vLLM have for them."""
+"""The tags around a model's reasoning, by SGLang's and vLLM's names of their parsers."""
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """How a setting is given and checked. `low` and `high` are inclusive; `choices` are the words it may be."""
+    """How a setting is given and checked. `low` and `high` are inclusive; `choices` are all its values."""
 
     name: str
     help: str
@@ -43,11 +43,11 @@ class Flag:
 
     @property
     def flag(self) -> str:
-        """The spelling that messages use."""
+        """The spelling that error messages use."""
         return self.flags[0]
 
     def check(self, value: Any) -> Any:
-        """The value, in its own type; ParamsError that names the flag."""
+        """The value in the setting's type; raises ParamsError, which names the flag."""
         if value is None and self.optional:
             return None
         if self.many and isinstance(value, (list, tuple)):
@@ -90,7 +90,7 @@ def option(default: Any, meaning: str, *flags: str, **rules: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request and the server as a whole may ask for. A refusal names the flag that raises the limit."""
+    """The limits of one request and of the server as a whole. A refusal names the flag that raises the limit."""
 
     max_body: int = option(32 * MIB, "largest request body, in bytes", low=1024, high=1 << 34)
     max_pending_body: int = option(512 * MIB, "bytes of all bodies that are held at once", low=1024, high=1 << 40)
@@ -113,11 +113,11 @@ class Limits:
     )
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
-    max_media: int = option(16, "images and sounds of a request", low=0, high=4096)
-    max_media_bytes: int = option(32 * MIB, "bytes of one image or sound", low=1024, high=1 << 34)
+    max_media: int = option(16, "images and audio items of a request", low=0, high=4096)
+    max_media_bytes: int = option(32 * MIB, "bytes of one image or audio item", low=1024, high=1 << 34)
     max_media_pixels: int = option(32_000_000, "pixels of one image", low=1, high=1 << 34)
     max_request_pixels: int = option(64_000_000, "pixels of all images of a request", low=1, high=1 << 34)
-    max_audio_seconds: float = option(600.0, "seconds of one sound", low=0.1, high=1e6)
+    max_audio_seconds: float = option(600.0, "seconds of one audio item", low=0.1, high=1e6)
     max_running: int = option(256, "samples that run at once", "--max-running-requests", low=1, high=1 << 16)
     max_queue: int = option(1024, "requests that may wait; more get 503", "--max-queued-requests", low=0, high=1 << 20)
     request_timeout: float = option(600.0, "seconds a request may take in all", low=0.1, high=1e7)
@@ -156,14 +156,14 @@ class Options:
         None, "FastDeploy's sampling method as default of the OpenAI routes", choices=SAMPLING_METHODS
     )
     reasoning_parser: str | None = option(
-        None, "marks of the thoughts that chats return as reasoning_content", choices=tuple(REASONING_PARSERS)
+        None, "tags of the reasoning that chats return as reasoning_content", choices=tuple(REASONING_PARSERS)
     )
     logits_processor: tuple[str, ...] = option(
         (), "a logits processor by the name that requests give", metavar="NAME=MODULE:OBJECT"
     )
     enable_custom_logit_processor: bool = option(False, "let requests name logits processors (custom_logit_processor)")
-    media_root: Path | None = option(None, "folder of the files that requests may name as images and sounds")  # noqa: RUF009
-    allowed_media_domain: tuple[str, ...] = option((), "domain from which images and sounds may be fetched")
+    media_root: Path | None = option(None, "folder of the files that requests may name as images and audio")  # noqa: RUF009
+    allowed_media_domain: tuple[str, ...] = option((), "domain from which images and audio may be fetched")
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
     admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
     protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")
@@ -184,7 +184,7 @@ class Options:
 
     @classmethod
     def of(cls, **settings: Any) -> Options:
-        """Options from one flat mapping of names, those of `Limits` included; ParamsError for a bad one."""
+        """Options from settings by name, those of `Limits` included; raises ParamsError for a wrong one."""
         for name in settings:
             if name not in FLAGS:
                 raise ParamsError(f"option must be a known name, got {name!r}{nearest(name, FLAGS)}")
@@ -196,7 +196,7 @@ class Options:
 
     @property
     def model_name(self) -> str:
-        """What answers call the model."""
+        """The name of the model in answers."""
         return self.served_model_name or Path(self.model).name
 
 
@@ -212,7 +212,7 @@ def flags_of(kind: type) -> Iterator[Flag]:
 
 
 def shape_of(hint: Any) -> dict[str, Any]:
-    """The kind of one value, and whether there may be many or none, from a field's type."""
+    """The type of one value, and whether there may be several or none, from a field's type."""
     if typing.get_origin(hint) is tuple:
         return {"kind": typing.get_args(hint)[0], "many": True}
     if isinstance(hint, types.UnionType):
@@ -222,7 +222,7 @@ def shape_of(hint: Any) -> dict[str, Any]:
 
 
 def check(settings: Any, flags: Mapping[str, Flag]) -> None:
-    """Checks every setting against its flag, in place."""
+    """Checks every setting and stores it in its type, in place; raises ParamsError for a wrong one."""
     for name, flag in flags.items():
         object.__setattr__(settings, name, flag.check(getattr(settings, name)))
 
@@ -234,7 +234,7 @@ FLAGS = OPTION_FLAGS | LIMIT_FLAGS
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Settings that FastDeploy's users give by environment variables; ParamsError for an unknown sampling class."""
+    """Settings from FastDeploy's environment variables; raises ParamsError for an unknown sampling class."""
     method = environ.get("FD_SAMPLING_CLASS", "").strip()
     if not method:
         return {}
@@ -247,7 +247,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_limit(limits: Limits, name: str, value: float, what: str) -> None:
-    """ParamsError, naming the flag, for a value above the limit `name`; `what` is the client's word for it."""
+    """Raises ParamsError, which names the flag, for a value above the limit `name`; `what` is its name for clients."""
     most = getattr(limits, name)
     if value > most:
         flag = LIMIT_FLAGS[name].flag

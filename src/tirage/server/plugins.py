@@ -1,4 +1,4 @@
-"""What the operator adds at the start: logits processors by name, and adapters by name."""
+"""What the operator adds at start-up: named logits processors and adapters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tirage.server.options import Options
 
 _FLAG = "ask the operator to start the server with --logits-processor NAME=MODULE:OBJECT"
 GROUP = "tirage.processors"
-"""Entry points of this group, of any installed package, are processors under their own names."""
+"""The entry point group whose members, of any installed package, are registered as processors."""
 
 
 def load_processors(options: Options) -> None:
     """Registers the processors of installed packages and those of --logits-processor, which may replace them.
 
-    TirageError names the one that cannot be had.
+    Raises TirageError for one that cannot be loaded, ParamsError for a malformed flag.
     """
     for point in entry_points(group=GROUP):
         if point.name not in processor_names():
@@ -40,7 +40,7 @@ def load_processors(options: Options) -> None:
 
 
 def find(module: str, attribute: str) -> Any:
-    """An attribute of a module, dots in its name included; modules in the working folder are found too."""
+    """An attribute of a module, or of an attribute by dots; the working directory is searched for modules too."""
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     found: Any = importlib.import_module(module)
@@ -50,34 +50,34 @@ def find(module: str, attribute: str) -> Any:
 
 
 def imported(load: Any, name: str, place: str) -> Any:
-    """What `load` returns; a class is called for its instance."""
+    """What `load` returns, or an instance if that is a class; raises TirageError."""
     try:
         found = load()
         return found() if inspect.isclass(found) else found
-    except Exception as error:  # code of the operator's may fail in any way
+    except Exception as error:  # the operator's code may fail in any way
         raise TirageError(
             f"logits processor {name!r} cannot be loaded from {place}: {type(error).__name__}: {error}"
         ) from error
 
 
 def register(name: str, fn: Any) -> None:
-    """Makes a processor known, with its `arg_names` and its `check` of arguments, where it has them."""
+    """Registers a processor with its `arg_names` and its `check` of arguments, if it has them."""
     arg_names, check = getattr(fn, "arg_names", None), getattr(fn, "check", None)
     checked = partial(check_arguments, name, check) if callable(check) else None
     register_processor(name, fn, arg_names=arg_names, replace=True, check=checked)
 
 
 def check_arguments(name: str, check: Callable[[dict[str, Any]], object], arguments: Mapping[str, Any]) -> None:
-    """ParamsError when the operator's own check does not pass the arguments of a request."""
+    """Raises ParamsError when the processor's own check rejects the arguments of a request."""
     try:
         check(dict(arguments))
-    except Exception as error:  # whatever it raises, it did not like them
+    except Exception as error:  # whatever it raises, it rejects them
         reason = f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ParamsError(f"arguments of processor {name!r} must pass its check: {reason}") from error
 
 
 def read_adapters(options: Options) -> dict[str, str]:
-    """Adapter folders by the names that requests give."""
+    """Adapter folders by the names that requests use; raises ParamsError for a malformed or repeated flag."""
     found: dict[str, str] = {}
     for text in options.lora:
         name, place = pair(text, "--lora", "NAME=PATH")
@@ -88,7 +88,7 @@ def read_adapters(options: Options) -> dict[str, str]:
 
 
 def pair(text: str, flag: str, shape: str) -> tuple[str, str]:
-    """The two sides of `NAME=...`; ParamsError without a name or a value."""
+    """The two sides of `NAME=...`; raises ParamsError without a name or a value."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise ParamsError(f"{flag} must be {shape}, got {text!r}")
@@ -102,7 +102,7 @@ def with_named(
     options: Options,
     where: str = "",
 ) -> SamplingParams:
-    """The parameters with the processor that a request names; DialectError where the operator lets none be named."""
+    """The parameters with the processor that a request names; raises DialectError where that is not enabled."""
     if reference is not None and not options.enable_custom_logit_processor:
         raise DialectError(
             "custom_logit_processor must be left out, for this server was started without "

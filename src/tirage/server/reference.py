@@ -1,4 +1,4 @@
-"""The table of flags in docs/serving.md: `python -m tirage.server.reference docs/serving.md` writes it anew."""
+"""The table of flags in docs/serving.md: `python -m tirage.server.reference docs/serving.md` updates it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def table() -> str:
 
 
 def shown(flag: Flag) -> str:
-    """A default as the table writes it."""
+    """A default as shown in the table."""
     if flag.default in (None, ()):
         return ""
     return "off" if flag.default is False else str(flag.default)
 
 
 def filled(text: str) -> str:
-    """The page with its table up to date."""
+    """The page with the table updated; raises ValueError for a page without one."""
     before, head, after = text.partition(HEAD)
     if not head:
         raise ValueError("the page has no table of flags")

@@ -1,4 +1,4 @@
-"""What a request meant when it ran, as plain JSON, and the same tokens again from it."""
+"""Records of the parameters and tokens of a request, as plain JSON, and running a request again from its record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tirage.server.engine_input import ModelInfo
 from tirage.server.request_group import RunningRequest
 
 VERSION = 1
-"""Version of the form. A reader refuses any other number."""
+"""The version of the records; any other is refused."""
 _KEYS = frozenset({
     "replay", "tirage", "model", "prompt_token_ids", "standalone", "adapter", "unrepeatable", "params", "beams",
     "samples",
@@ -31,7 +31,7 @@ _FILES = ("*.json", "*.safetensors", "*.npz", "*.model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first token of a sample that came out differently; None where one of the two had ended."""
+    """The first token of a sample that differs: the recorded one and the new one, None where a sample has ended."""
 
     sample: int
     position: int
@@ -41,9 +41,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A request that ran again: its completion, and where it left the recorded tokens first, if it did.
+    """A request that ran again: its completion, and the first difference from the recorded tokens, if any.
 
-    `changed` holds what the last bits of logits depend on and was otherwise then: name, value then, value now.
+    `changed` lists what the last bits of logits depend on and has changed: name, recorded value, value now.
     """
 
     completion: Completion
@@ -52,8 +52,8 @@ class Replayed:
     changed: tuple[tuple[str, Any, Any], ...] = ()
 
 
-def mark_of(llm: LLM, name: str) -> ModelInfo:
-    """The mark of a model. The digest covers names, sizes and both ends of the folder's files, not every weight."""
+def model_info_of(llm: LLM, name: str) -> ModelInfo:
+    """A model's identity. The digest covers names, sizes and both ends of the folder's files, not every weight."""
     if llm.folder is None:
         shape = f"{type(llm.model).__name__}:{llm.model.vocab_size}:{llm.model.max_length}"
         return ModelInfo(name, shape, numerics_of(llm))
@@ -68,34 +68,34 @@ def mark_of(llm: LLM, name: str) -> ModelInfo:
 
 
 def numerics_of(llm: LLM) -> dict[str, Any]:
-    """What the last bits of logits depend on besides the weights: the model's class, and what it names itself."""
+    """What the last bits of logits depend on besides the weights: the model's class, and what the model reports."""
     own = getattr(llm.model, "numerics", dict)
     return {"class": type(llm.model).__name__, **llm.engine.call(own)}
 
 
-def effective(ticket: RunningRequest, completion: Completion | None = None) -> dict[str, Any]:
-    """What a finished call ran with, as strict JSON: enough for `replay` to draw its tokens again.
+def effective(running: RunningRequest, completion: Completion | None = None) -> dict[str, Any]:
+    """The record of a finished request, as strict JSON: enough for `replay` to draw its tokens again.
 
-    `params` are those in force: defaults, preset, seed, EOS ids and tokenised words filled in. `samples` have each its
-    seed, with which sample `index` was drawn, and the tokens that came out. A request with images, sounds or
-    embeddings says in `unrepeatable` what a replay would lack.
+    `params` are those in force, with defaults, preset, seed, EOS ids and tokenised words. Each of `samples` has the
+    seed with which sample `index` was drawn, and its tokens. For a request with images, audio or embeddings
+    `unrepeatable` says what a replay would lack.
     """
-    done = ticket.request.completion() if completion is None else completion
-    inputs, beams = ticket.request.inputs, ticket.call.beams
+    done = running.request.completion() if completion is None else completion
+    inputs, beams = running.request.inputs, running.engine_input.beams
     lacking = "media" if inputs.media else "embeds" if inputs.embeds is not None else None
     return {
         "replay": VERSION,
         "tirage": own_version(),
         "model": {
-            "name": ticket.model.name,
-            "fingerprint": ticket.model.fingerprint,
-            "numerics": dict(ticket.model.numerics),
+            "name": running.model.name,
+            "fingerprint": running.model.fingerprint,
+            "numerics": dict(running.model.numerics),
         },
         "prompt_token_ids": list(done.prompt_token_ids),
-        "standalone": ticket.call.messages is not None,
+        "standalone": running.engine_input.messages is not None,
         "adapter": inputs.adapter,
         "unrepeatable": lacking,
-        "params": (ticket.request.params if beams is None else ticket.call.params).to_dict(),
+        "params": (running.request.params if beams is None else running.engine_input.params).to_dict(),
         "beams": None if beams is None else beams.to_dict(),
         "samples": [
             {
@@ -118,7 +118,7 @@ def own_version() -> str:
 
 
 def read_records(text: bytes) -> list[dict[str, Any]]:
-    """The records in a JSON text: one, a list of them, or answers that hold them as `effective_params`.
+    """The records in a JSON text: one, a list of them, or answers that contain them as `effective_params`.
 
     Raises ParamsError for a text without any, and for a record of another version or shape.
     """
@@ -131,7 +131,7 @@ def read_records(text: bytes) -> list[dict[str, Any]]:
 
 
 def records_in(value: Any) -> Iterator[dict[str, Any]]:
-    """The records anywhere in a value, in its order; the depth of JSON from a text is bounded."""
+    """The records anywhere in a value, in order; recursion is safe, as the nesting of parsed JSON is limited."""
     if isinstance(value, dict) and "replay" in value:
         yield value
     elif isinstance(value, (dict, list)):
@@ -140,7 +140,7 @@ def records_in(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def check_record(record: Mapping[str, Any]) -> None:
-    """ParamsError for a record that `effective` did not write."""
+    """Raises ParamsError for a record of another version, or of a shape that `effective` does not write."""
     if record["replay"] != VERSION:
         raise ParamsError(f"replay must have the version {VERSION}, got {record['replay']!r:.60}")
     shapes: tuple[tuple[str, Callable[[Any], bool]], ...] = (
@@ -148,7 +148,7 @@ def check_record(record: Mapping[str, Any]) -> None:
         ("params", lambda value: isinstance(value, dict)),
         ("beams", lambda value: value is None or isinstance(value, dict)),
         ("adapter", lambda value: value is None or isinstance(value, str)),
-        ("model", is_mark),
+        ("model", is_model_info),
         ("standalone", lambda value: isinstance(value, bool)),
         ("unrepeatable", lambda value: value is None or isinstance(value, str)),
         ("samples", lambda value: isinstance(value, list) and bool(value) and all(map(is_sample, value))),
@@ -162,8 +162,8 @@ def is_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(each) is int for each in value)
 
 
-def is_mark(value: Any) -> bool:
-    """Whether a value tells a model as `effective` does."""
+def is_model_info(value: Any) -> bool:
+    """Whether a value describes a model as `effective` does."""
     return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("name", "fingerprint"))
 
 
@@ -173,11 +173,11 @@ def is_sample(value: Any) -> bool:
 
 
 def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
-    """The request of a record again, on this model; its tokens are compared with the recorded ones.
+    """Runs the request of a record again on this model, and compares its tokens with the recorded ones.
 
-    The same model on the same backend gives the same tokens, beams and constraints included; processors must be
-    registered under the same names. A sample that was aborted is compared as far as it came. Raises ParamsError for
-    a record that cannot be replayed.
+    The same model on the same backend gives the same tokens, for beams and constraints too; processors must be
+    registered under the same names. An aborted sample is compared up to its recorded end. Raises ParamsError for a
+    record that cannot be replayed.
     """
     if record["unrepeatable"] is not None:
         raise ParamsError(f"replay must be of text and token ids alone, got a request with {record['unrepeatable']}")
@@ -189,23 +189,23 @@ def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
         completion = llm.beam_search(prompt, beams, sampling=params)[0]
     else:
         completion = llm.engine.submit(llm.request(prompt, params, standalone=bool(record["standalone"]))).wait()
-    mark = mark_of(llm, record["model"]["name"])
+    model_info = model_info_of(llm, record["model"]["name"])
     return Replayed(
         completion=completion,
         difference=first_difference(record["samples"], completion),
-        same_model=mark.fingerprint == record["model"]["fingerprint"],
-        changed=changes(record["model"].get("numerics"), mark.numerics),
+        same_model=model_info.fingerprint == record["model"]["fingerprint"],
+        changed=changes(record["model"].get("numerics"), model_info.numerics),
     )
 
 
 def changes(was: Any, now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
-    """What is otherwise now, by name; nothing for a record that does not say what was."""
+    """What has changed: name, recorded value, value now. Empty for a record without these values."""
     before = was if isinstance(was, Mapping) else {}
     return tuple((name, before[name], value) for name, value in now.items() if before.get(name, value) != value)
 
 
 def check_samples(samples: Sequence[Any], params: SamplingParams, beams: BeamSearchParams | None) -> None:
-    """ParamsError when the samples are not as many as the request's, or the request draws more than any server does."""
+    """Raises ParamsError for a wrong number of samples, and for a request with more samples than any server draws."""
     count = params.n if beams is None else beams.returned
     drawn = max(count, params.best_of or 0)
     if drawn > _MOST_SAMPLES:
@@ -216,7 +216,7 @@ def check_samples(samples: Sequence[Any], params: SamplingParams, beams: BeamSea
 
 
 def first_difference(samples: Sequence[Mapping[str, Any]], completion: Completion) -> Difference | None:
-    """The first token, by position and then by sample, that is not the recorded one."""
+    """The first difference, by position and then by sample; None if all tokens are equal."""
     found = [
         difference
         for index, (sample, now) in enumerate(zip_longest(samples, completion.samples))
@@ -226,7 +226,7 @@ def first_difference(samples: Sequence[Mapping[str, Any]], completion: Completio
 
 
 def differs(index: int, sample: Mapping[str, Any], now: Sequence[int]) -> Difference | None:
-    """The first token of one sample that is not the recorded one."""
+    """The first difference within one sample; None if its tokens are equal."""
     was = sample["token_ids"]
     if sample["finish_reason"] == "abort":
         now = now[: len(was)]
@@ -239,14 +239,14 @@ def differs(index: int, sample: Mapping[str, Any], now: Sequence[int]) -> Differ
 
 
 def dtype_of(record: Mapping[str, Any]) -> str | None:
-    """The dtype in which the model of a record ran, "int8" included; None for a record that does not say."""
+    """The dtype in which the model of a record ran, "int8" included; None for a record without it."""
     numerics = record["model"].get("numerics")
     found = numerics.get("dtype") if isinstance(numerics, Mapping) else None
     return found if isinstance(found, str) else None
 
 
 def folder_named(name: str) -> str | Path:
-    """The bundled model of a record's name; ParamsError for another, which --model must say where to find."""
+    """The bundled model of this name; raises ParamsError for any other, for which --model must be given."""
     from tirage.models import bundled
 
     if name not in bundled():

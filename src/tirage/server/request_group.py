@@ -1,4 +1,4 @@
-"""The calls of one HTTP request while they run."""
+"""The prompts of one HTTP request while the engine runs them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,49 @@ from tirage.server.engine_input import EngineInput, ModelInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRequest:
-    """A call that runs. `id` is random and ours, `rid` the client's; `request.params` are those in force.
+    """One prompt that the engine runs on `model`.
 
-    `model` is the one that it runs on.
+    `id` is random and the server's own, `rid` is the client's; `request.params` are the parameters in force.
     """
 
     id: str
     rid: str | None
     request: EngineRequest
-    call: EngineInput
-    handle: RequestStream
+    engine_input: EngineInput
+    stream: RequestStream
     model: ModelInfo
 
     @classmethod
-    def of(cls, call: EngineInput, handle: RequestStream, model: ModelInfo) -> RunningRequest:
-        """The ticket of a call that was handed to the engine."""
-        name = secrets.token_hex(16)
-        return cls(id=name, rid=call.rid, request=handle.request, call=call, handle=handle, model=model)
+    def of(cls, engine_input: EngineInput, stream: RequestStream, model: ModelInfo) -> RunningRequest:
+        """The running request of an input that was submitted to the engine."""
+        return cls(
+            id=secrets.token_hex(16),
+            rid=engine_input.rid,
+            request=stream.request,
+            engine_input=engine_input,
+            stream=stream,
+            model=model,
+        )
 
 
 class RequestGroup:
-    """The calls of one HTTP request while they run; leaving the `async with` block aborts what still does.
+    """The running requests of one HTTP request; leaving the `async with` block aborts those that have not finished.
 
-    `over` is called once, when nothing runs any more. `reason` says why the visit was aborted, if it was.
+    `on_finished` is called once, when all have finished. `reason` says why the group was aborted, if it was.
     """
 
     def __init__(
-        self, tickets: Sequence[RunningRequest], *, tenant: str, rid: str | None, over: Callable[[RequestGroup], None]
+        self,
+        requests: Sequence[RunningRequest],
+        *,
+        tenant: str,
+        rid: str | None,
+        on_finished: Callable[[RequestGroup], None],
     ) -> None:
-        self.tickets, self.tenant, self.reason = tuple(tickets), tenant, None
-        self._rid, self._over = rid, over
+        self.requests, self.tenant, self.reason = tuple(requests), tenant, None
+        self._rid, self._on_finished = rid, on_finished
         self._timer: asyncio.TimerHandle | None = None
-        self._end: asyncio.Task[None] | None = None
+        self._cleanup: asyncio.Task[None] | None = None
 
     reason: str | None
 
@@ -57,64 +68,64 @@ class RequestGroup:
         self.abort()
 
     def abort(self, reason: str = "disconnect") -> None:
-        """Ends what still runs, with finish reason "abort"; returns at once, and is harmless when all is over."""
+        """Aborts what has not finished, with finish reason "abort"; returns at once and may be called at any time."""
         if self.reason is None and not self._finished:
             self.reason = reason
-        for ticket in self.tickets:
-            ticket.handle.abort()
+        for running in self.requests:
+            running.stream.abort()
         if self._timer is not None:
             self._timer.cancel()
-        if reason == "disconnect" and self._end is None:
-            self._end = asyncio.get_running_loop().create_task(self._settle())
+        if reason == "disconnect" and self._cleanup is None:
+            self._cleanup = asyncio.get_running_loop().create_task(self._finish())
 
     def abort_named(self, rid: str) -> bool:
-        """Ends the calls with this name, the client's or ours; False when none has it or they are over."""
-        named = [t for t in self.tickets if rid in {t.rid, t.id, self._rid} and not t.handle.finished]
+        """Aborts the requests with this id, the client's or the server's; False if there is none, or all finished."""
+        named = [each for each in self.requests if rid in {each.rid, each.id, self._rid} and not each.stream.finished]
         if named and self.reason is None:
             self.reason = "request"
-        for ticket in named:
-            ticket.handle.abort()
+        for running in named:
+            running.stream.abort()
         return bool(named)
 
-    def expire_after(self, seconds: float) -> None:
-        """Has the visit end by itself."""
+    def abort_after(self, seconds: float) -> None:
+        """Sets a timer that aborts the group with reason "timeout"."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self.abort, "timeout")
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """(number of the request, delta) as they come; deltas that wait already come without a pause between."""
-        if len(self.tickets) == 1:
-            async for delta in self.tickets[0].handle:
+        """(number of the request, delta) in the order of arrival, without a pause between deltas that are ready."""
+        if len(self.requests) == 1:
+            async for delta in self.requests[0].stream:
                 yield 0, delta
             return
-        async for pair in merged(self.tickets):
+        async for pair in merged(self.requests):
             yield pair
 
     async def completions(self) -> list[Completion]:
-        """The answers of all calls, in order, when the last has ended."""
-        return list(await asyncio.gather(*(ticket.handle.result() for ticket in self.tickets)))
+        """The completions of all requests, in their order, once the last has finished."""
+        return list(await asyncio.gather(*(running.stream.result() for running in self.requests)))
 
     @property
     def _finished(self) -> bool:
-        return all(ticket.handle.finished for ticket in self.tickets)
+        return all(running.stream.finished for running in self.requests)
 
-    async def _settle(self) -> None:
-        """Waits until the engine has let go of every call, and tells that the visit is over."""
+    async def _finish(self) -> None:
+        """Waits until the engine has released every request, then calls `on_finished`."""
         try:
             await self.completions()
         finally:
-            self._over(self)
+            self._on_finished(self)
 
 
-async def merged(tickets: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Delta]]:
-    """The deltas of several calls as they come."""
-    queue: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue(len(tickets))
+async def merged(requests: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Delta]]:
+    """The deltas of several requests in the order of arrival."""
+    queue: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue(len(requests))
 
-    async def pump(number: int, ticket: RunningRequest) -> None:
-        async for delta in ticket.handle:
+    async def pump(number: int, running: RunningRequest) -> None:
+        async for delta in running.stream:
             await queue.put((number, delta))
         await queue.put(None)
 
-    tasks = [asyncio.create_task(pump(number, ticket)) for number, ticket in enumerate(tickets)]
+    tasks = [asyncio.create_task(pump(number, running)) for number, running in enumerate(requests)]
     try:
         left = len(tasks)
         while left:

@@ -1,4 +1,4 @@
-"""The one door from routes to the engine: calls are checked and prepared as a whole, then all of them run."""
+"""From routes to the engine: the prompts of a request are checked and prepared together, then all of them run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tirage.engine import Completion, EngineRequest
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
-from tirage.server import client, errors
+from tirage.server import errors
 from tirage.server.circuit_breaker import CircuitBreaker, processors_of
+from tirage.server.client import Client, current_client
 from tirage.server.engine_input import EngineInput, ModelInfo
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
@@ -26,230 +27,227 @@ from tirage.server.request_group import RequestGroup, RunningRequest
 
 T = TypeVar("T")
 # Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
-# waits for a constraint; more would only wait for the processor. One tenant leaves some of the latter to the others.
+# waits for a constraint; more threads would only compete for the processor. No tenant gets all of the latter.
 _PLAIN_THREADS, _GUIDED_THREADS, _GUIDED_OF_A_TENANT = 2, 4, 3
-POOL = "tirage-desk"
-"""How the names of these threads begin."""
-# Deltas that a stream may leave unread before they are put together.
-_BUFFER = 64
+POOL = "tirage-requests"
+"""The prefix of these threads' names."""
+# Deltas that a stream may leave unread before they are merged.
+STREAM_BUFFER = 64
 
 
 @dataclass(eq=False, slots=True)
 class PendingRequest:
-    """A request whose calls are being prepared, which can be aborted by name as one that runs can.
+    """A request whose prompts are being prepared; it can be aborted by id like one that runs.
 
-    `deadline`, of the monotonic clock, is the end of its time, which preparation is part of.
+    `deadline`, of the monotonic clock, holds for preparing and running together.
     """
 
     tenant: str
     names: frozenset[str | None]
-    caller: client.Client
+    client: Client
     deadline: float
     aborted: bool = False
 
     def check(self) -> None:
-        """Refusal when nobody waits for the request any more, or its time is over; for any thread."""
-        if self.aborted or self.caller.gone:
-            raise aborted(self.caller)
+        """Raises Refusal when the request was aborted, its client has left, or its time is over; safe in any thread."""
+        if self.client.disconnected:
+            raise Refusal(499, "the client has left")
+        if self.aborted:
+            raise Refusal(503, "the request was aborted", code="aborted")
         if time.monotonic() > self.deadline:
-            raise errors.late()
+            raise errors.timed_out()
 
 
 class RequestManager:
-    """Admits calls: checks their number, prepares them in a pool of threads, and hands them to the engine."""
+    """Checks the size of requests, prepares their prompts in a pool of threads, and submits them to the engine."""
 
-    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, mark: ModelInfo) -> None:
-        self.llm, self.options, self.metrics, self.mark = llm, options, metrics, mark
+    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, model_info: ModelInfo) -> None:
+        self.llm, self.options, self.metrics, self.model_info = llm, options, metrics, model_info
         self._pool = ThreadPoolExecutor(_PLAIN_THREADS, thread_name_prefix=POOL)
         self._guided_pool = ThreadPoolExecutor(_GUIDED_THREADS, thread_name_prefix=f"{POOL}-guided")
-        self._guided_turns = WeakValueDictionary[str, asyncio.Semaphore]()
-        self._arrivals: set[PendingRequest] = set()
-        self._visits: set[RequestGroup] = set()
+        self._guided_slots = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._pending: set[PendingRequest] = set()
+        self._groups: set[RequestGroup] = set()
         self._preparing = 0
         self._breaker = CircuitBreaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
 
-    async def admit(
-        self, calls: Sequence[EngineInput], *, tenant: str, route: str, rid: str | None = None, stream: bool = False
+    async def submit(
+        self, inputs: Sequence[EngineInput], *, tenant: str, rid: str | None = None, stream: bool = False
     ) -> RequestGroup:
-        """The running calls. Raises Refusal, ParamsError or GrammarError before any of them runs.
+        """The running requests. Raises Refusal, ParamsError, GrammarError or UnavailableError before any of them runs.
 
-        `tenant` is that of `tenant_of(request)`: tenants share no cached prefix, and abort only their own. `rid` names
-        all calls together. `stream` says that deltas will be read; without it only the end can be waited for.
+        `tenant` comes from `tenant_of(request)`: tenants share no cached prefix and abort only their own requests.
+        `rid` is an id for all inputs together. With `stream` the deltas can be read, without it only the completions.
         """
-        check_counts(calls, self.options.limits)
-        check_limit(self.options.limits, "max_rid", len(rid or ""), "rid")
-        for call in calls:
-            self._breaker.check(call.params, tenant)
-        self._check_room(len(calls))
-        names = frozenset({rid, *(call.rid for call in calls)})
-        deadline = time.monotonic() + self.options.limits.request_timeout
-        arrival = PendingRequest(tenant, names, client.current(), deadline)
-        requests = await self._prepared(calls, arrival)
-        entries = sum(map(named_logprobs, requests))
-        check_limit(self.options.limits, "max_logprob_entries", entries, "logprob entries of the answer")
-        patience = self.options.limits.stall_timeout if stream else None
+        limits, client = self.options.limits, current_client()
+        check_counts(inputs, limits)
+        check_limit(limits, "max_rid", len(rid or ""), "rid")
+        for engine_input in inputs:
+            self._breaker.check(engine_input.params, tenant)
+        self._check_capacity(len(inputs))
+        names = frozenset({rid, *(engine_input.rid for engine_input in inputs)})
+        pending = PendingRequest(tenant, names, client, time.monotonic() + limits.request_timeout)
+        requests = await self._prepare_all(inputs, pending)
+        entries = sum(map(requested_logprobs, requests))
+        check_limit(limits, "max_logprob_entries", entries, "logprob entries of the answer")
+        patience = limits.stall_timeout if stream else None
         try:
-            handles = self.llm.engine.submit_all(requests, buffer=_BUFFER if stream else 0, patience_s=patience)
+            streams = self.llm.engine.submit_all(requests, buffer=STREAM_BUFFER if stream else 0, patience_s=patience)
         except UnavailableError:
             self.metrics.refused()
             raise
-        tickets = [RunningRequest.of(call, handle, self.mark) for call, handle in zip(calls, handles, strict=True)]
-        visit = RequestGroup(tickets, tenant=tenant, rid=rid, over=self._over)
-        self._visits.add(visit)
-        visit.expire_after(deadline - time.monotonic())
-        client.current().at_end(visit.abort)
-        return visit
+        started = [RunningRequest.of(*pair, self.model_info) for pair in zip(inputs, streams, strict=True)]
+        group = RequestGroup(started, tenant=tenant, rid=rid, on_finished=self._finished)
+        self._groups.add(group)
+        group.abort_after(pending.deadline - time.monotonic())
+        client.on_finished(group.abort)
+        return group
 
-    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What a function returns, run in the pool; for work that would hold up the event loop."""
+    async def in_pool(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The function's result, computed in the pool; for work that would block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def abort(self, rid: str, *, tenant: str) -> bool:
-        """Ends the tenant's calls with exactly this name; False when there are none."""
-        arrivals = [each for each in self._arrivals if each.tenant == tenant and rid in each.names]
-        for each in arrivals:
+        """Aborts the tenant's requests with exactly this id; False when there are none."""
+        pending = [each for each in self._pending if each.tenant == tenant and rid in each.names]
+        for each in pending:
             each.aborted = True
-        visits = [visit for visit in self._visits if visit.tenant == tenant]
-        return sum(visit.abort_named(rid) for visit in visits) > 0 or bool(arrivals)
+        groups = [group for group in self._groups if group.tenant == tenant]
+        return sum(group.abort_named(rid) for group in groups) > 0 or bool(pending)
 
     def abort_all(self, *, reason: str = "request") -> list[str]:
-        """Ends everything; the names of what ran, and of what was about to where it has a name."""
-        arriving: list[str] = []
-        for each in self._arrivals:
-            each.aborted = True
-            arriving += sorted(name for name in each.names if name is not None)
-        running = [ticket.rid or ticket.id for visit in self._visits for ticket in visit.tickets]
-        for visit in list(self._visits):
-            visit.abort(reason)
-        return [*running, *arriving]
+        """Aborts everything; the ids of what was running, and of what was being prepared as far as it has one."""
+        names = [running.rid or running.id for group in self._groups for running in group.requests]
+        for pending in self._pending:
+            pending.aborted = True
+            names += sorted(name for name in pending.names if name is not None)
+        for group in list(self._groups):
+            group.abort(reason)
+        return names
 
     async def drain(self, seconds: float) -> None:
-        """Waits for what runs, then ends the rest."""
+        """Waits at most so long for the requests to finish, then aborts the rest."""
         deadline = time.monotonic() + seconds
-        while (self._visits or self._arrivals) and time.monotonic() < deadline:
+        while (self._groups or self._pending) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         self.abort_all(reason="drain")
 
     def close(self) -> None:
-        """Drops what waits in the pool; its threads end with what they are doing."""
+        """Cancels what waits for a thread; each thread ends after its current work."""
         for pool in (self._pool, self._guided_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def full(self) -> bool:
-        """Whether another request would be refused for want of room."""
+        """Whether another request would be refused because the queue is full."""
         return self._preparing + self.llm.engine.progress().waiting >= max(self.options.limits.max_queue, 1)
 
     def _in_flight(self) -> int:
-        return self._preparing + sum(len(visit.tickets) for visit in list(self._visits))
+        return self._preparing + sum(len(group.requests) for group in list(self._groups))
 
-    def _check_room(self, count: int) -> None:
-        # What is being prepared will wait in the engine's queue in a moment; without this, thousands could.
+    def _check_capacity(self, count: int) -> None:
+        # What is being prepared will be in the engine's queue in a moment; without this, thousands could.
         if self._preparing + count > self.options.limits.max_queue + self.options.limits.max_running:
             self.metrics.refused()
             raise UnavailableError("too many requests are being prepared")
 
-    async def _prepared(self, calls: Sequence[EngineInput], arrival: PendingRequest) -> list[EngineRequest]:
-        """The engine's requests for all calls; the first error, in their order, when some cannot be had."""
-        self._arrivals.add(arrival)
-        self._preparing += len(calls)
+    async def _prepare_all(self, inputs: Sequence[EngineInput], pending: PendingRequest) -> list[EngineRequest]:
+        """The engine's requests for all inputs; raises the first error in the order of the inputs."""
+        self._pending.add(pending)
+        self._preparing += len(inputs)
         try:
-            async with asyncio.timeout(arrival.deadline - time.monotonic()):
-                made = await asyncio.gather(*(self._made(call, arrival) for call in calls), return_exceptions=True)
+            async with asyncio.timeout(pending.deadline - time.monotonic()):
+                made = await asyncio.gather(*(self._schedule(each, pending) for each in inputs), return_exceptions=True)
         except TimeoutError:
-            raise errors.late() from None
+            raise errors.timed_out() from None
         finally:
-            self._preparing -= len(calls)
-            self._arrivals.discard(arrival)
+            self._preparing -= len(inputs)
+            self._pending.discard(pending)
         wrong = next((each for each in made if isinstance(each, BaseException)), None)
         if wrong is not None:
             raise wrong
-        arrival.check()
+        pending.check()
         return [each for each in made if isinstance(each, EngineRequest)]
 
-    async def _made(self, call: EngineInput, arrival: PendingRequest) -> EngineRequest:
-        """The engine's request for a call, made in a thread of the pool for its kind."""
-        if call.params.guided_decoding is None:
-            return await self.apart(self._prepare, call, arrival)
-        turns = self._guided_turns.setdefault(arrival.tenant, asyncio.Semaphore(_GUIDED_OF_A_TENANT))
-        async with turns:
-            arrival.check()
+    async def _schedule(self, engine_input: EngineInput, pending: PendingRequest) -> EngineRequest:
+        """The engine's request for an input, prepared in the pool for plain or for constrained requests."""
+        if engine_input.params.guided_decoding is None:
+            return await self.in_pool(self._prepare, engine_input, pending)
+        slots = self._guided_slots.setdefault(pending.tenant, asyncio.Semaphore(_GUIDED_OF_A_TENANT))
+        async with slots:
+            pending.check()
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._guided_pool, self._prepare, call, arrival)
+            return await loop.run_in_executor(self._guided_pool, self._prepare, engine_input, pending)
 
-    def _prepare(self, call: EngineInput, arrival: PendingRequest) -> EngineRequest:
-        arrival.check()
-        check_length(call, self.llm, self.options.limits)
+    def _prepare(self, engine_input: EngineInput, pending: PendingRequest) -> EngineRequest:
+        pending.check()
+        check_length(engine_input, self.llm, self.options.limits)
         began = time.perf_counter()
-        with cancellable(arrival.check):
-            request = make_request(self.llm, with_backend(call, self.options), arrival.tenant)
-        self.metrics.prepared(time.perf_counter() - began, guided=call.params.guided_decoding is not None)
+        with cancellable(pending.check):
+            request = make_request(self.llm, with_backend(engine_input, self.options), pending.tenant)
+        self.metrics.prepared(time.perf_counter() - began, guided=engine_input.params.guided_decoding is not None)
         return request
 
-    def _over(self, visit: RequestGroup) -> None:
-        """Notes that a visit has ended, once and with everything it has drawn."""
+    def _finished(self, group: RequestGroup) -> None:
+        """Counts a group that has finished, once and with everything it has drawn."""
         try:
-            for ticket in visit.tickets:
-                self._count(ticket, visit, ticket.request.completion())
+            for running in group.requests:
+                self._count(running, group, running.request.completion())
         finally:
             # Last, so that nothing is uncounted when nothing is in flight.
-            self._visits.discard(visit)
+            self._groups.discard(group)
 
-    def _count(self, ticket: RunningRequest, visit: RequestGroup, completion: Completion) -> None:
-        self.metrics.ended(completion)
+    def _count(self, running: RunningRequest, group: RequestGroup, completion: Completion) -> None:
+        self.metrics.finished(completion)
         if any(sample.finish_reason == "abort" for sample in completion.samples):
-            self.metrics.aborted(visit.reason or "stalled")
-        if self._breaker.note(ticket.call.params, visit.tenant, completion):
-            self.metrics.processors_failed(processors_of(ticket.call.params))
+            self.metrics.aborted(group.reason or "stalled")
+        if self._breaker.record(running.engine_input.params, group.tenant, completion):
+            self.metrics.processors_failed(processors_of(running.engine_input.params))
 
 
-def aborted(caller: client.Client) -> Refusal:
-    """The answer to a request that was stopped before it ran."""
-    if caller.gone:
-        return Refusal(499, "the client has left")
-    return Refusal(503, "the request was aborted", code="aborted")
+def make_request(llm: LLM, engine_input: EngineInput, tenant: str) -> EngineRequest:
+    """The engine's request for an input; for a thread of the pool, because it tokenises and compiles.
 
-
-def make_request(llm: LLM, call: EngineInput, tenant: str) -> EngineRequest:
-    """The engine's request for a call; for a thread of the pool, because it tokenises and compiles."""
-    if call.messages is not None:
-        more = {"tools": call.tools, "arguments": call.template_args, "beams": call.beams}
-        return llm.chat_request(call.messages, call.params, salt=tenant, adapter=call.adapter, **more)
-    if call.prompt is None:
+    Raises Refusal for an input without a prompt, and what `llm` raises for one that it cannot run.
+    """
+    params, beams = engine_input.params, engine_input.beams
+    if engine_input.messages is not None:
+        more = {"tools": engine_input.tools, "arguments": engine_input.template_args, "beams": beams}
+        return llm.chat_request(engine_input.messages, params, salt=tenant, adapter=engine_input.adapter, **more)
+    if engine_input.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
-    prompt = dataclasses.replace(call.prompt, salt=tenant)
-    if call.beams is not None:
-        return llm.beam_request(prompt, call.beams, sampling=call.params)
-    return llm.request(prompt, call.params, hidden_states=call.hidden_states)
+    prompt = dataclasses.replace(engine_input.prompt, salt=tenant)
+    if beams is not None:
+        return llm.beam_request(prompt, beams, sampling=params)
+    return llm.request(prompt, params, hidden_states=engine_input.hidden_states)
 
 
-def with_backend(call: EngineInput, options: Options) -> EngineInput:
-    """The call with the operator's compiler of constraints, unless it names its own."""
-    guided = call.params.guided_decoding
+def with_backend(engine_input: EngineInput, options: Options) -> EngineInput:
+    """The input with the operator's grammar backend, unless its constraint names its own."""
+    guided = engine_input.params.guided_decoding
     if guided is None or guided.backend is not None or options.grammar_backend == "auto":
-        return call
+        return engine_input
     chosen = guided.replace(backend=options.grammar_backend)
-    return dataclasses.replace(call, params=call.params.replace(guided_decoding=chosen))
+    return dataclasses.replace(engine_input, params=engine_input.params.replace(guided_decoding=chosen))
 
 
-def check_counts(calls: Sequence[EngineInput], limits: Limits) -> None:
-    """ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
-    check_limit(limits, "max_prompts", len(calls), "prompts")
-    for call in calls:
-        asked = call.params.n if call.beams is None else call.beams.num_return_sequences or 1
-        check_limit(limits, "max_n", asked, "n")
-        check_limit(limits, "max_best_of", call.params.best_of or 0, "best_of")
+def check_counts(inputs: Sequence[EngineInput], limits: Limits) -> None:
+    """Raises ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
+    check_limit(limits, "max_prompts", len(inputs), "prompts")
+    for engine_input in inputs:
+        params, beams = engine_input.params, engine_input.beams
+        check_limit(limits, "max_n", params.n if beams is None else beams.num_return_sequences or 1, "n")
+        check_limit(limits, "max_best_of", params.best_of or 0, "best_of")
         for name in ("logprobs", "prompt_logprobs"):
-            check_limit(limits, "max_top_logprobs", getattr(call.params, name) or 0, name)
-        check_limit(limits, "max_rid", len(call.rid or ""), "rid")
-        check_lists(call.params, limits)
-    total = sum(samples_of(call) for call in calls)
-    check_limit(limits, "max_samples", total, "n times the number of prompts")
+            check_limit(limits, "max_top_logprobs", getattr(params, name) or 0, name)
+        check_limit(limits, "max_rid", len(engine_input.rid or ""), "rid")
+        check_lists(params, limits)
+    check_limit(limits, "max_samples", sum(map(samples_of, inputs)), "n times the number of prompts")
 
 
 def check_lists(params: SamplingParams, limits: Limits) -> None:
-    """ParamsError for more stops, bad words or biases than the limits allow."""
+    """Raises ParamsError for more stop strings, bad words or biases than the limits allow."""
     check_limit(limits, "max_stop", len(params.stop), "stop strings")
     check_limit(limits, "max_stop_chars", max(map(len, params.stop), default=0), "stop characters")
     for name in ("bad_words", "bad_words_token_ids"):
@@ -259,10 +257,10 @@ def check_lists(params: SamplingParams, limits: Limits) -> None:
     check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
 
 
-def named_logprobs(request: EngineRequest) -> int:
-    """The log-probabilities that an answer holds for the prompt's tokens, and at most for tokens named for each step.
+def requested_logprobs(request: EngineRequest) -> int:
+    """How many logprobs an answer has for the tokens of the prompt, and at most for `logprob_token_ids`.
 
-    How many likely tokens a text has beside it is not foreseen: most texts end long before their limit.
+    Top logprobs of the output are not counted: most texts end long before their limit.
     """
     params = request.params
     named = len(params.logprob_token_ids)
@@ -270,13 +268,15 @@ def named_logprobs(request: EngineRequest) -> int:
     return prompt + request.limit * len(request.samples) * named
 
 
-def samples_of(call: EngineInput) -> int:
-    """The samples that a call keeps running at once."""
-    return call.beams.beam_width if call.beams is not None else call.params.best_of or call.params.n
+def samples_of(engine_input: EngineInput) -> int:
+    """How many samples of an input run at once."""
+    if engine_input.beams is not None:
+        return engine_input.beams.beam_width
+    return engine_input.params.best_of or engine_input.params.n
 
 
 def characters(value: Any) -> int:
-    """The characters of all texts in a value, whose depth is that of a JSON body."""
+    """The number of characters of all texts in a value; its nesting is limited as that of a JSON body is."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -285,20 +285,20 @@ def characters(value: Any) -> int:
 
 
 def longest_text(llm: LLM, limits: Limits) -> int:
-    """The most characters that can be worth tokenising for a model."""
+    """The most characters that a text for this model may have."""
     return limits.max_chars_per_token * llm.model.max_length
 
 
-def check_length(call: EngineInput, llm: LLM, limits: Limits) -> None:
-    """ParamsError for a text so long that tokenising it would be a waste."""
-    most = longest_text(llm, limits)
-    length = characters([call.messages, call.tools, call.template_args] if call.prompt is None else call.prompt.text)
+def check_length(engine_input: EngineInput, llm: LLM, limits: Limits) -> None:
+    """Raises Refusal for a text that is certainly too long for the model, before time is spent on tokenising it."""
+    most, prompt = longest_text(llm, limits), engine_input.prompt
+    texts = [engine_input.messages, engine_input.tools, engine_input.template_args] if prompt is None else prompt.text
     # A prompt that will be truncated is tokenised as a whole all the same.
-    if length > most:
-        raise errors.Refusal(
-            400,
-            f"prompt must hold at most {most} characters, got {length}; the operator can raise it with "
-            "--max-chars-per-token",
-            param="prompt",
-            code="context_length_exceeded",
-        )
+    if (length := characters(texts)) > most:
+        raise too_many_characters(length, most, code="context_length_exceeded")
+
+
+def too_many_characters(length: int, most: int, *, code: str | None = None) -> Refusal:
+    """The refusal of a text beyond `longest_text`."""
+    text = f"prompt must hold at most {most} characters, got {length}; the operator can raise it with"
+    return Refusal(400, f"{text} --max-chars-per-token", param="prompt", code=code)

@@ -1,9 +1,9 @@
-"""Bytes from a socket to plain Python values, or a ParamsError that says what is wrong with them.
+"""Strict JSON: from the bytes of a body to plain Python values, or a ParamsError that says what is wrong.
 
 Python's own parser takes more than JSON (NaN, lone surrogates, repeated keys) and fails in more ways than one
-(RecursionError for brackets, ValueError for long integers), so what it would take is looked at first. Numbers go
-through Python functions: between two of them other threads may run, so that a body of millions of numbers that is
-read in a thread does not stop the event loop.
+(RecursionError for brackets, ValueError for long integers), so the body is checked first. Numbers are converted by
+Python functions: other threads can run between two of them, so that a body of millions of numbers that is parsed in a
+thread does not block the event loop.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MAX_DIGITS = 4_300
 # once and not once from each of its quotes; quantifiers are possessive, so nothing is tried twice.
 _STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{\]},:])', re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# Backslashes stand only in strings, so reading them from left to right tells an escape from an escaped backslash.
+# Backslashes occur only in strings, so reading from left to right tells an escape from an escaped backslash.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 
 
 def parse(body: bytes, *, depth: int = MAX_DEPTH) -> Any:
-    """The value that a body spells in strict JSON: dict, list, str, int, float, bool or None.
+    """The value of a body of strict JSON: dict, list, str, int, float, bool or None. Raises ParamsError.
 
     Strict means: UTF-8 without a byte order mark, no NaN and no number beyond binary64, no lone surrogate, no key
     twice in an object, nothing after the value. At most `depth` brackets may be open at once; the digits of an
-    integer, and the number of values (and of objects, arrays and keys, as they take more memory), are bounded by the
+    integer, and the number of values (and of objects, arrays and keys, which take more memory), are limited by the
     constants above. Takes time and memory in proportion to the body.
     """
     check_structure(body, depth=depth)
@@ -49,7 +49,7 @@ def parse(body: bytes, *, depth: int = MAX_DEPTH) -> Any:
 
 
 def parse_object(body: bytes, *, depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """The JSON object that a body spells; ParamsError for any other value."""
+    """The JSON object in a body; raises ParamsError for any other value."""
     value = parse(body, depth=depth)
     if not isinstance(value, dict):
         raise ParamsError(f"body must be a JSON object, got {_KINDS[type(value)]}")
@@ -57,7 +57,7 @@ def parse_object(body: bytes, *, depth: int = MAX_DEPTH) -> dict[str, Any]:
 
 
 def decode(body: bytes) -> str:
-    """The body's text; ParamsError unless it is UTF-8 and begins without a byte order mark."""
+    """The body's text; raises ParamsError unless it is UTF-8 without a byte order mark."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def decode(body: bytes) -> str:
 
 
 def check_structure(body: bytes, *, depth: int) -> None:
-    """ParamsError for brackets too deep or too many, or too many values; no recursion, one pass at most."""
+    """Raises ParamsError for brackets too deep or too many values, in at most one pass and without recursion."""
     opened = body.count(b"[") + body.count(b"{")
     if opened <= depth and body.count(b",") < MAX_VALUES and opened + body.count(b":") <= MAX_PARTS:
         return
@@ -87,7 +87,7 @@ def check_structure(body: bytes, *, depth: int) -> None:
 
 
 def check_surrogates(body: bytes) -> None:
-    """ParamsError for an escape of half a character, which no UTF-8 text can hold."""
+    """Raises ParamsError for an escaped lone surrogate, which UTF-8 cannot encode."""
     if _SURROGATE.search(body) is None:
         return
     for match in _ESCAPE.finditer(body):

@@ -1,4 +1,4 @@
-"""Work that may hang, beside the event loop."""
+"""Running functions that may hang in threads of their own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function returns, run in a thread of its own that does not keep the process from ending."""
+    """The function's result, computed in a daemon thread, which does not keep the process from exiting."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
-    def tell(setter: Callable[[Any], None], value: Any) -> None:
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
         if not future.done():
             setter(value)
 
@@ -24,8 +24,8 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
             outcome = future.set_result, function(*arguments)
         except BaseException as error:
             outcome = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop may be closed by now, and nobody waits
-            loop.call_soon_threadsafe(tell, *outcome)
+        with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=work, daemon=True).start()
     return await future

@@ -1,4 +1,4 @@
-"""The routes, one module per family; each has a `router`."""
+"""The HTTP routes, one module per family; each has a `router`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     models.router,
     control.router,
 )
-"""Every router of the application, in the order of the documentation."""
+"""The routers of the application, in the order of the documentation."""
 
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (control.admin_router,)
-"""Those that are there only when the operator has set an admin key."""
+"""Routers that exist only when the operator has set an admin key."""

@@ -3,83 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from tirage.dialects import DialectError
-from tirage.engine import Completion, Delta, Prompt
+from tirage.engine import Delta, Prompt, Sample
 from tirage.engine.completion import LogprobEntry
 from tirage.fields.rules import shown
-from tirage.params import RequestOutputKind
-from tirage.server import sse
 from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, read_json
 from tirage.server.request_group import RequestGroup, RunningRequest
 from tirage.server.request_manager import RequestManager
-from tirage.server.routes.fields import body_schema
-from tirage.server.routes.openai_answer import adapter_of, admitted, extras_of, headers_of, new_head
+from tirage.server.routes.openai_answer import AnswerBuilder, ChoiceBuilder, NewText, new_metadata
 from tirage.server.routes.openai_request import COMPLETIONS, OpenAIRequest, read_request
-from tirage.server.routes.openai_shapes import (
-    Head,
-    TextLogprobs,
-    asked_for,
-    joined,
-    prompt_logprobs,
-    raise_failed,
-    stops_of,
-    text_entries,
-    usage,
-)
-from tirage.server.routes.openai_stream import ChoiceStream, ChunkFormatter
+from tirage.server.routes.openai_shapes import TextLogprobs, joined, prompt_logprobs, with_top
+from tirage.server.routes.openai_submit import adapter_of, submit
 from tirage.text import Tokenizer, open_detokenizer
 
 router = APIRouter(tags=["openai"])
 KIND = "text_completion"
 
 
-@router.post("/v1/completions", openapi_extra=body_schema(COMPLETIONS.fields, COMPLETIONS.openai))
-async def completions(request: Request) -> Response:
+@router.post("/v1/completions", openapi_extra=COMPLETIONS.body)
+async def completions(raw_request: Request) -> Response:
     """Completions of one or more prompts, as JSON or as a stream."""
-    desk, body = manager_of(request), await read_json(request)
-    asked = await in_worker_thread(
-        request, read_request, COMPLETIONS, body, desk.options, desk.llm, lenient=is_lenient(request)
+    manager, body = manager_of(raw_request), await read_json(raw_request)
+    lenient = is_lenient(raw_request)
+    request = await in_worker_thread(
+        raw_request, read_request, COMPLETIONS, body, manager.options, manager.llm, lenient=lenient
     )
-    calls = calls_of(asked, desk)
-    source = "prompt" if asked.own["prompt_token_ids"] is None else "prompt_token_ids"
-    visit = await admitted(calls, asked, desk, request, prompt=source)
-    head, headers = new_head("cmpl", visit, desk), headers_of(asked)
-    texts = CompletionTexts(asked, desk.llm.tokenizer)
-    if asked.own["stream"]:
-        return sse.EventStream(visit, CompletionFormatter(head, asked, visit, texts), headers=headers)
-
-    def answer(results: Sequence[Completion]) -> dict[str, Any]:
-        raise_failed(results)
-        pairs = zip(results, visit.tickets, strict=True)
-        choices = [choice for result, ticket in pairs for choice in texts.choices(result, ticket)]
-        numbered = [{"index": index, **choice} for index, choice in enumerate(choices)]
-        return head.of(KIND, numbered, usage=usage(results), **extras_of(asked, visit.tickets))
-
-    return sse.JsonAnswer(visit, answer, headers=headers)
+    inputs = engine_inputs_of(request, manager)
+    source = "prompt" if request.fields["prompt_token_ids"] is None else "prompt_token_ids"
+    group = await submit(inputs, request, manager, raw_request, prompt=source)
+    return answer_of(request, group, manager).response()
 
 
-def calls_of(asked: OpenAIRequest, desk: RequestManager) -> list[EngineInput]:
-    """A call for every prompt."""
-    params = asked.params
-    stream, echo = asked.own["stream"], asked.own["echo"]
-    if echo and params.logprobs is not None and params.prompt_logprobs is None:
+def answer_of(request: OpenAIRequest, group: RequestGroup, manager: RequestManager) -> AnswerBuilder:
+    """The builder of the answer to a request that runs."""
+    texts = CompletionTexts(request, manager.llm.tokenizer)
+
+    def new_choice(index: int, running: RunningRequest) -> CompletionChoice:
+        return CompletionChoice(index, running, request, texts)
+
+    metadata = new_metadata("cmpl", group, manager)
+    return AnswerBuilder(metadata, group, request, new_choice, kind=KIND, chunk_kind=KIND)
+
+
+def engine_inputs_of(request: OpenAIRequest, manager: RequestManager) -> list[EngineInput]:
+    """The engine input of every prompt."""
+    params = request.params
+    if request.fields["echo"] and params.logprobs is not None and params.prompt_logprobs is None:
         params = params.replace(prompt_logprobs=params.logprobs)
-    params = params.replace(output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY)
-    adapter = adapter_of(asked, desk)
-    more = {"params": params, "beams": asked.beams, "echo": echo}
-    return [EngineInput(prompt=Prompt(adapter=adapter, **prompt), **more) for prompt in prompts_of(asked)]
+    adapter = adapter_of(request, manager)
+    prompts = [Prompt(adapter=adapter, **prompt) for prompt in prompts_of(request)]
+    return [EngineInput(prompt=prompt, params=params, beams=request.beams) for prompt in prompts]
 
 
-def prompts_of(asked: OpenAIRequest) -> list[dict[str, Any]]:
-    """The prompts of a request; FastDeploy's clients may send ids in a field of their own, beside an empty text."""
-    ids, prompt = asked.own["prompt_token_ids"], asked.own["prompt"]
+def prompts_of(request: OpenAIRequest) -> list[dict[str, Any]]:
+    """The prompts of a request as arguments of Prompt; FastDeploy's clients may send ids beside an empty text.
+
+    Raises DialectError for anything that is no prompt.
+    """
+    ids, prompt = request.fields["prompt_token_ids"], request.fields["prompt"]
     if ids is None:
         return read_prompts(prompt)
     if prompt:
@@ -91,7 +79,7 @@ def prompts_of(asked: OpenAIRequest) -> list[dict[str, Any]]:
 
 
 def read_prompts(prompt: Any, field: str = "prompt") -> list[dict[str, Any]]:
-    """The prompts of a field: a text, ids, or a list of either, as arguments of Prompt."""
+    """The prompts of a field, a text, ids, or a list of either, as arguments of Prompt; else raises DialectError."""
     many = prompt if is_many(prompt) else [prompt]
     found = [read_prompt(each) for each in many]
     if None in found:
@@ -102,12 +90,12 @@ def read_prompts(prompt: Any, field: str = "prompt") -> list[dict[str, Any]]:
 
 
 def is_many(prompt: Any) -> bool:
-    """True for a list of texts or of lists."""
+    """Whether a value is a list of texts or of lists."""
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
 
 
 def read_prompt(prompt: Any) -> dict[str, Any] | None:
-    """One prompt as an argument of Prompt; None for what is no prompt."""
+    """One prompt as an argument of Prompt; None for anything else."""
     if isinstance(prompt, str):
         return {"text": prompt}
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
@@ -115,123 +103,93 @@ def read_prompt(prompt: Any) -> dict[str, Any] | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
 class CompletionTexts:
-    """Choices of completions: their text, with the prompt where it is echoed, and their logprobs."""
+    """The echoed prompts and the logprobs in the choices of one answer."""
 
-    def __init__(self, asked: OpenAIRequest, tokenizer: Tokenizer) -> None:
-        self._asked, self._tokenizer = asked, tokenizer
-        as_id = asked.own["return_tokens_as_token_ids"]
-        self._logprobs = None if asked.params.logprobs is None else TextLogprobs(as_id=as_id)
+    request: OpenAIRequest
+    tokenizer: Tokenizer
 
-    def choices(self, completion: Completion, ticket: RunningRequest) -> Iterable[dict[str, Any]]:
-        """The choices of one prompt, without their index."""
-        echo = self.echo(ticket)
-        included = self._asked.params.include_stop_str_in_output
-        for sample in completion.samples:
-            logprobs = None
-            if self._logprobs is not None:
-                before = self.echoed(completion.prompt_logprobs, ticket, echo)
-                entries = text_entries(sample, included=included)
-                logprobs = joined(before, self.output(entries, len(echo)))
-            more = self.ids(sample.token_ids, completion.prompt_token_ids)
-            if self._asked.params.prompt_logprobs is not None:
-                more = {**more, "prompt_logprobs": prompt_logprobs(completion.prompt_logprobs)}
-            stops = stops_of(sample.stop, sample.token_ids)
-            reason = {"finish_reason": sample.finish_reason, **stops}
-            yield {"text": echo + sample.text, "logprobs": logprobs, **reason, **more}
-
-    def echo(self, ticket: RunningRequest) -> str:
-        """The text of the prompt, where it is to be echoed."""
-        if not self._asked.own["echo"]:
+    def echo(self, running: RunningRequest) -> str:
+        """The text of the prompt, if the request wants it echoed."""
+        if not self.request.fields["echo"]:
             return ""
-        given = ticket.call.prompt
+        given = running.engine_input.prompt
         if given is not None and given.text is not None:
             return given.text
-        return self._tokenizer.decode(ticket.request.prompt_ids)
+        return self.tokenizer.decode(running.request.prompt_ids)
 
-    def echoed(
-        self, entries: Sequence[LogprobEntry | None] | None, ticket: RunningRequest, echo: str
-    ) -> dict[str, Any] | None:
-        """The logprobs of an echoed prompt."""
-        if self._logprobs is None or not self._asked.own["echo"]:
+    def echoed(self, running: RunningRequest, echo: str) -> dict[str, Any] | None:
+        """The logprobs of an echoed prompt, if the request wants them."""
+        count = self.request.params.logprobs
+        if count is None or not self.request.fields["echo"]:
             return None
-        ids, count = ticket.request.prompt_ids, self._asked.params.logprobs or 0
-        # A prompt may be scored for more of the likeliest, by prompt_logprobs.
+        ids, entries = running.request.prompt_ids, running.request.prompt_logprobs
+        # The engine may have scored the prompt with more of the likeliest, for prompt_logprobs.
         shown = [None if one is None else replace(one, top=one.top[:count]) for one in entries or [None] * len(ids)]
         return self._logprobs.prompt(ids, shown, self._spelled(ids, len(echo)))
 
     def output(self, entries: Sequence[LogprobEntry], start: int) -> dict[str, Any] | None:
-        """The logprobs of new text."""
-        if self._logprobs is None:
+        """The logprobs of new text, if the request wants them; the output begins at `start` of the choice's text."""
+        if self.request.params.logprobs is None:
             return None
-        return self._logprobs.output(asked_for(entries, self._asked.params, self._tokenizer), start=start)
+        return self._logprobs.output(with_top(entries, self.request.params, self.tokenizer), start=start)
 
-    def ids(self, drawn: Sequence[int], prompt: Sequence[int] | None) -> dict[str, Any]:
-        """The token ids, where they were asked for; a chunk after the first has none of the prompt's."""
-        if not self._asked.own["return_token_ids"]:
-            return {}
-        theirs = {"completion_token_ids": list(drawn)} if self._asked.fastdeploy else {}
-        return {"token_ids": list(drawn), "prompt_token_ids": prompt and list(prompt), **theirs}
+    @property
+    def _logprobs(self) -> TextLogprobs:
+        return TextLogprobs(as_id=self.request.fields["return_tokens_as_token_ids"])
 
     def _spelled(self, ids: Sequence[int], length: int) -> list[tuple[str, int]]:
         """Every token's own text, and where it starts in the prompt's."""
-        detokenizer = open_detokenizer(self._tokenizer)
+        detokenizer = open_detokenizer(self.tokenizer)
         spelled, place = [], 0
         for token in ids:
-            own, new = self._tokenizer.token_bytes(token).decode("utf-8", "replace"), detokenizer.push(token)
-            # A text that begins with a word has dropped the space that its first token has.
+            own, new = self.tokenizer.token_bytes(token).decode("utf-8", "replace"), detokenizer.push(token)
+            # A text that begins with a word lacks the space that its first token has.
             own = new if place == 0 and own == f" {new}" else own
             spelled.append((own, min(place, length)))
             place += len(new)
         return spelled
 
 
-class CompletionFormatter(ChunkFormatter):
-    """Chunks of text completions."""
+class CompletionChoice(ChoiceBuilder):
+    """A choice of a text completion."""
 
-    kind = KIND
+    text_member = "text"
 
-    def __init__(self, head: Head, asked: OpenAIRequest, visit: RequestGroup, texts: CompletionTexts) -> None:
-        super().__init__(head, asked, visit)
-        self._texts = texts
-        self._starts: dict[int, int] = {}
-        self._molds: dict[int, sse.JsonTemplate] = {}
-        self._told: set[int] = set()
+    def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest, texts: CompletionTexts) -> None:
+        super().__init__(index, running, request)
+        self._texts, self._has_ids = texts, False
+        self._echo = texts.echo(running)
 
-    def lead(self, choice: ChoiceStream) -> Iterable[dict[str, Any]]:
+    def lead(self) -> Iterable[dict[str, Any]]:
         """The echoed prompt with its logprobs."""
-        echo = self._texts.echo(choice.ticket)
-        self._starts[choice.index] = len(echo)
-        logprobs = self._texts.echoed(choice.ticket.request.prompt_logprobs, choice.ticket, echo)
-        return [{**worded(echo), "logprobs": logprobs}] if echo else []
-
-    def plain(self, choice: ChoiceStream, text: str) -> sse.Event | None:
-        own = self._asked.own
-        if not text or self._asked.stream_options["continuous_usage_stats"] or own["return_token_ids"]:
-            return None
-        if choice.index not in self._molds:
-            self._molds[choice.index] = sse.JsonTemplate(self.chunk(choice, {**worded(""), "text": None}), ["text"])
-        return self._molds[choice.index].fill(sse.dump(text))
-
-    def parts(
-        self, choice: ChoiceStream, text: str, ids: Sequence[int], entries: Sequence[LogprobEntry]
-    ) -> Iterable[dict[str, Any]]:
-        if not text and not entries and not self._asked.own["return_token_ids"]:
+        if not self._echo:
             return []
-        logprobs = self._texts.output(entries, self._starts[choice.index])
-        return [{**worded(text), "logprobs": logprobs, **self._texts.ids(ids, self._untold(choice))}]
+        return [self.choice({"text": self._echo}, logprobs=self._texts.echoed(self.running, self._echo))]
 
-    def last(self, choice: ChoiceStream, delta: Delta) -> Iterable[dict[str, Any]]:
-        return [{**worded(""), "finish_reason": delta.finish_reason, **stops_of(delta.stop, choice.last_ids)}]
+    def text_choice(self, text: str | None) -> dict[str, Any]:
+        return self.choice({"text": text})
 
-    def _untold(self, choice: ChoiceStream) -> Sequence[int] | None:
-        """The prompt's ids, which the first chunk of a choice holds."""
-        if choice.index in self._told:
-            return None
-        self._told.add(choice.index)
-        return choice.ticket.request.prompt_ids
+    def parts(self, new: NewText) -> Iterable[dict[str, Any]]:
+        if not new.text and not new.entries and not self.request.fields["return_token_ids"]:
+            return []
+        return [self.choice({"text": new.text}, logprobs=self._texts.output(new.entries, len(self._echo)), new=new)]
 
+    def last(self, delta: Delta) -> Iterable[dict[str, Any]]:
+        return [self.choice({"text": ""}, end=delta)]
 
-def worded(text: str) -> dict[str, Any]:
-    """A choice with a text alone."""
-    return {"text": text, "logprobs": None, "finish_reason": None}
+    def complete(self, new: NewText, sample: Sample) -> dict[str, Any]:
+        before = self._texts.echoed(self.running, self._echo)
+        logprobs = joined(before, self._texts.output(new.entries, len(self._echo)))
+        found = self.choice({"text": self._echo + new.text}, logprobs=logprobs, end=sample, new=new)
+        if self.request.params.prompt_logprobs is not None:
+            found["prompt_logprobs"] = prompt_logprobs(self.running.request.prompt_logprobs)
+        return found
+
+    def ids(self, new: NewText) -> dict[str, Any]:
+        """The new ids, and with the first of them the prompt's."""
+        prompt = None if self._has_ids else list(self.running.request.prompt_ids)
+        self._has_ids = True
+        more = {"completion_token_ids": list(new.ids)} if self.request.fastdeploy else {}
+        return {**super().ids(new), "prompt_token_ids": prompt, **more}

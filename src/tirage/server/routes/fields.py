@@ -1,42 +1,51 @@
-"""Fields of a request that are the route's own: what they may be, and what their absence means."""
+"""The fields of a route's body: one table per route, from which come checks, defaults, known names and the schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from tirage.dialects import Dialect, DialectError
+from tirage.dialects import DialectError
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.unsupported import Unsupported
-from tirage.fields.rules import BrokenRuleError, Rule, shown
+from tirage.fields.rules import BrokenRuleError, Plain, Rule, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its name, the values it takes, what it is when absent or null, and what it means."""
+    """One field: its name, the values it takes, its value when absent or null, and what it means.
+
+    A field `per_prompt` may hold a list with one value for each prompt of a batch. `remedy` ends its error message.
+    """
 
     name: str
     rule: Rule
     default: Any = None
     meaning: str = ""
+    per_prompt: bool = False
+    remedy: str = "leave it out"
 
     def read(self, body: Mapping[str, Any], where: str = "") -> Any:
-        """The checked value; DialectError with `where` and the name when it breaks the rule."""
-        value = body.get(self.name)
+        """The checked value in a body; raises DialectError with `where` and the name when it breaks the rule."""
+        return self.check(body.get(self.name), where + self.name)
+
+    def check(self, value: Any, place: str) -> Any:
+        """The value as the rule stores it, the default for null; raises DialectError with the place of a wrong one."""
         if value is None:
             return self.default
         try:
             return self.rule.check(value)
         except BrokenRuleError as broken:
-            place = f"{where}{self.name}{broken.where}"
-            message = f"{place} must be {broken.rule}, got {shown(broken.value)}; leave it out"
+            place += broken.where
+            message = f"{place} must be {broken.rule}, got {shown(broken.value)}; {self.remedy}"
             raise DialectError(message, place) from None
 
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of the values, null among them."""
+        """JSON Schema of the values, null included."""
         found = self.rule.schema if isinstance(self.rule, Checked) else schema_of(self.rule)
-        return {**nullable(found), "description": self.meaning}
+        values = one_or_list(found) if self.per_prompt else nullable(found)
+        return {**values, "description": self.meaning, "default": self.default}
 
 
 def table(fields: Iterable[Field]) -> dict[str, Field]:
@@ -45,53 +54,52 @@ def table(fields: Iterable[Field]) -> dict[str, Field]:
 
 
 def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The value of every field, in the body or by default; `where` is put before the names in errors."""
+    """The value of every field, from the body or by default; `where` is put before the names in errors."""
     return {name: each.read(body, where) for name, each in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A rule that `holds` decides; `schema` is its JSON Schema."""
+class Checked(Plain):
+    """A rule given by a predicate, `holds`; `schema` is its JSON Schema."""
 
     text: str
     holds: Callable[[Any], bool]
     schema: Mapping[str, Any]
 
     def check(self, value: Any) -> Any:
+        """The value; raises BrokenRuleError when `holds` is false of it."""
         if not self.holds(value):
             raise BrokenRuleError(self.text, value)
         return value
 
-    def dump(self, value: Any) -> Any:
-        return value
-
-    def load(self, plain: Any) -> Any:
-        return plain
-
 
 @dataclass(frozen=True, slots=True)
 class Only(Checked):
-    """The rule of a field that changes nothing at the values that it takes."""
+    """The rule of a field that is accepted only at the values where it changes nothing."""
 
     unsupported: Unsupported
 
 
 def only(*values: Any, because: str) -> Only:
-    """A rule for a field of which only some values can be kept; `because` says why the others cannot."""
+    """A rule that accepts only these values, or none; `because` says why it refuses the others."""
     names = " or ".join(shown(value) for value in values) or "left out"
     unsupported = Unsupported(because, values)
     schema = {"enum": list(values)} if values else {"type": "null"}
     return Only(f"{names}: {because}", unsupported.takes, schema, unsupported)
 
 
-NOTED = "noted by nobody; accepted because clients send it"
-"""What a field means that tells who or what a request is for, and has no part in its answer."""
+def described(schema: Mapping[str, Any]) -> Checked:
+    """The rule of a field with a reader of its own, which checks more than a rule can; the schema describes it."""
+    return Checked("any value", lambda value: True, schema)
 
+
+NOTED = "noted by nobody; accepted because clients send it"
+"""The meaning of a field that says who or what a request is for and has no effect on the answer."""
 
 ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "string"})
 ANY_LIST = Checked("a list", lambda value: isinstance(value, list), {"type": "array"})
 ANY_OBJECT = Checked("an object", lambda value: isinstance(value, dict), {"type": "object"})
-ANYTHING = Checked("any value", lambda value: True, {})
+ANYTHING = described({})
 TEXTS_BY_NAME = Checked(
     "an object of texts, none of which is a parameter",
     lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
@@ -104,11 +112,24 @@ SHORT_TEXT = Checked(
 )
 
 
-def body_schema(fields: Mapping[str, Field], dialect: Dialect) -> dict[str, Any]:
-    """What a route adds to its entry of the OpenAPI document: the schema of its body."""
-    sampling = dialect.schema()
-    own = {name: each.schema() for name, each in fields.items()}
-    unsupported = {name: each.schema() for name, each in dialect.unsupported.items()}
-    properties = {**unsupported, **sampling["properties"], **own}
-    schema = {**sampling, "properties": properties}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def one_or_list(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema of one value for all prompts, or a list with one for each."""
+    return {"anyOf": [dict(schema), {"type": "array", "items": nullable(schema), "minItems": 1}, {"type": "null"}]}
+
+
+class HasSchema(Protocol):
+    """What has a JSON Schema: a field of a route or of a dialect."""
+
+    def schema(self) -> dict[str, Any]: ...
+
+
+def object_schema(*tables: Mapping[str, HasSchema], required: Sequence[str] = ()) -> dict[str, Any]:
+    """JSON Schema of an object with these fields and no others; of two with one name the last counts."""
+    properties = {name: each.schema() for fields in tables for name, each in fields.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def json_body(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The `openapi_extra` of a route whose body has this schema."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": dict(schema)}}}}

@@ -1,4 +1,4 @@
-"""The models that a server has: one, and its adapters, which requests choose by name as if they were models."""
+"""The models of a server: the base model, and its adapters, which requests choose by name like models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, request: Request) -> Response:
-    """One model; 404 for a name that the server does not have."""
+    """One model; raises Refusal 404 for an unknown name."""
     found = listed(manager_of(request)).get(name)
     if found is None:
         known = options_of(request).model_name
@@ -33,12 +33,12 @@ async def model(name: str, request: Request) -> Response:
     return JSONResponse(found)
 
 
-def listed(desk: RequestManager) -> dict[str, dict[str, Any]]:
+def listed(manager: RequestManager) -> dict[str, dict[str, Any]]:
     """The models by name."""
-    names = [desk.options.model_name, *adapters_of(desk)]
+    names = [manager.options.model_name, *adapters_of(manager)]
     return {name: {"id": name, "object": "model", "created": _STARTED, "owned_by": "tirage"} for name in names}
 
 
-def adapters_of(desk: RequestManager) -> list[str]:
+def adapters_of(manager: RequestManager) -> list[str]:
     """The names of the adapters that the server was started with."""
-    return [each.partition("=")[0] for each in desk.options.lora]
+    return [each.partition("=")[0] for each in manager.options.lora]

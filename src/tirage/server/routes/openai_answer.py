@@ -1,141 +1,258 @@
-"""What the answers of OpenAI's two routes have in common: ids, adapters, extras that were asked for, headers."""
+"""Answers of OpenAI's two routes, whole or as a stream of chunks.
+
+`AnswerBuilder` makes both. It builds each choice with a `ChoiceBuilder` of the route, in which every member of a choice
+is written once: a stream adds the deltas of a sample as they come, a whole answer adds the sample as a single delta.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from fastapi import Request
+from fastapi.responses import Response
 
-from tirage.dialects import DialectError
-from tirage.errors import GrammarError, ParamsError, nearest
+from tirage.engine import Completion, Delta, Sample
+from tirage.engine.completion import LogprobEntry
 from tirage.server import errors
-from tirage.server.engine_input import EngineInput
-from tirage.server.errors import Refusal
-from tirage.server.http_request import ignored_header, tenant_of
+from tirage.server.http_request import ignored_header
 from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup, RunningRequest
 from tirage.server.request_manager import RequestManager
-from tirage.server.routes.models import adapters_of
 from tirage.server.routes.openai_request import OpenAIRequest
-from tirage.server.routes.openai_shapes import Head
-
-_ANY_MODEL = frozenset({"null", "default"})
-"""What clients of FastDeploy and SGLang send for want of a name."""
-
-
-def new_head(kind: str, visit: RequestGroup, desk: RequestManager) -> Head:
-    """The beginning of an answer; its id is random and the server's own."""
-    first = visit.tickets[0]
-    fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
-    prompt = first.call.prompt
-    adapter = first.call.adapter if prompt is None else prompt.adapter
-    name = adapter or desk.options.model_name
-    return Head(id=f"{kind}-{first.id}", created=int(time.time()), model=name, fingerprint=fingerprint)
+from tirage.server.routes.openai_shapes import ResponseMetadata, raise_failed, shown_entries, stops_of, usage
+from tirage.server.sse import Event, EventStream, JsonAnswer, JsonTemplate, dump
+from tirage.text import Stop
 
 
-def adapter_of(asked: OpenAIRequest, desk: RequestManager) -> str | None:
-    """The adapter that was asked for: by `lora_path`, or as the model, also after a colon as SGLang has it.
+class NewText(NamedTuple):
+    """The text, token ids and log-probabilities that a choice has not shown yet."""
 
-    Where there are adapters, a model that is neither theirs nor the base is refused: it may be a misspelt adapter.
+    text: str
+    ids: Sequence[int]
+    entries: Sequence[LogprobEntry]
+
+
+class ChoiceBuilder(ABC):
+    """Builds one choice from the deltas of its sample; `index` is its place in the answer.
+
+    `is_plain` says that chunks of text alone differ in their text only. Methods that return several choices return the
+    contents of as many chunks.
     """
-    known, path = adapters_of(desk), asked.own["lora_path"]
-    if path is not None:
-        if path not in known:
-            raise DialectError(f"lora_path must name an adapter of this server, got {path!r:.80}", "lora_path")
-        return path
-    name, base = asked.own["model"] or "", desk.options.model_name
-    if not known or name in {"", base, *known}:
-        return name if name in known else None
-    before, _, after = name.partition(":")
-    if before == base and after in known:
-        return after
-    if name in _ANY_MODEL:
-        return None
-    raise unknown_model(name, [base, *known])
 
+    text_member: ClassVar[str]
+    """The member that holds text in a chunk."""
 
-def unknown_model(name: str, known: Sequence[str]) -> Refusal:
-    """OpenAI's answer to the name of a model that is not there."""
-    rule = f"model must be one of this server's ({', '.join(known)})"
-    text = f"{rule:.600}, got {name!r:.80}{nearest(name, known) or '; GET /v1/models lists them'}"
-    return Refusal(404, text, type="invalid_request_error", param="model", code="model_not_found")
+    def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest) -> None:
+        self.index, self.running, self.request = index, running, request
+        self.begun, self.is_plain, self.template, self.tokens, self.length = False, True, None, 0, 0
+        self._text, self._ids, self._entries = "", list[int](), list[LogprobEntry]()
+        self._last_ids: tuple[int, ...] = ()
 
+    template: JsonTemplate | None
 
-async def admitted(
-    calls: Sequence[EngineInput],
-    asked: OpenAIRequest,
-    desk: RequestManager,
-    request: Request,
-    *,
-    prompt: str,
-    worded: Callable[[str], str] = str,
-) -> RequestGroup:
-    """The running calls; a refusal names the field that the client sent.
+    def add(self, delta: Delta) -> None:
+        """Appends a delta."""
+        self._text += delta.text
+        self._ids += delta.token_ids
+        self._last_ids = delta.token_ids[-1:] or self._last_ids
+        self._entries += delta.logprobs or ()
+        self.length += len(delta.text)
+        self.tokens += len(delta.token_ids)
 
-    `prompt` is that of the prompt; `worded` has the client's words for what is said of a constraint.
-    """
-    options = {"tenant": tenant_of(request), "route": request.scope["path"], "rid": asked.rid}
-    try:
-        visit = await desk.admit(calls, stream=asked.own["stream"], **options)
-    except (ParamsError, GrammarError) as error:
-        refusal = spelled(error, asked, prompt)
-        if isinstance(error, GrammarError):
-            refusal.message = worded(refusal.message)
-        raise refusal from error
-    except Refusal as refusal:
-        if refusal.param == "prompt":
-            refusal.param = prompt
-        raise
-    check_room(visit, asked)
-    return visit
+    @property
+    def waiting(self) -> int:
+        """How many tokens have not been shown yet."""
+        return len(self._ids)
 
+    def take(self, stop: Stop | None) -> NewText:
+        """What has not been shown yet; at the end without the log-probabilities of a stop that the text leaves out."""
+        included = self.running.engine_input.params.include_stop_str_in_output
+        new = NewText(self._text, self._ids, shown_entries(self._entries, stop, self.length, included=included))
+        self._text, self._ids, self._entries = "", [], []
+        return new
 
-def check_room(visit: RequestGroup, asked: OpenAIRequest) -> None:
-    """Refusal for more tokens than the context has room for, where the request itself asks for them.
+    def whole(self, sample: Sample) -> dict[str, Any]:
+        """The choice of a sample that has finished."""
+        self.add(Delta(text=sample.text, token_ids=sample.token_ids, logprobs=sample.logprobs))
+        return self.complete(self.take(sample.stop), sample)
 
-    FastDeploy takes such a number for what there is room for.
-    """
-    name = next((name for name in ("max_completion_tokens", "max_tokens") if name in asked.sources), None)
-    if asked.fastdeploy or name is None:
-        return
-    for ticket in visit.tickets:
-        wanted, room = ticket.request.params.max_tokens, ticket.request.limit
-        if wanted is not None and wanted > room:
-            visit.abort()
-            raise Refusal(
-                400,
-                f"{name} must be at most {room}, what a prompt of {ticket.request.inputs.length} tokens leaves of the "
-                f"context, got {wanted}; ask for fewer or shorten the prompt",
-                param=name,
-                code="context_length_exceeded",
-            )
+    def choice(
+        self,
+        content: dict[str, Any],
+        *,
+        logprobs: dict[str, Any] | None = None,
+        end: Delta | Sample | None = None,
+        new: NewText | None = None,
+    ) -> dict[str, Any]:
+        """A choice with this content: how it finished, if it did, and where requested the ids of `new`."""
+        found = {"index": self.index, **content, "logprobs": logprobs, "finish_reason": None}
+        if end is not None:
+            found["finish_reason"] = self.finish_reason(end.finish_reason)
+            found |= stops_of(end.stop, self._last_ids)
+        if new is not None and self.request.fields["return_token_ids"]:
+            found |= self.ids(new)
+        return found
 
+    def finish_reason(self, reason: str | None) -> str | None:
+        """OpenAI's word for the reason."""
+        return reason
 
-def spelled(error: ParamsError | GrammarError, asked: OpenAIRequest, prompt: str) -> Refusal:
-    """The refusal of an error that speaks of our parameters, with the client's name of the one at fault."""
-    refusal = errors.of(error)
-    place = refusal.param or ""
-    name = place.partition("[")[0]
-    if isinstance(error, GrammarError):
-        name, place = "guided_decoding", "tools" if asked.own.get("tools") else place
-    found = next((theirs for theirs, ours in asked.sources.items() if name in ours), None)
-    if found is not None:
-        place = found + (f"[{place.partition('[')[2]}" if "[" in place else "")
-    too_long = name == "prompt" and "must hold at most" in refusal.message
-    code = "context_length_exceeded" if too_long else refusal.code
-    param = prompt if name in {"prompt", "prompts"} else place or None
-    return Refusal(refusal.status, refusal.message, param=param, code=code)
+    def ids(self, new: NewText) -> dict[str, Any]:
+        """The members that hold token ids."""
+        return {"token_ids": list(new.ids)}
 
+    def opening(self) -> Iterable[dict[str, Any]]:
+        """Choices that a stream sends before the prompt was read."""
+        return ()
 
-def headers_of(asked: OpenAIRequest) -> dict[str, str]:
-    """The header that names the fields which were ignored."""
-    return ignored_header(asked.ignored)
-
-
-def extras_of(asked: OpenAIRequest, tickets: Sequence[RunningRequest]) -> dict[str, Any]:
-    """What the answer holds besides OpenAI's keys because the request asked for it."""
-    if not asked.own["return_effective_params"]:
+    def shared(self) -> dict[str, Any]:
+        """Members of the answer, or of the first chunk, beside its choices."""
         return {}
-    return {"effective_params": [effective(ticket) for ticket in tickets]}
+
+    def lead(self) -> Iterable[dict[str, Any]]:
+        """Choices that come before the first new text, once the prompt was read."""
+        return ()
+
+    @abstractmethod
+    def text_choice(self, text: str | None) -> dict[str, Any]:
+        """A choice that holds text and nothing else."""
+
+    @abstractmethod
+    def parts(self, new: NewText) -> Iterable[dict[str, Any]]:
+        """Choices that hold what is new."""
+
+    @abstractmethod
+    def last(self, delta: Delta) -> Iterable[dict[str, Any]]:
+        """Choices that end a stream; `delta` is the last one."""
+
+    @abstractmethod
+    def complete(self, new: NewText, sample: Sample) -> dict[str, Any]:
+        """The whole choice of a sample, of which all is new."""
+
+
+class AnswerBuilder:
+    """Builds the answer to a request: `whole`, or the chunks of a stream.
+
+    `kind` and `chunk_kind` are the `object` of an answer and of a chunk. `reasoning_tokens` counts those of a sample
+    where reasoning is separated. In a stream a sample that fails ends without a finish reason, and when all others have
+    ended an error is the last event.
+    """
+
+    def __init__(
+        self,
+        metadata: ResponseMetadata,
+        group: RequestGroup,
+        request: OpenAIRequest,
+        new_choice: Callable[[int, RunningRequest], ChoiceBuilder],
+        *,
+        kind: str,
+        chunk_kind: str,
+        reasoning_tokens: Callable[[Sequence[int]], int] | None = None,
+    ) -> None:
+        self._metadata, self._group, self._request, self._new_choice = metadata, group, request, new_choice
+        self._kind, self._chunk_kind, self._reasoning_tokens = kind, chunk_kind, reasoning_tokens
+        self._include_usage = request.stream_options["include_usage"]
+        self._running_usage = request.stream_options["continuous_usage_stats"]
+        self._text_only = not (self._running_usage or request.fields["return_token_ids"])
+        self._choices: dict[tuple[int, int], ChoiceBuilder] = {}
+        self._completions: dict[int, Completion] = {}
+        self._failure: errors.Refusal | None = None
+
+    def response(self) -> Response:
+        """The HTTP response, whole or streamed as the request wants it."""
+        headers = ignored_header(self._request.ignored)
+        if self._request.fields["stream"]:
+            return EventStream(self._group, self, headers=headers)
+        return JsonAnswer(self._group, self.whole, headers=headers)
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """The whole answer; raises Refusal when a sample has failed or was aborted."""
+        raise_failed(completions)
+        pairs = [
+            (running, sample)
+            for running, completion in zip(self._group.requests, completions, strict=True)
+            for sample in completion.samples
+        ]
+        builders = [self._new_choice(index, running) for index, (running, _) in enumerate(pairs)]
+        choices = [builder.whole(sample) for builder, (_, sample) in zip(builders, pairs, strict=True)]
+        more = {"usage": self._usage(completions), **self._extras(), **builders[0].shared()}
+        return self._metadata.object(self._kind, choices, **more)
+
+    def begin(self) -> Iterable[Event]:
+        """The first chunk of every choice."""
+        for number, running in enumerate(self._group.requests):
+            for index in range(running.engine_input.returned):
+                choice = self._choices[number, index] = self._new_choice(len(self._choices), running)
+                for part in choice.opening():
+                    yield {**self._chunk(part), **choice.shared()}
+
+    def format(self, number: int, delta: Delta) -> Iterator[Event]:
+        """The chunks of a delta."""
+        choice = self._choices[number, delta.index]
+        choice.add(delta)
+        if delta.completion is not None:
+            self._completions[number] = delta.completion
+        if not choice.begun:
+            choice.begun = True
+            yield from map(self._chunk, choice.lead())
+        if delta.finish_reason is None and choice.waiting < self._request.interval:
+            return
+        new = choice.take(delta.stop)
+        if self._text_only and choice.is_plain and new.text and not new.entries and not delta.finish_reason:
+            yield self._text_chunk(choice, new.text)
+        else:
+            yield from map(self._chunk, choice.parts(new))
+        if delta.finish_reason in {"error", "abort"}:
+            timed_out = self._group.reason == "timeout"
+            self._failure = errors.timed_out() if timed_out else errors.of_stop(delta.stop)
+        elif delta.finish_reason is not None:
+            yield from map(self._chunk, choice.last(delta))
+
+    def end(self) -> Iterator[Event]:
+        """The error of a sample that failed, or else the usage and effective parameters where requested."""
+        if self._failure is not None:
+            yield errors.envelope(self._failure)
+            return
+        more = self._extras()
+        if self._include_usage:
+            more["usage"] = self._usage([self._completions[number] for number in range(len(self._group.requests))])
+        if more:
+            yield self._metadata.object(self._chunk_kind, [], **more)
+
+    def _text_chunk(self, choice: ChoiceBuilder, text: str) -> bytes:
+        """The chunk of a text alone, from JSON that is prepared once for each choice."""
+        if choice.template is None:
+            choice.template = JsonTemplate(self._chunk(choice.text_choice(None)), [choice.text_member])
+        return choice.template.fill(dump(text))
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        if self._running_usage:
+            return self._metadata.object(self._chunk_kind, [choice], usage=self._usage_so_far())
+        more = {"usage": None} if self._include_usage else {}
+        return self._metadata.object(self._chunk_kind, [choice], **more)
+
+    def _usage_so_far(self) -> dict[str, int]:
+        prompt = sum(running.request.inputs.length for running in self._group.requests)
+        drawn = sum(choice.tokens for choice in self._choices.values())
+        return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
+
+    def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        return usage(completions, reasoning_tokens=self._reasoning_tokens)
+
+    def _extras(self) -> dict[str, Any]:
+        """What the answer holds besides OpenAI's members because the request wants it."""
+        if not self._request.fields["return_effective_params"]:
+            return {}
+        return {"effective_params": [effective(running) for running in self._group.requests]}
+
+
+def new_metadata(prefix: str, group: RequestGroup, manager: RequestManager) -> ResponseMetadata:
+    """The metadata of a new answer; its id is random and the server's own."""
+    first = group.requests[0]
+    fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
+    prompt = first.engine_input.prompt
+    adapter = first.engine_input.adapter if prompt is None else prompt.adapter
+    model = adapter or manager.options.model_name
+    return ResponseMetadata(id=f"{prefix}-{first.id}", created=int(time.time()), model=model, fingerprint=fingerprint)

@@ -27,11 +27,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (None, 1.0),
     "early_stopping": (None, False),
 }
-"""What says nothing without a beam search; clients of vLLM send some of it always."""
+"""Values that mean nothing without a beam search; clients of vLLM always send some of them."""
 
 
 def without_draws(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's parameters that a search can use: those that say how to draw are for draws."""
+    """The model's default parameters without those that only a draw uses."""
     return {
         name: value for name, value in defaults.items() if FIELDS[name].stage is None or FIELDS[name].stage in EDITS
     }
@@ -40,9 +40,9 @@ def without_draws(defaults: Mapping[str, Any]) -> dict[str, Any]:
 def read_beams(
     own: Mapping[str, Any], params: SamplingParams, llm: LLM
 ) -> tuple[BeamSearchParams | None, SamplingParams]:
-    """The search that the fields ask for, if any, and the parameters beside it; DialectError where they contradict.
+    """The beam search that the fields describe, if any, and the parameters beside it.
 
-    A search draws nothing, so it keeps what a seed promises with any.
+    Raises DialectError for fields that contradict each other. A search draws nothing, so its seed has no effect.
     """
     if not own["use_beam_search"]:
         for name, neutral in _NEUTRAL.items():

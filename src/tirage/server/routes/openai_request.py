@@ -1,7 +1,7 @@
-"""What OpenAI's two routes read: OpenAI's fields, and besides them vLLM's, FastDeploy's and our own.
+"""The bodies of OpenAI's two routes: OpenAI's fields, and beside them vLLM's, SGLang's, FastDeploy's and our own.
 
-The sampling fields are those of the dialects. FastDeploy's defaults hold where one of its sampling methods was chosen,
-by the request or by the operator; otherwise OpenAI's.
+The sampling fields are those of the dialects. FastDeploy's defaults hold when the request or the operator has chosen
+one of its sampling methods, OpenAI's otherwise.
 """
 
 from __future__ import annotations
@@ -20,12 +20,25 @@ from tirage.dialects.vllm import VLLM
 from tirage.errors import nearest
 from tirage.fields.rules import Bool, Int, Text, shown
 from tirage.llm import LLM
-from tirage.params import BeamSearchParams, SamplingParams
+from tirage.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from tirage.params.updates import ADOPTED
 from tirage.server.options import Options
 from tirage.server.plugins import with_named
-from tirage.server.routes import fields
-from tirage.server.routes.fields import Field, only, table
+from tirage.server.routes.fields import (
+    ANY_LIST,
+    ANY_OBJECT,
+    ANY_TEXT,
+    ANYTHING,
+    NOTED,
+    SHORT_TEXT,
+    TEXTS_BY_NAME,
+    Field,
+    json_body,
+    object_schema,
+    only,
+    read_fields,
+    table,
+)
 from tirage.server.routes.openai_beams import BEAM_FIELDS, read_beams, without_draws
 
 _STREAM_OPTIONS = table([
@@ -37,35 +50,35 @@ _STREAM_OPTIONS = table([
 _COMMON = (
     Field(
         "model",
-        fields.ANY_TEXT,
+        ANY_TEXT,
         None,
         "any name, as this server has one model; where it has adapters, its own or one of theirs",
     ),
     Field("stream", Bool(), False, "answer with server-sent events"),
-    Field("stream_options", fields.ANY_OBJECT, None, "options of a stream"),
-    Field("user", fields.SHORT_TEXT, None, fields.NOTED),
+    Field("stream_options", ANY_OBJECT, None, "options of a stream"),
+    Field("user", SHORT_TEXT, None, NOTED),
     Field("return_token_ids", Bool(), False, "the answer holds the token ids (vLLM, FastDeploy)"),
     Field("return_effective_params", Bool(), False, "the answer holds the parameters in force"),
-    Field("rid", fields.SHORT_TEXT, None, "the client's name for the request, for /abort_request"),
-    Field("request_id", fields.SHORT_TEXT, None, "the same (vLLM)"),
+    Field("rid", SHORT_TEXT, None, "the client's name for the request, for /abort_request"),
+    Field("request_id", SHORT_TEXT, None, "the same (vLLM)"),
     Field("priority", only(0, because="all requests wait in one queue"), 0),
     Field("return_tokens_as_token_ids", Bool(), False, "logprobs spell tokens as token_id:N (vLLM)"),
     Field("service_tier", only("auto", "default", because="there is one tier"), None),
     Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
     Field("stream_interval", Int(low=1, high=4096), 1, "the same (vLLM)"),
     Field("collect_metrics", only(False, because="GET /metrics has them"), False),
-    Field("lora_path", fields.SHORT_TEXT, None, "an adapter's name (SGLang)"),
+    Field("lora_path", SHORT_TEXT, None, "an adapter's name (SGLang)"),
     Field("custom_logit_processor", Text(max_bytes=4096), None, "a processor that the operator registered (SGLang)"),
-    Field("custom_params", fields.ANY_OBJECT, None, "its arguments (SGLang)"),
+    Field("custom_params", ANY_OBJECT, None, "its arguments (SGLang)"),
     *BEAM_FIELDS,
-    Field("session_id", fields.SHORT_TEXT, None, fields.NOTED),
+    Field("session_id", SHORT_TEXT, None, NOTED),
 )
 
 COMPLETION_FIELDS = table([
     *_COMMON,
     Field("add_special_tokens", only(True, because="send token ids for a prompt without them"), True),
-    Field("prompt", fields.ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
-    Field("prompt_token_ids", fields.ANYTHING, None, "token ids instead of a prompt (FastDeploy)"),
+    Field("prompt", ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
+    Field("prompt_token_ids", ANYTHING, None, "token ids instead of a prompt (FastDeploy)"),
     Field("echo", Bool(), False, "the text begins with the prompt"),
     Field("suffix", only("", because="the model does not fill in the middle"), None),
 ])
@@ -73,23 +86,23 @@ COMPLETION_FIELDS = table([
 CHAT_FIELDS = table([
     *_COMMON,
     Field("add_special_tokens", only(False, because="the chat template writes them"), False),
-    Field("messages", fields.ANY_LIST, None, "the conversation"),
-    Field("prompt_token_ids", fields.ANY_LIST, None, "token ids instead of messages (FastDeploy)"),
-    Field("tools", fields.ANYTHING, None, "functions that the model may call"),
-    Field("tool_choice", fields.ANYTHING, None, "none, auto, required, or one function"),
-    Field("parallel_tool_calls", fields.ANYTHING, None, "whether there may be several calls"),
-    Field("chat_template_kwargs", fields.ANY_OBJECT, None, "variables of the chat template"),
+    Field("messages", ANY_LIST, None, "the conversation"),
+    Field("prompt_token_ids", ANY_LIST, None, "token ids instead of messages (FastDeploy)"),
+    Field("tools", ANYTHING, None, "functions that the model may call"),
+    Field("tool_choice", ANYTHING, None, "none, auto, required, or one function"),
+    Field("parallel_tool_calls", ANYTHING, None, "whether there may be several calls"),
+    Field("chat_template_kwargs", ANY_OBJECT, None, "variables of the chat template"),
     Field("enable_thinking", Bool(), None, "a variable of the chat template (FastDeploy)"),
-    Field("reasoning_effort", fields.SHORT_TEXT, None, "a variable of the chat template"),
+    Field("reasoning_effort", SHORT_TEXT, None, "a variable of the chat template"),
     Field("chat_template", only(because="templates come from the operator, by --chat-template"), None),
     Field("disable_chat_template", only(False, because="/v1/completions takes a plain prompt"), False),
     Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
     Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
     Field("modalities", only(["text"], because="the model answers in text"), None),
-    Field("metadata", fields.TEXTS_BY_NAME, None, fields.NOTED),
+    Field("metadata", TEXTS_BY_NAME, None, NOTED),
     Field("store", only(False, because="nothing is stored"), False),
-    Field("safety_identifier", fields.SHORT_TEXT, None, fields.NOTED),
-    Field("prompt_cache_key", fields.SHORT_TEXT, None, fields.NOTED),
+    Field("safety_identifier", SHORT_TEXT, None, NOTED),
+    Field("prompt_cache_key", SHORT_TEXT, None, NOTED),
     Field("prompt_cache_retention", only("in_memory", "in-memory", because="prefixes are kept in memory"), None),
     Field("functions", only(because="use tools"), None),
     Field("function_call", only(because="use tool_choice"), None),
@@ -98,9 +111,9 @@ CHAT_FIELDS = table([
     *(Field(name, only(because="this server has none")) for name in ("prompt_cache_options", "moderation")),
     Field("echo", only(False, because="/v1/completions has it"), False),
     Field("documents", only(because="write them into messages"), None),
-    Field("separate_reasoning", Bool(), None, "thoughts go to reasoning_content, or stay in the content (SGLang)"),
+    Field("separate_reasoning", Bool(), None, "reasoning goes to reasoning_content, or stays in the content (SGLang)"),
     Field("stream_reasoning", only(True, because="thoughts are told as they come"), True),
-    Field("include_reasoning", Bool(), True, "the answer holds the thoughts that were told apart (vLLM)"),
+    Field("include_reasoning", Bool(), True, "the answer holds the reasoning that was separated (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
     Field("thinking_token_budget", Int(low=-1, optional=True), None, "the same, -1 for no limit (vLLM)"),
 ])
@@ -122,13 +135,21 @@ _RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A route's own fields and, for each of the two sets of defaults, the table of its sampling fields."""
+    """A route's own fields and, for each of the two sets of defaults, its sampling fields.
+
+    With `adopts_defaults` the sampling parameters of the model's generation config hold where a request is silent.
+    """
 
     name: str
     fields: Mapping[str, Field]
     openai: Dialect
     fastdeploy: Dialect
     adopts_defaults: bool
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the route's OpenAPI entry says of the body."""
+        return json_body(object_schema(self.openai.unsupported, self.openai.entries, self.fields))
 
 
 CHAT = Route(
@@ -150,60 +171,59 @@ COMPLETIONS = Route(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAIRequest:
-    """A request as it was understood: the route's own fields, the sampling parameters, and what was ignored."""
+    """A request that was read: the values of the route's own fields, the sampling parameters, and what was ignored.
 
-    own: Mapping[str, Any]
+    `sources` tells of each sampling field that was sent which of our parameters it sets.
+    """
+
+    fields: Mapping[str, Any]
     stream_options: Mapping[str, Any]
     params: SamplingParams
     beams: BeamSearchParams | None
     fastdeploy: bool
     ignored: Sequence[str]
     sources: Mapping[str, Sequence[str]]
-    """For each sampling field that was sent, which of our parameters it sets."""
 
     @property
     def rid(self) -> str | None:
-        """The client's name for the request."""
-        return self.own["rid"] or self.own["request_id"]
+        """The client's id of the request."""
+        return self.fields["rid"] or self.fields["request_id"]
 
     @property
     def interval(self) -> int:
         """How many tokens a chunk of a stream holds, at least."""
-        return max(self.own["max_streaming_response_tokens"], self.own["stream_interval"])
+        return max(self.fields["max_streaming_response_tokens"], self.fields["stream_interval"])
 
 
 def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: LLM, *, lenient: bool) -> OpenAIRequest:
-    """The request that a body is; DialectError with the name of a field that breaks its rule."""
+    """The request in a body; raises DialectError with the name of a field that breaks its rule."""
     flat = with_extra_body(body)
-    own = fields.read_fields(route.fields, flat)
+    own = read_fields(route.fields, flat)
     sampling = {name: value for name, value in flat.items() if name not in route.fields}
-    method = sampling.get("sampling_method")
-    fastdeploy = method is not None or options.sampling_method is not None
+    fastdeploy = sampling.get("sampling_method") is not None or options.sampling_method is not None
     dialect = route.fastdeploy if fastdeploy else route.openai
     defaults = defaults_of(route, options, llm, fastdeploy=fastdeploy)
-    reading = dialect.read(
-        sampling,
-        defaults=without_draws(defaults) if own["use_beam_search"] else defaults,
-        known=tuple(route.fields),
-        lenient=lenient,
-    )
-    check_logprob_ids(reading.params, own)
-    check_streamed(reading.params, own)
-    stream_options, more_ignored = read_stream_options(own, lenient=lenient)
-    beams, params = read_beams(own, clipped(reading.params, llm) if fastdeploy else reading.params, llm)
+    if own["use_beam_search"]:
+        defaults = without_draws(defaults)
+    defaults["output_kind"] = RequestOutputKind.DELTA if own["stream"] else RequestOutputKind.FINAL_ONLY
+    parsed = dialect.read(sampling, defaults=defaults, known=tuple(route.fields), lenient=lenient)
+    check_logprob_ids(parsed.params, own)
+    check_streamed(parsed.params, own)
+    stream_options, ignored = read_stream_options(own, lenient=lenient)
+    beams, params = read_beams(own, clipped(parsed.params, llm) if fastdeploy else parsed.params, llm)
     return OpenAIRequest(
-        own=own,
+        fields=own,
         stream_options=stream_options,
         beams=beams,
         params=with_named(params, own["custom_logit_processor"], own["custom_params"], options),
         fastdeploy=fastdeploy,
-        ignored=(*reading.ignored, *more_ignored),
-        sources={name: dialect.entries[name].ours for name in reading.given},
+        ignored=(*parsed.ignored, *ignored),
+        sources={name: dialect.entries[name].ours for name in parsed.given},
     )
 
 
 def check_logprob_ids(params: SamplingParams, own: Mapping[str, Any]) -> None:
-    """DialectError for tokens to report where no log-probabilities are asked for, or where they would not be found."""
+    """Raises DialectError for `logprob_token_ids` without `logprobs`, and with `echo`."""
     ids = params.logprob_token_ids
     if ids and params.logprobs is None:
         raise DialectError(
@@ -217,7 +237,7 @@ def check_logprob_ids(params: SamplingParams, own: Mapping[str, Any]) -> None:
 
 
 def check_streamed(params: SamplingParams, own: Mapping[str, Any]) -> None:
-    """DialectError for what is known of the whole answer only, where it is to be streamed."""
+    """Raises DialectError when a stream is to have what is known at the end only."""
     if not own["stream"]:
         return
     if params.best_of is not None and params.best_of > params.n:
@@ -231,7 +251,7 @@ def check_streamed(params: SamplingParams, own: Mapping[str, Any]) -> None:
 
 
 def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body with the fields of a literal `extra_body` beside its own, as clients of OpenAI's send them."""
+    """The body with the fields of a literal `extra_body` beside its own; raises DialectError for a field in both."""
     extra = body.get("extra_body")
     if extra is None:
         return {name: value for name, value in body.items() if name != "extra_body"}
@@ -244,7 +264,7 @@ def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_stream_options(own: Mapping[str, Any], *, lenient: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options of a stream, and the names that were ignored; DialectError where there is no stream."""
+    """The options of a stream, and the unknown ones that were ignored; raises DialectError without a stream."""
     given = own["stream_options"] or {}
     if own["stream_options"] is not None and not own["stream"]:
         raise DialectError("stream_options must go with stream=true; leave them out", "stream_options")
@@ -255,11 +275,11 @@ def read_stream_options(own: Mapping[str, Any], *, lenient: bool) -> tuple[dict[
             f"stream_options must hold known names, got {shown(unknown[0])}{nearest(unknown[0], known)}; leave it out",
             "stream_options",
         )
-    return fields.read_fields(_STREAM_OPTIONS, given, where="stream_options."), tuple(unknown)
+    return read_fields(_STREAM_OPTIONS, given, where="stream_options."), tuple(unknown)
 
 
 def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -> dict[str, Any]:
-    """Our parameters where the request is silent: the model's own for a chat, FastDeploy's where it is chosen."""
+    """The parameters of fields that the request leaves out: the model's own for a chat, FastDeploy's where chosen."""
     found = model_defaults(llm) if route.adopts_defaults else {}
     if fastdeploy:
         found |= fastdeploy_defaults(llm.generation_config)
@@ -269,12 +289,13 @@ def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -
 
 def model_defaults(llm: LLM) -> dict[str, Any]:
     """The sampling parameters of the model's generation config."""
-    adopted = SamplingParams().update_with_generation_config(llm.generation_config, adopt_sampling=True)
     neutral = SamplingParams()
+    adopted = neutral.update_with_generation_config(llm.generation_config, adopt_sampling=True)
     values = {name: getattr(adopted, name) for name in ADOPTED}
     return {name: value for name, value in values.items() if value != getattr(neutral, name)}
 
 
 def clipped(params: SamplingParams, llm: LLM) -> SamplingParams:
-    """The parameters with a `top_k` above the vocabulary cut to it, as FastDeploy does."""
-    return params.replace(top_k=min(params.top_k, llm.model.vocab_size))
+    """The parameters with a `top_k` above the size of the vocabulary lowered to it, as FastDeploy does."""
+    most = llm.model.vocab_size
+    return params if params.top_k <= most else params.replace(top_k=most)

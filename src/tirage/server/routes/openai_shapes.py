@@ -1,13 +1,13 @@
-"""OpenAI's response objects, exactly the keys that OpenAI publishes."""
+"""OpenAI's response objects, with exactly the members that OpenAI publishes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tirage.engine import Completion, Sample
+from tirage.engine import Completion
 from tirage.engine.completion import LogprobEntry
 from tirage.params import SamplingParams
 from tirage.server import errors
@@ -20,16 +20,16 @@ LEAST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What every object of one answer begins with."""
+class ResponseMetadata:
+    """The members with which every object of one answer begins."""
 
     id: str
     created: int
     model: str
     fingerprint: str
 
-    def of(self, kind: str, choices: Sequence[Any], **more: Any) -> dict[str, Any]:
-        """An object of that kind with its choices."""
+    def object(self, kind: str, choices: Sequence[Any], **more: Any) -> dict[str, Any]:
+        """An object of this kind with its choices."""
         return {
             "id": self.id,
             "object": kind,
@@ -41,24 +41,33 @@ class Head:
         }
 
 
-def usage(completions: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens of an answer: every prompt once, and all that was drawn."""
+def usage(
+    completions: Sequence[Completion], *, reasoning_tokens: Callable[[Sequence[int]], int] | None = None
+) -> dict[str, Any]:
+    """The token counts of an answer: every prompt once, and all tokens drawn.
+
+    `reasoning_tokens` counts the reasoning tokens of a sample, for an answer that separates reasoning.
+    """
     prompt = sum(completion.usage.prompt_tokens for completion in completions)
     drawn = sum(completion.usage.completion_tokens for completion in completions)
     cached = sum(completion.usage.cached_tokens for completion in completions)
-    return {
+    found = {
         "prompt_tokens": prompt,
         "completion_tokens": drawn,
         "total_tokens": prompt + drawn,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    if reasoning_tokens is None:
+        return found
+    reasoning = sum(reasoning_tokens(sample.token_ids) for each in completions for sample in each.samples)
+    return {**found, "completion_tokens_details": {"reasoning_tokens": reasoning}}
 
 
 def stops_of(stop: Stop | None, token_ids: Sequence[int]) -> dict[str, Any]:
-    """What ended a choice, besides OpenAI's keys: vLLM's `stop_reason`, SGLang's `matched_stop`.
+    """What ended a choice, besides OpenAI's members: vLLM's `stop_reason`, SGLang's `matched_stop`.
 
-    Both are the stop string or pattern, or the id of a stop token, and None at a limit. Only `matched_stop` tells the
-    token of an end that the request did not name: an end of sequence, the last one of a complete constraint.
+    Both are the stop string or pattern, or the id of a stop token, and None at a limit. For an end that the request did
+    not name, an EOS token or the end of a complete constraint, only `matched_stop` holds the last token.
     """
     if stop is None or stop.kind not in _STOPS:
         return {"stop_reason": None, "matched_stop": None}
@@ -67,22 +76,17 @@ def stops_of(stop: Stop | None, token_ids: Sequence[int]) -> dict[str, Any]:
 
 
 def raise_failed(completions: Sequence[Completion]) -> None:
-    """Refusal for a sample that ended with an error or was aborted."""
+    """Raises Refusal for a sample that ended with an error or was aborted."""
     for completion in completions:
         for sample in completion.samples:
             if sample.finish_reason in {"error", "abort"}:
                 raise errors.of_stop(sample.stop)
 
 
-def text_entries(sample: Sample, *, included: bool) -> Sequence[LogprobEntry]:
-    """The entries of the tokens that the sample's text is made of, without those of a stop that it leaves out."""
-    return shown_entries(sample.logprobs or (), sample.stop, len(sample.text), included=included)
-
-
 def shown_entries(
     entries: Sequence[LogprobEntry], stop: Stop | None, length: int, *, included: bool
 ) -> Sequence[LogprobEntry]:
-    """The last entries of a text of that length, without those of a stop that it leaves out."""
+    """The last entries of a text of this length, without those of a stop that the text leaves out."""
     if stop is None or included:
         return entries
     if stop.kind in {"eos", "token"} or stop.matched == "close_grammar":
@@ -93,9 +97,9 @@ def shown_entries(
 
 
 def bare_start(entries: Sequence[LogprobEntry], length: int) -> Sequence[LogprobEntry]:
-    """The first entries of a text of that length that stands alone, without the space that it has dropped.
+    """The first entries of a text of this length, without the leading space that the text does not have.
 
-    A vocabulary that marks word starts begins every text with one.
+    Vocabularies that mark word starts begin every text with a space, which decoding a text on its own removes.
     """
     if not entries or entries[0].offset != 0 or not entries[0].text.startswith(" "):
         return entries
@@ -106,7 +110,7 @@ def bare_start(entries: Sequence[LogprobEntry], length: int) -> Sequence[Logprob
 
 
 def bare(entry: LogprobEntry, token_id: int) -> LogprobEntry:
-    """The entry without the space before that token, wherever it is the token."""
+    """The entry without the leading space of this token, as the drawn token and among the top ones."""
     top = tuple(bare(each, token_id) for each in entry.top)
     if entry.token_id != token_id:
         return replace(entry, top=top)
@@ -118,10 +122,10 @@ def number(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else LEAST_LOGPROB
 
 
-def asked_for(entries: Sequence[LogprobEntry], params: SamplingParams, tokenizer: Tokenizer) -> Sequence[LogprobEntry]:
-    """The entries with as many of the likeliest tokens as `logprobs` asks for.
+def with_top(entries: Sequence[LogprobEntry], params: SamplingParams, tokenizer: Tokenizer) -> Sequence[LogprobEntry]:
+    """The entries, each with as many of the likeliest tokens as `logprobs` says.
 
-    With `logprob_token_ids` they are the drawn token and those instead, as in vLLM.
+    With `logprob_token_ids` each has the drawn token and those instead, as in vLLM.
     """
     ids, count = params.logprob_token_ids, params.logprobs or 0
     if not ids:
@@ -130,7 +134,7 @@ def asked_for(entries: Sequence[LogprobEntry], params: SamplingParams, tokenizer
 
 
 def named(drawn: LogprobEntry, tokenizer: Tokenizer) -> Iterator[LogprobEntry]:
-    """Entries of the tokens of `logprob_token_ids` but the drawn one; nobody has counted their ranks, which are 0."""
+    """Entries of the tokens of `logprob_token_ids` but the drawn one; their ranks are unknown and given as 0."""
     for token_id, logprob in drawn.given:
         if token_id != drawn.token_id:
             spelled = tokenizer.token_bytes(token_id)
@@ -151,18 +155,18 @@ def chat_logprobs(entries: Sequence[LogprobEntry], *, as_id: bool = False) -> di
 
 
 def chat_entry(entry: LogprobEntry, *, as_id: bool) -> dict[str, Any]:
-    """One token of chat logprobs; `bytes` are its own even where its text alone is no character."""
+    """One token of chat logprobs; `bytes` are exact even where the token is only a part of a character."""
     token = spelled_id(entry.token_id) if as_id else entry.text
     return {"token": token, "logprob": number(entry.logprob), "bytes": list(entry.bytes)}
 
 
 def spelled_id(token_id: int) -> str:
-    """A token as vLLM spells it for `return_tokens_as_token_ids`."""
+    """A token as vLLM writes it for `return_tokens_as_token_ids`."""
     return f"token_id:{token_id}"
 
 
 def token_text(entry: LogprobEntry, *, as_id: bool) -> str:
-    """A token as completions spell it: its text, or its bytes where they are no text."""
+    """A token as completions write it: its text, or its bytes where they are not UTF-8."""
     if as_id:
         return spelled_id(entry.token_id)
     try:
@@ -173,17 +177,14 @@ def token_text(entry: LogprobEntry, *, as_id: bool) -> str:
 
 @dataclass(slots=True)
 class TextLogprobs:
-    """The `logprobs` of a completion choice, as its parts come: the prompt's where it is echoed, then the text's.
-
-    `offsets` are places in the choice's text.
-    """
+    """Builds the `logprobs` of a completion choice: those of an echoed prompt, then those of the text."""
 
     as_id: bool = False
 
     def prompt(
         self, ids: Sequence[int], entries: Sequence[LogprobEntry | None], spelled: Sequence[tuple[str, int]]
     ) -> dict[str, Any]:
-        """The part of an echoed prompt; nothing precedes its first token."""
+        """The logprobs of an echoed prompt, None for its first token. `spelled` are texts and offsets of its tokens."""
         names = [spelled_id(i) if self.as_id else text for i, (text, _) in zip(ids, spelled, strict=True)]
         return {
             "text_offset": [offset for _, offset in spelled],
@@ -193,7 +194,7 @@ class TextLogprobs:
         }
 
     def output(self, entries: Sequence[LogprobEntry], *, start: int = 0) -> dict[str, Any]:
-        """The part of new text that begins at `start`."""
+        """The logprobs of new text; `start` is where the output begins in the choice's text."""
         return {
             "text_offset": [start + (entry.offset or 0) for entry in entries],
             "token_logprobs": [number(entry.logprob) for entry in entries],
@@ -202,7 +203,7 @@ class TextLogprobs:
         }
 
     def _top(self, entry: LogprobEntry) -> dict[str, float]:
-        """The likeliest tokens and the one drawn; of two that are spelled alike, the less likely goes by its id."""
+        """The likeliest tokens and the drawn one by text; of two with one text, the less likely goes by its id."""
         found: dict[str, float] = {}
         chosen = () if any(each.token_id == entry.token_id for each in entry.top) else (entry,)
         for each in (*entry.top, *chosen):
@@ -212,7 +213,7 @@ class TextLogprobs:
 
 
 def joined(*parts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Parts of a choice's logprobs as one."""
+    """The concatenated parts of a choice's logprobs; None without any."""
     given = [part for part in parts if part is not None]
     if not given:
         return None

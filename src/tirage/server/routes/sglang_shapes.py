@@ -1,27 +1,35 @@
-"""What `/generate` answers, in SGLang's shapes: entries, `meta_info`, finish objects, log-probability tuples."""
+"""What `/generate` answers, in SGLang's shapes: entries, `meta_info`, finish objects, log-probability tuples.
+
+`EntryBuilder` makes the entries of a whole answer and the events of a stream from the same lists of fields.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tirage.engine import Completion, LogprobEntry, Sample
 from tirage.patterns import PatternMatcher, compile_pattern
 from tirage.server.errors import of_stop
-from tirage.server.request_manager import RunningRequest
+from tirage.server.replay import effective
+from tirage.server.request_group import RunningRequest
 from tirage.server.routes.sglang_request import GenerateBody, GenerateRequest
+from tirage.server.sse import JsonTemplate
 from tirage.text import Stop
 
-LEAST = -3.4028235e38
-"""What SGLang writes for the log-probability of the impossible, since JSON has no infinity."""
+LOWEST_LOGPROB = -3.4028235e38
+"""What SGLang writes for minus infinity, which JSON does not have."""
+TokenText = Callable[[int], str]
+"""The text of a token by its id."""
 
 
 def finish(
     reason: str | None, stop: Stop | None, token_ids: Sequence[int], patterns: Sequence[str] = ()
 ) -> dict[str, Any] | None:
-    """The finish object; None while the text grows. `patterns` are the request's, of which one may have matched."""
+    """The finish object; None while the text grows. `patterns` are the request's `stop_regex`."""
     if reason is None:
         return None
     if reason == "length":
@@ -36,7 +44,7 @@ def finish(
 
 
 def matched(stop: Stop | None, token_ids: Sequence[int], patterns: Sequence[str]) -> int | str | None:
-    """The token, string or pattern that ended the text; a constraint that is complete ends it at its last token."""
+    """The token, string or pattern that ended the text; the last token where a complete constraint ended it."""
     if stop is None or stop.kind == "grammar":
         return token_ids[-1] if token_ids else None
     if stop.kind == "regex":
@@ -45,22 +53,22 @@ def matched(stop: Stop | None, token_ids: Sequence[int], patterns: Sequence[str]
 
 
 def ends_with(pattern: str, text: str) -> bool:
-    """Whether the text, as it stands, completes the pattern at its last character."""
+    """Whether the pattern matches at the last character of the text."""
     matcher = PatternMatcher(compile_pattern(pattern))
     ends = [matcher.feed(letter) is not None for letter in text]
     return bool(ends) and ends[-1]
 
 
 def details(stop: Stop | None) -> dict[str, Any]:
-    """What our stop objects say beyond SGLang's."""
+    """What our finish objects hold beyond SGLang's."""
     return {} if stop is None else {"kind": stop.kind, "matched_text": stop.matched_text}
 
 
 def logprob(value: float) -> float | None:
-    """A log-probability as JSON holds it; None for one that could not be computed."""
+    """A log-probability as JSON can hold it; None for one that could not be computed."""
     if math.isnan(value):
         return None
-    return max(value, LEAST)
+    return max(value, LOWEST_LOGPROB)
 
 
 def triple(entry: LogprobEntry, *, text: bool) -> list[Any]:
@@ -68,117 +76,162 @@ def triple(entry: LogprobEntry, *, text: bool) -> list[Any]:
     return [logprob(entry.logprob), entry.token_id, entry.text if text else None]
 
 
-class Scores:
-    """The log-probability lists of one sample, in the form that its request asked for.
+class LogprobLists:
+    """The log-probability lists in the `meta_info` of one prompt's samples, as the request wants them.
 
-    `token_text` spells a token id, for the tokens of `token_ids_logprob`.
+    `names` are the members that grow with the output.
     """
 
-    def __init__(self, ask: GenerateRequest, body: GenerateBody, spell: Any) -> None:
-        self._text, self._start = body.text_in_logprobs, ask.start
-        self._top, self._given = bool(ask.params.logprobs), bool(ask.params.logprob_token_ids)
-        self._spell, self._ids = spell, ask.ids
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The members of `meta_info` that grow with the output."""
-        kinds = ["token", *(["top"] if self._top else []), *(["token_ids"] if self._given else [])]
-        return tuple(f"output_{kind}_logprobs" for kind in kinds)
+    def __init__(self, request: GenerateRequest, body: GenerateBody, token_text: TokenText) -> None:
+        self._with_text, self._start = body.return_text_in_logprobs, request.start
+        self._has_top, self._ids = bool(request.params.logprobs), request.token_ids_logprob
+        self._token_text = token_text
+        kinds = ["token", *(["top"] if self._has_top else []), *(["token_ids"] if self._ids else [])]
+        self.names = tuple(f"output_{kind}_logprobs" for kind in kinds)
 
     def input(self, prompt: Sequence[LogprobEntry | None], first: int | None) -> dict[str, list[Any]]:
-        """The prompt's members of `meta_info`; `first` is its first token id, whose probability there is not."""
+        """The members for the prompt; `first` is its first token, which has no log-probability."""
         scored = list(prompt)[self._start :] if self._start is not None else []
-        opening = [[None, first, self._word(first)]] if scored and scored[0] is None else []
+        opening = [[None, first, self._text(first)]] if scored and scored[0] is None else []
         known = [entry for entry in scored if entry is not None]
-        found = {name.replace("output", "input"): [None] * len(opening) + lists for name, lists in self._of(known)}
+        found = {
+            name.replace("output", "input"): [None] * len(opening) + lists for name, lists in self.output(known).items()
+        }
         return found | {"input_token_logprobs": opening + found["input_token_logprobs"][len(opening) :]}
 
     def output(self, entries: Sequence[LogprobEntry]) -> dict[str, list[Any]]:
         """The members called `names`, for these tokens."""
-        return dict(self._of(entries))
+        return dict(zip(self.names, self._lists(entries), strict=True))
 
-    def _of(self, entries: Sequence[LogprobEntry]) -> Iterator[tuple[str, list[Any]]]:
-        yield "output_token_logprobs", [triple(entry, text=self._text) for entry in entries]
-        if self._top:
-            yield "output_top_logprobs", [self._tops(entry) for entry in entries]
-        if self._given:
-            yield "output_token_ids_logprobs", [self._chosen(entry) for entry in entries]
+    def _lists(self, entries: Sequence[LogprobEntry]) -> Iterator[list[Any]]:
+        yield [triple(entry, text=self._with_text) for entry in entries]
+        if self._has_top:
+            yield [[triple(top, text=self._with_text) for top in entry.top] for entry in entries]
+        if self._ids:
+            yield [self._given(entry) for entry in entries]
 
-    def _tops(self, entry: LogprobEntry) -> list[Any]:
-        return [triple(top, text=self._text) for top in entry.top]
-
-    def _chosen(self, entry: LogprobEntry) -> list[Any]:
+    def _given(self, entry: LogprobEntry) -> list[Any]:
         values = dict(entry.given)
-        return [[logprob(values[token]), token, self._word(token)] for token in self._ids]
+        return [[logprob(values[token]), token, self._text(token)] for token in self._ids]
 
-    def _word(self, token: int | None) -> str | None:
-        return self._spell(token) if self._text and token is not None else None
-
-
-def entry_of(
-    ticket: RunningRequest,
-    ask: GenerateRequest,
-    body: GenerateBody,
-    completion: Completion,
-    sample: Sample,
-    spell: Any,
-    *,
-    began: float,
-) -> dict[str, Any]:
-    """One entry of the answer: the whole of a sample."""
-    meta = meta_of(ticket, ask, sample.index, len(sample.token_ids))
-    meta["finish_reason"] = finish(sample.finish_reason, sample.stop, sample.token_ids, ask.patterns)
-    if ask.logprobs:
-        ids = completion.prompt_token_ids
-        first = ids[0] if ids else None
-        scores, drawn = Scores(ask, body, spell), sample.logprobs or ()
-        meta |= scores.input(completion.prompt_logprobs or (), first) | scores.output(drawn)
-        meta["output_token_logprobs_length"] = len(drawn)
-    meta |= closing(sample, completion.usage.prompt_tokens, began=began)
-    found: dict[str, Any] = {"text": sample.text, "output_ids": list(sample.token_ids), "meta_info": meta}
-    if ask.beams is not None:
-        meta["beam_results"] = [beam_of(each, ask.patterns) for each in completion.samples]
-        meta["completion_tokens"] = completion.usage.completion_tokens
-    if body.prompt_ids:
-        found["prompt_token_ids"] = list(completion.prompt_token_ids)
-    return found
+    def _text(self, token: int | None) -> str | None:
+        return self._token_text(token) if self._with_text and token is not None else None
 
 
-def meta_of(ticket: RunningRequest, ask: GenerateRequest, index: int, tokens: int | None) -> dict[str, Any]:
-    """The part of `meta_info` that every chunk has."""
-    request, own = ticket.request, ticket.rid or ticket.id
-    cached = request.cached_tokens
-    return {
-        "id": own if ask.answers == 1 else f"{own}/{index}",
-        "finish_reason": None,
-        "prompt_tokens": request.inputs.length,
-        "weight_version": "default",
-        "num_retractions": 0,
-        "reasoning_tokens": 0,
-        "completion_tokens": tokens,
-        "cached_tokens": cached,
-        "cached_tokens_details": {"device": cached, "host": 0},
-        "dp_rank": None,
-        "seed": request.seed,
-    }
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How much of a sample earlier events of a stream have shown: characters, tokens, tokens with log-probabilities."""
+
+    characters: int = 0
+    tokens: int = 0
+    logprobs: int = 0
 
 
-def closing(sample: Sample, prompt_tokens: int, *, began: float) -> dict[str, Any]:
-    """The part of `meta_info` that only the last chunk of a sample has; `began` is when the request came."""
-    found: dict[str, Any] = {
-        "weight_versions": [{"version": "default", "start": 0, "end": len(sample.token_ids)}],
-        "e2e_latency": time.perf_counter() - began,
-        "response_sent_to_client_ts": time.time(),
-    }
-    if sample.grammar_complete is not None:
-        found["grammar_complete"] = sample.grammar_complete
-    if sample.hidden_states is not None:
-        found["hidden_states"] = ragged(sample.hidden_states, prompt_tokens)
-    return found
+NOTHING_SENT = Sent()
+
+
+class EntryBuilder:
+    """Builds the entries of one prompt's samples, for a whole answer and for the events of a stream.
+
+    `began` is when the request came. `first_index` is the number of the first sample in a stream that numbers them.
+    """
+
+    def __init__(
+        self,
+        running: RunningRequest,
+        request: GenerateRequest,
+        body: GenerateBody,
+        token_text: TokenText,
+        *,
+        began: float,
+        first_index: int | None = None,
+    ) -> None:
+        self._running, self._request, self._body = running, request, body
+        self._began, self._first_index = began, first_index
+        self.logprobs = LogprobLists(request, body, token_text) if request.return_logprob else None
+
+    def template(self, index: int) -> JsonTemplate:
+        """The event of a sample that has not ended.
+
+        Its holes are the text, the ids, their number and, with log-probabilities, the lists and their length.
+        """
+        names = [] if self.logprobs is None else [*self.logprobs.names, "output_token_logprobs_length"]
+        entry = self._entry(index, text=None, output_ids=None, completion_tokens=None, logprobs=dict.fromkeys(names))
+        return JsonTemplate(entry, ["text", "output_ids", "completion_tokens", *names])
+
+    def finished(self, sample: Sample, sent: Sent = NOTHING_SENT) -> dict[str, Any]:
+        """The entry of a sample that has ended, without what was `sent` before."""
+        lists: dict[str, Any] = {}
+        if self.logprobs is not None:
+            drawn = (sample.logprobs or ())[sent.logprobs :]
+            lists = {**self.logprobs.output(drawn), "output_token_logprobs_length": len(drawn)}
+        ids = list(sample.token_ids)
+        entry = self._entry(
+            sample.index,
+            text=sample.text[sent.characters :],
+            output_ids=ids[sent.tokens :],
+            completion_tokens=len(ids),
+            logprobs=lists,
+        )
+        reason = finish(sample.finish_reason, sample.stop, ids, self._request.stop_regex)
+        entry["meta_info"] |= {"finish_reason": reason, **self._final_meta(sample)}
+        return entry
+
+    def entries(self, completion: Completion) -> list[dict[str, Any]]:
+        """The entries of a prompt that has finished: one per sample, or one for all hypotheses of a beam search."""
+        found = [self.finished(sample) for sample in completion.samples[: self._request.returned]]
+        if self._request.beams is not None:
+            beams = [beam_of(each, self._request.stop_regex) for each in completion.samples]
+            drawn = completion.usage.completion_tokens
+            found[0]["meta_info"] |= {"beam_results": beams, "completion_tokens": drawn}
+        if self._body.return_effective_params:
+            found[0]["effective_params"] = effective(self._running, completion)
+        return found
+
+    def _entry(
+        self, index: int, *, text: Any, output_ids: Any, completion_tokens: Any, logprobs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The members that every entry has."""
+        request, own = self._running.request, self._running.rid or self._running.id
+        meta = {
+            "id": own if self._request.returned == 1 else f"{own}/{index}",
+            "finish_reason": None,
+            "prompt_tokens": request.inputs.length,
+            "weight_version": "default",
+            "num_retractions": 0,
+            "reasoning_tokens": 0,
+            "completion_tokens": completion_tokens,
+            "cached_tokens": request.cached_tokens,
+            "cached_tokens_details": {"device": request.cached_tokens, "host": 0},
+            "dp_rank": None,
+            "seed": request.seed,
+        }
+        if self.logprobs is not None:
+            first = request.prompt_ids[0] if request.prompt_ids else None
+            meta |= {**self.logprobs.input(request.prompt_logprobs or (), first), **logprobs}
+        entry: dict[str, Any] = {"text": text, "output_ids": output_ids, "meta_info": meta}
+        if self._first_index is not None:
+            entry["index"] = self._first_index + index
+        if self._body.return_prompt_token_ids:
+            entry["prompt_token_ids"] = list(request.prompt_ids)
+        return entry
+
+    def _final_meta(self, sample: Sample) -> dict[str, Any]:
+        """The members of `meta_info` that only the last event of a sample has."""
+        found: dict[str, Any] = {
+            "weight_versions": [{"version": "default", "start": 0, "end": len(sample.token_ids)}],
+            "e2e_latency": time.perf_counter() - self._began,
+            "response_sent_to_client_ts": time.time(),
+        }
+        if sample.grammar_complete is not None:
+            found["grammar_complete"] = sample.grammar_complete
+        if sample.hidden_states is not None:
+            found["hidden_states"] = ragged(sample.hidden_states, self._running.request.inputs.length)
+        return found
 
 
 def ragged(states: Any, prompt_tokens: int) -> list[Any]:
-    """SGLang's form of hidden states: the prompt's vectors as one item, then one vector per token read after it."""
+    """SGLang's form of hidden states [tokens, width]: the prompt's vectors as one item, then one vector per token."""
     return [states[:prompt_tokens].tolist(), *states[prompt_tokens:].tolist()]
 
 

@@ -1,4 +1,4 @@
-"""What a load balancer and an operator look at."""
+"""Health checks, metrics, and information about the model and the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tirage.server.http_request import manager_of, options_of, tenant_of
 from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
 
 SECRET = frozenset({"api_key", "admin_key"})
-"""Settings that no route shows."""
+"""Settings that no route reveals."""
 _PROBE_S = 5.0
 
 router = APIRouter(tags=["status"])
@@ -28,24 +28,24 @@ router = APIRouter(tags=["status"])
 @router.get("/health")
 @router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
-    """200 when the model answers; 503 until then, and when its loop has work and makes no progress."""
+    """200 when the model answers; 503 before that, and when the engine has work but makes no progress."""
     state = request.app.state.health
     return JSONResponse({"status": state.phase}, status_code=200 if state.alive else 503)
 
 
 @router.get("/health_generate")
 async def health_generate(request: Request) -> Response:
-    """200 when the model has drawn a token just now, or is busy and making progress."""
-    desk, state = manager_of(request), request.app.state.health
-    if not desk.llm.engine.progress().busy:
+    """200 when the model has just drawn a token for this request, or is busy and makes progress."""
+    manager, state = manager_of(request), request.app.state.health
+    if not manager.llm.engine.progress().busy:
         params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
-        call = EngineInput(prompt=Prompt(token_ids=[0]), params=params)
+        engine_input = EngineInput(prompt=Prompt(token_ids=[0]), params=params)
         try:
             async with (
                 asyncio.timeout(_PROBE_S),
-                await desk.admit([call], tenant=tenant_of(request), route="/health_generate") as visit,
+                await manager.submit([engine_input], tenant=tenant_of(request)) as group,
             ):
-                await visit.completions()
+                await group.completions()
         except TimeoutError:
             return JSONResponse({"status": "stalled"}, status_code=503)
     return JSONResponse({"status": state.phase}, status_code=200 if state.alive else 503)
@@ -54,15 +54,15 @@ async def health_generate(request: Request) -> Response:
 @router.get("/ready")
 @router.head("/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
-    """200 when a request would be taken now; 503 while loading, draining, or with a full queue."""
-    state, desk = request.app.state.health, request.app.state.desk
-    phase = "full" if state.phase == "ready" and desk is not None and desk.full else state.phase
+    """200 when a request would be accepted now; 503 while loading, draining, or with a full queue."""
+    state, manager = request.app.state.health, request.app.state.manager
+    phase = "full" if state.phase == "ready" and manager is not None and manager.full else state.phase
     return JSONResponse({"status": phase}, status_code=200 if phase == "ready" else 503)
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Counters and histograms in Prometheus' text form."""
+    """Counters and histograms in Prometheus' text format."""
     return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -75,9 +75,9 @@ async def version() -> Response:
 @router.get("/model_info")
 @router.get("/get_model_info")
 async def model_info(request: Request) -> Response:
-    """What the model is, with SGLang's names for what SGLang tells."""
-    desk, options = manager_of(request), options_of(request)
-    llm = desk.llm
+    """What the model is, with SGLang's names for what SGLang reports."""
+    manager, options = manager_of(request), options_of(request)
+    llm = manager.llm
     return JSONResponse({
         "model_path": options.model_name,
         "tokenizer_path": options.model_name,
@@ -99,18 +99,18 @@ async def model_info(request: Request) -> Response:
 @router.get("/server_info")
 @router.get("/get_server_info")
 async def server_info(request: Request) -> Response:
-    """The version, the settings without their secrets, and what the engine is doing."""
-    desk, options = manager_of(request), options_of(request)
+    """The version, the settings without secrets, and the state of the engine."""
+    manager, options = manager_of(request), options_of(request)
     settings: dict[str, Any] = {name: plain(getattr(options, name)) for name in OPTION_FLAGS if name not in SECRET}
     settings |= {name: getattr(options.limits, name) for name in LIMIT_FLAGS}
     settings["model"] = options.model_name
     settings["lora"] = [text.partition("=")[0] for text in options.lora]
     for name in ("media_root", "chat_template"):
         settings[name] = getattr(options, name) is not None
-    progress = desk.llm.engine.progress()
-    doing = {name: getattr(progress, name) for name in ("waiting", "reading", "running", "started", "completed")}
+    progress = manager.llm.engine.progress()
+    engine = {name: getattr(progress, name) for name in ("waiting", "reading", "running", "started", "completed")}
     status = request.app.state.health.phase
-    return JSONResponse({"version": tirage.__version__, "status": status, **settings, "engine": doing})
+    return JSONResponse({"version": tirage.__version__, "status": status, **settings, "engine": engine})
 
 
 def eos_ids(value: Any) -> list[int]:
@@ -119,5 +119,5 @@ def eos_ids(value: Any) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """A setting as JSON has it."""
+    """A setting as a JSON value."""
     return list(value) if isinstance(value, tuple) else value

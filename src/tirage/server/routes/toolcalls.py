@@ -1,7 +1,7 @@
-"""Calls of functions in what a model writes: found in the text as it comes, and told apart from what it says.
+"""Parsers that find tool calls in a model's text as it grows.
 
-A parser takes text and gives back pieces in order: content, new calls, and further text of a call's arguments. Text
-that looks like a call but is none (unknown name, broken JSON) stays content.
+A parser takes text and returns the parts of the message in order: content, new calls, and further text of a call's
+arguments. Text that looks like a call but is none (unknown name, broken JSON) stays content.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _NAMED = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[ARGS\])?\s*(?=\{)")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text that the model says."""
+    """Text of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
-    """Text that the model thinks."""
+class Reasoning:
+    """Text of the reasoning before it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A call, with the text of its arguments so far; `index` counts the calls of a message."""
+class ToolCall:
+    """A new tool call with the beginning of its arguments; `index` counts the calls of a message."""
 
     index: int
     id: str
@@ -43,91 +43,91 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Continued:
-    """More text of a call's arguments."""
+class ToolCallArguments:
+    """Further text of a call's arguments."""
 
     index: int
     arguments: str
 
 
-Piece = Content | Thought | Begun | Continued
+MessagePart = Content | Reasoning | ToolCall | ToolCallArguments
 
 
 class ToolCallParser(Protocol):
-    """Finds calls in a growing text."""
+    """Finds tool calls in a growing text."""
 
-    def feed(self, text: str) -> list[Piece]:
-        """What the new text makes certain."""
+    def feed(self, text: str) -> list[MessagePart]:
+        """The parts that are certain after this text."""
         ...
 
-    def finish(self) -> list[Piece]:
-        """What is left at the end."""
+    def finish(self) -> list[MessagePart]:
+        """The remaining parts, at the end of the text."""
         ...
 
 
-class PlainText:
-    """No tools: everything is content."""
+class ContentParser:
+    """Parses a text without tools: everything is content."""
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[MessagePart]:
         return [Content(text)] if text else []
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[MessagePart]:
         return []
 
 
-class Calls:
-    """Numbers calls and gives them ids; refuses names that no tool has, and a second call where one is allowed."""
+class ToolCallFactory:
+    """Makes the tool calls of one message: their numbers and ids. Without `parallel` only the first call counts."""
 
     def __init__(self, names: Collection[str], *, parallel: bool, new_id: Callable[[], str]) -> None:
         self._names, self._parallel, self._new_id = frozenset(names), parallel, new_id
         self.count = 0
 
     def knows(self, found: list[tuple[str, str]]) -> bool:
-        """Whether there are calls and each names a tool."""
+        """Whether there are calls, and each names a tool."""
         return bool(found) and all(name in self._names for name, _ in found)
 
-    def begin(self, found: list[tuple[str, str]]) -> list[Piece]:
-        """The calls as pieces; without parallel calls only the message's first."""
-        pieces: list[Piece] = []
+    def begin(self, found: list[tuple[str, str]]) -> list[MessagePart]:
+        """The calls as parts of the message; without parallel calls only its first."""
+        pieces: list[MessagePart] = []
         for name, arguments in found:
             if self.count == 0 or self._parallel:
-                pieces.append(Begun(self.count, self._new_id(), name, arguments))
+                pieces.append(ToolCall(self.count, self._new_id(), name, arguments))
                 self.count += 1
         return pieces
 
 
-class Named:
-    """The whole text is the arguments of one call."""
+class NamedToolParser:
+    """Parses a text that is the arguments of one call."""
 
-    def __init__(self, calls: Calls, name: str) -> None:
+    def __init__(self, calls: ToolCallFactory, name: str) -> None:
         self._calls, self._name = calls, name
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[MessagePart]:
         if not text:
             return []
         if not self._calls.count:
             return self._calls.begin([(self._name, text)])
-        return [Continued(0, text)]
+        return [ToolCallArguments(0, text)]
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[MessagePart]:
         return [] if self._calls.count else self._calls.begin([(self._name, "")])
 
 
-class Listed:
-    """The whole text is a JSON list of calls; each comes when it is complete."""
+class JsonListParser:
+    """Parses a text that is a JSON list of calls; each is reported when it is complete."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: ToolCallFactory) -> None:
         self._calls, self._text, self._at = calls, "", 0
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[MessagePart]:
         self._text += text
         return self._read() if "}" in text else []
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[MessagePart]:
         return self._read()
 
-    def _read(self) -> list[Piece]:
-        pieces: list[Piece] = []
+    def _read(self) -> list[MessagePart]:
+        pieces: list[MessagePart] = []
         start = re.compile(r"[\s\[,]*")
         while (begin := start.match(self._text, self._at)) is not None:
             try:
@@ -140,87 +140,87 @@ class Listed:
         return pieces
 
 
-class Marked:
-    """Text with calls after a mark, up to another mark or, where there is none, to the end.
+class MarkerParser:
+    """Parses a text with calls after a start marker, up to the end marker or, if there is none, the end of the text.
 
     Space around calls is not content.
     """
 
-    def __init__(self, calls: Calls, begin: str, end: str | None) -> None:
+    def __init__(self, calls: ToolCallFactory, begin: str, end: str | None) -> None:
         self._calls, self._begin, self._end = calls, begin, end
-        self._held, self._inside = "", False
+        self._buffer, self._inside = "", False
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
+    def feed(self, text: str) -> list[MessagePart]:
+        self._buffer += text
+        pieces: list[MessagePart] = []
         while (piece := self._step()) is not None:
             pieces += piece
         return pieces
 
-    def finish(self) -> list[Piece]:
-        rest, self._held = self._held, ""
+    def finish(self) -> list[MessagePart]:
+        rest, self._buffer = self._buffer, ""
         if self._inside:
             return self._close(rest, self._begin + rest)
-        return [] if not rest.strip() and self._calls.count else PlainText().feed(rest)
+        return [] if not rest.strip() and self._calls.count else ContentParser().feed(rest)
 
-    def _step(self) -> list[Piece] | None:
-        """Pieces up to the next mark; None when more text is needed."""
+    def _step(self) -> list[MessagePart] | None:
+        """The parts up to the next marker; None when more text is needed."""
         if self._inside:
-            inner, mark, rest = self._held.partition(self._end) if self._end else (self._held, "", "")
-            if not mark:
+            inner, marker, rest = self._buffer.partition(self._end) if self._end else (self._buffer, "", "")
+            if not marker:
                 return None
-            self._held, self._inside = rest, False
-            return self._close(inner, self._begin + inner + mark)
-        before, mark, rest = self._held.partition(self._begin)
-        if mark:
-            self._held, self._inside = rest, True
-            return PlainText().feed(before.rstrip())
+            self._buffer, self._inside = rest, False
+            return self._close(inner, self._begin + inner + marker)
+        before, marker, rest = self._buffer.partition(self._begin)
+        if marker:
+            self._buffer, self._inside = rest, True
+            return ContentParser().feed(before.rstrip())
         certain = self._certain()
-        said, self._held = self._held[:certain], self._held[certain:]
-        return [Content(said)] if said else None
+        content, self._buffer = self._buffer[:certain], self._buffer[certain:]
+        return [Content(content)] if content else None
 
     def _certain(self) -> int:
-        """How much of the text cannot belong to a mark or to the space before one."""
-        certain = len(self._held) - overlap(self._held, self._begin)
-        return len(self._held[:certain].rstrip())
+        """How many characters of the text cannot belong to a marker or to the space before one."""
+        certain = len(self._buffer) - overlap(self._buffer, self._begin)
+        return len(self._buffer[:certain].rstrip())
 
-    def _close(self, inner: str, whole: str) -> list[Piece]:
+    def _close(self, inner: str, whole: str) -> list[MessagePart]:
         found = read_calls(inner)
         return self._calls.begin(found) if self._calls.knows(found) else [Content(whole)]
 
 
-class Whole:
-    """A text that is nothing but calls, one JSON object after another, or else all content."""
+class JsonTextParser:
+    """Parses a text that is either all calls, one JSON object after another, or all content."""
 
-    def __init__(self, calls: Calls, mark: str) -> None:
-        self._calls, self._mark = calls, mark
-        self._held, self._open = "", True
+    def __init__(self, calls: ToolCallFactory, marker: str) -> None:
+        self._calls, self._marker = calls, marker
+        self._buffer, self._open = "", True
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[MessagePart]:
         if not self._open:
-            return PlainText().feed(text)
-        self._held += text
-        start = self._held.lstrip()
-        if start.startswith("{") or self._mark.startswith(start[: len(self._mark)]):
+            return ContentParser().feed(text)
+        self._buffer += text
+        start = self._buffer.lstrip()
+        if start.startswith("{") or self._marker.startswith(start[: len(self._marker)]):
             return []
         return self._give_up()
 
-    def finish(self) -> list[Piece]:
-        found = read_calls(self._held.strip().removeprefix(self._mark)) if self._open else []
+    def finish(self) -> list[MessagePart]:
+        found = read_calls(self._buffer.strip().removeprefix(self._marker)) if self._open else []
         return self._calls.begin(found) if self._calls.knows(found) else self._give_up()
 
-    def _give_up(self) -> list[Piece]:
-        said, self._held, self._open = self._held, "", False
-        return PlainText().feed(said)
+    def _give_up(self) -> list[MessagePart]:
+        content, self._buffer, self._open = self._buffer, "", False
+        return ContentParser().feed(content)
 
 
-def overlap(text: str, mark: str) -> int:
-    """How many of the last characters of a text may be the beginning of a mark."""
-    return next((count for count in range(len(mark), 0, -1) if text.endswith(mark[:count])), 0)
+def overlap(text: str, marker: str) -> int:
+    """How many characters at the end of a text may be the beginning of a marker."""
+    return next((count for count in range(len(marker), 0, -1) if text.endswith(marker[:count])), 0)
 
 
 def read_calls(text: str) -> list[tuple[str, str]]:
-    """The (name, arguments as JSON text) of every call in a text of nothing else; none when it is anything else."""
+    """The (name, arguments as JSON text) of every call in a text of calls alone; an empty list for any other text."""
     found: list[tuple[str, str]] = []
     for value in read_values(text):
         each = value if isinstance(value, list) else [value]
@@ -232,7 +232,7 @@ def read_calls(text: str) -> list[tuple[str, str]]:
 
 
 def read_values(text: str) -> Iterator[Any]:
-    """JSON values one after another, also written as a name before an object; None stands for anything else."""
+    """The JSON values of a text, one after another; `name {...}` is one too, and None stands for anything else."""
     at = skip(text, 0)
     while at < len(text):
         named = _NAMED.match(text, at)
@@ -262,10 +262,10 @@ def call_of(value: Any) -> tuple[str, str] | None:
 
 
 def new_id() -> str:
-    """An id as OpenAI writes them."""
+    """A random id in OpenAI's form."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def short_id() -> str:
-    """Nine letters and digits, which Mistral's templates ask for."""
+    """A random id of nine letters and digits, the form that Mistral's templates require."""
     return secrets.token_hex(5)[:9]

@@ -1,4 +1,4 @@
-"""Tools of a chat request: which ones the model may or must call, and the constraint that makes it."""
+"""The tools of a chat request: which ones the model may or must call, and the constraint that enforces it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tirage.errors import ParamsError
 from tirage.fields.rules import shown
 from tirage.params import GuidedDecodingParams
 from tirage.server.routes.toolcalls import (
-    Calls,
-    Listed,
-    Marked,
-    Named,
-    PlainText,
+    ContentParser,
+    JsonListParser,
+    JsonTextParser,
+    MarkerParser,
+    NamedToolParser,
+    ToolCallFactory,
     ToolCallParser,
-    Whole,
     new_id,
     short_id,
 )
 from tirage.text.messages import check_tools
 
-Form = Literal["hermes", "mistral", "llama3"]
-MARKS: Mapping[Form, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "<|python_tag|>"}
+ToolCallFormat = Literal["hermes", "mistral", "llama3"]
+MARKERS: Mapping[ToolCallFormat, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "<|python_tag|>"}
 _END = "</tool_call>"
 _PLACE = re.compile(
     r"^(?:schema at #(?:/items/anyOf/(\d+)/properties/parameters)?"
     r"|structural_tag at #/format/tags/(\d+)/content/json_schema)(?=[/ ])"
 )
 _SPACE = " ?"
-"""Whitespace inside calls: what models write there, and no room to ramble."""
+"""Whitespace allowed inside calls: what models write there, and never so much that a model fills the text with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Tools:
     definitions: Sequence[Mapping[str, Any]] = ()
     mode: Literal["none", "auto", "required", "named"] = "none"
     parallel: bool = True
-    form: Form = "hermes"
+    tool_format: ToolCallFormat = "hermes"
 
     @property
     def shown(self) -> Sequence[Mapping[str, Any]] | None:
-        """What the chat template is told; nothing when nothing may be called."""
+        """The tools that the chat template gets; None when the model must not call any."""
         return None if self.mode == "none" else self.definitions
 
     @property
@@ -58,12 +58,12 @@ class Tools:
         return [tool["function"]["name"] for tool in self.definitions]
 
     @property
-    def mark(self) -> str | None:
-        """What the text holds before a call that the model makes by itself."""
-        return MARKS[self.form] if self.mode == "auto" else None
+    def marker(self) -> str | None:
+        """What the model writes before a call of its own choice."""
+        return MARKERS[self.tool_format] if self.mode == "auto" else None
 
     def constraint(self) -> GuidedDecodingParams | None:
-        """What the text must be: the arguments of the named one, a list of calls, or strict calls inside free text."""
+        """What the text must be: arguments of the named tool, a list of calls, or free text with strict calls in it."""
         if self.mode == "named":
             return GuidedDecodingParams(json=parameters(self.definitions[0]), whitespace_pattern=_SPACE)
         if self.mode == "required":
@@ -74,8 +74,8 @@ class Tools:
             return GuidedDecodingParams(structural_tag=tags, whitespace_pattern=_SPACE)
         return None
 
-    def worded(self, message: str) -> str:
-        """What is said of the constraint, said of the schema of a function's parameters."""
+    def reworded(self, message: str) -> str:
+        """An error message about the constraint, as one about the parameters of the function at fault."""
         found = _PLACE.search(message)
         if self.mode == "none" or found is None:
             return message
@@ -86,37 +86,37 @@ class Tools:
     def parser(self) -> ToolCallParser:
         """A parser for one message."""
         if self.mode == "none":
-            return PlainText()
-        ids = short_id if self.form == "mistral" else new_id
-        calls = Calls(self.names, parallel=self.parallel, new_id=ids)
+            return ContentParser()
+        ids = short_id if self.tool_format == "mistral" else new_id
+        calls = ToolCallFactory(self.names, parallel=self.parallel, new_id=ids)
         if self.mode == "named":
-            return Named(calls, self.names[0])
+            return NamedToolParser(calls, self.names[0])
         if self.mode == "required":
-            return Listed(calls)
-        if self.form == "llama3":
-            return Whole(calls, MARKS["llama3"])
-        return Marked(calls, MARKS[self.form], _END if self.form == "hermes" else None)
+            return JsonListParser(calls)
+        if self.tool_format == "llama3":
+            return JsonTextParser(calls, MARKERS["llama3"])
+        return MarkerParser(calls, MARKERS[self.tool_format], _END if self.tool_format == "hermes" else None)
 
     def _tags(self) -> dict[str, Any]:
-        """Free text in which whatever follows the mark of a call is a call; strict ones keep their schemas."""
-        if self.form != "hermes":
+        """Free text in which a call follows every marker; the arguments of strict tools keep their schemas."""
+        if self.tool_format != "hermes":
             raise ParamsError(
-                f"tools must not be strict with tool_choice 'auto' for a model of the form {self.form}, got "
+                f"tools must not be strict with tool_choice 'auto' for a model of the form {self.tool_format}, got "
                 f"strict=True; name the function in tool_choice, or leave strict out"
             )
         structures = [
             {
-                "begin": f'{MARKS["hermes"]}\n{{"name": {json.dumps(tool["function"]["name"])}, "arguments": ',
+                "begin": f'{MARKERS["hermes"]}\n{{"name": {json.dumps(tool["function"]["name"])}, "arguments": ',
                 "schema": parameters(tool) if is_strict(tool) else {"type": "object"},
                 "end": "}\n" + _END,
             }
             for tool in self.definitions
         ]
-        return {"type": "structural_tag", "structures": structures, "triggers": [MARKS["hermes"]]}
+        return {"type": "structural_tag", "structures": structures, "triggers": [MARKERS["hermes"]]}
 
 
-def read_tools(tools: Any, choice: Any, parallel: Any, *, form: Form) -> Tools:
-    """The tools of a request's `tools`, `tool_choice` and `parallel_tool_calls`; ParamsError for what is not right."""
+def read_tools(tools: Any, choice: Any, parallel: Any, *, tool_format: ToolCallFormat) -> Tools:
+    """The tools in a request's `tools`, `tool_choice` and `parallel_tool_calls`; raises ParamsError for wrong ones."""
     definitions = check_tools(tools) or []
     if not isinstance(parallel, (bool, type(None))):
         raise ParamsError(f"parallel_tool_calls must be a bool, got {parallel!r:.40}")
@@ -124,14 +124,14 @@ def read_tools(tools: Any, choice: Any, parallel: Any, *, form: Form) -> Tools:
         # SGLang's clients send its default, "auto", with every request.
         if not (choice is None or choice in ("none", "auto")):
             raise ParamsError(f"tool_choice must go with tools, got {choice!r:.80} without any; leave it out")
-        return Tools(form=form)
+        return Tools(tool_format=tool_format)
     mode, names = read_choice(choice)
     unknown = next((name for name in names or () if name not in names_of(definitions)), None)
     if unknown is not None:
         raise ParamsError(f"tool_choice must name one of the tools, got {unknown!r:.80}")
     check_parameters(definitions)
     chosen = [tool for tool in definitions if names is None or tool["function"]["name"] in names]
-    return Tools(definitions=chosen, mode=mode, parallel=parallel is not False, form=form)
+    return Tools(definitions=chosen, mode=mode, parallel=parallel is not False, tool_format=tool_format)
 
 
 def check_parameters(definitions: Sequence[Mapping[str, Any]]) -> None:
@@ -144,7 +144,7 @@ def check_parameters(definitions: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_choice(choice: Any) -> tuple[Literal["none", "auto", "required", "named"], list[str] | None]:
-    """The mode of a `tool_choice`, and the names that it is limited to."""
+    """The mode of a `tool_choice`, and the names it allows, None for all; raises ParamsError for any other value."""
     match choice:
         case None | "auto":
             return "auto", None
@@ -164,7 +164,7 @@ def read_choice(choice: Any) -> tuple[Literal["none", "auto", "required", "named
 
 
 def allowed_name(tool: Any) -> str:
-    """The name in an entry of `allowed_tools`."""
+    """The name in an entry of `allowed_tools`; raises ParamsError for any other value."""
     match tool:
         case {"type": "function", "function": {"name": str(name)}}:
             return name
@@ -172,16 +172,17 @@ def allowed_name(tool: Any) -> str:
 
 
 def names_of(definitions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the functions."""
     return [tool["function"]["name"] for tool in definitions]
 
 
 def is_strict(tool: Mapping[str, Any]) -> bool:
-    """Whether arguments must satisfy the schema even where the model decides to call."""
+    """Whether arguments must satisfy the schema even when the model itself decides to call."""
     return tool["function"].get("strict") is True
 
 
 def parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a function's arguments, always an object's; a function that declares none takes none."""
+    """The schema of a function's arguments, always an object; a function without parameters takes no arguments."""
     schema = tool["function"].get("parameters") or {"properties": {}, "additionalProperties": False}
     return schema if "$ref" in schema else {"type": "object", **schema}
 
@@ -190,7 +191,7 @@ def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> 
     """The schema of a list of calls, `[{"name": ..., "parameters": ...}]`."""
     calls = []
     for index, tool in enumerate(definitions):
-        # A document of its own inside ours: its references start from it, and it may be of another draft.
+        # A document of its own inside ours: its references are relative to it, and it may use another draft.
         own = {**parameters(tool), "$id": f"tool:{index}"}
         properties = {"name": {"const": tool["function"]["name"]}, "parameters": own}
         calls.append({
@@ -203,10 +204,10 @@ def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> 
     return schema if parallel else {**schema, "maxItems": 1}
 
 
-def form_of(template: str) -> Form:
-    """How a model whose chat template this is writes its calls."""
-    if MARKS["hermes"] in template or "tools" not in template:
+def tool_call_format(template: str) -> ToolCallFormat:
+    """The format in which a model with this chat template writes its tool calls."""
+    if MARKERS["hermes"] in template or "tools" not in template:
         return "hermes"
-    if MARKS["mistral"] in template:
+    if MARKERS["mistral"] in template:
         return "mistral"
-    return "llama3" if MARKS["llama3"] in template or "<|start_header_id|>" in template else "hermes"
+    return "llama3" if MARKERS["llama3"] in template or "<|start_header_id|>" in template else "hermes"
