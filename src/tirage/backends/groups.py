@@ -85,4 +85,5 @@ def runs_only(rows: SamplingMetadata, ops: Collection[Operation]) -> NDArray[np.
     known = np.zeros(1 + max(ops, default=END), bool)
     known[[END, *ops]] = True
     codes = rows.programs[:, :, 0]
-    return (known[np.minimum(codes, known.size - 1)] & (codes < known.size)).all(axis=1)
+    runs = known[np.minimum(codes, known.size - 1)] & (codes < known.size)
+    return np.asarray(runs.all(axis=1))
