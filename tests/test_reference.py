@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import PATHS, by_reference, mask_words
+from reference import arithmetic
+from reference.outcome import evaluate
 from strategies import SWITCHES, VALUES, Case, applies, cases, logits_of
 
 from tirage import SamplingParams
-from tirage.exact import logs, numbers, philox, reference
+from tirage.exact import logs, numbers, philox
 from tirage.exact.keys import keys
-from tirage.exact.reference import arithmetic
-from tirage.exact.reference.outcome import evaluate
 from tirage.exact.weights import exponents, weights
 from tirage.history import History
 from tirage.sampling import outcomes

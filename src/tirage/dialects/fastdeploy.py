@@ -23,7 +23,7 @@ MOST_STOPS = 5
 
 
 def preset_of(method: str) -> str:
-    """The preset of a sampling class; DialectError for an unknown one."""
+    """The preset of a sampling class; raises DialectError for an unknown one."""
     if method not in METHODS:
         raise DialectError(
             f"sampling_method must be one of {', '.join(METHODS)}, got {shown(method)}; leave it out for base",

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import enum
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ from tirage.fields.rules import (
 from tirage.operators import declared
 from tirage.params import checks, updates
 from tirage.params.guided import GuidedDecodingParams
+from tirage.providers import load_provider
 from tirage.semantics import Semantics, resolve
 
 
@@ -312,19 +312,13 @@ class SamplingParams(Record):
     def make_jitable(self) -> Any:
         """The same parameters as a JAX pytree, `tirage.compat.easydel.JitableSamplingParams`.
 
-        Raises ParamsError while `bad_words` are not tokenised, TirageError where the installed tirage
-        does not contain that module.
+        Raises ParamsError while `bad_words` are not tokenised, TirageError where JAX is not installed.
         """
         updates.require_tokenized(self)
         try:
-            easydel = importlib.import_module("tirage.compat.easydel")
+            return load_provider("JitableSamplingParams").from_host_params(self)
         except ModuleNotFoundError as missing:
-            if not (missing.name or "").startswith("tirage."):
-                raise TirageError(f"make_jitable needs {missing.name}; install tirage[jax]") from missing
-            raise TirageError(
-                "make_jitable needs tirage.compat.easydel, which comes with a later release of tirage"
-            ) from None
-        return easydel.JitableSamplingParams.from_host_params(self)
+            raise TirageError(f"make_jitable needs {missing.name}; install tirage[jax]") from missing
 
     def update_with_generation_config(
         self,

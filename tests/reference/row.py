@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from tirage.exact.reference import past
-from tirage.exact.reference.arithmetic import (
+from reference import past
+from reference.arithmetic import (
     FLT_MAX,
     LIMIT,
     OCTAVE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from tirage.exact.reference.outcome import Result, evaluate, report
+from reference.outcome import Result, evaluate, report
 from tirage.params import SamplingParams
 
 __all__ = ["Result", "draw", "law"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tirage.exact.reference.arithmetic import (
+from reference.arithmetic import (
     FLT_MAX,
     OCTAVE,
     constant,
@@ -20,7 +20,7 @@ from tirage.exact.reference.arithmetic import (
     uniform,
     weight,
 )
-from tirage.exact.reference.row import NOTHING, OK, Branch, filters_of, run
+from reference.row import NOTHING, OK, Branch, filters_of, run
 from tirage.params import SamplingParams
 from tirage.semantics import resolve
 

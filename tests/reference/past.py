@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tirage.exact.reference.arithmetic import FLT_MAX, f32
+from reference.arithmetic import FLT_MAX, f32
 from tirage.params import SamplingParams
 from tirage.semantics import Semantics
 
