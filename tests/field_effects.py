@@ -165,6 +165,7 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "request_id": _ABORT,
     "custom_logit_processor": _PROCESSOR,
     "custom_params": _PROCESSOR,
+    "extra_body": set_to({"return_token_ids": True}),
 }
 
 _THINKING = Elsewhere("test_fastdeploy.py::test_thoughts_end_within_their_budget")

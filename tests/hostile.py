@@ -134,7 +134,7 @@ def fields_of(route: str) -> tuple[str, ...]:
     if route == "/generate":
         return (*FIELDS, *(f"sampling_params.{name}" for name in GENERATE.entries))
     asked = CHAT if route == "/v1/chat/completions" else COMPLETIONS
-    return tuple(dict.fromkeys((*asked.fields, *asked.openai.entries, *asked.fastdeploy.entries, "extra_body")))
+    return tuple(dict.fromkeys((*asked.fields, *asked.openai.entries, *asked.fastdeploy.entries)))
 
 
 def with_value(route: str, field: str, value: Any) -> dict[str, Any]:

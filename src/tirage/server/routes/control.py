@@ -12,7 +12,7 @@ from tirage.fields.rules import Bool, shown
 from tirage.server.errors import Refusal
 from tirage.server.http_request import admin_of, check_names, manager_of, options_of, read_json, tenant_of
 from tirage.server.options import check_limit
-from tirage.server.routes.fields import Field, described, json_body, object_schema, read_fields, table
+from tirage.server.routes.fields import Field, json_body, object_schema, read_fields, structured, table
 from tirage.server.threads import in_thread
 
 # The engine flushes between two steps.
@@ -22,7 +22,7 @@ router = APIRouter(tags=["control"])
 admin_router = APIRouter(tags=["control"])
 
 _RID = {"type": "string", "minLength": 1}
-_RIDS = described({"anyOf": [_RID, {"type": "array", "items": _RID, "minItems": 1}]})
+_RIDS = structured({"anyOf": [_RID, {"type": "array", "items": _RID, "minItems": 1}]})
 ABORT = table([
     Field("rid", _RIDS, None, "the id of a request, or a list of ids"),
     Field("abort_all", Bool(), False, "abort everyone's requests", remedy="leave it out for false"),

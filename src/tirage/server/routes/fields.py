@@ -41,6 +41,11 @@ class Field:
             message = f"{place} must be {broken.rule}, got {shown(broken.value)}; {self.remedy}"
             raise DialectError(message, place) from None
 
+    @property
+    def has_reader(self) -> bool:
+        """Whether a reader of its own checks the field, after `read`, which accepts any value."""
+        return isinstance(self.rule, Structured)
+
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the values, null included."""
         found = self.rule.schema if isinstance(self.rule, Checked) else schema_of(self.rule)
@@ -88,9 +93,14 @@ def only(*values: Any, because: str) -> Only:
     return Only(f"{names}: {because}", unsupported.takes, schema, unsupported)
 
 
-def described(schema: Mapping[str, Any]) -> Checked:
-    """The rule of a field with a reader of its own, which checks more than a rule can; the schema describes it."""
-    return Checked("any value", lambda value: True, schema)
+@dataclass(frozen=True, slots=True)
+class Structured(Checked):
+    """The rule of a field with a reader of its own, which checks what a rule cannot."""
+
+
+def structured(schema: Mapping[str, Any]) -> Structured:
+    """The rule of a field with a reader of its own; the schema describes what that accepts."""
+    return Structured("any value", lambda value: True, schema)
 
 
 NOTED = "noted by nobody; accepted because clients send it"
@@ -99,7 +109,7 @@ NOTED = "noted by nobody; accepted because clients send it"
 ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "string"})
 ANY_LIST = Checked("a list", lambda value: isinstance(value, list), {"type": "array"})
 ANY_OBJECT = Checked("an object", lambda value: isinstance(value, dict), {"type": "object"})
-ANYTHING = described({})
+ANYTHING = structured({})
 TEXTS_BY_NAME = Checked(
     "an object of texts, none of which is a parameter",
     lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),

@@ -47,7 +47,10 @@ _STREAM_OPTIONS = table([
     Field("include_obfuscation", only(False, because="nothing is added to hide lengths"), False),
 ])
 
+_EXTRA_BODY = Field("extra_body", ANY_OBJECT, None, "further fields, which count as if they stood beside the others")
+
 _COMMON = (
+    _EXTRA_BODY,
     Field(
         "model",
         ANY_TEXT,
@@ -252,14 +255,10 @@ def check_streamed(params: SamplingParams, own: Mapping[str, Any]) -> None:
 
 def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """The body with the fields of a literal `extra_body` beside its own; raises DialectError for a field in both."""
-    extra = body.get("extra_body")
-    if extra is None:
-        return {name: value for name, value in body.items() if name != "extra_body"}
-    if not isinstance(extra, Mapping):
-        raise DialectError(f"extra_body must be an object, got {shown(extra)}; leave it out", "extra_body")
+    extra = _EXTRA_BODY.read(body) or {}
     twice = next((name for name in extra if name in body), None)
     if twice is not None:
-        raise DialectError(f"{twice} must be given once, got it in extra_body too; leave one out", str(twice))
+        raise DialectError(f"{twice} must be given once, got it in extra_body too; leave one out", twice)
     return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
 
 

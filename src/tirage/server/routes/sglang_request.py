@@ -17,7 +17,7 @@ from tirage.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
-from tirage.server.routes.fields import ANYTHING, NOTED, Field, described, json_body, object_schema, table
+from tirage.server.routes.fields import ANYTHING, NOTED, Field, json_body, object_schema, structured, table
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
@@ -32,83 +32,60 @@ class OrderedIds(Ids):
         return tuple(value)
 
 
-def request_field(name: str, rule: Rule, default: Any, meaning: str, *, per_prompt: bool = False) -> Field:
-    """A field whose error message names its default."""
+def per_request(name: str, rule: Rule, default: Any, meaning: str, *, per_prompt: bool = False) -> Field:
+    """A field with one value, whose error message names the default."""
     remedy = "leave it out" if default in (None, ()) else f"leave it out for the default, {default!r}"
     return Field(name, rule, default, meaning, per_prompt, remedy)
 
 
-def prompt_field(name: str, rule: Rule, default: Any, meaning: str) -> Field:
+def per_prompt(name: str, rule: Rule, default: Any, meaning: str) -> Field:
     """A field that may hold a list with one value per prompt."""
-    return request_field(name, rule, default, meaning, per_prompt=True)
+    return per_request(name, rule, default, meaning, per_prompt=True)
 
 
 _NAME = Text(max_bytes=4096, optional=True)
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _VECTORS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
 _MODE = OneOf(("cumulative", "delta"))
+_STREAM_OPTIONS = {"type": "object", "properties": {"mode": {"enum": list(_MODE.values)}}}
+_SEMANTICS = OWN.entries["semantics"].rule
 
 SAMPLING_FIELDS = table([
-    request_field("beam_width", BEAM_WIDTH, None, "beams of a beam search; null for none"),
-    request_field("stream_interval", Int(low=1, optional=True), None, "tokens per event of a stream, at least"),
+    per_request("beam_width", BEAM_WIDTH, None, "beams of a beam search; null for none"),
+    per_request("stream_interval", Int(low=1, optional=True), None, "tokens per event of a stream, at least"),
 ])
 """Fields of `sampling_params` that are the route's own."""
 
 _SAMPLING = object_schema(GENERATE.entries, GENERATE.unsupported, SAMPLING_FIELDS)
-_STREAM_OPTIONS = {"type": "object", "properties": {"mode": {"enum": list(_MODE.values)}}}
 
-SOURCES = table([
-    prompt_field("text", described({"type": "string"}), None, "the prompt, or a list of prompts"),
-    prompt_field("input_ids", described(_IDS), None, "token ids instead of text"),
-    prompt_field("input_embeds", described(_VECTORS), None, "embeddings, one vector per token, instead of text"),
+FIELDS = table([
+    per_prompt("text", structured({"type": "string"}), None, "the prompt, or a list of prompts"),
+    per_prompt("input_ids", structured(_IDS), None, "token ids instead of text"),
+    per_prompt("input_embeds", structured(_VECTORS), None, "embeddings, one vector per token, instead of text"),
+    per_request("image_data", ANYTHING, None, "images as data URIs or base64; names and URLs where allowed"),
+    per_request("audio_data", ANYTHING, None, "audio, given like images"),
+    per_prompt("sampling_params", structured(_SAMPLING), None, "the sampling parameters of all prompts or of each"),
+    per_prompt("rid", _NAME, None, "the client's own id of the request, by which it can be aborted"),
+    per_prompt("return_logprob", Bool(), False, "report log-probabilities, after penalties, masks and temperature"),
+    per_prompt("logprob_start_len", Int(low=-1), -1, "where in the prompt log-probabilities begin; -1: outputs only"),
+    per_prompt("top_logprobs_num", Int(low=0), 0, "how many of the likeliest tokens to report"),
+    per_prompt("token_ids_logprob", OrderedIds(), (), "tokens whose log-probabilities to report at every step"),
+    per_prompt("lora_path", _NAME, None, "the name of a LoRA adapter that the operator has loaded"),
+    per_prompt("custom_logit_processor", _NAME, None, "a reference to a processor that the operator has registered"),
+    per_prompt("return_hidden_states", Bool(), False, "report the last layer's states of every token that was read"),
+    per_request("return_text_in_logprobs", Bool(), False, "third member of log-probability tuples: the token's text"),
+    per_request("return_prompt_token_ids", Bool(), False, "report the prompt's token ids"),
+    per_request("return_effective_params", Bool(), False, "report the parameters in force, with seed and defaults"),
+    per_request("stream", Bool(), False, "send the answer as it grows, as server-sent events"),
+    per_request("stream_options", structured(_STREAM_OPTIONS), None, "what the events of a stream hold"),
+    per_request("semantics", _SEMANTICS, None, "the preset of every prompt that names none itself"),
+    per_request("session_id", _NAME, None, NOTED),
+    per_request("conversation_id", _NAME, None, NOTED),
 ])
-"""The fields that hold the prompts, of which a request has one; at this index each has so many levels of lists."""
-
-EACH = table([
-    prompt_field("rid", _NAME, None, "the client's own id of the request, by which it can be aborted"),
-    prompt_field("return_logprob", Bool(), False, "report log-probabilities, after penalties, masks and temperature"),
-    prompt_field(
-        "logprob_start_len", Int(low=-1), -1, "where in the prompt log-probabilities begin; -1 for outputs only"
-    ),
-    prompt_field("top_logprobs_num", Int(low=0), 0, "how many of the likeliest tokens to report"),
-    prompt_field("token_ids_logprob", OrderedIds(), (), "tokens whose log-probabilities to report at every step"),
-    prompt_field("lora_path", _NAME, None, "the name of a LoRA adapter that the operator has loaded"),
-    prompt_field("custom_logit_processor", _NAME, None, "a reference to a processor that the operator has registered"),
-    prompt_field("return_hidden_states", Bool(), False, "report the last layer's states of every token that was read"),
-])
-"""Fields of a prompt."""
-
-WHOLE = table([
-    request_field("return_text_in_logprobs", Bool(), False, "third member of log-probability tuples: the token's text"),
-    request_field("stream", Bool(), False, "send the answer as it grows, as server-sent events"),
-    request_field("return_prompt_token_ids", Bool(), False, "report the prompt's token ids"),
-    request_field(
-        "return_effective_params", Bool(), False, "report the parameters in force, with the seed and all defaults"
-    ),
-    request_field(
-        "semantics", OWN.entries["semantics"].rule, None, "the preset of every prompt that names none itself"
-    ),
-    request_field("session_id", _NAME, None, NOTED),
-    request_field("conversation_id", _NAME, None, NOTED),
-])
-"""Fields of the request as a whole."""
-
-FIELDS: Mapping[str, Field] = {
-    **SOURCES,
-    **EACH,
-    **WHOLE,
-    **table([
-        request_field(
-            "image_data", ANYTHING, None, "images as data URIs or base64; names and URLs where the operator allows"
-        ),
-        request_field("audio_data", ANYTHING, None, "audio, given like images"),
-        prompt_field(
-            "sampling_params", described(_SAMPLING), None, "the sampling parameters of all prompts or of each"
-        ),
-        request_field("stream_options", described(_STREAM_OPTIONS), None, "what the events of a stream hold"),
-    ]),
-}
 """Every field of a request."""
+
+SOURCES = ("text", "input_ids", "input_embeds")
+"""The fields that hold the prompts, of which a request has one; at this index each has so many levels of lists."""
 
 BODY = json_body(object_schema(SGLANG_GENERATE, FIELDS))
 """What the route's OpenAPI entry says of the body."""
@@ -175,8 +152,9 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     unknown = check_known(body, lenient=lenient)
     prompts, batch = read_prompts(body, options)
     media = read_media(body, len(prompts), batch)
-    given = {name: spread(each, body, len(prompts), batch) for name, each in EACH.items()}
-    whole = {name: each.read(body) for name, each in WHOLE.items()}
+    simple = [each for each in FIELDS.values() if not each.has_reader]
+    given = {each.name: spread(each, body, len(prompts), batch) for each in simple if each.per_prompt}
+    whole = {each.name: each.read(body) for each in simple if not each.per_prompt}
     given["rid"] = read_rids(body.get("rid"), given["rid"], len(prompts), options)
     requests, ignored = [], dict.fromkeys(unknown)
     for number, sampling in enumerate(read_params(body, whole["semantics"], len(prompts), batch, lenient=lenient)):
@@ -216,7 +194,7 @@ def read_prompts(body: Mapping[str, Any], options: Options) -> tuple[list[Prompt
         got = " and ".join(found) or "none of them"
         raise DialectError(f"text must be given, or input_ids or input_embeds instead, got {got}; give one", "text")
     name = found[0]
-    values, batch = batched(name, body[name], list(SOURCES).index(name))
+    values, batch = batched(name, body[name], SOURCES.index(name))
     check_limit(options.limits, "max_prompts", len(values), "prompts")
     return [prompt_of(name, value, f"{name}[{i}]" if batch else name) for i, value in enumerate(values)], batch
 
@@ -388,7 +366,7 @@ def read_mode(value: Any, *, stream: bool) -> str:
         raise DialectError(
             "stream_options must go with stream=true, got stream=false; leave them out", "stream_options"
         )
-    return request_field("mode", _MODE, "cumulative", "").read(value, "stream_options.")
+    return per_request("mode", _MODE, "cumulative", "").read(value, "stream_options.")
 
 
 def read_request(prompt: Prompt, sampling: SamplingObject, given: dict[str, Any], options: Options) -> GenerateRequest:

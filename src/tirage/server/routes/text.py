@@ -14,13 +14,13 @@ from tirage.server.errors import Refusal
 from tirage.server.http_request import check_names, manager_of, read_json
 from tirage.server.options import check_limit
 from tirage.server.request_manager import RequestManager, longest_text, too_many_characters
-from tirage.server.routes.fields import ANYTHING, Field, described, json_body, object_schema, read_fields, table
+from tirage.server.routes.fields import ANYTHING, Field, json_body, object_schema, read_fields, structured, table
 
 router = APIRouter(tags=["text"])
 
-_TEXTS = described({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+_TEXTS = structured({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_TOKENS = described({"anyOf": [_IDS, {"type": "array", "items": _IDS}]})
+_TOKENS = structured({"anyOf": [_IDS, {"type": "array", "items": _IDS}]})
 _SOURCES = table([
     Field("prompt", _TEXTS, None, "a text, or a list of texts"),
     Field("text", _TEXTS, None, "the same"),
