@@ -188,7 +188,7 @@ class Scheduler:
             return False
         if not group.pending or group.request.beams is not None:
             return True
-        # A search has its slots from the moment its prompt is prefilled; samples take whatever else is free.
+        # A search has its slots reserved from its admission on; samples take what is left.
         searches = [*self._prefilling, *self._prefilled, *self._searching]
         searches = [each for each in searches if each.request.beams is not None]
         return self._unreserved(searches) > 0
