@@ -45,6 +45,7 @@ vectors: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m tirage.params.reference docs/parameters.md
+	$(BIN)/python -m tirage.dialects.reference docs/dialects.md
 	$(BIN)/python -m tirage.guided.reference docs/guided.md
 	$(BIN)/python -m tirage.server.reference docs/serving.md
 	$(BIN)/python scripts/peer_fields.py --standing

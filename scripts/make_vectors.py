@@ -1,4 +1,4 @@
-"""Writes tests/vectors/*.jsonl, except by_hand.jsonl, from the reference in `tirage.exact.reference`.
+"""Writes tests/vectors/*.jsonl, except by_hand.jsonl, from the reference in `tests/reference`.
 
 Run it after a change of SPEC.md and read the diff: it shows every token that the change moves. Vectors are never
 edited, nor written by a backend, to make a backend pass.
@@ -20,8 +20,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from golden import FOLDER, case_of  # noqa: E402
 from paths import reference_result  # noqa: E402
-from strategies import VALUES, applies, logits_of  # noqa: E402
+from strategies import SWITCHES, VALUES, applies, logits_of  # noqa: E402
 
+from tirage.operators import OPERATORS  # noqa: E402
 from tirage.semantics import PRESETS  # noqa: E402
 
 NEG = float("-inf")
@@ -72,27 +73,25 @@ SAMPLED = {"logprobs_mode": "sampled"}
 
 def operators() -> list[dict[str, Any]]:
     """Every filter alone, at several values, on rows with and without ties."""
-    filters = ("top_p", "min_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h")
     rowsets = {"ties": TIES, "four": FOUR, "eight": EIGHT, "spread": SPREAD, "halves": HALVES, "tail": TAIL}
     rows = []
-    for name in (*filters, "dynatemp_range"):
+    named = {name for name, stage in SWITCHES.items() if OPERATORS[stage].is_filter} - {
+        "temperature",
+        "xtc_probability",
+    }
+    for name in sorted(named, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
+        rule = "S-O9" if name == "dynatemp_range" else OPERATORS[SWITCHES[name]].rule
         for value in VALUES[name][1:]:
             for label, logits in rowsets.items():
-                rows.append(spec(RULES[name], logits, id=f"{name}={value}/{label}", params={name: value}))
+                rows.append(spec(rule, logits, id=f"{name}={value}/{label}", params={name: value}))
     return rows
 
 
-RULES = {
-    "top_p": "S-O2",
-    "min_p": "S-O3",
-    "top_k": "S-O1",
-    "typical_p": "S-O4",
-    "epsilon_cutoff": "S-O5",
-    "eta_cutoff": "S-O5",
-    "top_n_sigma": "S-O6",
-    "top_h": "S-O7",
-    "dynatemp_range": "S-O9",
-}
+FIRST = (
+    *("top_p", "min_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h"),
+    "dynatemp_range",
+)
+"""These stand first in the file; what was added later follows, so that no line moves."""
 
 
 AT_ONE = ("min_p", "temperature", "typical_p")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tirage import dialects as d
-from tirage.dialects.fastdeploy import FASTDEPLOY
-from tirage.dialects.hf import HF, WARPERS
-from tirage.dialects.llamacpp import LLAMACPP
-from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS
-from tirage.dialects.sglang import SGLANG
-from tirage.dialects.table import Dialect
-from tirage.dialects.vllm import VLLM
+from tirage.dialects import DIALECTS, Dialect
+from tirage.dialects.hf import WARPERS
+from tirage.operators import OPERATORS
 from tirage.params import RequestOutputKind, SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -76,37 +71,22 @@ _COMMON: dict[str, list[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """A dialect with its two functions, values for its fields, and fields that others only go with."""
+EXAMPLES = {name: list(tries[:1]) for operator in OPERATORS.values() for name, tries in operator.examples.items()}
 
-    dialect: Dialect
-    read: Callable[[Any], SamplingParams]
-    write: Callable[..., Any]
+
+@dataclass(frozen=True)
+class Values:
+    """Values for the fields of one dialect, where it does not take the common ones, and fields that others need."""
+
     own: dict[str, list[Any]]
     needs: dict[str, dict[str, Any]]
-
-    @property
-    def values(self) -> dict[str, list[Any]]:
-        return {name: self.own[name] if name in self.own else _COMMON[name] for name in self.dialect.entries}
-
-
-def _completions(data: Any) -> SamplingParams:
-    return d.from_openai(data, route="completions")
-
-
-def _to_completions(params: SamplingParams, **options: Any) -> Any:
-    return d.to_openai(params, route="completions", **options)
 
 
 _CHAT = {"logprobs": [True], "top_logprobs": [3], "max_completion_tokens": [5], "top_p": [0.5, 0]}
 _NEEDS_LOGPROBS = {"top_logprobs": {"logprobs": True}}
 
-CASES = {
-    "sglang": Case(
-        SGLANG,
-        d.from_sglang,
-        d.to_sglang,
+VALUES: dict[str, Values] = {
+    "sglang": Values(
         {
             "max_new_tokens": [5, 0, None],
             "min_new_tokens": [3],
@@ -118,12 +98,9 @@ CASES = {
         },
         {},
     ),
-    "openai": Case(OPENAI, d.from_openai, d.to_openai, _CHAT, _NEEDS_LOGPROBS),
-    "completions": Case(OPENAI_COMPLETIONS, _completions, _to_completions, {"best_of": [2, 5], "top_p": [0.5, 0]}, {}),
-    "vllm": Case(
-        VLLM,
-        d.from_vllm,
-        d.to_vllm,
+    "openai": Values(_CHAT, _NEEDS_LOGPROBS),
+    "openai-completions": Values({"best_of": [2, 5], "top_p": [0.5, 0]}, {}),
+    "vllm": Values(
         {
             "max_tokens": [5, None],
             "output_kind": [1, "FINAL_ONLY", RequestOutputKind.DELTA],
@@ -132,10 +109,7 @@ CASES = {
         },
         {},
     ),
-    "hf": Case(
-        HF,
-        d.from_hf,
-        d.to_hf,
+    "hf": Values(
         {
             "max_new_tokens": [5],
             "min_new_tokens": [3],
@@ -149,10 +123,7 @@ CASES = {
         },
         {name: {"do_sample": True} for name in WARPERS},
     ),
-    "fastdeploy": Case(
-        FASTDEPLOY,
-        d.from_fastdeploy,
-        d.to_fastdeploy,
+    "fastdeploy": Values(
         {
             **_CHAT,
             "response_format": [*_COMMON["response_format"], {"type": "structural_tag", **json.loads(TAG)}],
@@ -167,10 +138,7 @@ CASES = {
         },
         _NEEDS_LOGPROBS,
     ),
-    "llamacpp": Case(
-        LLAMACPP,
-        d.from_llamacpp,
-        d.to_llamacpp,
+    "llamacpp": Values(
         {
             "n_predict": [5, 0],
             "temperature": [0, -1, 1.0],
@@ -192,3 +160,31 @@ CASES = {
         {},
     ),
 }
+
+
+@dataclass(frozen=True)
+class Case:
+    """A registered dialect with the values that its fields are tried with; a field without any is a KeyError."""
+
+    name: str
+    needs: dict[str, dict[str, Any]]
+    values: dict[str, list[Any]]
+
+    @property
+    def dialect(self) -> Dialect:
+        return DIALECTS[self.name].dialect
+
+    def read(self, data: Any) -> SamplingParams:
+        return DIALECTS[self.name].read(data)
+
+    def write(self, params: SamplingParams, *, lossy: bool = False) -> Any:
+        return DIALECTS[self.name].write(params, lossy=lossy)
+
+
+def case_of(name: str, fields: Iterable[str]) -> Case:
+    """The case of a dialect with these fields."""
+    given = VALUES[name]
+    return Case(name, given.needs, {field: (EXAMPLES | _COMMON | given.own)[field] for field in fields})
+
+
+CASES = {name: case_of(name, each.dialect.entries) for name, each in DIALECTS.items()}

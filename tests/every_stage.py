@@ -9,28 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage import SamplingParams, Semantics
-from tirage.semantics import resolve
+from tirage.operators import OPERATORS
+from tirage.semantics import EDITS, FILTERS, resolve
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "logit_bias": {"logit_bias": {0: 0.75, 7: -float("inf"), 11: -1.5}},
-    "repetition": {"repetition_penalty": 1.2},
-    "frequency": {"frequency_penalty": 0.3},
-    "presence": {"presence_penalty": 0.2},
-    "dry": {"dry_multiplier": 0.6, "dry_allowed_length": 1, "dry_sequence_breakers": ()},
-    "no_repeat_ngram": {"no_repeat_ngram_size": 3},
-    "scale": {"temperature": 1.4},
-    "processors": {},
-    "temperature": {"temperature": 1.4},
-    "top_n_sigma": {"top_n_sigma": 2.5},
-    "top_k": {"top_k": 30},
-    "top_p": {"top_p": 0.97},
-    "min_p": {"min_p": 0.004},
-    "typical": {"typical_p": 0.98},
-    "epsilon": {"epsilon_cutoff": 1e-4},
-    "eta": {"eta_cutoff": 1e-3},
-    "top_h": {"top_h": 0.95},
-    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.08},
-}
+OPTIONS = {name: OPERATORS[name].gentle for name in (*EDITS, *FILTERS)}
 """What switches each stage on, gently enough that several tokens survive all of them together."""
 
 

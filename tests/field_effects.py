@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from string import ascii_letters
 from typing import Any
 
+from tirage.operators import OPERATORS
+
 GENERATE, SAMPLING, CHAT, COMPLETIONS = "/generate", "sampling_params", "/v1/chat/completions", "/v1/completions"
 PLACES = (GENERATE, SAMPLING, CHAT, COMPLETIONS)
 
@@ -69,6 +71,7 @@ _END = {"logit_bias": {str(EOS): 100.0}}
 _FEW = {"semantics": "canonical", "temperature": 2.0}
 
 _SHARED: dict[str, Effect | Elsewhere] = {
+    **{name: set_to(tries[-1], **_FEW) for operator in OPERATORS.values() for name, tries in operator.examples.items()},
     "temperature": set_to(0.0),
     "top_p": set_to(0.05),
     "top_k": set_to(1),

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import reference
 import torch
 from numpy.typing import NDArray
 from strategies import Case
 
 import tirage
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.numpy import dispatch, distribution, kernels
 from tirage.backends.torch.dispatch import draw_on_device
-from tirage.exact import reference
 from tirage.history import History
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import dialog
 import jax
@@ -36,21 +36,27 @@ from tirage.compat import gemma as ours
 from tirage.models.transformer import TransformerModel
 
 V = 128
-NAMES = {1: "<eos>", 2: "<bos>", 105: "<start_of_turn>", 106: "<end_of_turn>"}
 
 
 class Letters:
-    """What the tokenizer asks of SentencePiece, with one id per ASCII letter."""
+    """What the tokenizer asks of SentencePiece: an id for each letter, `first` above ASCII, and one for each name."""
+
+    size, first = V, 0
+    names: ClassVar[dict[str, int]] = {"<eos>": 1, "<bos>": 2, "<start_of_turn>": 105, "<end_of_turn>": 106}
 
     def GetPieceSize(self) -> int:  # noqa: N802
-        return V
+        return self.size
 
     def EncodeAsIds(self, text: str) -> list[int]:  # noqa: N802
-        ids = {name: token for token, name in NAMES.items()}
-        return [i for part in re.split("(<[a-z_]+>)", text) for i in ([ids[part]] if part in ids else map(ord, part))]
+        parts = re.split("(" + "|".join(map(re.escape, self.names)) + ")", text)
+        return [i for part in parts for i in ([self.names[part]] if part in self.names else self.ids(part))]
 
     def DecodeIds(self, ids: list[int]) -> str:  # noqa: N802
-        return "".join(NAMES.get(i, chr(i)) for i in ids if i)
+        texts = {token: name for name, token in self.names.items()}
+        return "".join(texts.get(i, chr(i)) for i in ids if i)
+
+    def ids(self, text: str) -> list[int]:
+        return [self.first + ord(letter) for letter in text]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,12 +100,8 @@ def tokens(output: Any, count: int) -> list[Any]:
 class WideLetters(Letters):
     """The letters, and the image token where it is in Gemma 3's vocabulary."""
 
-    def GetPieceSize(self) -> int:  # noqa: N802
-        return 256128
-
-    def EncodeAsIds(self, text: str) -> list[int]:  # noqa: N802
-        parts = re.split("(<start_of_image>)", text)
-        return [i for part in parts for i in ([255999] if part == "<start_of_image>" else map(ord, part))]
+    size = 256128
+    names: ClassVar[dict[str, int]] = {"<start_of_image>": 255999}
 
 
 class WideTokenizer(LetterTokenizer):
@@ -316,7 +318,7 @@ def answer() -> None:
         "newest": newest(),
         "turns": tokens(second, 6),
         "at once": tokens(at_once, 6),
-        "conversation": chat.sampler._words.text(dialog.Conversation(dialog.User("hi"))),
+        "conversation": chat.sampler._tokenizer.text(dialog.Conversation(dialog.User("hi"))),
         "user method": tokens(mine.sample("hello", sampling=Best(), max_new_tokens=8, return_state=True), 8),
     }
     print(json.dumps(found))

@@ -9,17 +9,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from gemma import gm
-from gemma.gm.nn.gemma4 import _config, _modules, _transformer
+from gemma.gm.nn.gemma4 import _config, _transformer
 from gemma.gm.nn.gemma4.audio import _modules as audio_modules
 from gemma.gm.nn.gemma4.vision import _encoder, _preprocessing
 from gemma.gm.text import _tokenizer
+from peer_gemma import Gemma4, Letters, random_params
 
 from tirage.compat import gemma as ours
 
@@ -27,18 +26,12 @@ SPECIAL = _tokenizer.Gemma4Tokenizer.special_tokens
 NAMES = {"<|image|>": int(SPECIAL.IMAGE_PLACEHOLDER), "<|audio|>": int(SPECIAL.AUDIO_PLACEHOLDER)}
 # The ids of images and audio are Gemma 4's own, so the vocabulary is as wide.
 V, SOFT = 262208, 12
-LOCAL, GLOBAL = _modules.AttentionType.LOCAL_SLIDING, _modules.AttentionType.GLOBAL
 
 
-class Letters:
-    """What the tokenizer asks of SentencePiece: one id per letter, and the places of images and audio."""
+class Numbers(Letters):
+    """The letters and the places of images and audio; texts are ids, as most of these have none."""
 
-    def GetPieceSize(self) -> int:  # noqa: N802
-        return V
-
-    def EncodeAsIds(self, text: str) -> list[int]:  # noqa: N802
-        parts = re.split(r"(<\|[a-z]+\|>)", text)
-        return [i for p in parts for i in ([NAMES[p]] if p in NAMES else [200 + ord(letter) for letter in p])]
+    size, first, names = V, 200, NAMES
 
     def DecodeIds(self, ids: list[int]) -> str:  # noqa: N802
         return " ".join(str(i) for i in ids if i)
@@ -49,27 +42,14 @@ class Tokenizer(_tokenizer.Gemma4Tokenizer):
     path: str = "none"
 
     @functools.cached_property
-    def _sp(self) -> Letters:
-        return Letters()
+    def _sp(self) -> Numbers:
+        return Numbers()
 
 
-class Tiny(_transformer.Transformer):
-    config: _config.TransformerConfig = _config.TransformerConfig(
+class Tiny(Gemma4):
+    config: _config.TransformerConfig = dataclasses.replace(
+        Gemma4.config,
         num_embed=V,
-        embed_dim=32,
-        hidden_dim=64,
-        num_heads=2,
-        head_dim=16,
-        num_kv_heads=1,
-        final_logit_softcap=30.0,
-        use_post_attn_norm=True,
-        use_post_ffw_norm=True,
-        attention_types=(LOCAL, GLOBAL) * 2,
-        sliding_window_size=16,
-        per_layer_input_dim=8,
-        local_rope_proportion=1.0,
-        global_rope_proportion=0.5,
-        kv_cache_sharing_config=_config.KVCacheSharingConfig(0.5, share_global=True, share_local=True),
         vision_encoder=_encoder.VisionEncoder(
             d_model=24, num_layers=1, num_heads=2, ffw_hidden=32, output_length=SOFT, pos_emb_shape_yx=(64, 2)
         ),
@@ -78,19 +58,20 @@ class Tiny(_transformer.Transformer):
     INFO = _transformer.ModelInfo(tokenizer_version=4)
 
 
-def random_params(model: Any, image: Any, rng: Any) -> Any:
+def params_of(model: Any, image: Any) -> Any:
+    """Random parameters, of the shapes that an image and audio beside text need."""
     patches, places, counts = _preprocessing.preprocess_and_patchify([image], max_soft_tokens=SOFT)
     rows = (each.reshape(1, -1, each.shape[-1]) for each in (patches, places))
-    options: dict[str, Any] = {
-        "images": _transformer.PreprocessedVisionInput(*rows, tuple(counts)),
-        "audio": jnp.zeros((1, 1, 3000)),
-        "audio_lengths": jnp.array([[3000]]),
-        "audio_soft_token_counts": (3,),
-        "return_last_only": True,
-    }
     ids = jnp.array([[2, 108, *[-2] * counts[0], 108, *[-4] * 3, 5]])
-    shapes = jax.eval_shape(functools.partial(model.init, **options), jax.random.PRNGKey(0), ids)["params"]
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.35, leaf.shape), leaf.dtype), shapes)
+    return random_params(
+        model,
+        ids,
+        images=_transformer.PreprocessedVisionInput(*rows, tuple(counts)),
+        audio=jnp.zeros((1, 1, 3000)),
+        audio_lengths=jnp.array([[3000]]),
+        audio_soft_token_counts=(3,),
+        return_last_only=True,
+    )
 
 
 def main() -> None:
@@ -99,7 +80,7 @@ def main() -> None:
     clips = [rng.normal(0, 0.1, size).astype(np.float32) for size in (5000, 3000)]
     shared: dict[str, Any] = {
         "model": model,
-        "params": random_params(model, wide, rng),
+        "params": params_of(model, wide),
         "tokenizer": Tokenizer(),
         "cache_length": 128,
         "max_out_length": 6,

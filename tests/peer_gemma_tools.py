@@ -39,7 +39,7 @@ class Written(Letters):
     """Letters, and some ids that are whole phrases."""
 
     def EncodeAsIds(self, text: str) -> list[int]:  # noqa: N802
-        return [ord(letter) for letter in text]
+        return self.ids(text)
 
     def DecodeIds(self, ids: list[int]) -> str:  # noqa: N802
         return "".join(WRITTEN.get(i, chr(i)) for i in ids if i)

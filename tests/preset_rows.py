@@ -11,11 +11,11 @@ from strategies import VALUES, applies
 
 from tirage import SamplingParams
 from tirage.history import History
+from tirage.operators import END, OPERATIONS
 from tirage.params import FIELDS
 from tirage.processors import register_processor
 from tirage.sampling_batch import SamplingRow
 from tirage.semantics import PRESETS, Semantics
-from tirage.stages import Op
 
 PAST = (1, 2, 3, 1, 2), (3, 1, 2)
 """Prompt and output of every row: tokens that repeat, so that penalties, n-grams and words find some."""
@@ -89,7 +89,7 @@ def unused_parameters(semantics: Semantics) -> set[str]:
     }
 
 
-def unused_operations(every: Iterable[Op] = Op) -> set[Op]:
+def unused_operations(every: Iterable[int] = OPERATIONS) -> set[int]:
     """Operations that no request of any preset is lowered to."""
     used = {step.op for state in states(every_request(), 64) for step in state.lower().steps}
-    return set(every) - used - {Op.END}
+    return set(every) - used - {END}

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, SamplingMetadata, View
 from tirage.backends.numpy import distribution
 from tirage.exact import numbers
-from tirage.stages import Op
+from tirage.operators import OPERATIONS, OPERATORS, Operation, Operator, Step
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.operators.presence import PRESENCE
+from tirage.operators.repetition import REPETITION
+from tirage.operators.scale import SCALE
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC
+from tirage.params import FIELDS
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
+from tirage.semantics import CHOICES
 
 Rng = np.random.Generator
 Program = list[tuple[int, ...]]
@@ -78,16 +91,6 @@ def _scaled(r: Rng, *values: float) -> tuple[int, ...]:
     return numbers.scaled_fraction(float(r.choice(values)))
 
 
-def _eta(r: Rng) -> tuple[int, ...]:
-    value = float(r.choice([3e-4, 0.02, 1e-6]))
-    return *numbers.scaled_fraction(value), numbers.half_neglog2(value)
-
-
-def _dynamic(r: Rng) -> tuple[int, ...]:
-    low, high = ((0.5, 1.5), (0.0, 2.0))[int(r.integers(2))]
-    return *_temperature(high), numbers.ratio_32(low, high), *_scaled(r, 0.5, 1.0, 2.0)
-
-
 def random_mass(r: Rng) -> int:
     return numbers.mass_fraction(float(r.choice([1e-12, 0.1, 0.5, 0.9, 0.95, 0.99, 0.9999])))
 
@@ -96,30 +99,42 @@ def _flag(r: Rng) -> int:
     return int(r.integers(2))
 
 
-FILTERS: dict[Op, Callable[[Rng], tuple[int, ...]]] = {
-    Op.TEMPERATURE: lambda r: _temperature(float(r.choice([0.05, 0.3, 0.7, 1.0, 1.3, 10.0]))),
-    Op.TOP_K: lambda r: (int(r.choice([1, 2, 5, 50, 200, 1000, 20000])), _flag(r)),
-    Op.TOP_P: lambda r: (random_mass(r), _flag(r), _flag(r), int(r.random() < 0.3)),
-    Op.MIN_P: lambda r: (numbers.ratio_threshold(float(r.choice([1.0, 0.5, 0.05, 1e-6]))),),
-    Op.MIN_P_LOGIT: lambda r: (numbers.bits(np.float32(r.choice([0.1, 0.5, 0.9]))),),
-    Op.TYPICAL: lambda r: (random_mass(r), _flag(r)),
-    Op.EPSILON: lambda r: _scaled(r, 3e-4, 0.02, 1e-6, 0.5),
-    Op.ETA: _eta,
-    Op.TOP_N_SIGMA: lambda r: _scaled(r, 0.5, 1.0, 2.3, 4.0),
-    Op.TOP_H: lambda r: (numbers.mass_fraction(float(r.choice([0.1, 0.4, 0.9]))),),
-    Op.XTC: lambda r: (int(r.choice([1 << 32, 1 << 31, 1 << 20])), *_scaled(r, 0.5, 0.1, 0.02, 1e-4), _flag(r)),
-    Op.DYNAMIC_TEMPERATURE: _dynamic,
+def _lowered(operator: Operator, op: Operation, r: Rng) -> tuple[int, ...]:
+    """Operands of `op` from random values of what its operator reads."""
+    while True:
+        values = {name: _value(operator, name, r) for name in operator.reads["lower"]}
+        step = operator.lower(**values)
+        if isinstance(step, Step) and step.op is op:
+            return step.operands
+
+
+def _value(operator: Operator, name: str, r: Rng) -> Any:
+    tries = CHOICES.get(name) or operator.examples.get(name) or (FIELDS[name].default,)
+    return tries[int(r.integers(len(tries)))]
+
+
+FILTERS: dict[Operation, Callable[[Rng], tuple[int, ...]]] = {
+    op: partial(_lowered, operator, op)
+    for operator in OPERATORS.values()
+    for op in operator.operations
+    if op.is_filter and op is not GREEDY
+} | {
+    TEMPERATURE: lambda r: _temperature(float(r.choice([0.05, 0.3, 0.7, 1.0, 1.3, 10.0]))),
+    TOP_K: lambda r: (int(r.choice([1, 2, 5, 50, 200, 1000, 20000])), _flag(r)),
+    TOP_P: lambda r: (random_mass(r), _flag(r), _flag(r), int(r.random() < 0.3)),
+    XTC: lambda r: (int(r.choice([1 << 32, 1 << 31, 1 << 20])), *_scaled(r, 0.5, 0.1, 0.02, 1e-4), _flag(r)),
 }
+"""Random operands of every filter; those that are listed reach further than the examples of the operators."""
 
 
-def random_filters(r: Rng, ops: Collection[Op] = tuple(FILTERS)) -> Program:
+def random_filters(r: Rng, ops: Collection[Operation] = tuple(FILTERS)) -> Program:
     """Up to five of the filters `ops` in any order, now and then with a greedy or truncated end."""
     order = r.permutation(np.array([op for op in FILTERS if op in ops]))[: int(r.integers(0, 6))]
-    steps: Program = [(int(op), *FILTERS[Op(int(op))](r)) for op in order]
+    steps: Program = [(int(op), *FILTERS[OPERATIONS[int(op)]](r)) for op in order]
     if r.random() < 0.15:
-        steps.append((Op.GREEDY,))
+        steps.append((GREEDY,))
     elif r.random() < 0.1:
-        steps.append((Op.TOP_P, random_mass(r), 2, _flag(r), 0))
+        steps.append((TOP_P, random_mass(r), 2, _flag(r), 0))
     return steps
 
 
@@ -136,7 +151,7 @@ class Pile:
     def some(self, r: Rng) -> NDArray[np.int64]:
         return np.sort(r.choice(self.v, int(r.integers(1, min(self.v, 40) + 1)), replace=False))
 
-    def take(self, op: Op, r: Rng, values: tuple[float, ...]) -> tuple[int, ...]:
+    def take(self, op: Operation, r: Rng, values: tuple[float, ...]) -> tuple[int, ...]:
         ids, start = self.some(r), len(self.ids)
         self.ids += ids.tolist()
         self.values += r.choice(values, ids.size).tolist()
@@ -145,16 +160,16 @@ class Pile:
     def edits(self, r: Rng) -> Program:
         steps: Program = []
         if r.random() < 0.4:
-            steps.append(self.take(Op.BAN, r, (0.0,)))
+            steps.append(self.take(BAN, r, (0.0,)))
         if r.random() < 0.4:
-            steps.append(self.take(Op.ADD, r, (-100.0, 100.0, -1e38, 3.4e38, 0.3, 1e-39)))
+            steps.append(self.take(ADD, r, (-100.0, 100.0, -1e38, 3.4e38, 0.3, 1e-39)))
         ratio, scope = float(r.choice([1.3, 0.5])), int(r.integers(3))
         bits = [numbers.bits(np.float32(value)) for value in (ratio, 1 / ratio, 0.7, 1e38)]
         penalties = [
-            (Op.REPETITION, scope, bits[0], numbers.bits(numbers.reciprocal(ratio))),
-            (Op.FREQUENCY, scope, bits[int(r.integers(2, 4))]),
-            (Op.PRESENCE, scope, bits[2]),
-            (Op.SCALE, bits[2]),
+            (REPETITION, scope, bits[0], numbers.bits(numbers.reciprocal(ratio))),
+            (FREQUENCY, scope, bits[int(r.integers(2, 4))]),
+            (PRESENCE, scope, bits[2]),
+            (SCALE, bits[2]),
         ]
         return steps + [p for p in penalties if r.random() < 0.25]
 
@@ -197,7 +212,7 @@ def rows_of(programs: list[Program], r: Rng, pile: Pile | None = None, **given: 
 
 
 def random_case(
-    seed: int, v: int, b: int = 8, *, ops: Collection[Op] = tuple(FILTERS), reports: bool = True
+    seed: int, v: int, b: int = 8, *, ops: Collection[Operation] = tuple(FILTERS), reports: bool = True
 ) -> tuple[NDArray[np.float32], SamplingMetadata]:
     """Logits [b, v] of mixed shapes and as many random programs of the filters `ops`, with views if it `reports`."""
     r = np.random.default_rng(seed)
@@ -210,7 +225,7 @@ def random_case(
         given["masks"] = r.integers(-(2**31), 2**31, (b, -(-v // 32))).astype(np.int32)
         given["masks"][r.random(b) < 0.3] = -1
     views = r.integers(0, 4, b).astype(np.int8)
-    views[[any(step[0] == Op.XTC for step in p) for p in programs]] = View.PROCESSED
+    views[[any(step[0] == XTC for step in p) for p in programs]] = View.PROCESSED
     views *= reports
     start = np.concatenate([[0], np.cumsum(np.where(views > 0, r.integers(0, 4, b), 0))])
     given |= {"views": views, "top_n": np.where(views > 0, r.integers(0, 8, b), 0).astype(np.int32)}

@@ -9,42 +9,22 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tirage.params import SamplingParams
+from tirage.operators import OPERATORS
+from tirage.params import FIELDS, SamplingParams
 from tirage.semantics import PRESETS, Semantics, resolve
 
+SWITCHES = {
+    name: operator.name
+    for operator in OPERATORS.values()
+    for name in operator.examples
+    if FIELDS[name].has_off and FIELDS[name].stage
+}
+"""The parameters that switch a stage on, with the stage."""
+
 VALUES: dict[str, list[Any]] = {
-    "temperature": [1.0, 1.0, 0.7, 0.05, 2.0, 1.3, 1e-20, 1e20, 0.0],
-    "top_p": [1.0, 0.9, 0.5, 0.75, 0.1, 1e-12, 0.999, 0.3],
-    "min_p": [0.0, 0.1, 0.5, 0.05, 1.0, 1e-30, 0.25],
-    "top_k": [0, 1, 2, 3, 7, 40, 1000],
-    "typical_p": [1.0, 0.9, 0.2, 0.5, 1e-12],
-    "epsilon_cutoff": [0.0, 3e-4, 0.02, 0.3, 1e-30],
-    "eta_cutoff": [0.0, 3e-4, 0.02, 0.3, 1e-30],
-    "top_n_sigma": [0.0, 1.0, 2.3, 0.1, 1e-9, 1e10],
-    "top_h": [0.0, 0.4, 0.8, 1.0],
-    "xtc_probability": [0.0, 1.0, 0.5, 0.03],
-    "repetition_penalty": [1.0, 1.3, 0.8, 2.0, 1e30],
-    "frequency_penalty": [0.0, 0.5, -1.5, 2.0],
-    "presence_penalty": [0.0, 0.7, -0.3, 2.0],
-    "dry_multiplier": [0.0, 0.8, 3.0],
-    "no_repeat_ngram_size": [0, 1, 2, 3],
-    "dynatemp_range": [0.0, 0.5, 2.0],
+    name: [FIELDS[name].off, *OPERATORS[stage].examples[name]] for name, stage in SWITCHES.items()
 }
 """Values to try for each parameter that a stage reads, the one that turns it off first."""
-
-STAGE_OF = {
-    "typical_p": "typical",
-    "epsilon_cutoff": "epsilon",
-    "eta_cutoff": "eta",
-    "xtc_probability": "xtc",
-    "repetition_penalty": "repetition",
-    "frequency_penalty": "frequency",
-    "presence_penalty": "presence",
-    "dry_multiplier": "dry",
-    "no_repeat_ngram_size": "no_repeat_ngram",
-    "dynatemp_range": "temperature",
-}
-"""The stage of each parameter whose name differs from it."""
 
 SHAPES = ("peaked", "medium", "flat", "ties", "constant", "coarse", "holes", "sorted", "huge", "zeros", "normal")
 
@@ -92,7 +72,7 @@ def logits_of(shape: str, size: int, seed: int) -> NDArray[np.float32]:
 
 def applies(name: str, semantics: Semantics) -> bool:
     """Whether a preset has the stage that reads parameter `name`."""
-    stage = STAGE_OF.get(name, name)
+    stage = SWITCHES.get(name, name)
     return stage in semantics.stages or (name == "temperature" and "scale" in semantics.stages)
 
 
@@ -118,10 +98,11 @@ def _further(draw: st.DrawFn, semantics: Semantics, vocab_size: int) -> dict[str
         "logprobs": draw(st.sampled_from([None, 0, 3])),
         "logprobs_mode": draw(st.sampled_from(["raw", "processed", "sampled"])),
         "logprob_token_ids": draw(some),
-        "xtc_threshold": draw(st.sampled_from([0.1, 0.02, 0.0, 0.5])),
-        "dynatemp_exponent": draw(st.sampled_from([1.0, 0.5, 3.0, 1e10])),
-        "dry_allowed_length": draw(st.sampled_from([1, 2])),
     }
+    for operator in OPERATORS.values():
+        fields |= {
+            name: draw(st.sampled_from(tries)) for name, tries in operator.examples.items() if name not in VALUES
+        }
     extra = draw(st.sampled_from(["none", "none", "bias", "allowed", "words", "stops", "protected"]))
     if extra == "bias" and "logit_bias" in semantics.stages:
         values = st.sampled_from([0.0, 1.5, -100.0, 100.0, float("-inf"), 1e30, -0.5])

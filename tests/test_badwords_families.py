@@ -13,7 +13,7 @@ from small_tokenizers import Letters, every_family, wordpiece_tokenizer
 
 import tirage
 from tirage import LLM, ParamsError, SamplingParams
-from tirage.history import banned_by_words
+from tirage.operators.bad_words import completing
 from tirage.text import BadWords, Tokenizer, followed, wrap_tokenizer
 from tirage.text.spellings import Spellings, folded
 
@@ -38,7 +38,7 @@ def sequences(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ..
 def blocked(words: Sequence[tuple[int, ...]], ids: Sequence[int]) -> bool:
     """Whether a token of the ids is forbidden after those before it."""
     before = np.array(ids, np.int32)
-    return any(token in banned_by_words(words, before[:at]) for at, token in enumerate(ids))
+    return any(token in completing(words, before[:at]) for at, token in enumerate(ids))
 
 
 def wholly_inside(tokenizer: Tokenizer, ids: Sequence[int], word: str) -> bool:

@@ -21,7 +21,10 @@ import tirage
 from tirage import Batch, Draw, ParamsError, SamplingParams, Status
 from tirage.backends.jax import traced_history
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
-from tirage.history import History, banned_by_ngrams, banned_by_words, dry_penalties
+from tirage.history import History
+from tirage.operators.bad_words import completing
+from tirage.operators.dry import penalties as dry_penalties
+from tirage.operators.no_repeat_ngram import repeating
 
 LIKE = jnp.zeros((1, V))
 NUCLEUS = SamplingParams(
@@ -245,9 +248,9 @@ def test_bad_words_ngrams_and_dry_are_those_of_the_host() -> None:
     for r, pair in enumerate(pairs):
         history = History.of(*pair, vocab_size=V)
         said = history.output() if only[r] else history.tokens()
-        assert set(banned_by_words(words, said)) == kept(by_words[r])
+        assert set(completing(words, said)) == kept(by_words[r])
         size = int(sizes[r])
-        assert set(banned_by_ngrams(size, history.tokens()).tolist() if size else ()) == kept(by_ngrams[r])
+        assert set(repeating(size, history.tokens()).tolist() if size else ()) == kept(by_ngrams[r])
         stops = frozenset(b for b in breakers[r].tolist() if b >= 0)
         options: dict[str, Any] = {"allowed_length": 1, "last_n": int(last_n[r]), "breakers": stops}
         # With multiplier 1 and base 2 the penalty is 2 ** (length - 1).

@@ -15,8 +15,8 @@ import pytest
 
 from tirage.cli import main
 from tirage.cli.guided import NAMES, OPTIONS, parse_guided
+from tirage.fields.record import specs
 from tirage.params import GuidedDecodingParams
-from tirage.params.record import specs
 
 Run = Callable[..., tuple[int, str, str]]
 SCHEMA = {

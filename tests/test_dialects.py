@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
+from pathlib import Path
 from typing import Any
 
 import pytest
-from dialect_cases import CASES, Case
+from dialect_cases import CASES, Case, case_of
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from tirage import GuidedDecodingParams, ParamsError, SamplingParams
-from tirage.dialects import DialectError, beams_from_sglang, from_fastdeploy, from_openai, from_sglang, to_sglang
+from tirage import GuidedDecodingParams, ParamsError, SamplingParams, dialects
+from tirage.dialects import (
+    DIALECTS,
+    Dialect,
+    DialectError,
+    beams_from_sglang,
+    from_fastdeploy,
+    from_openai,
+    from_sglang,
+    reference,
+    to_sglang,
+)
 from tirage.dialects.fastdeploy import EXTRAS
 from tirage.dialects.openai import OPENAI
 from tirage.dialects.own import OWN
@@ -19,6 +32,8 @@ from tirage.dialects.table import join, lost_fields
 from tirage.dialects.vllm import VLLM
 from tirage.params import FIELDS
 from tirage.patterns import compile_pattern, search
+
+PAGE = Path(__file__).parents[1] / "docs" / "dialects.md"
 
 EVERY = [(name, field) for name, case in CASES.items() for field in case.dialect.entries]
 
@@ -104,6 +119,40 @@ def parameters(draw: st.DrawFn) -> SamplingParams:
         return SamplingParams(**{name: draw(st.sampled_from(OURS[name])) for name in names})
     except ParamsError:
         reject()
+
+
+# --- the registry -------------------------------------------------------------------------------------------------
+
+
+def test_the_package_exports_the_functions_of_every_registered_dialect() -> None:
+    functions = {function for each in DIALECTS.values() for function in (each.reader, each.writer)}
+    assert {getattr(dialects, function.__name__) for function in functions} == functions
+    exported = {name for name in dialects.__all__ if name.startswith(("from_", "to_"))}
+    assert exported == {function.__name__ for function in functions}
+
+
+def test_every_table_of_fields_with_a_preset_of_an_engine_is_registered() -> None:
+    parts = {id(EXTRAS), id(OWN)}
+    modules = [
+        importlib.import_module(f"tirage.dialects.{each.name}") for each in pkgutil.iter_modules(dialects.__path__)
+    ]
+    tables = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, Dialect)}
+    assert tables.keys() - parts == {id(each.dialect) for each in DIALECTS.values()}
+
+
+def test_a_dialect_or_a_field_without_values_is_noticed() -> None:
+    with pytest.raises(KeyError, match="new engine"):
+        case_of("new engine", ["temperature"])
+    with pytest.raises(KeyError, match="new_field"):
+        case_of("vllm", ["temperature", "new_field"])
+
+
+def test_the_page_lists_the_registered_dialects() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert reference.filled(text) == text
+    assert all(each.request in text for each in DIALECTS.values())
+    with pytest.raises(ValueError, match="no table of dialects"):
+        reference.filled("# Dialects")
 
 
 # --- fields ------------------------------------------------------------------------------------------------------
@@ -232,7 +281,7 @@ def test_each_engine_brings_its_defaults() -> None:
     assert {name: params.max_tokens for name, params in plain.items()} == {
         "sglang": 128,
         "openai": None,
-        "completions": 16,
+        "openai-completions": 16,
         "vllm": 16,
         "hf": 20,
         "fastdeploy": None,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from strategies import VALUES
 from tokenizers import Tokenizer, decoders, models
 
 import tirage
@@ -42,24 +43,10 @@ def bitmask(allowed: np.ndarray) -> np.ndarray:
     return np.packbits(padded, bitorder="little").view(np.int32)
 
 
-OPTIONS = {
-    "temperature": [0.0, 0.3, 1.0, 1.7],
-    "top_k": [0, 1, 5],
-    "top_p": [1.0, 0.8, 0.3],
-    "min_p": [0.0, 0.1],
-    "repetition_penalty": [1.0, 1.3],
-    "frequency_penalty": [0.0, 0.5],
-    "presence_penalty": [0.0, -0.7],
-    "typical_p": [1.0, 0.6],
-    "epsilon_cutoff": [0.0, 0.03],
-    "eta_cutoff": [0.0, 0.05],
-    "top_n_sigma": [0.0, 1.2],
-    "top_h": [0.0, 0.5],
-    "xtc_probability": [0.0, 0.5, 1.0],
-    "dry_multiplier": [0.0, 0.8],
-    "no_repeat_ngram_size": [0, 2],
-    "dynatemp_range": [0.0, 0.2],
+OPTIONS = {name: [*values[:1] * 2, *values[1:4]] for name, values in VALUES.items()} | {
     "logit_bias": [None, {3: 2.0, 4: -np.inf}],
+    "temperature": [0.0, 0.3, 1.0, 1.7],
+    "xtc_probability": [0.0, 0.5, 1.0],
 }
 ANYWHERE = {
     "allowed_token_ids": [None, range(0, V, 2)],

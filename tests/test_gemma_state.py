@@ -12,7 +12,7 @@ import pytest
 from small_transformers import LetterTokenizer, SmallTransformer, reply, small
 
 from tirage import LLM, ParamsError
-from tirage.compat.gemma import RandomSampling, Sampler, SamplingState, joined
+from tirage.compat.gemma import RandomSampling, Sampler, SamplingState, batched_runner
 
 PROMPTS = ["hello", "a", "some other prompt", "xy"]
 FIELDS = [
@@ -88,7 +88,7 @@ def test_a_model_that_reads_one_prompt_at_a_time_keeps_a_cache_for_each() -> Non
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The passes that models make: what for, and over how many rows."""
     made: list[tuple[str, int]] = []
-    real = joined.calls_of
+    real = batched_runner.calls_of
 
     def counted(key: Any) -> Any:
         def call(name: str, compiled: Any) -> Any:
@@ -100,7 +100,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
         return {name: call(name[0], compiled) for name, compiled in real(key).items()}
 
-    monkeypatch.setattr(joined, "calls_of", counted)
+    monkeypatch.setattr(batched_runner, "calls_of", counted)
     return made
 
 

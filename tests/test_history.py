@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tirage import ParamsError
-from tirage.history import Counts, History, banned_by_ngrams, banned_by_words, dry_penalties
+from tirage.history import Counts, History
+from tirage.operators.bad_words import completing
+from tirage.operators.dry import penalties as dry_penalties
+from tirage.operators.no_repeat_ngram import repeating
 
 IDS = st.lists(st.integers(0, 5), max_size=25)
 
@@ -109,11 +112,11 @@ def test_ids_must_lie_in_the_vocabulary() -> None:
 
 def test_a_word_is_banned_at_its_last_token_once_the_rest_has_been_said() -> None:
     words = [(7,), (1, 2), (3, 1, 5), (1, 1, 6)]
-    assert banned_by_words(words, ids()) == [7]
-    assert banned_by_words(words, ids(1)) == [7, 2]
-    assert banned_by_words(words, ids(9, 3, 1)) == [7, 2, 5]
-    assert banned_by_words(words, ids(1, 9)) == [7]
-    assert banned_by_words(words, ids(1, 1)) == [7, 2, 6]
+    assert completing(words, ids()) == [7]
+    assert completing(words, ids(1)) == [7, 2]
+    assert completing(words, ids(9, 3, 1)) == [7, 2, 5]
+    assert completing(words, ids(1, 9)) == [7]
+    assert completing(words, ids(1, 1)) == [7, 2, 6]
 
 
 @settings(deadline=None, max_examples=60)
@@ -124,18 +127,18 @@ def test_a_token_is_banned_exactly_when_it_would_end_a_bad_word(
     text = tokens[:]
     for token in tokens:
         ended = [word for word in words if tuple([*text, token][-len(word) :]) == word]
-        assert (token in banned_by_words(words, ids(*text))) == bool(ended)
+        assert (token in completing(words, ids(*text))) == bool(ended)
         text.append(token)
 
 
 def test_an_ngram_is_banned_at_its_last_token() -> None:
     said = ids(1, 2, 3, 1, 2)
-    assert banned_by_ngrams(3, said).tolist() == [3]
-    assert banned_by_ngrams(2, said).tolist() == [3]
-    assert banned_by_ngrams(1, said).tolist() == [1, 2, 3]
-    assert banned_by_ngrams(4, said).tolist() == []
-    assert banned_by_ngrams(2, ids(1, 1, 1)).tolist() == [1]
-    assert banned_by_ngrams(2, ids(1, 2, 1, 3, 1)).tolist() == [2, 3]
+    assert repeating(3, said).tolist() == [3]
+    assert repeating(2, said).tolist() == [3]
+    assert repeating(1, said).tolist() == [1, 2, 3]
+    assert repeating(4, said).tolist() == []
+    assert repeating(2, ids(1, 1, 1)).tolist() == [1]
+    assert repeating(2, ids(1, 2, 1, 3, 1)).tolist() == [2, 3]
 
 
 @settings(deadline=None, max_examples=100)
@@ -144,7 +147,7 @@ def test_exactly_the_tokens_that_repeat_an_ngram_are_banned(tokens: list[int], s
     grams = {tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)}
     head = tokens[len(tokens) - size + 1 :] if size > 1 else []
     expected = [token for token in range(6) if len(tokens) >= size - 1 and (*head, token) in grams]
-    assert banned_by_ngrams(size, ids(*tokens)).tolist() == expected
+    assert repeating(size, ids(*tokens)).tolist() == expected
 
 
 # --- DRY ---------------------------------------------------------------------------------------------------------

@@ -17,14 +17,16 @@ from strategies import SHAPES, logits_of
 
 import tirage
 from tirage import Draw, SamplingParams
-from tirage.backends import Drawn
 from tirage.backends.jax.program import OPERANDS
 from tirage.backends.numpy import distribution, kernels
+from tirage.compiled_params import compiled
 from tirage.history import History
+from tirage.operators import OPERATIONS
+from tirage.operators.processors import PROCESS
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn
 from tirage.semantics import PRESETS, resolve
-from tirage.stages import Op, plan
 
 SIZE = 70
 HISTORY = ([3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9])
@@ -93,11 +95,11 @@ def test_every_operation_is_traced_and_tried() -> None:
         step.op
         for preset in PRESETS
         for params in every_operator(preset)
-        for step in plan(params).lower(History.of(*HISTORY, vocab_size=SIZE), 0).steps
+        for step in compiled(params).lower(History.of(*HISTORY, vocab_size=SIZE), 0).steps
     }
 
-    assert set(Op) - {Op.END, Op.PROCESS} == tried
-    assert set(Op) - {Op.END, Op.PROCESS} == set(OPERANDS)
+    assert set(OPERATIONS) - {PROCESS} == tried
+    assert set(OPERATIONS) - {PROCESS} == set(OPERANDS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -28,7 +28,10 @@ from tirage.backends.numpy.kernels import passes
 from tirage.backends.numpy.kernels import rows as rows_module
 from tirage.errors import ParamsError
 from tirage.exact import numbers
-from tirage.stages import Op
+from tirage.operators.processors import PROCESS
+from tirage.operators.top_p import TOP_P
+from tirage.operators.typical import TYPICAL
+from tirage.operators.xtc import XTC
 
 SIZES = (1, 2, 33, 255, 256, 257, 1000, 5000)
 
@@ -70,9 +73,9 @@ def test_a_sample_that_misleads_the_search_for_a_nucleus_changes_no_draw(seen: f
     sampled = (ids % passes.BLOCK) // 8 == (13 * (ids // passes.BLOCK)) % runs
     logits = np.where(sampled, seen, unseen) + 0.3 * r.standard_normal((6, ids.size))
     programs: list[Program] = [
-        [(Op.TOP_P, random_mass(r), rule, ties, 0)] for rule, ties in ((0, 0), (1, 1), (2, 0), (0, 1))
+        [(TOP_P, random_mass(r), rule, ties, 0)] for rule, ties in ((0, 0), (1, 1), (2, 0), (0, 1))
     ]
-    programs += [[(Op.TYPICAL, numbers.mass_fraction(p), 0)] for p in (0.2, 0.9)]
+    programs += [[(TYPICAL, numbers.mass_fraction(p), 0)] for p in (0.2, 0.9)]
     logits, rows = logits.astype(np.float32), rows_of(programs, r)
 
     assert_same(expected_drawn(logits, rows), kernels.draw(logits, rows, threads=1))
@@ -187,8 +190,8 @@ def test_a_cache_that_cannot_be_written_in_the_end_is_done_without(monkeypatch: 
 
 def test_rows_that_need_python_or_a_second_draw_are_left_to_the_plain_path():
     r = np.random.default_rng(0)
-    xtc = (Op.XTC, 1 << 31, *numbers.scaled_fraction(0.1), 0)
-    rows = rows_of([[], [(Op.PROCESS,)], [], [xtc], [xtc], [xtc]], r)
+    xtc = (XTC, 1 << 31, *numbers.scaled_fraction(0.1), 0)
+    rows = rows_of([[], [(PROCESS,)], [], [xtc], [xtc], [xtc]], r)
     rows = replace(
         rows,
         resample=np.array([0, 0, 1, 0, 0, 0], bool),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 from numpy.typing import NDArray
 from scipy import stats
 from strategies import logits_of
@@ -15,7 +16,6 @@ from strategies import logits_of
 import tirage
 from tirage import SamplingParams
 from tirage.backends.numpy import distribution
-from tirage.exact import reference
 from tirage.exact.philox import Domain, uniform64
 from tirage.history import History
 from tirage.sampling import outcomes

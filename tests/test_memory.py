@@ -191,20 +191,20 @@ def test_an_engine_that_lives_long_does_not_grow(kind: str) -> None:
 
 
 def test_long_parameters_are_remembered_by_nobody_else() -> None:
-    from tirage.stages import _plan, plan
+    from tirage.compiled_params import _compiled, compiled
 
-    before = _plan.cache_info().currsize
+    before = _compiled.cache_info().currsize
     long = [
         SamplingParams(logit_bias=dict.fromkeys(range(1000), 1.0), seed=987),
         SamplingParams(guided_decoding=GuidedDecodingParams(regex="a" * 10_000), seed=987),
         SamplingParams(bad_words_token_ids=[(i,) for i in range(100)], seed=987),
         SamplingParams(stop=[f"stop {i}" for i in range(100)], seed=987),
     ]
-    plans = [plan(params) for params in long]
-    assert _plan.cache_info().currsize == before
-    assert [plan(params) for params in long] == plans
-    assert plan(SamplingParams(seed=987, top_p=0.123)) is plan(SamplingParams(seed=987, top_p=0.123))
-    assert _plan.cache_info().currsize > before or before == _plan.cache_info().maxsize
+    plans = [compiled(params) for params in long]
+    assert _compiled.cache_info().currsize == before
+    assert [compiled(params) for params in long] == plans
+    assert compiled(SamplingParams(seed=987, top_p=0.123)) is compiled(SamplingParams(seed=987, top_p=0.123))
+    assert _compiled.cache_info().currsize > before or before == _compiled.cache_info().maxsize
 
 
 LEAVES = """

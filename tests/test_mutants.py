@@ -13,13 +13,21 @@ import pytest
 from golden import Vector, read, topics
 from paths import by_plain, mask_words
 
-from tirage import SamplingParams, Semantics, stages
-from tirage.backends.numpy import distribution, plain
+from tirage import compiled_params
+from tirage.backends.numpy import distribution
 from tirage.exact import numbers, philox
 from tirage.history import History
+from tirage.operators import Operation, Step, temperature, top_p, typical
+from tirage.operators import row as row_state
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.min_p import MIN_P
+from tirage.operators.presence import PRESENCE
+from tirage.operators.row import RowState
+from tirage.operators.temperature import TEMPERATURE
+from tirage.operators.top_p import TOP_P
+from tirage.operators.xtc import XTC
 from tirage.sampling import outcomes
 from tirage.sampling_batch import SamplingBatch, SamplingRow
-from tirage.stages import Op
 
 Patch = pytest.MonkeyPatch
 PLANTED: list[tuple[str, Callable[[Patch], None]]] = []
@@ -38,9 +46,9 @@ def mutant(topic: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], 
 @pytest.fixture(autouse=True)
 def fresh_plans() -> Iterator[None]:
     """Plans are cached; a mistake in lowering must not outlive its test, nor be hidden by an older plan."""
-    stages._plan.cache_clear()
+    compiled_params._compiled.cache_clear()
     yield
-    stages._plan.cache_clear()
+    compiled_params._compiled.cache_clear()
 
 
 def caught(vector: Vector) -> bool:
@@ -64,86 +72,88 @@ def _weights(vector: Vector) -> dict[int, int]:
     return vector.weights if vector.weights in found else found[0]
 
 
-def _instead(patch: Patch, op: Op, change: Callable) -> None:
-    patch.setitem(plain._RUN, op, change)
+def _instead(patch: Patch, op: Operation, change: Callable) -> None:
+    patch.setattr(op, "run", change)
 
 
 @mutant("operators")
 def top_p_drops_the_token_that_crosses(patch: Patch) -> None:
-    real = plain._keep_prefix
-    patch.setattr(plain, "_keep_prefix", lambda row, order, n, ties: real(row, order, max(1, n - 1), ties))
+    real = RowState.keep_prefix
+    fewer = lambda row, order, n, *, ties: real(row, order, max(1, n - 1), ties=ties)  # noqa: E731
+    patch.setattr(RowState, "keep_prefix", fewer)
 
 
 @mutant("operators")
 def top_p_keeps_the_token_at_equality(patch: Patch) -> None:
-    real = plain._RUN[Op.TOP_P]
-    _instead(patch, Op.TOP_P, lambda row, step: real(row, step._replace(b=1 if step.b == 0 else step.b)))
+    real = TOP_P.run
+    _instead(patch, TOP_P, lambda row, step: real(row, step._replace(b=1 if step.b == 0 else step.b)))
 
 
 @mutant("operators")
 def top_p_target_is_rounded_down(patch: Patch) -> None:
-    patch.setattr(plain, "target_mass", lambda p, total: max(1, p * total >> 32))
+    patch.setattr(top_p, "target_mass", lambda p, total: max(1, p * total >> 32))
 
 
 @mutant("presets")
 def top_p_is_never_joint(patch: Patch) -> None:
-    real = plain._RUN[Op.TOP_P]
-    _instead(patch, Op.TOP_P, lambda row, step: real(row, step._replace(d=0)))
+    real = TOP_P.run
+    _instead(patch, TOP_P, lambda row, step: real(row, step._replace(d=0)))
 
 
 @mutant("presets")
 def truncated_top_p_leaves_the_crossing_token_whole(patch: Patch) -> None:
-    patch.setattr(plain, "_truncate", lambda row, order, reached, n, target: None)
+    patch.setattr(top_p, "_truncate", lambda row, order, reached, n, target: None)
 
 
 @mutant("operators")
 def ties_go_to_the_highest_id(patch: Patch) -> None:
-    def ranked(row: plain.RowState) -> np.ndarray:
+    def ranked(row: RowState) -> np.ndarray:
         key = row.key[row.ids].astype(np.int64)
         return (key.size - 1) - np.argsort(-key[::-1], kind="stable")
 
-    patch.setattr(plain.RowState, "ranked", ranked)
+    patch.setattr(RowState, "ranked", ranked)
 
 
 @mutant("presets")
 def ties_are_always_cut(patch: Patch) -> None:
-    real = plain._keep_prefix
-    patch.setattr(plain, "_keep_prefix", lambda row, order, n, ties: real(row, order, n, False))
+    real = RowState.keep_prefix
+    patch.setattr(RowState, "keep_prefix", lambda row, order, n, *, ties: real(row, order, n, ties=False))
 
 
 @mutant("operators")
 def min_p_is_strict(patch: Patch) -> None:
-    real = plain._RUN[Op.MIN_P]
-    _instead(patch, Op.MIN_P, lambda row, step: real(row, step._replace(a=max(step.a - 1, 0))))
+    real = MIN_P.run
+    _instead(patch, MIN_P, lambda row, step: real(row, step._replace(a=max(step.a - 1, 0))))
 
 
 @mutant("inputs")
 def the_temperature_is_not_rounded_first(patch: Patch) -> None:
-    def lowered(params: SamplingParams, semantics: Semantics) -> stages.Step:
-        c = np.float32(numbers.LOG2E_23 / params.temperature)
-        return stages.Step(Op.TEMPERATURE, numbers.bits(c), numbers.bits(numbers.reciprocal(params.temperature)))
+    def operands(t: float) -> tuple[int, int]:
+        c = np.float32(numbers.LOG2E_23 / unrounded[t])
+        return numbers.bits(c), numbers.bits(numbers.reciprocal(t))
 
-    patch.setitem(stages._LOWER, "temperature", lowered)
+    unrounded = {float(np.float32(t)): t for t in (1e-20, 1e-3, 0.05, 0.33, 0.37, 0.45, 0.7, 1.0, 2.0, 1e3, 1e20)}
+    patch.setattr(temperature, "_operands", operands)
 
 
 @mutant("xtc")
 def weights_are_not_rebased_at_the_temperature(patch: Patch) -> None:
-    def temperature(row: plain.RowState, step: stages.Step) -> None:
+    def unrebased(row: RowState, step: Step) -> None:
         row.c, row.inverse_t = numbers.from_bits(step.a), numbers.from_bits(step.b)
 
-    _instead(patch, Op.TEMPERATURE, temperature)
+    _instead(patch, TEMPERATURE, unrebased)
 
 
 @mutant("inputs")
 def minus_zero_is_below_zero(patch: Patch) -> None:
-    real = plain.keys
-    patch.setattr(plain, "keys", lambda x: np.where(np.signbit(x) & (x == 0), np.int32(-1), real(x)))
+    real = row_state.keys
+    patch.setattr(row_state, "keys", lambda x: np.where(np.signbit(x) & (x == 0), np.int32(-1), real(x)))
 
 
 @mutant("inputs")
 def negative_nan_passes_for_minus_infinity(patch: Patch) -> None:
-    real = plain.keys
-    patch.setattr(plain, "keys", lambda x: np.maximum(real(x), np.int32(plain.NEG_INF_KEY)))
+    real = row_state.keys
+    patch.setattr(row_state, "keys", lambda x: np.maximum(real(x), np.int32(row_state.NEG_INF_KEY)))
 
 
 @mutant("draws")
@@ -159,7 +169,7 @@ def the_sample_index_is_ignored(patch: Patch) -> None:
 
 @mutant("edits")
 def presence_comes_before_repetition(patch: Patch) -> None:
-    real = stages.resolve
+    real = compiled_params.resolve
 
     def swapped(name: object) -> object:
         semantics = real(name)  # pyright: ignore[reportArgumentType]
@@ -168,40 +178,40 @@ def presence_comes_before_repetition(patch: Patch) -> None:
         other = {"presence": "repetition", "repetition": "presence"}
         return semantics.replace(stages=tuple(other.get(stage, stage) for stage in semantics.stages))
 
-    patch.setattr(stages, "resolve", swapped)
+    patch.setattr(compiled_params, "resolve", swapped)
 
 
 @mutant("edits")
 def repetition_forgets_the_prompt(patch: Patch) -> None:
-    patch.setattr(plain, "SCOPES", ("output", "output", "prompt"))
+    patch.setattr(row_state, "SCOPES", ("output", "output", "prompt"))
 
 
 @mutant("edits")
 def presence_counts_every_time(patch: Patch) -> None:
-    _instead(patch, Op.PRESENCE, plain._RUN[Op.FREQUENCY])
+    _instead(patch, PRESENCE, FREQUENCY.run)
 
 
 @mutant("edits")
 def frequency_is_fused_into_one_rounding(patch: Patch) -> None:
-    def frequency(row: plain.RowState, step: stages.Step) -> None:
-        ids, n = plain._seen(row, step.a)
+    def frequency(row: RowState, step: Step) -> None:
+        ids, n = row.seen(step.a)
         penalty = np.float64(numbers.from_bits(step.b))
-        plain._write(row, ids, lambda v: (v.astype(np.float64) - penalty * n).astype(np.float32))
+        row.write(ids, lambda v: (v.astype(np.float64) - penalty * n).astype(np.float32))
 
-    _instead(patch, Op.FREQUENCY, frequency)
+    _instead(patch, FREQUENCY, frequency)
 
 
 @mutant("xtc")
 def xtc_removes_the_last_one_too(patch: Patch) -> None:
-    real = plain._RUN[Op.XTC]
+    real = XTC.run
 
-    def xtc(row: plain.RowState, step: stages.Step) -> None:
+    def xtc(row: RowState, step: Step) -> None:
         before = row.ids.size
         real(row, step)
         if 1 < row.ids.size < before:
             row.keep(row.key[row.ids] < row.key[row.ids].max())
 
-    _instead(patch, Op.XTC, xtc)
+    _instead(patch, XTC, xtc)
 
 
 @mutant("xtc")
@@ -211,7 +221,7 @@ def the_law_of_xtc_is_one_branch(patch: Patch) -> None:
 
 @mutant("operators")
 def typical_measures_from_the_maximum(patch: Patch) -> None:
-    patch.setattr(plain, "mean_exponent", lambda q, w: 0)
+    patch.setattr(typical, "mean_exponent", lambda q, w: 0)
 
 
 @pytest.mark.parametrize("topic", topics())

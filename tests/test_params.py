@@ -6,13 +6,12 @@ import copy
 import dataclasses
 import json
 import math
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tirage.errors import ParamsError, TirageError
+from tirage.errors import ParamsError
 from tirage.params import (
     BeamSearchParams,
     GuidedDecodingParams,
@@ -80,21 +79,6 @@ def test_defaults_are_the_documented_ones() -> None:
 def test_the_enums_have_the_documented_values() -> None:
     assert {kind.name: kind.value for kind in SamplingType} == {"GREEDY": 0, "RANDOM": 1}
     assert {kind.name: kind.value for kind in RequestOutputKind} == {"CUMULATIVE": 0, "DELTA": 1, "FINAL_ONLY": 2}
-
-
-def test_make_jitable_says_so_when_its_module_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tirage.compat.easydel", None)
-    with pytest.raises(TirageError, match=r"make_jitable needs tirage\.compat\.easydel, which comes with a later"):
-        SamplingParams().make_jitable()
-
-
-def test_make_jitable_names_a_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_jax(name: str) -> Any:
-        raise ModuleNotFoundError("No module named 'jax'", name="jax")
-
-    monkeypatch.setattr("tirage.params.sampling.importlib.import_module", no_jax)
-    with pytest.raises(TirageError, match=r"make_jitable needs jax; install tirage\[jax\]"):
-        SamplingParams().make_jitable()
 
 
 def test_make_jitable_wants_bad_words_tokenised() -> None:

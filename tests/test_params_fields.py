@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import VALUES
 
 from tirage.errors import ParamsError
+from tirage.fields import rules
+from tirage.operators import OPERATORS
 from tirage.params import (
     FIELDS,
     BeamSearchParams,
@@ -22,7 +25,6 @@ from tirage.params import (
     RequestOutputKind,
     SamplingParams,
     reference,
-    rules,
     specs,
 )
 from tirage.params.guided import MODES
@@ -190,46 +192,13 @@ def test_a_value_that_only_binary32_pushes_over_an_open_bound_is_refused() -> No
             build(SamplingParams, name, value)
 
 
-EXPECTED_STAGES = {
-    "repetition_penalty": "repetition",
-    "frequency_penalty": "frequency",
-    "presence_penalty": "presence",
-    "logit_bias": "logit_bias",
-    "logits_processors": "processors",
-    "dry_multiplier": "dry",
-    "no_repeat_ngram_size": "no_repeat_ngram",
-    "temperature": "temperature",
-    "dynatemp_range": "temperature",
-    "top_n_sigma": "top_n_sigma",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "top_h": "top_h",
-    "typical_p": "typical",
-    "epsilon_cutoff": "epsilon",
-    "eta_cutoff": "eta",
-    "xtc_probability": "xtc",
-}
-STAGED_VALUES: dict[str, Any] = {
-    "repetition_penalty": 1.5,
-    "frequency_penalty": -0.5,
-    "presence_penalty": 0.5,
+STAGED: dict[str, Any] = {
     "logit_bias": {3: 1.0},
     "logits_processors": [("keep", {})],
-    "dry_multiplier": 0.5,
-    "no_repeat_ngram_size": 3,
+    **{name: values[1] for name, values in VALUES.items()},
     "temperature": 0.7,
-    "dynatemp_range": 0.5,
-    "top_n_sigma": 1.0,
-    "top_k": 5,
-    "top_p": 0.9,
-    "min_p": 0.1,
-    "top_h": 0.4,
-    "typical_p": 0.9,
-    "epsilon_cutoff": 0.01,
-    "eta_cutoff": 0.01,
-    "xtc_probability": 0.5,
 }
+"""For each parameter that switches a stage on, a value that does."""
 
 
 @pytest.fixture
@@ -239,14 +208,16 @@ def keep_processor() -> Any:
     unregister_processor("keep")
 
 
-def test_each_staged_parameter_names_its_stage() -> None:
-    assert {name: spec.stage for name, spec in FIELDS.items() if spec.stage} == EXPECTED_STAGES
+def test_each_staged_parameter_is_declared_by_the_operator_of_its_stage() -> None:
+    staged = {name: spec.stage for name, spec in FIELDS.items() if spec.stage}
+    assert staged.keys() == STAGED.keys()
+    assert all(name in OPERATORS[stage].fields for name, stage in staged.items())
 
 
-@pytest.mark.parametrize("name", EXPECTED_STAGES)
+@pytest.mark.parametrize("name", STAGED)
 @pytest.mark.usefixtures("keep_processor")
 def test_a_parameter_is_refused_exactly_when_its_stage_is_absent(name: str) -> None:
-    stage, value = EXPECTED_STAGES[name], STAGED_VALUES[name]
+    stage, value = FIELDS[name].stage, STAGED[name]
     everything = PRESETS["canonical"]
     without = everything.replace(name="less", stages=tuple(s for s in everything.stages if s != stage))
     assert not FIELDS[name].is_off(getattr(SamplingParams(**{name: value}), name))

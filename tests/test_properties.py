@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from paths import PATHS, mask_words
-from strategies import STAGE_OF, VALUES, Case, applies, cases, logits_of, params_for
+from strategies import SWITCHES, VALUES, Case, applies, cases, logits_of, params_for
 
 import tirage
 from tirage import SamplingParams
@@ -187,4 +187,4 @@ def test_an_unseeded_row_reports_a_seed_that_repeats_it() -> None:
 
 
 def test_every_filter_of_the_tables_is_under_these_properties() -> None:
-    assert {STAGE_OF.get(name, name) for name in VALUES} <= {s for p in PRESETS.values() for s in p.stages}
+    assert {SWITCHES.get(name, name) for name in VALUES} <= {s for p in PRESETS.values() for s in p.stages}

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import PATHS, by_reference, mask_words
-from strategies import STAGE_OF, VALUES, Case, applies, cases, logits_of
+from reference import arithmetic
+from reference.outcome import evaluate
+from strategies import SWITCHES, VALUES, Case, applies, cases, logits_of
 
 from tirage import SamplingParams
-from tirage.exact import logs, numbers, philox, reference
+from tirage.exact import logs, numbers, philox
 from tirage.exact.keys import keys
-from tirage.exact.reference import arithmetic
-from tirage.exact.reference.outcome import evaluate
 from tirage.exact.weights import exponents, weights
 from tirage.history import History
 from tirage.sampling import outcomes
@@ -168,7 +169,7 @@ def test_every_operator_conforms_under_every_preset_that_has_it(name: str, prese
 
 
 def test_every_stage_has_a_parameter_that_the_tables_try() -> None:
-    named = {STAGE_OF.get(name, name) for name in VALUES}
+    named = {SWITCHES.get(name, name) for name in VALUES}
     without_values = {"logit_bias", "processors", "scale"}
     assert {stage for s in PRESETS.values() for stage in s.stages} - without_values == named
 

@@ -14,11 +14,11 @@ from strategies import VALUES
 import tirage
 from tirage import ParamsError, SamplingParams
 from tirage.backends import sharded
+from tirage.compiled_params import compiled
 from tirage.history import History
 from tirage.params import FIELDS
 from tirage.processors import register_processor
 from tirage.sampling_batch import SamplingBatch, SamplingRow
-from tirage.stages import plan
 
 X = np.zeros((2, 32), np.float32)
 READERS: dict[str, dict[str, Any]] = {
@@ -85,15 +85,15 @@ def test_a_field_says_that_it_looks_back_exactly_when_its_steps_do(name: str) ->
     for value in VALUES[name]:
         params = SamplingParams(**{name: value, "semantics": "canonical"})
         moved = asked_of(params, (1, 2, 3, 1, 2), (3, 1, 2)) != asked_of(params, (), ())
-        assert plan(params).readers == ((name,) if moved else ()), value
+        assert compiled(params).readers == ((name,) if moved else ()), value
 
 
 @pytest.mark.parametrize("fields", FURTHER, ids=lambda fields: next(iter(fields)))
 def test_ids_and_words_say_that_they_look_back_exactly_when_their_steps_do(fields: dict[str, Any]) -> None:
     params = SamplingParams(**fields)
     moved = asked_of(params, (1, 2, 3, 1, 2), (3, 1, 2)) != asked_of(params, (), ())
-    assert bool(plan(params).readers) == moved
-    assert set(plan(params).readers) <= set(fields)
+    assert bool(compiled(params).readers) == moved
+    assert set(compiled(params).readers) <= set(fields)
 
 
 def test_every_field_that_may_look_back_is_tried_here() -> None:

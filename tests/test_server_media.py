@@ -337,9 +337,9 @@ def test_a_decoder_that_died_is_replaced(loader: MediaLoader) -> None:
 
 RIGHTS = """
 import os, socket, subprocess, sys
-from tirage.server import decoder
-decoder.prepare("image")
-decoder.give_up_rights()
+from tirage.server import media_worker
+media_worker.prepare("image")
+media_worker.give_up_rights()
 def refused(act):
     try:
         act()

@@ -6,54 +6,49 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_stage import OPTIONS, full_params
+from every_stage import full_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirage import ParamsError, SamplingParams, Semantics
+from tirage.compiled_params import compiled
 from tirage.history import History
+from tirage.operators import OPERATORS, Operation, Step
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.masks import BAN
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.presence import PRESENCE
+from tirage.operators.temperature import GREEDY
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
 from tirage.params import FIELDS
 from tirage.processors import register_processor, unregister_processor
 from tirage.semantics import EDITS, FILTERS, PRESETS
-from tirage.stages import Op, Step, plan
 
-OP_OF = {
-    "logit_bias": Op.ADD,
-    "repetition": Op.REPETITION,
-    "frequency": Op.FREQUENCY,
-    "presence": Op.PRESENCE,
-    "dry": Op.ADD,
-    "no_repeat_ngram": Op.BAN,
-    "scale": Op.SCALE,
-    "processors": Op.PROCESS,
-    "temperature": Op.TEMPERATURE,
-    "top_n_sigma": Op.TOP_N_SIGMA,
-    "top_k": Op.TOP_K,
-    "top_p": Op.TOP_P,
-    "min_p": Op.MIN_P,
-    "typical": Op.TYPICAL,
-    "epsilon": Op.EPSILON,
-    "eta": Op.ETA,
-    "top_h": Op.TOP_H,
-    "xtc": Op.XTC,
-}
-"""The operation of each stage; options may choose another (MIN_P_LOGIT, GREEDY, DYNAMIC_TEMPERATURE)."""
 SAID = History.of([1, 2, 3, 4], [2, 3, 4, 2, 3], vocab_size=50)
 """A history in which every rule that reads one finds something."""
 
 
 def steps(params: SamplingParams, history: History = SAID) -> tuple[Step, ...]:
-    return plan(params).lower(history, history.step).steps
+    return compiled(params).lower(history, history.step).steps
 
 
 def stages(params: SamplingParams, history: History = SAID) -> list[str]:
     return [step.stage for step in steps(params, history)]
 
 
-def test_every_stage_has_an_operation_and_an_option_that_switches_it_on() -> None:
-    assert set(OP_OF) == set(OPTIONS) == {*EDITS, *FILTERS}
-    unstaged = {Op.END, Op.GREEDY, Op.DYNAMIC_TEMPERATURE, Op.MIN_P_LOGIT}
-    assert {*OP_OF.values()} | unstaged == set(Op)
+@pytest.mark.parametrize("stage", [*EDITS, *FILTERS])
+def test_every_stage_has_an_operation_and_an_option_that_switches_it_on(stage: str) -> None:
+    operator = OPERATORS[stage]
+    assert operator.operations
+    assert operator.gentle.keys() <= operator.fields.keys() or stage == "scale"
+    assert bool(operator.gentle) == (stage != "processors")
+
+
+def test_every_parameter_of_an_operator_is_one_of_the_request() -> None:
+    declared = {name for operator in OPERATORS.values() for name in operator.fields}
+    assert declared <= set(FIELDS)
+    assert {name for name, spec in FIELDS.items() if spec.stage} <= declared
 
 
 def test_what_is_off_makes_no_step() -> None:
@@ -71,27 +66,28 @@ def test_a_top_p_that_is_one_in_float32_makes_no_step(top_p: float) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_steps_are_the_stages_of_the_semantics_in_its_order(preset: str) -> None:
     semantics = PRESETS[preset]
-    made = [step for step in steps(full_params(preset)) if step.op != Op.BAN]
+    made = [step for step in steps(full_params(preset)) if step.op != BAN]
     expected = [s for s in semantics.stages if s not in {"processors", "no_repeat_ngram"}]
     assert [step.stage for step in made] == expected
-    ops = [Op.MIN_P_LOGIT if (s, semantics.min_p_rule) == ("min_p", "logit_ratio") else OP_OF[s] for s in expected]
-    assert [step.op for step in made] == ops
+    assert all(step.op in OPERATORS[step.stage].operations for step in made)
+    by_logit = [step.op for step in made if step.stage == "min_p" and semantics.min_p_rule == "logit_ratio"]
+    assert set(by_logit) <= {MIN_P_LOGIT}
 
 
 @settings(deadline=None, max_examples=60)
 @given(edits=st.permutations(EDITS), filters=st.permutations(FILTERS))
 def test_any_order_is_kept(edits: list[str], filters: list[str]) -> None:
     order = (*(s for s in edits if s != "scale"), *filters)
-    made = [s.stage for s in steps(full_params(Semantics(name="own", stages=order))) if s.op != Op.BAN]
+    made = [s.stage for s in steps(full_params(Semantics(name="own", stages=order))) if s.op != BAN]
     assert made == [s for s in order if s not in {"processors", "no_repeat_ngram"}]
 
 
 def test_bans_lead_whatever_the_order_of_the_stages() -> None:
     params = full_params("canonical", bad_words_token_ids=[5, (3, 9)], min_tokens=9, stop_token_ids=[40])
     made = steps(params)
-    bans = [step for step in made if step.op == Op.BAN]
+    bans = [step for step in made if step.op == BAN]
     assert list(made[: len(bans)]) == bans
-    lowered = plan(params).lower(SAID, 5)
+    lowered = compiled(params).lower(SAID, 5)
     banned = {step.stage: lowered.edit_ids[step.a : step.b].tolist() for step in bans}
     assert banned == {"logit_bias": [7], "bad_words": [5, 9], "no_repeat_ngram": [4], "min_tokens": [40]}
 
@@ -112,14 +108,14 @@ def test_processors_have_a_step_where_the_semantics_puts_them() -> None:
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        ("canonical", [Op.GREEDY]),
-        ("gemma-topk", [Op.TOP_K, Op.GREEDY]),
-        ("llamacpp", [Op.TOP_K, Op.TOP_P, Op.MIN_P, Op.GREEDY]),
-        ("trtllm-legacy", [Op.GREEDY]),
-        ("mlx", [Op.TOP_P, Op.MIN_P, Op.TOP_K, Op.GREEDY]),
+        ("canonical", [GREEDY]),
+        ("gemma-topk", [TOP_K, GREEDY]),
+        ("llamacpp", [TOP_K, TOP_P, MIN_P, GREEDY]),
+        ("trtllm-legacy", [GREEDY]),
+        ("mlx", [TOP_P, MIN_P, TOP_K, GREEDY]),
     ],
 )
-def test_greedy_ends_the_list_where_the_temperature_stands(preset: str, expected: list[Op]) -> None:
+def test_greedy_ends_the_list_where_the_temperature_stands(preset: str, expected: list[Operation]) -> None:
     options = {"top_k": 5, "top_p": 0.5, "min_p": 0.1}
     known = {name: value for name, value in options.items() if name in PRESETS[preset].stages}
     assert [step.op for step in steps(SamplingParams(temperature=0, semantics=preset, **known))] == expected
@@ -128,7 +124,7 @@ def test_greedy_ends_the_list_where_the_temperature_stands(preset: str, expected
 # --- operands ----------------------------------------------------------------------------------------------------
 
 
-def only(op: Op, params: SamplingParams) -> Step:
+def only(op: Operation, params: SamplingParams) -> Step:
     (step,) = [step for step in steps(params) if step.op == op]
     return step
 
@@ -142,24 +138,24 @@ def test_top_p_says_mass_rule_ties_and_scope() -> None:
         ("sglang", {}, (1 << 31, 0, 1, 1)),
         ("sglang", {"min_p": 0.1}, (1 << 31, 0, 1, 0)),
     ]
-    assert [tuple(only(Op.TOP_P, SamplingParams(top_p=0.5, semantics=n, **o))[1:5]) for n, o, _ in cases] == [
+    assert [tuple(only(TOP_P, SamplingParams(top_p=0.5, semantics=n, **o))[1:5]) for n, o, _ in cases] == [
         operands for *_, operands in cases
     ]
 
 
 def test_top_k_says_how_many_and_whether_ties_stay() -> None:
     for preset, ties in (("vllm", 0), ("hf", 1)):
-        assert only(Op.TOP_K, SamplingParams(top_k=7, semantics=preset))[1:3] == (7, ties)
+        assert only(TOP_K, SamplingParams(top_k=7, semantics=preset))[1:3] == (7, ties)
 
 
 @pytest.mark.parametrize("min_p", [1.0, 0.5, 0.25, 2.0**-30])
 def test_only_a_power_of_two_tells_gt_from_ge(min_p: float) -> None:
     octaves = -np.log2(min_p) * 2**23
     strict = Semantics(name="own", min_p_rule="gt")
-    assert only(Op.MIN_P, SamplingParams(min_p=min_p)).a == octaves
-    assert only(Op.MIN_P, SamplingParams(min_p=min_p, semantics=strict)).a == max(octaves - 1, 0)
-    assert only(Op.MIN_P, SamplingParams(min_p=min_p * 0.9)) == only(
-        Op.MIN_P, SamplingParams(min_p=min_p * 0.9, semantics=strict)
+    assert only(MIN_P, SamplingParams(min_p=min_p)).a == octaves
+    assert only(MIN_P, SamplingParams(min_p=min_p, semantics=strict)).a == max(octaves - 1, 0)
+    assert only(MIN_P, SamplingParams(min_p=min_p * 0.9)) == only(
+        MIN_P, SamplingParams(min_p=min_p * 0.9, semantics=strict)
     )
 
 
@@ -174,15 +170,15 @@ def test_penalties_carry_their_scope() -> None:
 
 def test_a_parameter_below_the_smallest_normal_float_counts_as_zero() -> None:
     made = steps(SamplingParams(presence_penalty=1e-40, frequency_penalty=-1e-40))
-    assert [(step.op, step.b) for step in made[:2]] == [(Op.FREQUENCY, 0), (Op.PRESENCE, 0)]
+    assert [(step.op, step.b) for step in made[:2]] == [(FREQUENCY, 0), (PRESENCE, 0)]
 
 
 # --- plans -------------------------------------------------------------------------------------------------------
 
 
 def test_equal_parameters_share_a_plan() -> None:
-    assert plan(SamplingParams(top_k=3, seed=1)) is plan(SamplingParams(top_k=3, seed=1))
-    assert plan(SamplingParams(top_k=3)) is not plan(SamplingParams(top_k=4))
+    assert compiled(SamplingParams(top_k=3, seed=1)) is compiled(SamplingParams(top_k=3, seed=1))
+    assert compiled(SamplingParams(top_k=3)) is not compiled(SamplingParams(top_k=4))
 
 
 @pytest.mark.parametrize(
@@ -196,21 +192,21 @@ def test_equal_parameters_share_a_plan() -> None:
     ],
 )
 def test_steps_that_the_history_changes_are_not_fixed(options: dict[str, Any]) -> None:
-    assert plan(SamplingParams(**options)).fixed is None
+    assert compiled(SamplingParams(**options)).fixed is None
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"top_k": 5, "logit_bias": {1: -float("inf")}}, {"repetition_penalty": 2.0}, {"temperature": 0}]
 )
 def test_steps_that_only_the_parameters_decide_are_lowered_once(options: dict[str, Any]) -> None:
-    made = plan(SamplingParams(**options))
+    made = compiled(SamplingParams(**options))
     assert made.fixed is not None
     assert made.lower(SAID, 5) is made.lower(History.of([], vocab_size=1), 0) is made.fixed
 
 
 def test_counts_are_kept_only_for_penalties() -> None:
-    assert plan(SamplingParams(dry_multiplier=1.0, bad_words_token_ids=[1])).counts(SAID) is None
-    counts = plan(SamplingParams(presence_penalty=1.0, semantics="mlx")).counts(SAID)
+    assert compiled(SamplingParams(dry_multiplier=1.0, bad_words_token_ids=[1])).counts(SAID) is None
+    counts = compiled(SamplingParams(presence_penalty=1.0, semantics="mlx")).counts(SAID)
     assert counts is not None
     assert counts.table.tolist() == [[1, 2, 3, 4], [1, 3, 3, 2], [0, 0, 0, 0]]
 
@@ -226,11 +222,11 @@ def test_counts_are_kept_only_for_penalties() -> None:
         ({"xtc_protected_ids": [50]}, "xtc_protected_ids", 50),
         ({"dry_breaker_token_ids": [50]}, "dry_breaker_token_ids", 50),
         ({"stop_token_ids": [50]}, "stop_token_ids", 50),
-        ({"eos_token_ids": [50]}, "stop_token_ids", 50),
+        ({"eos_token_ids": [50]}, "eos_token_ids", 50),
     ],
 )
 def test_an_id_beyond_the_vocabulary_is_refused_by_name(options: dict[str, Any], name: str, highest: int) -> None:
-    made = plan(SamplingParams(**options))
+    made = compiled(SamplingParams(**options))
     made.check(highest + 1)
     with pytest.raises(ParamsError) as error:
         made.check(50)

@@ -6,11 +6,11 @@ import json
 import math
 
 import pytest
+import reference
 from golden import FOLDER, Vector, case_of, read, topics
 from paths import PATHS, by_reference, mask_words, reference_result
 
 import tirage
-from tirage.exact import reference
 
 BY_HAND = [json.loads(line) for line in (FOLDER / "by_hand.jsonl").read_text().splitlines()]
 """The conformance list of the engines' differences. Not here: text stops (14) and beams (15), which draw no token;

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tirage.providers import register_provider
+
 if TYPE_CHECKING:
     from tirage.batch import Batch as Batch
     from tirage.draw import Draw as Draw
@@ -59,6 +61,8 @@ _HOMES = {
 # Packages that are called by their own name, as in `tirage.dialects.from_sglang`.
 _PARTS = ("compat", "dialects", "guided")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+register_provider("JitableSamplingParams", "tirage.compat.easydel", "JitableSamplingParams")
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

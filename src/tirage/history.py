@@ -1,7 +1,6 @@
 """What a request has said so far: its tokens, and sparse counts of them, never a [B, V] table.
 
-Also the three rules that read the order of the tokens: bad-word sequences, repeated n-grams and DRY.
-SPEC.md rules S-H1 ... S-H5.
+SPEC.md rules S-H1, S-H2. The rules that read the order of the tokens are operators: bad words, n-grams, DRY.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
-from tirage.exact.numbers import f32, repeated_power
 from tirage.processors import Past
 
 MAX_HISTORY = 1 << 20
@@ -170,84 +168,3 @@ def _flat_integers(ids: Iterable[int], name: str) -> NDArray:
         kind = "bool" if truths else array.dtype
         raise ParamsError(f"{name} must be a flat sequence of integers, got {kind} of shape {array.shape}")
     return array
-
-
-def banned_by_words(words: Iterable[tuple[int, ...]], tokens: NDArray[np.int32]) -> list[int]:
-    """Tokens that would complete one of the id sequences `words` after `tokens` (S-H3)."""
-    banned: list[int] = []
-    for word in words:
-        prefix = word[:-1]
-        n = len(prefix)
-        if n <= tokens.size and tuple(tokens[tokens.size - n :].tolist()) == prefix:
-            banned.append(word[-1])
-    return banned
-
-
-def banned_by_ngrams(size: int, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Tokens that would repeat an n-gram of `size` tokens already in `tokens`, ascending (S-H4)."""
-    starts = tokens.size - size + 1
-    if starts <= 0:
-        return np.zeros(0, np.int32)
-    same = np.ones(starts, bool)
-    tail = tokens[tokens.size - size + 1 :] if size > 1 else tokens[:0]
-    for offset, token in enumerate(tail):
-        same &= tokens[offset : offset + starts] == token
-    return np.unique(tokens[size - 1 :][same])
-
-
-def dry_penalties(
-    tokens: NDArray[np.int32],
-    *,
-    multiplier: float,
-    base: float,
-    allowed_length: int,
-    last_n: int,
-    breakers: frozenset[int],
-) -> dict[int, np.float32]:
-    """DRY's penalty for each token that would extend a repeated suffix, token id -> float32 (S-H5).
-
-    A token that would extend an earlier occurrence of the current suffix of length L >= `allowed_length` loses
-    multiplier * base ** (L - allowed_length). Matches stop at `breakers`, which are never penalised.
-    Source: llama.cpp, p-e-w's proposal.
-    """
-    window = tokens if last_n < 0 else tokens[max(0, tokens.size - last_n) :]
-    if window.size == 0 or last_n == 0:
-        return {}
-    longest: dict[int, int] = {}
-    for token, length in _suffix_matches(window, breakers):
-        if token not in breakers and length >= allowed_length and length > longest.get(token, 0):
-            longest[token] = length
-    scale = float(f32(multiplier))
-    powers = {n: repeated_power(float(f32(base)), n - allowed_length) for n in set(longest.values())}
-    return {t: np.float32(min(scale * powers[n], 3.4028235e38)) for t, n in longest.items()}
-
-
-def _suffix_matches(window: NDArray[np.int32], breakers: frozenset[int]) -> Iterable[tuple[int, int]]:
-    """(next token, length of the match that it would extend), for each earlier end of the current suffix.
-
-    Z-algorithm on the reversed tokens: z[i] is how far the suffix that ends i tokens before the end agrees with
-    the suffix that ends at the end. Example: a b c a b -> (c, 2), since "a b" was followed by c.
-    """
-    back = window[::-1]
-    stops = np.flatnonzero(np.isin(back, list(breakers)))
-    limit = int(stops[0]) if stops.size else back.size
-    if limit == 0:
-        return []
-    ends = (np.flatnonzero(back[1:] == back[0]) + 1).tolist()
-    tokens = back.tolist()
-    return [(tokens[i - 1], min(z, limit)) for i, z in _z_function(tokens, ends)]
-
-
-def _z_function(s: list[int], starts: list[int]) -> Iterable[tuple[int, int]]:
-    """(i, z[i]) for `starts`, the places where s[i] == s[0], ascending: everywhere else z is 0."""
-    n = len(s)
-    z = [0] * n
-    left = right = 0
-    for i in starts:
-        k = min(right - i, z[i - left]) if i < right else 0
-        while i + k < n and s[k] == s[i + k]:
-            k += 1
-        if i + k > right:
-            left, right = i, i + k
-        z[i] = k
-    return [(i, z[i]) for i in starts]

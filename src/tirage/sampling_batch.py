@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import STEP_WIDTH, Process, SamplingMetadata, View
+from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.errors import ParamsError, RowError
 from tirage.history import Counts, History
+from tirage.operators import Step
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.operators.row import Process
 from tirage.params import SamplingParams, require_tokenized
 from tirage.processors import find_processor
-from tirage.stages import CompiledParams, Op, Program, Step, plan
+from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
@@ -28,9 +32,9 @@ _NO_MASKS = np.zeros((0, 0), np.int32)
 
 @dataclass(slots=True)
 class SamplingRow:
-    """One request in flight: its plan, history, seed and sample index; `step` overrides the history's."""
+    """A request in flight: compiled parameters, history, seed, sample index; `step` overrides the history's."""
 
-    plan: CompiledParams
+    compiled: CompiledParams
     history: History
     seed: int
     sample_index: int = 0
@@ -40,14 +44,14 @@ class SamplingRow:
     def of(
         cls, params: SamplingParams, history: History, *, sample_index: int = 0, step: int | None = None
     ) -> SamplingRow:
-        """A RowState for `params`; without a seed it gets a fresh one, which is reported with the draw."""
+        """The row of `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        return cls(plan(params.unwrapped), history, seed, sample_index, step)
+        return cls(compiled(params.unwrapped), history, seed, sample_index, step)
 
     @property
     def params(self) -> SamplingParams:
-        return self.plan.params
+        return self.compiled.params
 
     @property
     def at(self) -> int:
@@ -56,7 +60,7 @@ class SamplingRow:
 
     def lower(self) -> Program:
         """The steps of this row now."""
-        return self.plan.lower(self.history, self.at)
+        return self.compiled.lower(self.history, self.at)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,22 +87,22 @@ class SamplingBatch:
 
     @classmethod
     def of(cls, states: Sequence[SamplingRow], vocab_size: int) -> SamplingBatch:
-        """A Frame of checked requests over one vocabulary."""
+        """The batch of checked requests over one vocabulary."""
         processes = tuple(processors_of(state) for state in states)
-        fixed = all(state.plan.fixed is not None for state in states)
+        fixed = all(state.compiled.fixed is not None for state in states)
         base = _base(states, vocab_size, fixed)
-        frame = cls(
+        batch = cls(
             states=states,
             vocab_size=vocab_size,
             base=base,
             processes=processes if any(processes) else None,
             wants_logprobs=base.wants_logprobs,
             fixed=fixed,
-            counted=any(state.plan.needs_counts for state in states),
+            counted=any(state.compiled.needs_counts for state in states),
             guided=next((name for state in states if (name := needs_mask(state.params))), ""),
         )
-        frame._mask(None)
-        return frame
+        batch._mask(None)
+        return batch
 
     @property
     def unseeded(self) -> list[int]:
@@ -112,16 +116,16 @@ class SamplingBatch:
             tokens = state.history.tokens()
             hashed.update(f"{state.sample_index} {state.at} {state.history.prompt_length} {tokens.size} ".encode())
             hashed.update(tokens.tobytes())
-            hashed.update(_named(state.plan))
+            hashed.update(_named(state.compiled))
         return hashed.digest()
 
     @property
     def checks_masks(self) -> NDArray[np.bool_]:
         """bool [B]: rows whose semantics applies a mask only after the draw."""
-        return np.array([state.plan.semantics.mask_mode == "resample" for state in self.states], bool)
+        return np.array([state.compiled.semantics.mask_mode == "resample" for state in self.states], bool)
 
     def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
-        """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
+        """The metadata of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
         if mask is None and self.guided:
             raise ParamsError(
                 f"{self.guided} must come with a mask of the tokens it allows, got mask None; "
@@ -149,7 +153,7 @@ class SamplingBatch:
         rows.memo.clear()
 
     def _count(self) -> None:
-        tables = [(state.plan.counts(state.history) or _NO_COUNTS).table for state in self.states]
+        tables = [(state.compiled.counts(state.history) or _NO_COUNTS).table for state in self.states]
         start = starts([table.shape[1] for table in tables])
         if start[-1] > self.table.shape[1]:
             self.table = np.empty((3, int(start[-1]) * 2), np.int32)
@@ -162,7 +166,7 @@ class SamplingBatch:
         """Set hard masks, and those that llama.cpp's order only checks; a row's own mask decides which it is."""
         self.masked = mask is not None
         self.base.memo.clear()
-        restricted = [r for r, state in enumerate(self.states) if state.plan.allowed is not None]
+        restricted = [r for r, state in enumerate(self.states) if state.compiled.allowed is not None]
         resample = self._resampled(mask)
         words = -(-self.vocab_size // 32)
         hard = checks = _NO_MASKS
@@ -179,16 +183,16 @@ class SamplingBatch:
         """Which rows resample: their semantics says so and their own mask forbids something."""
         resample = np.zeros(len(self.states), bool)
         for r, state in enumerate(self.states if mask is not None else ()):
-            if mask is not None and state.plan.semantics.mask_mode == "resample":
+            if mask is not None and state.compiled.semantics.mask_mode == "resample":
                 bits = np.unpackbits(mask[r].view(np.uint8), bitorder="little")
                 resample[r] = not bits[: self.vocab_size].all()
         return resample
 
 
 @lru_cache(maxsize=1024)
-def _named(plan: CompiledParams) -> bytes:
-    """A digest of a plan's parameters, stops and everything else that a draw does not read included."""
-    return blake2b(plan.params.to_json().encode()).digest()
+def _named(compiled: CompiledParams) -> bytes:
+    """A digest of the parameters, with stops and everything else that a draw does not read."""
+    return blake2b(compiled.params.to_json().encode()).digest()
 
 
 def needs_mask(params: SamplingParams) -> str:
@@ -230,7 +234,7 @@ def packed(lowered: Sequence[Program]) -> tuple[NDArray[np.int64], NDArray[np.in
             programs[r, :n] = _table(low.steps)
         if low.edit_ids.size:
             op = programs[r, :n, 0]
-            programs[r, :n, 1:3][(op == Op.BAN) | (op == Op.ADD)] += moved
+            programs[r, :n, 1:3][(op == BAN) | (op == ADD)] += moved
             moved += low.edit_ids.size
     with_edits = [low for low in lowered if low.edit_ids.size]
     values = np.concatenate([low.edit_values for low in with_edits]) if with_edits else np.zeros(0, np.float32)
@@ -246,7 +250,7 @@ def _asked(states: Sequence[SamplingRow], vocab_size: int) -> dict[str, Any]:
     """The columns that say which logprobs each row wants, and which ids XTC must spare."""
     params = [state.params for state in states]
     asked = [p.logprob_token_ids for p in params]
-    spared = [state.params.xtc_protected_ids if state.plan.coin else () for state in states]
+    spared = [state.params.xtc_protected_ids if state.compiled.coin else () for state in states]
     return {
         "views": np.array([_view(p) for p in params], np.int8),
         "top_n": np.array([min(p.logprobs or 0, vocab_size) for p in params], np.int32),

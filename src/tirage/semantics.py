@@ -1,6 +1,6 @@
 """What `top_p=0.9` means: the order of the stages and the rule of each, written down and named.
 
-A `Semantics` is data. `stages.py` lowers it, with one request's parameters, to the list of steps that
+A `Semantics` is data. `compiled_params.py` lowers it, with one request's parameters, to the list of steps that
 every path executes; nothing else in tirage knows an engine by name. SPEC.md rules S-P1 ... S-P9.
 """
 
@@ -14,31 +14,13 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from tirage.errors import ParamsError, nearest
+from tirage.operators import ALWAYS, CANONICAL, OPERATORS
+from tirage.operators.scale import OPERATOR as SCALE
 
-EDITS = (
-    "logit_bias",
-    "repetition",
-    "frequency",
-    "presence",
-    "dry",
-    "no_repeat_ngram",
-    "scale",
-    "processors",
-)
+EDITS = tuple(operator.name for operator in (*CANONICAL, SCALE) if not operator.is_filter)
 """Stages that change logits. Hard masks run before the first and again after the last: masks always win."""
 
-FILTERS = (
-    "temperature",
-    "top_n_sigma",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical",
-    "epsilon",
-    "eta",
-    "top_h",
-    "xtc",
-)
+FILTERS = tuple(operator.name for operator in CANONICAL if operator.is_filter)
 """Stages that turn logits into weights and cut the set of tokens that can be drawn."""
 
 Ties = Literal["index", "all"]
@@ -70,25 +52,7 @@ class Semantics:
 
     name: str = "canonical"
     version: str = "1"
-    stages: tuple[str, ...] = (
-        "logit_bias",
-        "repetition",
-        "frequency",
-        "presence",
-        "dry",
-        "no_repeat_ngram",
-        "processors",
-        "temperature",
-        "top_n_sigma",
-        "top_k",
-        "top_p",
-        "min_p",
-        "typical",
-        "epsilon",
-        "eta",
-        "top_h",
-        "xtc",
-    )
+    stages: tuple[str, ...] = tuple(operator.name for operator in CANONICAL)
     top_k_ties: Ties = "index"
     top_k_limit: int | None = None
     top_p_ties: Ties = "index"
@@ -156,7 +120,7 @@ def _known(data: Mapping[str, Any]) -> None:
             raise ParamsError(f"semantics option must be a known name, got {key!r}{nearest(key, names)}")
 
 
-_CHOICES = {
+CHOICES = {
     "top_k_ties": get_args(Ties),
     "top_p_ties": get_args(Ties),
     "top_p_rule": ("lt", "le", "truncated"),
@@ -172,6 +136,7 @@ _CHOICES = {
     "greedy": ("argmax", "refused"),
     "mask_mode": ("first", "resample"),
 }
+"""The values that an option may have."""
 
 
 def _check_names(semantics: Semantics) -> None:
@@ -182,7 +147,7 @@ def _check_names(semantics: Semantics) -> None:
 
 
 def _check_options(semantics: Semantics) -> None:
-    for name, allowed in _CHOICES.items():
+    for name, allowed in CHOICES.items():
         value = getattr(semantics, name)
         if value not in allowed:
             raise ParamsError(f"semantics.{name} must be one of {', '.join(allowed)}, got {value!r}")
@@ -200,16 +165,15 @@ def _check_stages(stages: tuple[str, ...]) -> None:
         raise ParamsError(f"semantics.stages must be a tuple of stage names, got {type(stages).__name__}")
     seen: set[str] = set()
     filters_begun = False
+    known = [name for name, operator in OPERATORS.items() if operator not in ALWAYS]
     for stage in stages:
-        if stage not in EDITS and stage not in FILTERS:
-            raise ParamsError(
-                f"semantics.stages must hold known stages, got {stage!r}{nearest(str(stage), EDITS + FILTERS)}"
-            )
+        if stage not in known:
+            raise ParamsError(f"semantics.stages must hold known stages, got {stage!r}{nearest(str(stage), known)}")
         if stage in seen:
             raise ParamsError(f"semantics.stages must name each stage once, got {stage!r} twice")
-        if stage in EDITS and filters_begun:
+        if filters_begun and not OPERATORS[stage].is_filter:
             raise ParamsError(f"semantics.stages must list edits before filters, got {stage!r} after a filter")
-        filters_begun |= stage in FILTERS
+        filters_begun |= OPERATORS[stage].is_filter
         seen.add(stage)
     if {"scale", "temperature"} <= seen:
         raise ParamsError("semantics.stages must hold 'scale' or 'temperature', got both; remove one")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import SamplingMetadata
-from tirage.stages import Op
+from tirage.operators import END, Operation
+from tirage.sampling_metadata import SamplingMetadata
 
 Ids = NDArray[np.int64]
 
@@ -75,6 +75,14 @@ def by_program(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
         yield which[part.reshape(-1) == p]
 
 
-def has(rows: SamplingMetadata, op: Op) -> NDArray[np.bool_]:
+def has(rows: SamplingMetadata, op: Operation) -> NDArray[np.bool_]:
     """bool [B]: rows whose program holds `op`."""
     return (rows.programs[:, :, 0] == int(op)).any(axis=1)
+
+
+def runs_only(rows: SamplingMetadata, ops: Collection[Operation]) -> NDArray[np.bool_]:
+    """bool [B]: rows whose program holds nothing but `ops`: how a backend tells what it can draw."""
+    known = np.zeros(1 + max(ops, default=END), bool)
+    known[[END, *ops]] = True
+    codes = rows.programs[:, :, 0]
+    return (known[np.minimum(codes, known.size - 1)] & (codes < known.size)).all(axis=1)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, Backend, find, known, tell, type_name
+from tirage.backends import Backend, find, known, tell, type_name
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.sampling import draw_frame
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_metadata import MAX_VOCAB
 
 _OWN_KIND = {"jax": "tirage.batch.jax", "jaxlib": "tirage.batch.jax"}
 """Modules of the batches that keep their rows in arrays of a library, by the library's name."""
@@ -107,7 +108,7 @@ class Batch:
         sample_index = bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
         history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
         row = SamplingRow.of(params, history, sample_index=sample_index)
-        row.plan.check(self.vocab_size)
+        row.compiled.check(self.vocab_size)
         self._put(slot, row)
         return slot
 

@@ -181,8 +181,8 @@ class JaxBatch(Batch):
         history = History.of(prompt, output, vocab_size=self.vocab_size)
         self._check_room(history.length)
         state = SamplingRow.of(params, history, sample_index=sample_index)
-        state.plan.check(self.vocab_size)
-        return SlotRequest(plan=state.plan, history=history, seed=state.seed, sample_index=sample_index)
+        state.compiled.check(self.vocab_size)
+        return SlotRequest(plan=state.compiled, history=history, seed=state.seed, sample_index=sample_index)
 
     def _check_room(self, length: int) -> None:
         room = self._arrays.past.room

@@ -13,8 +13,8 @@ from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, ModelOpti
 from tirage.cli.options import OPTIONS, parse, parse_options, sampling_options
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
+from tirage.fields.rules import Bool, Ids, Texts
 from tirage.params import SamplingParams
-from tirage.params.rules import Bool, Ids, Texts
 
 if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from tirage.errors import ParamsError
+from tirage.fields.record import FieldSpec, specs
+from tirage.fields.rules import Bool, OneOf, Texts
 from tirage.params import GuidedDecodingParams
-from tirage.params.record import FieldSpec, specs
-from tirage.params.rules import Bool, OneOf, Texts
 
 FILES = {"json": "{", "grammar": ":", "structural_tag": "{"}
 """Fields whose value may be in a file, each with a character that every valid value contains."""

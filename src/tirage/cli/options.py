@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from tirage.cli import guided
+from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
-from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 
 # Fields without an option: they need more than a value, or change what is printed. `guided` has those of a constraint.
 NO_OPTION = {

@@ -1,18 +1,24 @@
-"""Other engines' request fields: `from_x(dict)` reads them into SamplingParams, `to_x(params)` writes them."""
+"""Other engines' request fields: `from_x(dict)` reads them into SamplingParams, `to_x(params)` writes them.
+
+`DIALECTS` lists all of them by name.
+"""
 
 from tirage.dialects.fastdeploy import from_fastdeploy, to_fastdeploy
 from tirage.dialects.hf import from_hf, to_hf
 from tirage.dialects.llamacpp import from_llamacpp, to_llamacpp
 from tirage.dialects.openai import from_openai, to_openai
+from tirage.dialects.registry import DIALECTS, RegisteredDialect
 from tirage.dialects.sglang import beams_from_sglang, from_sglang, to_sglang
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, ParsedParams, join, same
 from tirage.dialects.vllm import from_vllm, to_vllm
 
 __all__ = [
+    "DIALECTS",
     "Dialect",
     "DialectError",
     "FieldMapping",
     "ParsedParams",
+    "RegisteredDialect",
     "beams_from_sglang",
     "from_fastdeploy",
     "from_hf",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from tirage.dialects.table import DialectError, FieldMapping, Fields, Inexpressible
+from tirage.dialects.table import FieldMapping, Fields, Inexpressible
+from tirage.fields.rules import BrokenRuleError, Custom, Rule
 from tirage.params import GuidedDecodingParams, SamplingParams, specs
-from tirage.params.rules import BrokenRuleError, Custom, Rule
 
 _MODES = specs(GuidedDecodingParams)
 
@@ -61,26 +61,19 @@ def _text(value: Any) -> str:
 
 
 SCHEMA_TEXT = Custom("a JSON schema as a string of JSON", _text, lambda value: value, lambda plain: plain)
-"""A schema that only comes as JSON text."""
+"""The rule of a field that takes a schema as JSON text alone."""
 
 
 def schema_text(schema: Any) -> str:
-    """A schema as JSON text, with its properties in their order."""
+    """A schema as JSON text, its properties in the order given."""
     return schema if isinstance(schema, str) else json.dumps(schema)
 
 
 def schema_mapping(schema: Any) -> Any:
-    """A schema as a mapping, where its text holds one."""
+    """A schema as a mapping; raises Inexpressible for text that is not JSON."""
     if not isinstance(schema, str):
         return schema
     try:
         return json.loads(schema)
     except ValueError:
         raise Inexpressible from None
-
-
-def one_of(options: Mapping[str, Any], name: str) -> Any:
-    """The member `name` of a nested object of the request; DialectError when it is not there."""
-    if name not in options:
-        raise DialectError(f"{name} must be given, got {', '.join(options) or 'nothing'}", name)
-    return options[name]

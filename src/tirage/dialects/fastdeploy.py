@@ -10,8 +10,8 @@ from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT_WITH_TAGS, TOP_P, few_stops, top_p_zero
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, join, listed, same
 from tirage.dialects.vllm import GUIDED
+from tirage.fields.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
 from tirage.params import SamplingParams
-from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
 from tirage.processors import BUILT_IN
 from tirage.semantics import Semantics, resolve
 
@@ -23,7 +23,7 @@ MOST_STOPS = 5
 
 
 def preset_of(method: str) -> str:
-    """The preset of a sampling class; DialectError for an unknown one."""
+    """The preset of a sampling class; raises DialectError for an unknown one."""
     if method not in METHODS:
         raise DialectError(
             f"sampling_method must be one of {', '.join(METHODS)}, got {shown(method)}; leave it out for base",

@@ -7,8 +7,8 @@ from typing import Any
 
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, listed, same
 from tirage.dialects.unsupported import TRANSFORMERS
+from tirage.fields.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
 from tirage.params import SamplingParams
-from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
 
 WARPERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
 """Fields that transformers reads only when it samples."""

@@ -10,8 +10,8 @@ from tirage.dialects.constraints import constraint, schema_mapping
 from tirage.dialects.openai import TOP_P, top_p_zero
 from tirage.dialects.table import Dialect, FieldMapping, Inexpressible, listed, read_only, same
 from tirage.dialects.unsupported import LLAMACPP_SERVER
+from tirage.fields.rules import INT32_MAX, Bias, BrokenRuleError, Custom, Float, Int, Texts, items
 from tirage.params import SamplingParams
-from tirage.params.rules import INT32_MAX, Bias, BrokenRuleError, Custom, Float, Int, Texts, items
 from tirage.semantics import PRESETS, Semantics, resolve
 
 WINDOW = 64

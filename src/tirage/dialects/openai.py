@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from tirage.dialects.constraints import schema_mapping
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, same
+from tirage.fields.rules import Bias, Bool, BrokenRuleError, Custom, Float, Int, shown
 from tirage.params import GuidedDecodingParams, SamplingParams
-from tirage.params.rules import Bias, Bool, BrokenRuleError, Custom, Float, Int, shown
 
 Route = Literal["chat", "completions"]
 
@@ -33,7 +33,7 @@ BIAS = Custom("a mapping from token id to a number in [-100, 100], or None", _bi
 
 
 def written_bias(bias: Any) -> dict[str, float] | None:
-    """The bias with keys as JSON has them; -inf has no number there."""
+    """The bias with text for keys, as JSON has them; raises Inexpressible for -inf, which JSON does not have."""
     if bias is None:
         return None
     if any(value == -float("inf") for value in bias.values()):
@@ -47,7 +47,7 @@ def top_p_zero(given: Mapping[str, Any], ours: Fields) -> Fields:
 
 
 def few_stops(most: int) -> FieldMapping:
-    """The entry of `stop` for an engine that takes so many; more than that can be read, not written."""
+    """The entry of `stop` for an engine that takes at most `most`; more of them are read, but not written."""
 
     def write(params: SamplingParams) -> list[str] | None:
         if len(params.stop) > most:
@@ -249,7 +249,7 @@ def to_openai(params: SamplingParams, *, route: Route = "chat", lossy: bool = Fa
 
 
 def dialect_of(route: str) -> Dialect:
-    """The fields of one of OpenAI's two routes."""
+    """The dialect of one of OpenAI's two routes; DialectError for another name."""
     if route not in _ROUTES:
         raise DialectError(f"route must be one of {', '.join(_ROUTES)}, got {shown(route)}; leave it out for chat")
     return _ROUTES[route]

@@ -11,7 +11,7 @@ from typing import Any
 
 from tirage.dialects.table import DialectError
 from tirage.errors import nearest
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 from tirage.processors import find_processor, processor_names
 
 FIELD = "custom_logit_processor"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tirage.params.rules import Bias, Bool, Float, Ids, IdWords, Int, Json, OneOf, PatternRule, Rule, Text, Texts
+from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, Json, OneOf, PatternRule, Rule, Text, Texts
 
 _ID = {"type": "integer", "minimum": 0}
 _LIST = {"type": "array", "items": {"type": "string", "minLength": 1}}

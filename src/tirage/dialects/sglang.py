@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.dialects.constraints import SCHEMA_TEXT, constraint, schema_text
+from tirage.dialects.openai import written_bias
 from tirage.dialects.processors import REGISTER, read_reference
-from tirage.dialects.table import Dialect, DialectError, FieldMapping, Inexpressible, listed, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, listed, same
 from tirage.dialects.unsupported import SGLANG_SAMPLING, Unsupported
 from tirage.errors import ParamsError
+from tirage.fields.rules import BrokenRuleError, Custom, Float, Int, Json, PatternRule, Texts, items
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.params.rules import BrokenRuleError, Custom, Float, Int, Json, PatternRule, Texts, items
 from tirage.patterns import MAX_STATES, compile_pattern
 
 ANY_JSON = "$$ANY$$"
@@ -64,7 +65,7 @@ PATTERNS = Custom(f"a regular expression or a list of at most {_MOST}", _pattern
 
 
 def join_patterns(patterns: tuple[str, ...]) -> str | None:
-    """One expression that matches where any of several does."""
+    """One regular expression that matches wherever any of several does; None for none."""
     if len(patterns) < 2:
         return patterns[0] if patterns else None
     return "|".join(map(_group, patterns))
@@ -96,14 +97,6 @@ STOP_REGEX = FieldMapping(
 
 def _schema(value: str) -> Any:
     return {} if value == ANY_JSON else value
-
-
-def _finite_bias(bias: Any) -> dict[str, float] | None:
-    if bias is None:
-        return None
-    if any(value == -float("inf") for value in bias.values()):
-        raise Inexpressible
-    return {str(key): value for key, value in bias.items()}
 
 
 CONSTRAINTS = (
@@ -139,7 +132,7 @@ SGLANG = Dialect.of(
         same("presence_penalty", rule=Float(low=-2.0, high=2.0)),
         same("repetition_penalty", rule=Float(low=0.0, high=2.0, open_low=True)),
         same("min_new_tokens", "min_tokens"),
-        same("logit_bias", write=_finite_bias),
+        same("logit_bias", write=written_bias),
         same("sampling_seed", "seed"),
         same("n"),
         *CONSTRAINTS,
@@ -178,9 +171,10 @@ def with_processor(
     *,
     remedy: str = REGISTER,
 ) -> SamplingParams:
-    """The parameters with, as their last processor, the one that a request refers to, and its arguments.
+    """The parameters with the processor that a request refers to, and its arguments, after their other processors.
 
-    DialectError for a name that nobody registered; `remedy` ends its message.
+    Raises DialectError for a name that nobody registered, a message that ends with `remedy`, and for arguments without
+    a processor.
     """
     if reference is None:
         if custom_params:
@@ -208,7 +202,8 @@ def to_sglang(params: SamplingParams, *, lossy: bool = False) -> Any:
 def beams_from_sglang(data: Mapping[str, Any]) -> tuple[BeamSearchParams | None, dict[str, Any]]:
     """The beam search that `beam_width` asks for, if any, and the other fields.
 
-    A hypothesis scores its mean log-probability and the search runs to `max_new_tokens`, as SGLang's does.
+    A hypothesis scores its mean log-probability and the search runs to `max_new_tokens`, as SGLang's does. Raises
+    DialectError for a `beam_width` below 1, and for one without a limit of tokens.
     """
     rest = {name: value for name, value in data.items() if name != "beam_width"}
     try:

@@ -17,8 +17,8 @@ from typing import Any
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.unsupported import Unsupported
 from tirage.errors import ParamsError, nearest
+from tirage.fields.rules import BrokenRuleError, Rule, shown
 from tirage.params import FIELDS, SamplingParams
-from tirage.params.rules import BrokenRuleError, Rule, shown
 from tirage.semantics import FILTERS
 
 Fields = dict[str, Any]
@@ -33,8 +33,8 @@ class DialectError(ParamsError):
         self.param = param
 
 
-class Inexpressible(Exception):  # noqa: N818 - not an error: an answer to "what is this in their words?"
-    """Raised by `FieldMapping.out_of` for parameters that the field cannot say."""
+class Inexpressible(Exception):  # noqa: N818 - caught by Dialect.write, never seen by a caller
+    """Raised by `FieldMapping.out_of` for parameters that the field cannot express."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class FieldMapping:
 
     `rule` checks and stores its value, `default` is what that engine takes when the field is absent, `null` what it
     takes for an explicit null (as absent, unless given). `into` turns a checked value into our fields; `out_of` gives
-    the value that says what our parameters say, in plain JSON values, or raises Inexpressible. `ours` names the
-    fields that messages translate.
+    the plain JSON value that expresses our parameters, or raises Inexpressible. `ours` names the fields of ours that
+    error messages translate.
     """
 
     name: str
@@ -57,7 +57,7 @@ class FieldMapping:
     meaning: str = ""
 
     def check(self, value: Any, where: str) -> Any:
-        """`value` as it is stored; DialectError with their name when it breaks the rule."""
+        """`value` as it is stored; raises DialectError with the engine's name of the field when it breaks the rule."""
         if value is None and self.null is not ...:
             return self.null
         if value is None:
@@ -108,18 +108,18 @@ def same(
 
 
 def listed(name: str, ours: str | None = None, *, rule: Rule | None = None) -> FieldMapping:
-    """The entry of a list that is null when there is nothing in it."""
+    """The entry of a list that is null when it is empty."""
     dump = FIELDS[ours or name].rule.dump
     return same(name, ours, default=None, rule=rule, read=lambda value: value or (), write=lambda v: dump(v) or None)
 
 
 def read_only(entry: FieldMapping) -> FieldMapping:
-    """The entry of another spelling: it is read, never written."""
+    """The entry of another spelling of a field, which is read and never written."""
     return replace(entry, default=None, out_of=lambda params: None)
 
 
 def check_unsupported(table: Mapping[str, Unsupported], name: str, value: Any, where: str = "") -> None:
-    """DialectError for a field of the table with a value at which it would change something."""
+    """Raises DialectError for a field of the table whose value would change something."""
     if not table[name].takes(value):
         raise DialectError(table[name].refusal(name, value), where + name)
 
@@ -135,7 +135,7 @@ def unchanged(given: Mapping[str, Any], ours: Fields) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class ParsedParams:
-    """What a request says: the parameters, the fields that were given, and the names that were ignored."""
+    """A request as it was read: the parameters, the fields that were given, and the names that were ignored."""
 
     params: SamplingParams
     given: Mapping[str, Any]
@@ -216,8 +216,8 @@ class Dialect:
         """The request fields that say what `params` say; values equal to this engine's defaults are left out.
 
         What the engine cannot express raises ParamsError, which names our field; with `lossy` the result is a pair,
-        the fields and a list of the names that were lost. Whose meaning the parameters have is not a field: the
-        result has this engine's.
+        the fields and a list of the names that were lost. `semantics` is not a field of other engines: the result
+        means what this engine makes of it.
         """
         if not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
@@ -296,7 +296,7 @@ class Dialect:
         return {name: value for name, value in plain.items() if value is not None or self.entries[name].null is not ...}
 
     def translated(self, error: ParamsError, where: str) -> DialectError:
-        """The error with our field names replaced by theirs."""
+        """The error with our field names replaced by the engine's."""
         theirs = {entry.ours[0]: entry.name for entry in reversed([*self.entries.values()]) if len(entry.ours) == 1}
         words = re.split(r"\b([a-z_]+)\b", str(error))
         # Only a leading word and words with an underscore are names; `stop` may be a verb.
@@ -326,11 +326,11 @@ def join(name: str, *dialects: Dialect) -> Dialect:
 
 
 _DERIVED = {"semantics", "eos_token_ids", "tokenized", "output_kind"}
-"""Fields that are no part of what a request asks of an engine: whose meaning, the model's own, the way of delivery."""
+"""Fields that a request in another engine's words does not carry: the preset, the model's EOS, how output arrives."""
 
 
 def lost_fields(params: SamplingParams, back: SamplingParams) -> list[str]:
-    """The names of the fields that `back` does not say as `params` do; a greedy row has no use for filters."""
+    """The names of the fields in which `back` differs from `params`; a greedy row has no use for filters."""
     greedy = params.temperature == back.temperature == 0.0
     idle = {name for name, spec in FIELDS.items() if greedy and spec.stage in FILTERS}
     names = [name for name in FIELDS if name not in _DERIVED and name not in idle]
@@ -341,7 +341,7 @@ def _meaning(params: SamplingParams, name: str) -> Any:
     value = getattr(params, name)
     if name != "guided_decoding" or value is None:
         return value
-    # Whether a schema came as text, and who compiles it, makes no difference to the text that it allows.
+    # The text that a schema allows does not depend on whether it came as text or on the library that compiles it.
     plain = {key: item for key, item in value.to_dict().items() if key not in _COMPILATION}
     return {**plain, "json": _parsed(plain["json"])}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import BIAS, PENALTY, TEMPERATURE, few_stops, written_bias
 from tirage.dialects.table import Dialect, FieldMapping, Fields, Inexpressible, listed, read_only, same
 from tirage.dialects.unsupported import VLLM_SAMPLING
+from tirage.fields.rules import BrokenRuleError, Custom, Int, OneOf, Texts, shown
 from tirage.params import GuidedDecodingParams, RequestOutputKind, SamplingParams
-from tirage.params.rules import BrokenRuleError, Custom, Int, OneOf, Texts, shown
 
 MOST_STOPS = 4
 _STRUCTURED = (

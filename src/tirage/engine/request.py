@@ -55,7 +55,7 @@ class EngineRequest:
         budget = TokenBudget.of(max_length, cache_length)
         self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, budget, given)
         self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, vocab_size=vocab_size))
-        self._sampling_row.plan.check(vocab_size)
+        self._sampling_row.compiled.check(vocab_size)
         scored = params.prompt_logprobs is not None
         self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=scored)
         self.cached_tokens = 0

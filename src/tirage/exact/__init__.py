@@ -1,8 +1,8 @@
 """The numeric rule: from one float32 logit to integers that every backend agrees on.
 
 Read in this order: `keys` (how logits compare), `weights` (from logits to integer mass), `philox` (the uniform),
-`logs` (logarithms without libm), `numbers` (parameters to integers, once, on the host). `reference` is the
-whole rule again in plain Python integers, sharing no code with the rest: the executable form of SPEC.md.
+`logs` (logarithms without libm), `numbers` (parameters to integers, once, on the host). The whole rule stands a second
+time in the repository's `tests/reference`, in plain Python integers that share no code with this package.
 """
 
 from tirage.exact.keys import keys, values

@@ -26,7 +26,7 @@ def keys(x: NDArray[np.float32]) -> NDArray[np.int32]:
 
 
 def values(key: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Logits whose keys are `key`: the inverse of `keys`, except that -0.0 comes back as +0.0."""
+    """Logits whose keys are `key`, same shape: the inverse of `keys`, except that -0.0 comes back as +0.0."""
     key = np.asarray(key, dtype=np.int32)
     bits = np.where(key >= 0, key, np.int32(-0x80000000) | -key)
     return np.ascontiguousarray(bits, dtype=np.int32).view(np.float32)
@@ -38,11 +38,11 @@ def value(key: int | np.integer) -> np.float32:
 
 
 def cleaned(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`x` with every |v| <= 2^-126 made +0.0, decided on bits so that flush-to-zero cannot matter (S-N7)."""
+    """`x`, same shape, with every |v| <= 2^-126 made +0.0, decided on bits so that flush-to-zero has no say (S-N7)."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.int32)
     return np.where((bits & 0x7FFFFFFF) <= TINY_BITS, np.float32(0), x).astype(np.float32)
 
 
 def clamped(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`x` held within the finite float32 range, then cleaned: the end of every arithmetic stage (S-N7)."""
+    """`x`, same shape, held within the finite float32 range, then cleaned: the end of each arithmetic stage (S-N7)."""
     return cleaned(np.minimum(np.maximum(x, -FLT_MAX), FLT_MAX))

@@ -13,7 +13,7 @@ from tirage.exact.weights import Q_LIMIT
 LOG2E_23 = float.fromhex("0x1.71547652b82fep+23")
 """log2(e) * 2^23 in float64."""
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-20, 1e20
+MAX_TEMPERATURE = 1e20
 
 
 def f32(value: float) -> np.float32:
@@ -62,12 +62,12 @@ def scaled_fraction(value: float) -> tuple[int, int]:
 
 
 def ratio_threshold(ratio: float) -> int:
-    """The largest q whose weight is at least `ratio` of the maximum's: floor(-log2(r32) * 2^23), capped."""
+    """The largest q whose weight is at least `ratio` of the maximum's: floor(-log2(r32) * 2^23), at most Q_LIMIT."""
     return min(neglog2_floor(float(f32(ratio))), Q_LIMIT)
 
 
 def half_neglog2(value: float) -> int:
-    """floor(-log2(v32) / 2 * 2^23)."""
+    """floor(-log2(v32) / 2 * 2^23) for 0 < v32 <= 1, exact."""
     return neglog2_floor(float(f32(value)), 22)
 
 

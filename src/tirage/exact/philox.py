@@ -15,18 +15,19 @@ _MASK = 0xFFFFFFFF
 
 
 class Domain(IntEnum):
-    """What a block of random bits is for; two domains never share a block."""
+    """What a block of random bits is for; the numbers are SPEC.md's, and two domains never share a block."""
 
     DRAW = 0
     XTC = 1
-    SPECULATION = 2
-    PROCESSOR = 3
     RESAMPLE = 4
     SEED = 5
 
 
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Four 32-bit words of Philox4x32-10; words of the counter may be uint64 arrays, and then the results are."""
+    """Four 32-bit words of Philox4x32-10.
+
+    Words of the counter may be uint64 arrays of one shape, and then the results are arrays of that shape.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tirage.fields.record import SCHEMA, FieldSpec, specs
 from tirage.params.beam import BeamSearchParams
 from tirage.params.guided import GuidedDecodingParams
-from tirage.params.record import SCHEMA, FieldSpec, specs
 from tirage.params.sampling import RequestOutputKind, SamplingParams, SamplingType
 from tirage.params.updates import TokenizerLike, require_tokenized
 

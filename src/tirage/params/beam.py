@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 
 from tirage.errors import ParamsError
-from tirage.params.accepts import Accepts, Boolean, Integer, Number
-from tirage.params.record import Record, check_fields, param
-from tirage.params.rules import Bool, Float, Int, OneOf
+from tirage.fields.accepts import Accepts, Boolean, Integer, Number
+from tirage.fields.record import Record, check_fields, param
+from tirage.fields.rules import Bool, Float, Int, OneOf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tirage.errors import ParamsError
-from tirage.params.record import FieldSpec, specs
-from tirage.params.rules import shown
+from tirage.fields.record import FieldSpec, specs
+from tirage.fields.rules import shown
 from tirage.processors import find_processor
 from tirage.semantics import Semantics, resolve
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirage.errors import ParamsError
-from tirage.params.record import Record, check_fields, param
-from tirage.params.rules import Bool, Json, OneOf, Text, Texts
+from tirage.fields.record import Record, check_fields, param
+from tirage.fields.rules import Bool, Json, OneOf, Text, Texts
 
 PATTERN_BYTES = 16 * 1024
 SCHEMA_BYTES = 256 * 1024

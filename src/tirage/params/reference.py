@@ -11,9 +11,9 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
+from tirage.fields.record import FieldSpec, specs
 from tirage.params.beam import BeamSearchParams
 from tirage.params.guided import GuidedDecodingParams
-from tirage.params.record import FieldSpec, specs
 from tirage.params.sampling import SamplingParams
 
 _INTRO = """\

@@ -5,35 +5,30 @@
 from __future__ import annotations
 
 import enum
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tirage.errors import TirageError
-from tirage.params import checks, updates
-from tirage.params.accepts import Accepts, Biases, Boolean, IdLists, Integer, Number, Strings, TokenIds
-from tirage.params.guided import GuidedDecodingParams
-from tirage.params.record import Record, check_fields, param
-from tirage.params.rules import (
-    LARGEST,
+from tirage.fields.accepts import Accepts, Biases, Boolean, IdLists, Integer, Number, Strings, TokenIds
+from tirage.fields.record import Record, check_fields, param
+from tirage.fields.rules import (
     TOKEN_ID_LIMIT,
-    Bias,
     Bool,
     BrokenRuleError,
     Custom,
     EnumMember,
-    Float,
     Ids,
     IdWords,
     Int,
-    Json,
     OneOf,
     PatternRule,
-    Processors,
     Texts,
 )
-from tirage.processors import find_processor
+from tirage.operators import declared
+from tirage.params import checks, updates
+from tirage.params.guided import GuidedDecodingParams
+from tirage.providers import load_provider
 from tirage.semantics import Semantics, resolve
 
 
@@ -78,19 +73,10 @@ def _load_semantics(plain: Any) -> Any:
         raise BrokenRuleError("the options of a Semantics", plain) from None
 
 
-def _always(value: Any) -> bool:
-    return True
-
-
 def _is_longer_than_a_token(words: Sequence[Sequence[int]]) -> bool:
     return any(len(word) > 1 for word in words)
 
 
-def _needs_past(named: Sequence[tuple[str, Any]]) -> bool:
-    return any(find_processor(name).needs_past for name, _ in named)
-
-
-_PENALTY = Float(low=-LARGEST, high=LARGEST)
 _COUNT_OF_IDS = Int(low=0, high=TOKEN_ID_LIMIT, optional=True)
 
 
@@ -112,66 +98,13 @@ class SamplingParams(Record):
         source="OpenAI, EasyDeL",
         off=None,
     )
-    presence_penalty: Accepts[float, Number] = param(
-        0.0,
-        _PENALTY,
-        "subtracted from the logit of every token that was seen; the semantics sets the limit, mostly 2",
-        source="OpenAI",
-        off=0.0,
-        stage="presence",
-        needs_history=_always,
-    )
-    frequency_penalty: Accepts[float, Number] = param(
-        0.0,
-        _PENALTY,
-        "subtracted once per time a token was seen; the semantics sets the limit, mostly 2",
-        source="OpenAI",
-        off=0.0,
-        stage="frequency",
-        needs_history=_always,
-    )
-    repetition_penalty: Accepts[float, Number] = param(
-        1.0,
-        Float(low=1 / LARGEST, high=LARGEST),
-        "positive logits of seen tokens are divided by it, negative ones multiplied",
-        source="arXiv:1909.05858, Hugging Face",
-        off=1.0,
-        stage="repetition",
-        needs_history=_always,
-    )
-    temperature: Accepts[float, Number | None] = param(
-        1.0,
-        Float(low=1e-20, high=1e20, zero=True, none=1.0),
-        "divides the logits: below 1 sharper, above 1 flatter; 0 takes the largest logit; None is 1",
-        source="OpenAI, EasyDeL",
-        off=1.0,
-        stage="temperature",
-        remedy="use 0 for the largest logit, 1.0 to turn it off",
-    )
-    top_p: Accepts[float, Number] = param(
-        1.0,
-        Float(low=0.0, high=1.0, open_low=True),
-        "keep the shortest prefix of the most likely tokens whose mass reaches it",
-        source="arXiv:1904.09751",
-        off=1.0,
-        stage="top_p",
-    )
-    min_p: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1.0),
-        "keep tokens at least this fraction as likely as the most likely one",
-        source="arXiv:2407.01082",
-        off=0.0,
-        stage="min_p",
-    )
-    top_k: Accepts[int, Integer | None] = param(
-        0,
-        Int(low=0, alias=-1, optional=True, none=0),
-        "keep the k most likely tokens; -1 and None are stored as 0",
-        source="EasyDeL, Hugging Face",
-        off=0,
-        stage="top_k",
-    )
+    presence_penalty: Accepts[float, Number] = declared("presence_penalty")
+    frequency_penalty: Accepts[float, Number] = declared("frequency_penalty")
+    repetition_penalty: Accepts[float, Number] = declared("repetition_penalty")
+    temperature: Accepts[float, Number | None] = declared("temperature")
+    top_p: Accepts[float, Number] = declared("top_p")
+    min_p: Accepts[float, Number] = declared("min_p")
+    top_k: Accepts[int, Integer | None] = declared("top_k")
     seed: Accepts[int | None, Integer | None] = param(
         None,
         Int(low=-(2**63), high=2**63 - 1, optional=True),
@@ -259,14 +192,7 @@ class SamplingParams(Record):
         source="vLLM, EasyDeL",
         off=None,
     )
-    logit_bias: Accepts[Mapping[int, float] | None, Biases | None] = param(
-        None,
-        Bias(),
-        "added to the logits of single tokens; -inf forbids one",
-        source="OpenAI",
-        off=None,
-        stage="logit_bias",
-    )
+    logit_bias: Accepts[Mapping[int, float] | None, Biases | None] = declared("logit_bias")
     allowed_token_ids: Accepts[Sequence[int] | None, TokenIds | None] = param(
         None,
         Ids(optional=True, empty=False),
@@ -274,13 +200,7 @@ class SamplingParams(Record):
         source="vLLM, EasyDeL",
         off=None,
     )
-    extra_args: Mapping[str, Any] | None = param(
-        None,
-        Json(),
-        "arguments for the named `logits_processors`; a key that none of them declares is refused",
-        source="EasyDeL",
-        off=None,
-    )
+    extra_args: Mapping[str, Any] | None = declared("extra_args")
     bad_words_token_ids: Accepts[Sequence[Any], IdLists] = param(
         (),
         IdWords(),
@@ -306,15 +226,7 @@ class SamplingParams(Record):
         "which law is reported: the model's, after penalties and masks, or the one the draw used",
         source="vLLM",
     )
-    logits_processors: Sequence[tuple[str, Mapping[str, Any]]] = param(
-        (),
-        Processors(),
-        "registered processors to run, each with its arguments",
-        source="SGLang",
-        off=(),
-        stage="processors",
-        needs_history=_needs_past,
-    )
+    logits_processors: Sequence[tuple[str, Mapping[str, Any]]] = declared("logits_processors")
     close_grammar: Accepts[bool, Boolean] = param(
         False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False
     )
@@ -329,114 +241,23 @@ class SamplingParams(Record):
         "whose meaning the parameters have: stage order and the rule of each stage",
         source="tirage",
     )
-    typical_p: Accepts[float, Number] = param(
-        1.0,
-        Float(low=0.0, high=1.0, open_low=True),
-        "keep the most typical tokens whose mass reaches it",
-        source="arXiv:2202.00666",
-        off=1.0,
-        stage="typical",
-    )
-    epsilon_cutoff: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1.0, open_high=True),
-        "drop tokens less likely than this",
-        source="arXiv:2210.15191",
-        off=0.0,
-        stage="epsilon",
-    )
-    eta_cutoff: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1.0, open_high=True),
-        "drop tokens below a bound that follows the entropy",
-        source="arXiv:2210.15191",
-        off=0.0,
-        stage="eta",
-    )
-    top_n_sigma: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1e20, open_low=True, zero=True),
-        "keep logits within this many standard deviations of the largest",
-        source="arXiv:2411.07641",
-        off=0.0,
-        stage="top_n_sigma",
-    )
-    top_h: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1.0, open_low=True, zero=True),
-        "keep the most likely tokens that hold this fraction of the entropy",
-        source="arXiv:2509.02510",
-        off=0.0,
-        stage="top_h",
-    )
-    xtc_probability: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1.0),
-        "chance that all tokens at the XTC threshold but the least likely are removed",
-        source="llama.cpp",
-        off=0.0,
-        stage="xtc",
-    )
-    xtc_threshold: Accepts[float, Number] = param(
-        0.1,
-        Float(low=0.0, high=1.0),
-        "probability that counts for XTC; above 0.5 no two tokens reach it and nothing is removed",
-        source="llama.cpp",
-    )
-    xtc_protected_ids: Accepts[Sequence[int], TokenIds] = param(
-        (), Ids(), "tokens that XTC never removes", source="MLX", off=()
-    )
-    dry_multiplier: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=LARGEST),
-        "strength of the penalty on tokens that would prolong a repeated sequence",
-        source="llama.cpp",
-        off=0.0,
-        stage="dry",
-        needs_history=_always,
-    )
-    dry_base: Accepts[float, Number] = param(
-        1.75, Float(low=1.0, high=LARGEST), "growth of the DRY penalty per repeated token", source="llama.cpp"
-    )
-    dry_allowed_length: Accepts[int, Integer] = param(
-        2, Int(low=1), "longest repetition that DRY leaves unpunished", source="llama.cpp"
-    )
-    dry_last_n: Accepts[int, Integer] = param(
-        -1, Int(low=-1), "how many past tokens DRY looks at; -1 is all, 0 none", source="llama.cpp"
-    )
-    dry_sequence_breakers: Accepts[Sequence[str] | None, Strings | None] = param(
-        None,
-        Texts(optional=True),
-        "strings that a DRY repetition does not cross; `update_with_tokenizer` finds their ids, and None is newline, "
-        "colon, double quote and asterisk there",
-        source="llama.cpp",
-    )
-    dry_breaker_token_ids: Accepts[Sequence[int], TokenIds] = param(
-        (), Ids(), "tokens that a DRY repetition does not cross", source="tirage", off=()
-    )
-    no_repeat_ngram_size: Accepts[int, Integer] = param(
-        0,
-        Int(low=0),
-        "no sequence of this many tokens is generated twice",
-        source="Hugging Face",
-        off=0,
-        stage="no_repeat_ngram",
-        needs_history=_always,
-    )
-    dynatemp_range: Accepts[float, Number] = param(
-        0.0,
-        Float(low=0.0, high=1e20),
-        "the temperature moves with the entropy, by at most this much either way",
-        source="llama.cpp",
-        off=0.0,
-        stage="temperature",
-    )
-    dynatemp_exponent: Accepts[float, Number] = param(
-        1.0,
-        Float(low=0.0, high=1e20, open_low=True),
-        "how the temperature follows the entropy",
-        source="llama.cpp",
-    )
+    typical_p: Accepts[float, Number] = declared("typical_p")
+    epsilon_cutoff: Accepts[float, Number] = declared("epsilon_cutoff")
+    eta_cutoff: Accepts[float, Number] = declared("eta_cutoff")
+    top_n_sigma: Accepts[float, Number] = declared("top_n_sigma")
+    top_h: Accepts[float, Number] = declared("top_h")
+    xtc_probability: Accepts[float, Number] = declared("xtc_probability")
+    xtc_threshold: Accepts[float, Number] = declared("xtc_threshold")
+    xtc_protected_ids: Accepts[Sequence[int], TokenIds] = declared("xtc_protected_ids")
+    dry_multiplier: Accepts[float, Number] = declared("dry_multiplier")
+    dry_base: Accepts[float, Number] = declared("dry_base")
+    dry_allowed_length: Accepts[int, Integer] = declared("dry_allowed_length")
+    dry_last_n: Accepts[int, Integer] = declared("dry_last_n")
+    dry_sequence_breakers: Accepts[Sequence[str] | None, Strings | None] = declared("dry_sequence_breakers")
+    dry_breaker_token_ids: Accepts[Sequence[int], TokenIds] = declared("dry_breaker_token_ids")
+    no_repeat_ngram_size: Accepts[int, Integer] = declared("no_repeat_ngram_size")
+    dynatemp_range: Accepts[float, Number] = declared("dynatemp_range")
+    dynatemp_exponent: Accepts[float, Number] = declared("dynatemp_exponent")
     eos_token_ids: Accepts[Sequence[int], TokenIds] = param(
         (),
         Ids(),
@@ -491,19 +312,13 @@ class SamplingParams(Record):
     def make_jitable(self) -> Any:
         """The same parameters as a JAX pytree, `tirage.compat.easydel.JitableSamplingParams`.
 
-        Raises ParamsError while `bad_words` are not tokenised, TirageError where the installed tirage
-        does not contain that module.
+        Raises ParamsError while `bad_words` are not tokenised, TirageError where JAX is not installed.
         """
         updates.require_tokenized(self)
         try:
-            easydel = importlib.import_module("tirage.compat.easydel")
+            return load_provider("JitableSamplingParams").from_host_params(self)
         except ModuleNotFoundError as missing:
-            if not (missing.name or "").startswith("tirage."):
-                raise TirageError(f"make_jitable needs {missing.name}; install tirage[jax]") from missing
-            raise TirageError(
-                "make_jitable needs tirage.compat.easydel, which comes with a later release of tirage"
-            ) from None
-        return easydel.JitableSamplingParams.from_host_params(self)
+            raise TirageError(f"make_jitable needs {missing.name}; install tirage[jax]") from missing
 
     def update_with_generation_config(
         self,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tirage.errors import ParamsError
-from tirage.params.record import specs
-from tirage.params.rules import BrokenRuleError, Ids, shown
+from tirage.fields.record import specs
+from tirage.fields.rules import BrokenRuleError, Ids, shown
 from tirage.processors import find_processor
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ _LARGEST_ID = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn:
-    """One of them: its function, the arguments it must have, those it may have, and those that may be text."""
+    """A built-in processor: its function, its required and optional arguments, and those that may be a token's text."""
 
     fn: ProcessorFunction
     required: tuple[str, ...]
@@ -25,7 +25,7 @@ class BuiltIn:
     spelled: tuple[str, ...] = ()
 
     def check(self, name: str, args: Mapping[str, Any]) -> None:
-        """Raises ParamsError for an argument that is missing or no token id, list of them or number."""
+        """Raises ParamsError for a required argument that is missing and for one of the wrong type or range."""
         for key in self.required:
             if args.get(key) is None:
                 raise ParamsError(f"argument {key} of processor {name!r} must be given, got none")
@@ -65,8 +65,8 @@ _CHECKS: dict[str, Callable[[str, str, Any], None]] = {
 }
 
 
-def only(logits: np.ndarray, row: int, token_ids: Any) -> None:
-    """Leaves the row nothing but these tokens; ids outside the vocabulary leave nothing."""
+def keep_only(logits: np.ndarray, row: int, token_ids: Any) -> None:
+    """Makes every other token of one row of `logits` [rows, V] -inf, in place; ids outside the vocabulary are none."""
     known = [token for token in token_ids if token < logits.shape[1]]
     kept = logits[row, known]
     logits[row] = -np.inf
@@ -74,43 +74,43 @@ def only(logits: np.ndarray, row: int, token_ids: Any) -> None:
 
 
 def force(logits: np.ndarray, row: int, token_id: int) -> None:
-    """Makes one token certain."""
+    """Makes one token certain in one row of `logits` [rows, V], in place; one outside the vocabulary leaves nothing."""
     logits[row] = -np.inf
     if token_id < logits.shape[1]:
         logits[row, token_id] = 0.0
 
 
 def forced_token(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
-    """Every token drawn is `token_id`."""
+    """Logits [rows, V] with which every row draws its `token_id`."""
     for row, given in enumerate(args):
         force(logits, row, given["token_id"])
     return logits
 
 
 def allowed_tokens(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
-    """Only `token_ids` can be drawn."""
+    """Logits [rows, V] with which each row draws one of its `token_ids`."""
     for row, given in enumerate(args):
-        only(logits, row, given["token_ids"])
+        keep_only(logits, row, given["token_ids"])
     return logits
 
 
 def disallowed_tokens(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
-    """None of `token_ids` can be drawn."""
+    """Logits [rows, V] with which no row draws any of its `token_ids`."""
     for row, given in enumerate(args):
         logits[row, [token for token in given["token_ids"] if token < logits.shape[1]]] = -np.inf
     return logits
 
 
 def thinking_budget(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarray:
-    """Ends a section that `think_start_id` began after `thinking_budget` tokens, with `think_end_id`.
+    """Logits [rows, V] that end a section of reasoning after `thinking_budget` tokens, by forcing `think_end_id`.
 
-    With `newline_id` that token comes first, as SGLang has it. The last section that is open counts. An id may be
-    given as the token's text, such as "<think>".
+    The section began with the last `think_start_id` that no `think_end_id` follows. With `newline_id` that token comes
+    first, as in SGLang. An id may be given as the token's text, such as "<think>".
     """
     for row, given in enumerate(args):
         past: Past = given[PAST]
         tokens = [*past.origin_input_ids, *past.output_ids]
-        spent = length_of_thought(tokens, given["think_start_id"], given["think_end_id"])
+        spent = reasoning_length(tokens, given["think_start_id"], given["think_end_id"])
         if spent is None or spent < given["thinking_budget"]:
             continue
         end, newline = given["think_end_id"], given.get("newline_id")
@@ -122,8 +122,8 @@ def thinking_budget(logits: np.ndarray, args: list[dict[str, Any]]) -> np.ndarra
 thinking_budget.wants_past = True  # type: ignore[attr-defined]
 
 
-def length_of_thought(tokens: list[int], start: int, end: int) -> int | None:
-    """The number of tokens since the last start of a section that has not ended; None outside of one."""
+def reasoning_length(tokens: list[int], start: int, end: int) -> int | None:
+    """The number of tokens since the start of the section that is open; None outside of one."""
     for back, token in enumerate(reversed(tokens)):
         if token == end:
             return None
@@ -143,11 +143,11 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         spelled=("think_start_id", "think_end_id", "newline_id"),
     ),
 }
-"""By name. Repeated sequences have parameters instead: `no_repeat_ngram_size` and `dry_multiplier`."""
+"""The built-in processors by name. `no_repeat_ngram_size` and `dry_multiplier` are parameters, not processors."""
 
 
 def register_built_in() -> None:
-    """Makes them known."""
+    """Registers every built-in processor under its name."""
     for name, one in BUILT_IN.items():
         register_processor(
             name,

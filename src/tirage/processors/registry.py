@@ -20,12 +20,12 @@ ProcessorFunction = Callable[[np.ndarray, list[dict[str, Any]]], np.ndarray]
 
 
 PAST = "__req__"
-"""The argument under which a processor that wants it finds the request's tokens."""
+"""The argument under which a processor with `wants_past` finds the request's tokens; SGLang's name for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The tokens of a request so far, under the names by which SGLang's processors know them."""
+    """The tokens of a request so far, under SGLang's names for them."""
 
     origin_input_ids: Sequence[int]
     output_ids: Sequence[int]
@@ -33,12 +33,12 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """A registered function with the names of the arguments it takes; None takes any name.
+    """A registered function, and what is known of its arguments.
 
-    `token_args` name arguments that may be the text of one token, for which `update_with_tokenizer` puts its id.
-
-    `wants_past`: its arguments hold the request's tokens too, a `Past` under `__req__`; `needs_past`: rows whose caller
-    does not know their tokens are refused. `check` says what is wrong with a request's arguments.
+    `arg_names` are those it takes, None for any. `token_args` may be the text of one token, which
+    `update_with_tokenizer` replaces by its id. With `wants_past` the arguments hold the request's tokens too, a `Past`
+    under `__req__`; with `needs_past` rows whose tokens the caller does not know are refused. `check` raises
+    ParamsError for a request's arguments that make no sense.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Processor:
     check: Callable[[Mapping[str, Any]], None] | None = None
 
     def spellings(self, args: Mapping[str, Any]) -> dict[str, str]:
-        """The arguments that are texts for which an id is wanted."""
+        """The arguments given as a token's text, which `update_with_tokenizer` replaces by its id."""
         return {key: args[key] for key in self.token_args if isinstance(args.get(key), str)}
 
     def takes(self, key: str) -> bool:
-        """Whether an argument called `key` reaches this processor."""
+        """Whether this processor takes an argument called `key`."""
         return key != PAST and (self.arg_names is None or key in self.arg_names)
 
     def merge(self, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Processor:
     def run(
         self, row: np.ndarray, args: Mapping[str, Any], extra_args: Mapping[str, Any] | None, past: Callable[[], Past]
     ) -> Any:
-        """What the function makes of a copy of one row [V], as [1, V]."""
+        """What the function returns for a copy of one `row` [V], given to it as [1, V]."""
         given = self.merge(args, extra_args)
         if self.wants_past:
             given[PAST] = past()
@@ -113,7 +113,7 @@ def register_processor(
 
 
 def unregister_processor(name: str) -> None:
-    """Forgets a processor; requests that name it are refused from now on."""
+    """Removes a processor; requests that name it are refused from now on. ParamsError for a name that is not there."""
     with _lock:
         find_processor(name)
         del _registry[name]
@@ -156,7 +156,7 @@ def _function(name: str, fn: object) -> Any:
 
 
 def _signature(fn: Any) -> inspect.Signature | None:
-    """How a function is called; None for one written in C that does not say."""
+    """The signature of a function; None for one written in C that has none."""
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 
 from tirage.errors import nearest
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 from tirage.server.errors import Refusal
 from tirage.server.media import MediaLoader
 from tirage.server.options import Options

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tirage.backends.numpy.distribution import BranchLaw, Distribution
-from tirage.backends.numpy.plain import RowState
 from tirage.exact.philox import Domain, uniform64
+from tirage.operators.row import RowState
 from tirage.sampling_batch import SamplingRow
 from tirage.tracing.explanation import Interval, UniformDraw, XtcFlag
 from tirage.tracing.texts import TokenTexts

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.numpy.plain import RowState
-from tirage.history import banned_by_words
+from tirage.history import History
+from tirage.operators import OPERATORS, Step, counted
+from tirage.operators.masks import BAN
+from tirage.operators.row import RowState
+from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingRow
-from tirage.stages import SCOPES, Op, Step
+from tirage.semantics import Semantics
 from tirage.tracing.explanation import Stage, Token, UniformDraw, XtcFlag
 from tirage.tracing.slots import Slot
 from tirage.tracing.snapshot import Snapshot
-from tirage.tracing.texts import TokenTexts, printable
+from tirage.tracing.texts import TokenTexts
 
 INPUT = "the model's logits; tokens at -inf are out"
 IDLE = "nothing to do for this row at this step"
@@ -26,7 +29,7 @@ ENDED_BAD = "not reached: the row has no token"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A row that has just run a step, with the candidates before and after."""
+    """A row that has just run a step, with the candidates before and after: what operators put into words."""
 
     state: SamplingRow
     slot: Slot
@@ -36,19 +39,44 @@ class Moment:
     after: Snapshot
 
     @property
+    def params(self) -> SamplingParams:
+        """The parameters of the request."""
+        return self.state.params
+
+    @property
+    def semantics(self) -> Semantics:
+        """Their semantics."""
+        return self.state.compiled.semantics
+
+    @property
+    def history(self) -> History:
+        """The tokens so far."""
+        return self.state.history
+
+    @property
+    def at(self) -> int:
+        """The step of the request."""
+        return self.state.at
+
+    @property
+    def left(self) -> int:
+        """How many candidates are left."""
+        return self.after.ids.size
+
+    @property
+    def removed(self) -> int:
+        """How many candidates the step removed."""
+        return self.before.ids.size - self.after.ids.size
+
+    @property
     def top_share(self) -> float:
         """Probability of the most likely candidate before the step."""
         return float(self.before.w.max() / self.before.total)
 
     @property
     def listed(self) -> int:
-        """How many ids a BAN or ADD names."""
+        """How many ids an edit of listed tokens names."""
         return self.step.b - self.step.a
-
-
-def counted(n: int, what: str, many: str = "") -> str:
-    """`1 token`, `2 tokens`, with thousands apart."""
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {many or what + 's'}"
 
 
 def hard_mask(name: str, allowed: NDArray[np.bool_]) -> str:
@@ -58,122 +86,9 @@ def hard_mask(name: str, allowed: NDArray[np.bool_]) -> str:
 
 
 def note(moment: Moment) -> str:
-    """The note of a stage that ran."""
-    if moment.step.op == Op.BAN:
-        return _BANS[moment.slot.name](moment)
-    return _NOTES.get(moment.slot.name, _unsaid)(moment)
-
-
-def _unsaid(moment: Moment) -> str:
-    return counted(moment.after.ids.size, "token") + " left"
-
-
-# --- masks and edits ----------------------------------------------------------------------------------------------
-
-
-def _bad_words(moment: Moment) -> str:
-    params, history = moment.state.params, moment.state.history
-    both = moment.state.plan.semantics.bad_words_history == "both"
-    due = banned_by_words(params.bad_words_token_ids, history.tokens() if both else history.output())
-    return f"{counted(len(due), 'bad word')} would be completed now"
-
-
-def _min_tokens(moment: Moment) -> str:
-    return f"step {moment.state.at} < {moment.state.params.min_tokens}: the stop tokens have to wait"
-
-
-_BANS: dict[str, Callable[[Moment], str]] = {
-    "logit_bias": lambda m: f"a bias of -inf forbids {counted(m.listed, 'token')}",
-    "bad_words": _bad_words,
-    "no_repeat_ngram": lambda m: f"{counted(m.listed, 'token')} would repeat a sequence of the text so far",
-    "min_tokens": _min_tokens,
-}
-
-
-def _penalty(moment: Moment) -> str:
-    counts, scope = moment.row.counts, SCOPES[moment.step.a]
-    seen = 0 if counts is None else int((counts.seen(scope) > 0).sum())
-    where = {"both": "prompt and output", "output": "the output", "prompt": "the prompt"}[scope]
-    window = moment.state.plan.semantics.penalty_window
-    where = f"the last {window} tokens" if window else where
-    return f"acts on the {counted(seen, 'distinct token')} of {where}"
-
-
-def _processors(moment: Moment) -> str:
-    return "ran " + ", ".join(printable(name) for name, _ in moment.state.params.logits_processors)
-
-
-def _scale(moment: Moment) -> str:
-    return f"every logit divided by {moment.state.params.temperature:g}"
-
-
-# --- filters --------------------------------------------------------------------------------------------------------
-
-
-def _temperature(moment: Moment) -> str:
-    t = moment.state.params.temperature
-    if moment.step.op == Op.GREEDY:
-        return "the largest logit, of equal ones the lowest id"
-    if moment.step.op == Op.DYNAMIC_TEMPERATURE:
-        return f"the entropy of the candidates chose {1 / float(moment.row.inverse_t):.4g}, within {_spread(moment)}"
-    return f"distances between logits divided by {t:g}: {'sharper' if t < 1 else 'flatter'}"
-
-
-def _spread(moment: Moment) -> str:
-    t, spread = moment.state.params.temperature, moment.state.params.dynatemp_range
-    return f"[{max(0.0, t - spread):g}, {t + spread:g}]"
-
-
-def _top_k(moment: Moment) -> str:
-    k, left = moment.state.params.top_k, moment.after.ids.size
-    if left > k:
-        return f"the {k} most likely, and {left - k} as likely as the last of them"
-    return f"the {left} most likely" if left == k else f"no more than {k} candidates: all stay"
-
-
-def _top_p(moment: Moment) -> str:
-    left, p = moment.after.ids.size, moment.state.params.top_p
-    text = f"the {counted(left, 'most likely token')} reach{'es' if left == 1 else ''} {p:g} of the mass"
-    if moment.row.trimmed is None:
-        return text
-    return f"{text}; the last keeps only its share below {p:g}"
-
-
-def _min_p(moment: Moment) -> str:
-    if moment.step.op == Op.MIN_P_LOGIT:
-        return f"logits at least {moment.state.params.min_p:g} times the largest logit"
-    p = moment.state.params.min_p
-    return f"at least {p:g} × {moment.top_share:.4g} = {p * moment.top_share:.4g}"
-
-
-def _xtc(moment: Moment) -> str:
-    p, threshold = moment.state.params.xtc_probability, moment.state.params.xtc_threshold
-    if not moment.row.coin:
-        return f"the coin said no (on with probability {p:g})"
-    if moment.before.ids.size == moment.after.ids.size:
-        return f"the coin said yes, but fewer than two tokens reach {threshold:g}"
-    return f"the coin said yes: of the tokens that reach {threshold:g}, only the least likely stays"
-
-
-_NOTES: dict[str, Callable[[Moment], str]] = {
-    "logit_bias": lambda m: f"added to {counted(m.listed, 'logit')}",
-    "repetition": _penalty,
-    "frequency": _penalty,
-    "presence": _penalty,
-    "dry": lambda m: f"{counted(m.listed, 'token')} would prolong a repetition",
-    "processors": _processors,
-    "scale": _scale,
-    "temperature": _temperature,
-    "top_k": _top_k,
-    "top_p": _top_p,
-    "min_p": _min_p,
-    "top_n_sigma": lambda m: f"logits within {m.state.params.top_n_sigma:g} standard deviations of the largest",
-    "typical": lambda m: f"the most typical tokens that hold {m.state.params.typical_p:g} of the mass",
-    "epsilon": lambda m: f"at least {m.state.params.epsilon_cutoff:g} likely",
-    "eta": lambda m: f"at least as likely as the entropy asks, at most {m.state.params.eta_cutoff:g}",
-    "top_h": lambda m: f"the most likely tokens that hold {m.state.params.top_h:g} of the entropy",
-    "xtc": _xtc,
-}
+    """The note of a stage that ran, in the words of its operator."""
+    operator = OPERATORS[moment.slot.name]
+    return operator.ban_note(moment) if moment.step.op is BAN else operator.note(moment)
 
 
 # --- the reason -----------------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.numpy.distribution import RowInput
-from tirage.backends.numpy.plain import OK, RowState
+from tirage.operators import Step
+from tirage.operators.row import OK, RowState
+from tirage.operators.temperature import GREEDY
 from tirage.sampling_batch import SamplingRow
-from tirage.stages import Op, Step
 from tirage.tracing import notes
 from tirage.tracing.explanation import Removed, Stage, TokenStep
 from tirage.tracing.slots import Slot, slots
@@ -57,7 +58,7 @@ class Recorder:
         self.stages: list[Stage] = []
         self.followed: list[Followed] = []
         self._params = watch.state.params
-        self._semantics = watch.state.plan.semantics
+        self._semantics = watch.state.compiled.semantics
         self._waiting = deque(slots(self._params, self._semantics))
         self._now = Snapshot.of_vocabulary(watch.request.logits)
         self._ended = ""
@@ -90,7 +91,7 @@ class Recorder:
         before, after = self._now, Snapshot.after(step, row)
         moment = notes.Moment(self.watch.state, slot, step, row, before, after)
         self._add(slot, after, notes.note(moment))
-        if step.op == Op.GREEDY:
+        if step.op == GREEDY:
             self._ended = notes.ENDED_GREEDY
 
     def _take(self, wanted: Callable[[Slot], bool]) -> Slot:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends.numpy.plain import RowState, mass
 from tirage.exact import numbers
 from tirage.exact.keys import keys, value
 from tirage.exact.weights import exponents, weights
-from tirage.stages import FIRST_FILTER, Step
+from tirage.operators import FIRST_FILTER, Step
+from tirage.operators.row import RowState, mass
 
 _UNIT = numbers.temperature_constant(1.0)
 

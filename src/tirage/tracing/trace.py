@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage import sampling
-from tirage.backends import Process
 from tirage.backends.numpy.distribution import BranchLaw, Distribution, outcome, request_of, token_logprob, unpacked
-from tirage.backends.numpy.plain import OK, RowState
 from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.keys import keys
+from tirage.operators.row import OK, Process, RowState
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.tracing import drawing, notes
@@ -91,9 +90,9 @@ def _hard_masks(state: SamplingRow, words: NDArray[np.int32] | None, size: int) 
     masks = {}
     if words is not None:
         masks["mask"] = unpacked(words[0], size)
-    if state.plan.allowed is not None:
+    if state.compiled.allowed is not None:
         masks["allowed_token_ids"] = np.zeros(size, bool)
-        masks["allowed_token_ids"][state.plan.allowed] = True
+        masks["allowed_token_ids"][state.compiled.allowed] = True
     return masks
 
 
@@ -124,7 +123,7 @@ def _explanation(case: _Case, texts: TokenTexts, top: int) -> Explanation:
     token = throws[-1].hit.token if throws else None
     return Explanation(
         params=state.params,
-        semantics=state.plan.semantics.label,
+        semantics=state.compiled.semantics.label,
         vocab_size=result.request.logits.size,
         seed=state.seed,
         fresh_seed=state.params.seed is None,

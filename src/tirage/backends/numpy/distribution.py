@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Process, SamplingMetadata, View
 from tirage.backends.numpy import plain
-from tirage.backends.numpy.plain import OK, Observer, RowState, mass
+from tirage.backends.numpy.plain import Observer
 from tirage.draw import Status
 from tirage.errors import RowError
 from tirage.exact import numbers
@@ -24,7 +23,10 @@ from tirage.exact.logs import OCTAVE, ilog2, ln_fixed, log_mass
 from tirage.exact.philox import Domain, uniform64
 from tirage.exact.weights import exponents, weights
 from tirage.history import Counts
-from tirage.stages import Op, Step
+from tirage.operators import Step
+from tirage.operators.row import OK, Process, RowState, mass
+from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 _log = logging.getLogger("tirage")
 
@@ -73,7 +75,7 @@ class RowInput:
     @property
     def coin_share(self) -> int:
         """How often XTC is on, in units of 2^-32; 0 without XTC."""
-        return next((step.a for step in self.steps if step.op == Op.XTC), 0)
+        return next((step.a for step in self.steps if step.op == XTC), 0)
 
 
 @dataclass(frozen=True, slots=True)

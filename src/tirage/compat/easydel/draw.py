@@ -20,19 +20,26 @@ from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.program import Columns, TracedProgram, TracedStage
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.compat.easydel import operands
-from tirage.compat.easydel.columns import PAD, beside, counts, rows_of
+from tirage.compat.easydel.columns import PAD, counts, rows_of, table_per_row
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
+from tirage.fields.rules import shown
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.min_p import MIN_P
+from tirage.operators.presence import PRESENCE
+from tirage.operators.repetition import REPETITION
+from tirage.operators.row import SCOPES
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import RULES, TOP_P
 from tirage.params import SamplingParams
-from tirage.params.rules import shown
 from tirage.semantics import Semantics, resolve
-from tirage.stages import SCOPES, TOP_P_RULES, Op
 
 if TYPE_CHECKING:
     from tirage.compat.easydel.jitable import JitableSamplingParams
 
 _FILTERS = {"temperature", "top_k", "top_p", "min_p"}
-_PENALTIES = {"repetition": Op.REPETITION, "frequency": Op.FREQUENCY, "presence": Op.PRESENCE}
+_PENALTIES = {"repetition": REPETITION, "frequency": FREQUENCY, "presence": PRESENCE}
 _WORDS = "bad_words_token_ids"
 _NUMBERS = (
     *("random_sampling", "temperature", "top_k", "top_p", "min_p", "min_tokens"),
@@ -41,7 +48,7 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class DrawInputs:
     """What B rows are drawn from besides logits: `input_ids` [B, T] up to `length` [B], `step` and `index` [B].
 
     The first two are None where no history is given.
@@ -54,29 +61,31 @@ class Situation:
 
     @property
     def prompt(self) -> Any:
-        """How many of the ids are the prompt's: all but the last `step`."""
+        """How many of the ids [B] are the prompt's: all but the last `step`."""
         return jnp.maximum(self.length - self.step.astype(jnp.int32), 0)
 
 
 def sample(
     params: JitableSamplingParams, logits: Any, *, history: Any, step: Any, mask: Any, sample_index: Any
 ) -> Draw:
-    """One token per row of logits; see `JitableSamplingParams.sample`."""
+    """One token per row of logits [B, V]; see `JitableSamplingParams.sample`."""
     matrix = backend.as_logits(logits if isinstance(logits, Array) else jnp.asarray(logits))
     words = backend.as_mask(mask, matrix.shape)
-    at = _situation(params, matrix, history, step, sample_index)
+    at = _draw_inputs(params, matrix, history, step, sample_index)
     if is_traced(*jax.tree.leaves((params, matrix, words, at.input_ids, at.length, at.step, at.index))):
         return _traced(params, matrix, at, words)
     return _drawn(params, matrix, at, words)
 
 
-def _situation(params: JitableSamplingParams, logits: Array, history: Any, step: Any, sample_index: Any) -> Situation:
+def _draw_inputs(
+    params: JitableSamplingParams, logits: Array, history: Any, step: Any, sample_index: Any
+) -> DrawInputs:
     rows, slots = logits.shape[0], params.temperature.size
     if slots not in (1, rows):
         raise ParamsError(f"logits must have {slots} rows, one per slot, got {rows}; give one row per slot")
     ids, length = (None, None) if history is None else _history(history, logits)
     step = (0 if params.step is None else params.step) if step is None else step
-    return Situation(
+    return DrawInputs(
         input_ids=ids,
         length=length,
         step=_per_row("step", step, rows, jnp.uint32),
@@ -85,7 +94,7 @@ def _situation(params: JitableSamplingParams, logits: Array, history: Any, step:
 
 
 def _history(history: Any, logits: Array) -> tuple[Array, Array]:
-    # A list holds pairs of prompt and output, as for SamplingParams; two of them must not pass for ids and a length.
+    # A list of two pairs, prompt and output as for SamplingParams, must not pass for ids and a length.
     if not isinstance(history, tuple) or len(history) != 2:
         raise ParamsError(
             f"history must be (input_ids, cur_len) for a JitableSamplingParams, got {shown(history)}; "
@@ -112,7 +121,7 @@ def _per_row(name: str, value: Any, rows: int, dtype: Any) -> Array:
 # --- on the host ------------------------------------------------------------------------------------------------
 
 
-def _drawn(params: JitableSamplingParams, logits: Array, at: Situation, mask: Any) -> Draw:
+def _drawn(params: JitableSamplingParams, logits: Array, at: DrawInputs, mask: Any) -> Draw:
     each = host_params(params)
     for slot, one in enumerate(each if at.input_ids is None else ()):
         name = _needing_history(one)
@@ -132,20 +141,20 @@ def _drawn(params: JitableSamplingParams, logits: Array, at: Situation, mask: An
 
 
 def _needing_history(params: SamplingParams) -> str:
-    """A parameter that means nothing without a history, or ""."""
+    """The name of a parameter that needs a history, or ""."""
     values = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
     penalties = (name for name, off in values.items() if getattr(params, name) != off)
     long = any(len(word) > 1 for word in params.bad_words_token_ids)
     return next(penalties, _WORDS if long else "")
 
 
-def _pairs(at: Situation) -> list[tuple[list[int], list[int]]]:
+def _pairs(at: DrawInputs) -> list[tuple[list[int], list[int]]]:
     ids, lengths, prompts = (np.asarray(each).tolist() for each in (at.input_ids, at.length, at.prompt))
     return [(row[:split], row[split:end]) for row, end, split in zip(ids, lengths, prompts, strict=True)]
 
 
 def host_params(params: JitableSamplingParams) -> list[SamplingParams]:
-    """The parameters of each slot as SamplingParams, from concrete arrays."""
+    """The parameters of each slot as SamplingParams; raises ParamsError for traced arrays."""
     if is_traced(*jax.tree.leaves(params)):
         raise ParamsError("params must be concrete here, got traced arrays; ask outside jit")
     batch = params.view_1d()
@@ -193,22 +202,22 @@ def _seeds(words: Any) -> list[int]:
 # --- inside a program -------------------------------------------------------------------------------------------
 
 
-def _traced(params: JitableSamplingParams, logits: Array, at: Situation, mask: Any) -> Draw:
+def _traced(params: JitableSamplingParams, logits: Array, at: DrawInputs, mask: Any) -> Draw:
     if params.seed is None:
         raise ParamsError(
             "seed must be given inside jit, got None; make the parameters of SamplingParams(seed=...), a batch with "
             "init_empty(seeded=True)"
         )
     rows, flat = logits.shape[0], params.view_1d()
-    columns = {name: beside(name, getattr(flat, name), 0, logits) for name in _NUMBERS}
+    columns = {name: table_per_row(name, getattr(flat, name), 0, logits) for name in _NUMBERS}
     semantics = resolve(params.semantics)
     stages = _filters(columns, semantics)
-    lost = jnp.zeros(rows, bool)
+    without_history = jnp.zeros(rows, bool)
     if at.input_ids is None:
-        lost = _without_history(columns, params, logits)
+        without_history = _without_history(columns, params, logits)
     else:
         stages = [*_penalties(columns, semantics), *stages]
-    seeds = beside("seed", jnp.reshape(params.seed, (-1, 2)), 1, logits)
+    seeds = table_per_row("seed", jnp.reshape(params.seed, (-1, 2)), 1, logits)
     program = TracedProgram(
         stages=tuple(stage for stage, _, _ in stages),
         columns=tuple(given for _, given, _ in stages),
@@ -227,10 +236,10 @@ def _traced(params: JitableSamplingParams, logits: Array, at: Situation, mask: A
     )
     found = traced.draw(_allowed(params, logits), program)
     return Draw(
-        token_ids=jnp.where(lost, -1, found.token_ids),
-        sampled_logprobs=jnp.where(lost, np.float32(np.nan), found.sampled_logprobs),
-        support_sizes=jnp.where(lost, 0, found.support),
-        status=jnp.where(lost, np.int8(Status.history_missing), jnp.asarray(found.status)),
+        token_ids=jnp.where(without_history, -1, found.token_ids),
+        sampled_logprobs=jnp.where(without_history, np.float32(np.nan), found.sampled_logprobs),
+        support_sizes=jnp.where(without_history, 0, found.support),
+        status=jnp.where(without_history, np.int8(Status.history_missing), jnp.asarray(found.status)),
         seeds=seeds,
     )
 
@@ -239,25 +248,25 @@ _Listed = list[tuple[TracedStage, Columns, Array]]
 
 
 def _filters(given: dict[str, Array], semantics: Semantics) -> _Listed:
-    """The filters in the order of the semantics; a greedy row ends where temperature stands."""
+    """The filters in the order of the semantics; a greedy row leaves at the temperature stage."""
     greedy = ~given["random_sampling"] | (given["temperature"] <= 0)
     safe = jnp.where(greedy, 1.0, given["temperature"])
     joint = int(semantics.top_p_scope == "joint")
-    cut_p = TracedStage(Op.TOP_P, (TOP_P_RULES.index(semantics.top_p_rule), int(semantics.top_p_ties == "all"), joint))
+    cut_p = TracedStage(TOP_P, (RULES.index(semantics.top_p_rule), int(semantics.top_p_ties == "all"), joint))
     known: dict[str, tuple[TracedStage, Columns, Array]] = {
         "top_k": (
-            TracedStage(Op.TOP_K, (int(semantics.top_k_ties == "all"),)),
+            TracedStage(TOP_K, (int(semantics.top_k_ties == "all"),)),
             {"k": given["top_k"]},
             given["top_k"] > 0,
         ),
         "top_p": (cut_p, {"p": operands.mass_fraction(given["top_p"])}, given["top_p"] < 1),
-        "min_p": (TracedStage(Op.MIN_P), {"widest": operands.ratio_threshold(given["min_p"])}, given["min_p"] > 0),
+        "min_p": (TracedStage(MIN_P), {"widest": operands.ratio_threshold(given["min_p"])}, given["min_p"] > 0),
     }
     found: _Listed = []
     for name in (stage for stage in semantics.stages if stage in _FILTERS):
         if name == "temperature":
             scale = {"c": operands.temperature_constant(safe), "inverse_t": operands.reciprocal(safe)}
-            found += [(TracedStage(Op.GREEDY), {}, greedy), (TracedStage(Op.TEMPERATURE), scale, ~greedy)]
+            found += [(TracedStage(GREEDY), {}, greedy), (TracedStage(TEMPERATURE), scale, ~greedy)]
             known = {name: (stage, own, on & ~greedy) for name, (stage, own, on) in known.items()}
         else:
             found.append(known[name])
@@ -279,24 +288,24 @@ def _penalties(given: dict[str, Array], semantics: Semantics) -> _Listed:
 
 
 def _without_history(given: dict[str, Array], params: JitableSamplingParams, logits: Array) -> Array:
-    """Rows whose parameters mean nothing without a history, bool [B]."""
+    """Rows whose parameters need a history, bool [B]."""
     penalised = (
         (given["repetition_penalty"] != 1) | (given["frequency_penalty"] != 0) | (given["presence_penalty"] != 0)
     )
-    lengths = beside("bad_words_lengths", params.bad_words_lengths, 1, logits)
+    lengths = table_per_row("bad_words_lengths", params.bad_words_lengths, 1, logits)
     return penalised | jnp.any(lengths > 1, axis=1)
 
 
 def _allowed(params: JitableSamplingParams, logits: Array) -> Array:
     if params.allowed_token_ids is None:
         return logits
-    ids = beside("allowed_token_ids", params.allowed_token_ids, 1, logits)
+    ids = table_per_row("allowed_token_ids", params.allowed_token_ids, 1, logits)
     inside = counts(ids, ids >= 0, logits.shape[1]) > 0
     return jnp.where(inside | jnp.all(ids < 0, axis=1, keepdims=True), logits, -jnp.inf)
 
 
-def _counts(at: Situation, vocabulary: int) -> Array:
-    """int32 [B, 3, T]: the ids seen, how often in the prompt, how often in the output; an id stands where it occurs."""
+def _counts(at: DrawInputs, vocabulary: int) -> Array:
+    """int32 [B, 3, T]: each id, its count in the prompt and in the output; an id is listed wherever it occurs."""
     if at.input_ids is None:
         return jnp.zeros((at.step.shape[0], 3, 0), jnp.int32)
     place = jnp.arange(at.input_ids.shape[1])[None]
@@ -310,22 +319,24 @@ def _counts(at: Situation, vocabulary: int) -> Array:
 
 
 def _banned(
-    params: JitableSamplingParams, given: dict[str, Array], logits: Array, at: Situation, semantics: Semantics
+    params: JitableSamplingParams, given: dict[str, Array], logits: Array, at: DrawInputs, semantics: Semantics
 ) -> Array:
     """int32 [B, n]: stop ids before `min_tokens`, and ids that would complete a bad word."""
-    stops = beside("all_stop_token_ids", params.all_stop_token_ids, 1, logits)
+    stops = table_per_row("all_stop_token_ids", params.all_stop_token_ids, 1, logits)
     early = at.step < given["min_tokens"].astype(jnp.uint32)
     banned = jnp.where(early[:, None] & (stops >= 0), stops, BEYOND)
-    words = beside(_WORDS, params.bad_words_token_ids, 2, logits)
+    words = table_per_row(_WORDS, params.bad_words_token_ids, 2, logits)
     if not words.shape[1] or not words.shape[2]:
         return banned
-    lengths = beside("bad_words_lengths", params.bad_words_lengths, 1, logits)
-    said = _past(at, logits.shape[0])
+    lengths = table_per_row("bad_words_lengths", params.bad_words_lengths, 1, logits)
+    history = _past(at, logits.shape[0])
     only_output = jnp.full(logits.shape[0], semantics.bad_words_history == "output")
-    return jnp.concatenate([banned, traced_history.by_words(said, _left_padded(words, lengths), only_output)], axis=1)
+    return jnp.concatenate(
+        [banned, traced_history.by_words(history, _left_padded(words, lengths), only_output)], axis=1
+    )
 
 
-def _past(at: Situation, rows: int) -> TracedHistory:
+def _past(at: DrawInputs, rows: int) -> TracedHistory:
     none = jnp.zeros(rows, jnp.int32)
     if at.input_ids is None:
         tokens, length, prompt = jnp.zeros((rows, 1), jnp.int32), none, none

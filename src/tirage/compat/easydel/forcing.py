@@ -1,8 +1,8 @@
 """Processors that force, suppress or ban tokens by position, with EasyDeL's names and call.
 
-They mean what EasyDeL's classes, which are those of transformers for Flax, mean: lengths count the prompt, a forced
-token gets score 0 and every other -inf. Where theirs hold one EOS id, these take several; where theirs take one length
-for the whole batch, each row here has its own; and an id that the vocabulary does not have is no token.
+They do what EasyDeL's classes, copied from transformers for Flax, do: lengths include the prompt, a forced token gets
+score 0 and every other -inf. Besides, they take several EOS ids, a length for each row instead of one for the batch,
+and ignore ids outside the vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory, by_ngrams
 from tirage.compat.easydel.columns import PAD, column, counts, rows_of, run
 from tirage.errors import ParamsError
-from tirage.params.rules import BrokenRuleError, Ids, integer, shown
+from tirage.fields.rules import BrokenRuleError, Ids, integer, shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,19 +150,19 @@ class NoRepeatNGramLogitsProcessor:
 @jax.jit
 def _suppressed(input_ids: jax.Array, scores: jax.Array, when: jax.Array, ids: jax.Array) -> jax.Array:
     _, rows = rows_of(input_ids, scores)
-    banned = column("cur_len", when, rows) & _among(ids, rows)
+    banned = column("cur_len", when, rows) & _listed_tokens(ids, rows)
     return jnp.where(banned, -jnp.inf, rows).reshape(scores.shape)
 
 
 @jax.jit
 def _forced(input_ids: jax.Array, scores: jax.Array, when: jax.Array, ids: jax.Array) -> jax.Array:
     _, rows = rows_of(input_ids, scores)
-    only = jnp.where(_among(ids, rows), jnp.float32(0), -jnp.inf)
+    only = jnp.where(_listed_tokens(ids, rows), jnp.float32(0), -jnp.inf)
     return jnp.where(column("cur_len", when, rows), only, rows).reshape(scores.shape)
 
 
-def _among(ids: jax.Array, rows: jax.Array) -> jax.Array:
-    """Which tokens are among `ids` [N] or, per row, [B, N]: bool [1, V] or [B, V]."""
+def _listed_tokens(ids: jax.Array, rows: jax.Array) -> jax.Array:
+    """The tokens listed in `ids`, [N] or per row [B, N], as bool [1, V] or [B, V]."""
     table = (ids[None] if ids.ndim == 1 else ids).astype(jnp.int32)
     return counts(table, table >= 0, rows.shape[-1]) > 0
 
@@ -173,8 +173,10 @@ def _without_repeats(input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array
     ids = jnp.pad(ids, ((0, 0), (0, ids.shape[1] == 0)), constant_values=PAD)
     lengths = jnp.broadcast_to(column("cur_len", cur_len, rows)[:, 0], rows.shape[:1]).astype(jnp.int32)
     none = jnp.zeros(rows.shape[0], jnp.int32)
-    said = TracedHistory(tokens=ids, prompt=none, length=jnp.clip(lengths, 0, ids.shape[1]), counts=none, distinct=none)
-    repeats = by_ngrams(said, jnp.broadcast_to(size, lengths.shape).astype(jnp.int32))
+    history = TracedHistory(
+        tokens=ids, prompt=none, length=jnp.clip(lengths, 0, ids.shape[1]), counts=none, distinct=none
+    )
+    repeats = by_ngrams(history, jnp.broadcast_to(size, lengths.shape).astype(jnp.int32))
     banned = counts(repeats, repeats < BEYOND, rows.shape[-1]) > 0
     return jnp.where(banned, -jnp.inf, rows).reshape(scores.shape)
 

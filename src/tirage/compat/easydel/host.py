@@ -1,6 +1,6 @@
-"""tirage's parameter classes with EasyDeL's documented argument order, values and lists.
+"""tirage's parameter classes with EasyDeL's documented argument order, off values and lists.
 
-They are subclasses, so every function of tirage takes them, and each equals the tirage object with its values.
+They are subclasses, so every function of tirage takes them, and each equals the tirage object with the same values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 from tirage import params
 from tirage.errors import ParamsError
-from tirage.params.frozen import FrozenDict, FrozenList
-from tirage.params.record import Record, register_pytree, specs
-from tirage.params.rules import shown
+from tirage.fields.frozen import FrozenDict, FrozenList
+from tirage.fields.record import Record, register_pytree, specs
+from tirage.fields.rules import shown
 from tirage.params.updates import TokenizerLike
 
 
@@ -43,7 +43,7 @@ class ParamsList(FrozenList):
 class _Positional(Record):
     """A Record whose first `documented` fields may be given by position, and whose lists are lists.
 
-    `_own` is tirage's own object with the same values, which decides what is equal and how it is written.
+    `_own` is tirage's own object with the same values, which equality, hash and serialization go by.
     """
 
     __slots__ = ()
@@ -80,7 +80,7 @@ class _Positional(Record):
 
     @classmethod
     def _shown(cls, name: str, value: Any) -> Any:
-        """A checked value as EasyDeL's users read it."""
+        """A checked value in the type that EasyDeL's attribute has."""
         return ParamsList(map(_listed, value)) if isinstance(value, tuple) else value
 
     def __eq__(self, other: object) -> bool:
@@ -101,7 +101,7 @@ def _listed(value: Any) -> Any:
 
 
 class SamplingParams(_Positional, params.SamplingParams):
-    """One request's parameters, as `tirage.SamplingParams`, with what EasyDeL takes and shows besides.
+    """One request's parameters, as `tirage.SamplingParams`, with EasyDeL's off values and types.
 
     The 29 documented fields may be given by position, from `n` to `extra_args`; tirage's further ones by name.
     None is an empty list for `stop`, `stop_token_ids`, `bad_words` and `bad_words_token_ids`; `seed=-1` is no seed, a
@@ -172,7 +172,7 @@ _READ = {
     "extra_args": lambda value: None if value == {} else value,
     "max_tokens": lambda value: None if _is_integer(value) and value < 0 else value,
 }
-"""How EasyDeL reads a value that tirage's own class refuses or takes in another sense."""
+"""What EasyDeL makes of a value that tirage's own class refuses or takes in another sense."""
 
 
 class GuidedDecodingParams(_Positional, params.GuidedDecodingParams):
@@ -194,7 +194,7 @@ class BeamSearchParams(_Positional, params.BeamSearchParams):
 
 
 def register_pytrees() -> None:
-    """Makes the parameter classes pytrees, those here and tirage's own; JAX must have been imported."""
+    """Registers the parameter classes, those here and tirage's own, as pytrees; JAX must have been imported."""
     for kind in (SamplingParams, GuidedDecodingParams, BeamSearchParams):
         register_pytree(kind)
         register_pytree(cast("type[Any]", kind.kind))

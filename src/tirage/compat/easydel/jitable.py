@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import secrets
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +34,8 @@ from tirage.compat.easydel.warpers import (
 )
 from tirage.draw import Draw
 from tirage.errors import ParamsError
-from tirage.params.record import specs
-from tirage.params.rules import shown
+from tirage.fields.record import specs
+from tirage.fields.rules import shown
 from tirage.semantics import Semantics, resolve
 
 SCALARS: dict[str, tuple[Any, Any]] = {
@@ -57,25 +58,25 @@ TABLES: dict[str, tuple[int, int]] = {
     "bad_words_lengths": (1, 0),
     "allowed_token_ids": (1, PAD),
 }
-"""Axes of one request's table of ids, and what fills it up."""
+"""Axes of one request's table of ids, and the value that pads it."""
 
 STREAM: dict[str, Any] = {"seed": jnp.uint32, "step": jnp.int32}
-"""dtype of what keys the draws; both are None where no seed is known."""
+"""dtype of the arrays that key the draws; both are None without a seed."""
 
 SEMANTICS = ("canonical", "easydel")
-"""The default, and the one whose order the lists have. Any other was asked for, and would not be kept."""
+"""The default, and EasyDeL's own order, which the lists of processors have. No other order can be kept here."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, eq=False)
 class JitableSamplingParams:
-    """EasyDeL's 14 arrays and the stream they draw from; new values of the same shapes compile nothing anew.
+    """EasyDeL's 14 arrays, and the seed and step of their draws; new values of the same shapes do not recompile.
 
     The first ten are [] for one request, [B] for a batch, [B, 1] in its 2-d view. The tables of ids have the
-    shape written beside them, for a batch with B in front, and are filled up with -100 (lengths with 0).
+    shapes in the comments, for a batch with B in front, and are padded with -100 (lengths with 0).
     `max_tokens` -1 is no limit, a row of `allowed_token_ids` without any id allows every token. What belongs
-    to the loop around the logits (`n`, stop strings, logprobs) stays with the SamplingParams. The lists have EasyDeL's
-    order of edits, and their penalties count prompt and output.
+    to the loop around the logits (`n`, stop strings, logprobs) stays with the SamplingParams. The lists of processors
+    have EasyDeL's order, and their penalties count prompt and output.
 
     `seed` uint32 [2], low word first, and `step`, the number of tokens drawn so far, key what `sample` draws; both are
     None without a seed. `semantics`, "canonical" or "easydel", says whose order `sample` has, and is compiled in.
@@ -102,7 +103,7 @@ class JitableSamplingParams:
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        """Whether all arrays have the same shapes and values; of traced arrays that cannot be told."""
+        """Whether all arrays are concrete and have the same shapes and values."""
         if not isinstance(other, JitableSamplingParams):
             return NotImplemented
         mine, others = jax.tree.flatten(self), jax.tree.flatten(other)
@@ -120,8 +121,8 @@ class JitableSamplingParams:
     ) -> JitableSamplingParams:
         """One request's parameters: scalars [], tables as wide as needed, or as the widths given.
 
-        With `ignore_eos` the stop ids are those of the request alone. Refused with ParamsError: bad words that
-        are not tokenised, and whatever changes logits and has no array here, such as `logit_bias` or a grammar.
+        With `ignore_eos` the stop ids are those of the request alone. Raises ParamsError for bad words that are not
+        tokenised, and for a parameter that changes logits and has no array here, such as `logit_bias` or a grammar.
         """
         params = _checked(params)
         allowed = params.allowed_token_ids
@@ -154,9 +155,9 @@ class JitableSamplingParams:
     ) -> JitableSamplingParams:
         """A batch whose slots all hold neutral values: they change no logits and end nothing.
 
-        The widths are how much a request may bring when it is inserted inside `jax.jit`. With `allowed_ids=0`
-        there is no `allowed_token_ids` at all. `seeded` slots have fresh seeds, each its own, until a request brings
-        one. ParamsError for a size below 1, a negative width or other semantics.
+        The widths limit the requests that are inserted inside `jax.jit`. With `allowed_ids=0` there is no
+        `allowed_token_ids` at all. `seeded` slots have fresh seeds, each its own, until a request with one is inserted.
+        Raises ParamsError for a size below 1, a negative width or other semantics.
         """
         widths = {"stop_ids": stop_ids, "bad_words": bad_words, "bad_word_len": bad_word_len}
         for name, size, low in (
@@ -188,14 +189,14 @@ class JitableSamplingParams:
             raise ParamsError(
                 f"second_sample must be a JitableSamplingParams, got {shown(second_sample)}; call make_jitable()"
             )
-        places = _places(slot, second_sample.temperature.size, self.temperature.size)
+        slots = _places(slot, second_sample.temperature.size, self.temperature.size)
         growing = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self, second_sample, slot)))
         mine, others = _alike(self, second_sample, growing)
         widths = tuple(
             tables.width_of(name, getattr(mine, name), getattr(others, name), rank, growing)
             for name, (rank, _) in TABLES.items()
         )
-        return _merged(mine, others, places, widths)
+        return _merged(mine, others, slots, widths)
 
     def view_1d(self) -> JitableSamplingParams:
         """The same with scalars [B], [] becoming [1]; tables stay as they are. Undoes `view_2d`."""
@@ -220,7 +221,7 @@ class JitableSamplingParams:
     def replace(self, **changes: Any) -> JitableSamplingParams:
         """The same with some arrays changed; an unknown name raises ParamsError.
 
-        `seed` may be an integer where there is one slot; None takes the stream away.
+        `seed` may be an integer where there is one slot; None removes seed and step.
         """
         plain.refuse_unknown(changes, (*SCALARS, *TABLES, *STREAM))
         if "seed" in changes:
@@ -228,7 +229,7 @@ class JitableSamplingParams:
         return dataclasses.replace(self, **changes)
 
     def next_step(self) -> JitableSamplingParams:
-        """The same one token further: `step` is what keys the next draw. Without a seed this object itself."""
+        """The same with the next `step`, which keys the next draw; without a seed this object itself."""
         return self if self.step is None else dataclasses.replace(self, step=self.step + 1)
 
     def sample(
@@ -245,18 +246,18 @@ class JitableSamplingParams:
         return draw.sample(self, logits, history=history, step=step, mask=mask, sample_index=sample_index)
 
     def to_host(self) -> list[host.SamplingParams]:
-        """Each slot's parameters as a SamplingParams, for `tirage.law` or `explain`; not inside `jit`."""
+        """Each slot's parameters as a SamplingParams, for `tirage.law` or `explain`; ParamsError inside `jit`."""
         return draw.host_params(self)
 
     def make_jitable(self) -> JitableSamplingParams:
-        """This object: it is in that form already."""
+        """This object itself."""
         return self
 
     def get_logits_processor(self) -> LogitsProcessorList:
-        """What edits logits: presence, frequency, repetition; then bad words and allowed ids if there is room for any.
+        """The processors for presence, frequency and repetition, then bad words and allowed ids where a table has any.
 
-        They count prompt and output, `input_ids` up to `cur_len`. One request's work on any batch, a batch's
-        on logits of as many rows. `min_tokens` and stop ids belong to the loop, which knows the prompt's length.
+        They count prompt and output, `input_ids` up to `cur_len`. Those of one request take any batch, those of a batch
+        logits of as many rows. `min_tokens` and stop ids belong to the loop, which knows the prompt's length.
         """
         processors = LogitsProcessorList([
             PresencePenaltyLogitsProcessor(self.presence_penalty),
@@ -270,7 +271,7 @@ class JitableSamplingParams:
         return processors
 
     def get_logits_warper(self) -> LogitsProcessorList:
-        """What shapes the law to draw from: temperature, top-k, top-p, min-p; greedy rows pass unchanged."""
+        """The warpers for temperature, top-k, top-p and min-p; greedy rows pass unchanged."""
         greedy = ~self.random_sampling | (self.temperature <= 0)
         return LogitsProcessorList([
             TemperatureLogitsWarper(self.temperature, greedy),
@@ -290,7 +291,7 @@ class JitableSamplingParams:
         return self.get_logits_warper()
 
     def to_dict(self) -> dict[str, Any]:
-        """Every array as its shape and its numbers in one plain list; None stays None.
+        """Every array as its shape and a flat list of its numbers; None stays None.
 
         `seed`, `step` and `semantics` are left out where there is no seed or the semantics is "canonical".
         """
@@ -313,7 +314,7 @@ class JitableSamplingParams:
 
     def to_json(self, **options: Any) -> str:
         """JSON text of `to_dict`; `options` go to `json.dumps`."""
-        return plain.text(self.to_dict(), **options)
+        return json.dumps(self.to_dict(), **options)
 
     @classmethod
     def from_json(cls, json_str: str) -> JitableSamplingParams:
@@ -358,7 +359,7 @@ def _seed_of(value: Any, slots: jax.Array) -> jax.Array | None:
 
 
 def _known(semantics: Any) -> str:
-    """The name of the semantics, if these arrays can have it."""
+    """The name of the semantics; ParamsError for one whose order the arrays cannot have."""
     found = resolve(semantics) if isinstance(semantics, (str, Semantics)) else None
     if found is not None and found in map(resolve, SEMANTICS):
         return found.name
@@ -410,24 +411,26 @@ def _places(slot: Any, count: int, slots: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=3)
 def _merged(
-    self: JitableSamplingParams, second: JitableSamplingParams, places: jax.Array, widths: tuple[Any, ...]
+    self: JitableSamplingParams, second: JitableSamplingParams, slots: jax.Array, widths: tuple[Any, ...]
 ) -> JitableSamplingParams:
-    """`self` per slot, its tables filled up to `widths`, with the slots of `second` written at `places`."""
+    """`self` per slot, its tables padded to `widths`, with the rows of `second` written at `slots`."""
     into, new = self.view_1d(), second.view_1d()
-    arrays: dict[str, Any] = {name: tables.written(getattr(into, name), getattr(new, name), places) for name in SCALARS}
+    arrays: dict[str, Any] = {
+        name: tables.with_rows(getattr(into, name), getattr(new, name), slots) for name in SCALARS
+    }
     for (name, (_, fill)), width in zip(TABLES.items(), widths, strict=True):
         if width is not None:
             mine = tables.per_slot(getattr(into, name), into.temperature.size, width, fill)
             others = tables.per_slot(getattr(new, name), new.temperature.size, width, fill)
-            arrays[name] = tables.written(mine, others, places)
+            arrays[name] = tables.with_rows(mine, others, slots)
     if into.seed is not None:
-        arrays |= {name: _stream(name, into, new, places) for name in STREAM}
+        arrays |= {name: _stream(name, into, new, slots) for name in STREAM}
     merged = JitableSamplingParams(**arrays, semantics=self.semantics)
     return merged.view_2d() if self.temperature.ndim == 2 else merged
 
 
-def _stream(name: str, into: JitableSamplingParams, new: JitableSamplingParams, places: jax.Array) -> jax.Array:
-    """Seeds or steps of every slot, with those of `new` at `places`."""
+def _stream(name: str, into: JitableSamplingParams, new: JitableSamplingParams, slots: jax.Array) -> jax.Array:
+    """Seeds or steps of every slot, with those of `new` at `slots`."""
     shape = (2,) if name == "seed" else ()
     mine, others = (jnp.reshape(getattr(each, name), (-1, *shape)) for each in (into, new))
-    return tables.written(mine, others, places)
+    return tables.with_rows(mine, others, slots)

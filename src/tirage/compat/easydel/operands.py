@@ -1,7 +1,7 @@
-"""What the arrays of a JitableSamplingParams mean in the exact draw: the integers of S-N1 and S-N2, inside a program.
+"""The integers of S-N1 and S-N2 for the arrays of a JitableSamplingParams, inside a program.
 
 Elsewhere they are made on the host from a request's parameters; here the parameters may be traced. Quotients and
-logarithms are therefore found in integers, and equal the host's for every float32.
+logarithms are therefore computed in integers, and equal the host's for every float32.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mass_fraction(p: Array) -> Array:
 def ratio_threshold(ratio: Array) -> Array:
     """floor(-log2(r) * 2^23) for r [B] in (0, 1], at most Q_LIMIT.
 
-    The mantissa is squared 23 times in 64 bits; no float32 mantissa comes so near to a bit's turn that more matter.
+    The mantissa is squared 23 times in 64 bits, which gives the right bits for every float32 mantissa.
     """
     exponent, mantissa = _parts(ratio)
 
@@ -67,7 +67,7 @@ def _quotient(numerator: int, value: Array, exponent: int) -> Array:
     divisor, dividend = wide.wide(mantissa, 2), wide.constant(numerator, mantissa, 2)
     found = wide.divide(dividend, divisor)
     inexact = ~wide.is_zero(wide.sub(dividend, wide.mul(found, divisor, 2)))
-    # At least 39 bits: the lowest only says that something is left.
+    # The quotient has at least 39 bits; its lowest is a sticky bit, set when there is a remainder.
     rounded = wide.to_float32((found[0] | inexact.astype(jnp.uint32), found[1]))
     scale = exponent - 63 - own + 23
     return float_of(bits_of(rounded) + (scale << 23))

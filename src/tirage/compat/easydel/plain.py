@@ -1,4 +1,4 @@
-"""Arrays as plain JSON values that keep shape and bits."""
+"""Arrays as plain JSON values, with their shapes and every bit of their numbers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tirage.errors import ParamsError, nearest
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 
 
 def dumped(array: jax.Array | None) -> dict[str, Any] | None:
-    """Shape and numbers of an array: a binary32 number as a double is exact."""
+    """An array of any shape as its `shape` and its `data`, a flat list; a float32 as a double is exact."""
     return None if array is None else {"shape": list(array.shape), "data": np.asarray(array).reshape(-1).tolist()}
 
 
 def loaded(name: str, plain: Any, dtype: Any, *, optional: bool) -> jax.Array | None:
-    """The array that `dumped` described."""
+    """The array that `dumped` described, bit for bit and of the same shape; ParamsError for anything else."""
     if plain is None and optional:
         return None
     try:
@@ -46,11 +46,8 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
             )
 
 
-def text(plain: dict[str, Any], **options: Any) -> str:
-    return json.dumps(plain, **options)
-
-
 def parsed(json_str: str) -> dict[str, Any]:
+    """The object that JSON text holds; raises ParamsError for other text."""
     try:
         data = json.loads(json_str)
     except (TypeError, ValueError) as error:

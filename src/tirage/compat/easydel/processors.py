@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tirage.compat.easydel.columns import PAD, beside, column, counts, rows_of, run, written
+from tirage.compat.easydel.columns import PAD, column, counts, rows_of, run, table_per_row, within_length
 from tirage.errors import ParamsError, nearest
 
 LogitsProcessor = Callable[..., jax.Array]
@@ -43,7 +43,7 @@ class LogitsProcessorList(list[LogitsProcessor]):
 
 
 def _extras(processor: LogitsProcessor) -> tuple[set[str], set[str], bool]:
-    """Names beyond the first three that a processor needs, those it may have, and whether it takes any name."""
+    """Arguments after the first three: the names required, those optional, and whether any other name is taken."""
     own = list(inspect.signature(processor).parameters.values())
     named = [p for p in own[3:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     required = {p.name for p in named if p.default is p.empty}
@@ -59,7 +59,7 @@ def _refuse_unknown(kwargs: dict[str, Any], taken: list[tuple[set[str], set[str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PresencePenaltyLogitsProcessor:
-    """Scores less the penalty for every token that occurs; 0 is off. However often it occurs."""
+    """Scores less the penalty for every token that occurs, however often; 0 is off."""
 
     penalty: jax.Array
 
@@ -70,13 +70,13 @@ class PresencePenaltyLogitsProcessor:
 @jax.jit
 def _presence(input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array, penalty: jax.Array) -> jax.Array:
     ids, rows = rows_of(input_ids, scores)
-    seen = counts(ids, written(ids, cur_len), rows.shape[-1]) > 0
+    seen = counts(ids, within_length(ids, cur_len), rows.shape[-1]) > 0
     return jnp.where(seen, rows - column("penalty", penalty, rows), rows).reshape(scores.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrequencyPenaltyLogitsProcessor:
-    """Scores less the penalty once per occurrence of the token; 0 is off. Occurrences are integers."""
+    """Scores less the penalty times the number of occurrences of the token; 0 is off."""
 
     penalty: jax.Array
 
@@ -87,7 +87,7 @@ class FrequencyPenaltyLogitsProcessor:
 @jax.jit
 def _frequency(input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array, penalty: jax.Array) -> jax.Array:
     ids, rows = rows_of(input_ids, scores)
-    times = counts(ids, written(ids, cur_len), rows.shape[-1])
+    times = counts(ids, within_length(ids, cur_len), rows.shape[-1])
     less = rows - column("penalty", penalty, rows) * times
     return jnp.where(times > 0, less, rows).reshape(scores.shape)
 
@@ -109,7 +109,7 @@ class RepetitionPenaltyLogitsProcessor:
 def _repetition(input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array, penalty: jax.Array) -> jax.Array:
     ids, rows = rows_of(input_ids, scores)
     penalty = column("penalty", penalty, rows)
-    seen = counts(ids, written(ids, cur_len), rows.shape[-1]) > 0
+    seen = counts(ids, within_length(ids, cur_len), rows.shape[-1]) > 0
     weaker = jnp.where(rows > 0, rows / penalty, rows * penalty)
     return jnp.where(seen, weaker, rows).reshape(scores.shape)
 
@@ -134,20 +134,20 @@ def _bad_words(
     input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array, words: jax.Array, lengths: jax.Array
 ) -> jax.Array:
     ids, rows = rows_of(input_ids, scores)
-    words = beside("words", words, 2, rows)
-    lengths = beside("lengths", lengths, 1, rows)
+    words = table_per_row("words", words, 2, rows)
+    lengths = table_per_row("lengths", lengths, 1, rows)
     if not words.shape[1] or not words.shape[2]:
         return rows.reshape(scores.shape)
-    begun = _begun(words, lengths, ids, jnp.sum(written(ids, cur_len), axis=1))
+    begun = _begun(words, lengths, ids, jnp.sum(within_length(ids, cur_len), axis=1))
     last = jnp.take_along_axis(words, jnp.maximum(lengths - 1, 0)[..., None], axis=2)[..., 0]
     banned = counts(last, jnp.broadcast_to(begun, last.shape), rows.shape[-1]) > 0
     return jnp.where(banned, -jnp.inf, rows).reshape(scores.shape)
 
 
 def _begun(words: jax.Array, lengths: jax.Array, ids: jax.Array, cur_len: jax.Array) -> jax.Array:
-    """Boolean [B, W]: the ids before `cur_len` end with all of the word but its last id."""
+    """Boolean [B, W]: whether the ids before `cur_len` end with all of the word but its last id."""
     at = jnp.arange(words.shape[2])
-    # One column of filler in front: an index before the text lands on it and equals no word's id.
+    # One column of padding in front: an index before the text reads it, and it equals no word's id.
     text = jnp.concatenate([jnp.full((ids.shape[0], 1), PAD, ids.dtype), ids], axis=1)
     places = (cur_len.reshape(-1, 1) - (lengths - 1))[..., None] + at
     places = jnp.broadcast_to(jnp.maximum(places + 1, 0), words.shape)
@@ -174,7 +174,7 @@ class AllowedTokensLogitsProcessor:
 @jax.jit
 def _allowed(input_ids: jax.Array, scores: jax.Array, cur_len: jax.Array, ids: jax.Array) -> jax.Array:
     _, rows = rows_of(input_ids, scores)
-    ids = beside("ids", ids, 1, rows)
+    ids = table_per_row("ids", ids, 1, rows)
     free = jnp.all(ids < 0, axis=1, keepdims=True)
     allowed = counts(ids, ids >= 0, rows.shape[-1]) > 0
     return jnp.where(free | allowed, rows, -jnp.inf).reshape(scores.shape)

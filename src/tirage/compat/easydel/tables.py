@@ -1,4 +1,4 @@
-"""Tables of ids: one request's as [K], a batch's as [B, K], filled up; and how one is written into the other."""
+"""Tables of ids: one request's [K], a batch's [B, K], padded to a width; and how rows are written into a batch's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tirage.errors import ParamsError
 
 
 def table_of(name: str, ids: Sequence[int], width: int | None) -> jax.Array:
-    """The ids as int32 [width], filled up with -100; None is as wide as needed."""
+    """The ids as int32 [width], padded with -100; a `width` of None is as wide as needed."""
     size = _width(name, len(ids), width)
     return jnp.asarray(np.array([*ids, *[PAD] * (size - len(ids))], np.int32))
 
 
 def tables_of(words: Sequence[Sequence[int]], count: int | None, length: int | None) -> tuple[jax.Array, jax.Array]:
-    """Bad words as int32 [W, L], filled up with -100, and their lengths as int32 [W], filled up with 0."""
+    """Bad words as int32 [W, L], padded with -100, and their lengths as int32 [W], padded with 0."""
     lengths = [len(word) for word in words]
     rows = _width("bad_words", len(words), count)
     columns = _width("bad_word_len", max(lengths, default=0), length)
@@ -38,7 +38,7 @@ def _width(name: str, needed: int, width: int | None) -> int:
 
 
 def per_slot(table: jax.Array | None, slots: int, width: tuple[int, ...], fill: int) -> jax.Array:
-    """A table for every slot, filled up to `width`: that of one request is repeated, None holds nothing."""
+    """A table for every slot, int32 [slots, *width], padded with `fill`; one request's is repeated, None is empty."""
     if table is None:
         return jnp.full((slots, *width), fill, jnp.int32)
     shared = table.ndim == len(width)
@@ -50,9 +50,9 @@ def per_slot(table: jax.Array | None, slots: int, width: tuple[int, ...], fill: 
 def width_of(
     name: str, mine: jax.Array | None, others: jax.Array | None, rank: int, growing: bool
 ) -> tuple[int, ...] | None:
-    """The widths of a table after an insertion; None when neither has one.
+    """The widths of a table [..., K] or [..., W, L] after an insertion; None when neither batch has the table.
 
-    When not `growing` they are `mine`, and ParamsError is raised when `others` do not fit.
+    When not `growing` they are those of `mine`, and ParamsError is raised when `others` are wider.
     """
     if mine is None and others is None:
         return None
@@ -66,8 +66,8 @@ def width_of(
     return wider
 
 
-def written(table: jax.Array, rows: jax.Array, slots: jax.Array) -> jax.Array:
-    """The table with `rows` at `slots`, in its own dtype; a slot outside it is written nowhere."""
+def with_rows(table: jax.Array, rows: jax.Array, slots: jax.Array) -> jax.Array:
+    """The table [B, ...] with `rows` at `slots` [n], in its own dtype; rows for a slot outside it are dropped."""
     size = table.shape[0]
     # A negative index would wrap around to another request.
     places = jnp.where((slots >= 0) & (slots < size), slots, size)

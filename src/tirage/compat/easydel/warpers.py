@@ -1,7 +1,7 @@
 """Warpers with EasyDeL's call: temperature, and filters that set what they drop to -inf.
 
-Order is (score descending, id ascending), so ties are cut by id and top-k keeps exactly k. A greedy row passes
-every warper unchanged: its largest score is the answer already. NaN and +inf stay, so that a bad row can be seen.
+Tokens are ranked by (score descending, id ascending), so ties are cut by id and top-k keeps exactly k. A greedy row
+passes every warper unchanged: its largest score is the answer already. NaN and +inf stay, to mark a bad row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _temperature(
     _, rows = rows_of(input_ids, scores)
     temperature = column("temperature", temperature, rows)
     still = column("greedy", greedy, rows) | (temperature <= 0)
-    # XLA may turn the division by a chosen 1.0 into anything equal; `where` keeps greedy rows bit for bit.
+    # Dividing by 1.0 might change bits under XLA; `where` keeps greedy rows bit for bit.
     return jnp.where(still, rows, rows / jnp.where(still, 1.0, temperature)).reshape(scores.shape)
 
 
@@ -80,7 +80,7 @@ def _top_p(
     order = _order(rows)
     mass = jax.nn.softmax(jnp.take_along_axis(rows, order, axis=-1), axis=-1)
     before = jnp.cumsum(mass, axis=-1) - mass
-    # Subtraction may leave a trace below or above zero, so the first is kept by its place.
+    # The subtraction may leave a rounding error instead of zero, so the first token is kept by its rank.
     keep = (before < p).at[:, 0].set(True)
     keep = jnp.take_along_axis(keep, jnp.argsort(order, axis=-1), axis=-1)
     return _kept(rows, (p >= 1) | keep, greedy).reshape(scores.shape)

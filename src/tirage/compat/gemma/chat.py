@@ -12,29 +12,29 @@ from tirage.compat.gemma.methods import Greedy, SamplingMethod
 from tirage.compat.gemma.run import Turn
 from tirage.compat.gemma.sampler import Sampler
 from tirage.compat.gemma.state import SamplingState
-from tirage.compat.gemma.words import END_OF_TURN, START_OF_TURN
+from tirage.compat.gemma.tokenization import END_OF_TURN, START_OF_TURN
 from tirage.errors import ModelError, ParamsError
 
 _TURN = f"{START_OF_TURN}user\n{{}}{END_OF_TURN}\n{START_OF_TURN}model\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ChatRequest:
     """How a message is to be answered.
 
-    `keeps` the conversation so far, `stream` is where the reply is shown and `options` are those of the sampler.
-    `tagged`: the model wrote the tag that tools' answers begin with, or is to find it after a call.
+    `multi_turn` continues the conversation, `stream` is where the reply is printed and `options` are those of the
+    sampler. `tagged`: the model wrote the tag that tools' answers begin with, or is to find it after a call.
     """
 
-    keeps: bool
+    multi_turn: bool
     stream: Any
     options: dict[str, Any]
     tagged: bool = True
 
-    def again(self, *, keeps: bool | None = None, tagged: bool = True, **options: Any) -> Asked:
-        """The same with other options."""
-        keeps = self.keeps if keeps is None else keeps
-        return replace(self, keeps=keeps, tagged=tagged, options={**self.options, **options})
+    def changed(self, *, multi_turn: bool | None = None, tagged: bool = True, **options: Any) -> ChatRequest:
+        """The same request with other options."""
+        multi_turn = self.multi_turn if multi_turn is None else multi_turn
+        return replace(self, multi_turn=multi_turn, tagged=tagged, options={**self.options, **options})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class ChatSampler:
     Takes what `Sampler` takes, and for a Gemma 4, found by the model's INFO, what `Gemma4Sampler` takes; other models
     ignore that. `multi_turn` keeps the conversation from call to call; without it each call begins a
     new one. `print_stream` prints the reply as it comes, or adds it to a `dialog.Stream`. `last_state` continues an
-    earlier conversation. `turns` are (prompt, reply) pairs of the conversation, without markers, kept by the sampler.
+    earlier conversation. `turns` are the (prompt, reply) pairs of the conversation so far, without markers.
     """
 
     model: Any = field(repr=False)
@@ -66,7 +66,7 @@ class ChatSampler:
     last_state: SamplingState | None = field(default=None, repr=False)
     turns: list[tuple[str, str]] = field(default_factory=list)
     _inner: Sampler = field(init=False, repr=False)
-    _said: list[Any] = field(init=False, repr=False, default_factory=list)
+    _prompts: list[Any] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         if self.turns:
@@ -75,7 +75,7 @@ class ChatSampler:
         taken = [one.name for one in fields(kind) if one.init]
         self._inner = kind(**{name: getattr(self, name) for name in taken})
         self.tokenizer = self._inner.tokenizer
-        if self._writer() is None and len(self._inner._words.encode(START_OF_TURN)) != 1:
+        if self._dialog() is None and len(self._inner._tokenizer.encode(START_OF_TURN)) != 1:
             raise ModelError(
                 f"tokenizer must know Gemma's turns, {START_OF_TURN} as one token, got {type(self.tokenizer).__name__};"
                 " tirage.LLM.chat uses a model's own chat template"
@@ -85,14 +85,14 @@ class ChatSampler:
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler of a model that is no Gemma 4."""
+        """The sampler, for a model that is no Gemma 4."""
         if isinstance(self._inner, Gemma4Sampler):
             raise AttributeError("sampler is not there with a Gemma 4; use gemma4_sampler")
         return self._inner
 
     @property
     def gemma4_sampler(self) -> Gemma4Sampler:
-        """The sampler of a Gemma 4."""
+        """The sampler, for a Gemma 4."""
         if not isinstance(self._inner, Gemma4Sampler):
             raise AttributeError("gemma4_sampler is only there with a Gemma 4; use sampler")
         return self._inner
@@ -129,26 +129,26 @@ class ChatSampler:
             "rng": rng,
             "sharding": sharding,
         }
-        asked = Asked(
-            keeps=self.multi_turn if multi_turn is None else multi_turn,
+        request = ChatRequest(
+            multi_turn=self.multi_turn if multi_turn is None else multi_turn,
             stream=self.print_stream if print_stream is None else print_stream,
             options=options,
         )
-        turn = self._answer(prompt, asked)
-        if asked.stream is True:
+        turn = self._answer(prompt, request)
+        if request.stream is True:
             print()
         return turn.text
 
-    def _answer(self, prompt: Any, asked: Asked) -> Turn:
-        """The model's turn after a message, added to the conversation."""
-        last = self.last_state if asked.keeps else None
-        said, text = self._format(prompt, tagged=asked.tagged)
-        run = self._inner.start(text, last_state=last, show_end=False, **asked.options)
+    def _answer(self, prompt: Any, request: ChatRequest) -> Turn:
+        """The model's turn after a message; both are added to the conversation."""
+        last = self.last_state if request.multi_turn else None
+        message, text = self._format(prompt, tagged=request.tagged)
+        run = self._inner.start(text, last_state=last, show_end=False, **request.options)
         (turn,) = run.turns
         for _ in run.steps():
-            show(asked.stream, turn.fresh)
-        self.turns = [*(self.turns if asked.keeps else ()), (said, turn.text)]
-        self._said = [*(self._said if asked.keeps else ()), prompt]
+            print_new_text(request.stream, turn.new_text)
+        self.turns = [*(self.turns if request.multi_turn else ()), (message, turn.text)]
+        self._prompts = [*(self._prompts if request.multi_turn else ()), prompt]
         self.last_state = run.state()
         return turn
 
@@ -156,39 +156,39 @@ class ChatSampler:
     def conversation(self) -> Any:
         """The conversation as a `dialog.Conversation`; ModelError where that package is missing."""
         dialog = dialog_of()
-        turns = zip(self._said, self.turns, strict=True)
+        turns = zip(self._prompts, self.turns, strict=True)
         parts = [
             part
-            for prompt, (said, reply) in turns
-            for part in (dialog.User(said) if isinstance(prompt, str) else prompt, dialog.Model(reply))
+            for prompt, (message, reply) in turns
+            for part in (dialog.User(message) if isinstance(prompt, str) else prompt, dialog.Model(reply))
         ]
         return dialog.Conversation(*parts)
 
-    def _shown(self, prompt: str) -> str:
-        """A message in which images have the name that the model knows; Gemma 4's is understood by those before it."""
+    def _with_image_tokens(self, prompt: str) -> str:
+        """A message in which `<|image|>` is the model's own image token, which had another name before Gemma 4."""
         is_newest = is_gemma4(self.model)
         if is_newest and "<start_of_image>" in prompt:
             raise ParamsError("prompt must name images <|image|> with a Gemma 4, got <start_of_image>")
         if not is_newest and "<|audio|>" in prompt:
             raise ParamsError("prompt must be without <|audio|> with this model, which is no Gemma 4")
-        return prompt.replace("<|image|>", "<start_of_image>") if self._inner.sees else prompt
+        return prompt.replace("<|image|>", "<start_of_image>") if self._inner.takes_images else prompt
 
     def _format(self, prompt: Any, *, tagged: bool) -> tuple[str, str]:
-        """A message, and the prompt it makes: in the tokenizer's format, or with Gemma's markers."""
-        words = self._inner._words
+        """A message as text, and the prompt made of it: in the tokenizer's format, or with Gemma's markers."""
+        tokenizer = self._inner._tokenizer
         if hasattr(prompt, "as_text"):
-            text = words.text(prompt, tagged=tagged)
+            text = tokenizer.text(prompt, tagged=tagged)
             return text, text
         if not isinstance(prompt, str):
             raise ParamsError(f"prompt must be a text or a Conversation, got {type(prompt).__name__}")
-        prompt = self._shown(prompt)
-        dialog = self._writer()
+        prompt = self._with_image_tokens(prompt)
+        dialog = self._dialog()
         if dialog is None:
             return prompt, _TURN.format(prompt)
-        return prompt, words.text(dialog.Conversation(dialog.User(prompt)))
+        return prompt, tokenizer.text(dialog.Conversation(dialog.User(prompt)))
 
-    def _writer(self) -> Any:
-        """The `dialog` package where the tokenizer names a format of it and it is installed, else None."""
+    def _dialog(self) -> Any:
+        """The `dialog` package if it is installed and the tokenizer names one of its formats, else None."""
         if getattr(self.tokenizer, "FORMAT", None) is None:
             return None
         try:
@@ -198,7 +198,7 @@ class ChatSampler:
 
 
 def dialog_of() -> Any:
-    """The `dialog` package; ModelError where it is missing."""
+    """The `dialog` package; raises ModelError where it is missing."""
     try:
         import dialog  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -206,8 +206,8 @@ def dialog_of() -> Any:
     return dialog
 
 
-def show(stream: Any, text: str) -> None:
-    """Prints new text, or adds it to a `dialog.Stream`; False shows nothing."""
+def print_new_text(stream: Any, text: str) -> None:
+    """Prints new text, or adds it to a `dialog.Stream`; False does neither. ParamsError for another stream."""
     if stream is False or stream is None or not text:
         return
     if stream is True:

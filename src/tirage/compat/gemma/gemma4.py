@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tirage.compat.gemma.forward import Reader
+from tirage.compat.gemma.batched_runner import BatchedRunner
 from tirage.compat.gemma.images import is_gemma4
-from tirage.compat.gemma.joined import JoinedReader
-from tirage.compat.gemma.media import Preparation, per_prompt, with_media
+from tirage.compat.gemma.media import MediaPreparation, per_prompt, with_media
 from tirage.compat.gemma.methods import SamplingMethod
-from tirage.compat.gemma.sampler import Prompt, Sampler, output, stream_of, whole_number
+from tirage.compat.gemma.runner import ModelRunner
+from tirage.compat.gemma.sampler import Prompt, Sampler, check_integer
 from tirage.compat.gemma.state import SamplingState
 from tirage.errors import ParamsError
 
@@ -20,29 +20,17 @@ _ENCODERS = {"images": "vision_encoder", "audio": "audio_encoder"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Gemma4Sampler(Sampler):
+class Gemma4Sampler(MediaPreparation, Sampler):
     """A Gemma 4 that continues texts, images and audio, as `gm.text.Gemma4Sampler`; holds nothing between calls.
 
-    Takes what `Sampler` takes. Images are scaled to at most `max_soft_tokens` tokens, their shape kept, in patches of
-    `patch_size` pixels of which `pooling_kernel_size` in each direction make a token; these are to be the vision
-    encoder's own. Audio has `audio_sample_rate` samples per second, and a piece at most `audio_seq_length` tokens.
-    Images are prepared by the `gemma` package, and images and audio need JAX parameters; text needs neither.
+    Takes what `Sampler` and `MediaPreparation` take. Images are prepared by the `gemma` package, and images and audio
+    need JAX parameters; text needs neither.
     """
-
-    patch_size: int = 16
-    max_soft_tokens: int = 1120
-    pooling_kernel_size: int = 3
-    audio_sample_rate: int = 16000
-    audio_seq_length: int = 750
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._preparation
-
-    @property
-    def _preparation(self) -> Preparation:
-        names = Preparation.__dataclass_fields__
-        return Preparation(**{name: whole_number(getattr(self, name), name, low=1) for name in names})
+        for name in MediaPreparation.__dataclass_fields__:
+            object.__setattr__(self, name, check_integer(getattr(self, name), name, low=1))
 
     def sample(
         self,
@@ -63,8 +51,8 @@ class Gemma4Sampler(Sampler):
 
         `images`: uint8 arrays [H, W] or [H, W, C] or PIL images, of any size, one for each `<|image|>` of the prompt.
         `audio`: float arrays [samples] in [-1, 1], one for each `<|audio|>`; `audio_lengths`, how many samples of each
-        count, None all. For a list of prompts each is a list with one such list, or None, per prompt. ParamsError,
-        before the model runs, for what is none of these and for a model without the encoder.
+        count, None all. For a list of prompts each is a list with one such list, or None, per prompt. Raises
+        ParamsError, before the model runs, for anything else and for a model without the encoder.
         """
         run = self.start(
             prompt,
@@ -77,16 +65,16 @@ class Gemma4Sampler(Sampler):
             last_state=last_state,
             sharding=sharding,
         )
-        return stream_of(run, return_state) if stream else output(run, run.finish(self._words.decode), return_state)
+        return self._output(run, stream=stream, return_state=return_state)
 
     def _with_images(
-        self, prompts: list[list[int]], options: dict[str, Any], reader: Reader, *, batched: bool
+        self, prompts: list[list[int]], options: dict[str, Any], runner: ModelRunner, *, batched: bool
     ) -> list[Prompt]:
-        """The ids of each prompt with the places of its images and audio, and those."""
+        """The ids of each prompt with the places of its images and audio, and the images and audio."""
         given = {name: None if is_empty(options[name]) else options[name] for name in _MEDIA}
         for name in _ENCODERS:
             if given[name] is not None:
-                self._check_model(name, reader, is_first=options["last_state"] is None)
+                self._check_model(name, runner, is_first=options["last_state"] is None)
         columns = [per_prompt(value, name, len(prompts), batched=batched) for name, value in given.items()]
         special = getattr(self.tokenizer, "special_tokens", None)
         return [
@@ -96,19 +84,19 @@ class Gemma4Sampler(Sampler):
                 audio=audio,
                 audio_lengths=lengths,
                 special=special,
-                preparation=self._preparation,
+                preparation=self,
             )
             for ids, images, audio, lengths in zip(prompts, *columns, strict=True)
         ]
 
-    def _check_model(self, name: str, reader: Reader, *, is_first: bool) -> None:
-        """ParamsError where the model cannot take images or audio."""
+    def _check_model(self, name: str, runner: ModelRunner, *, is_first: bool) -> None:
+        """Raises ParamsError where the model cannot take images or audio."""
         encoder, config = _ENCODERS[name], self.model.config if hasattr(self.model, "config") else None
         if not is_gemma4(self.model):
             raise ParamsError(f"{name} must be None with this model, which is no Gemma 4 (use Sampler), got a value")
         if getattr(config, encoder, None) is None:
             raise ParamsError(f"{name} must be None with this model, which has no {encoder}; make it text_only=False")
-        if not isinstance(reader, JoinedReader):
+        if not isinstance(runner, BatchedRunner):
             raise ParamsError(f"{name} must be None unless params are JAX arrays, got a value")
         if getattr(config, "use_bidirectional_attention", None) is not None and not is_first:
             raise ParamsError(
@@ -118,5 +106,5 @@ class Gemma4Sampler(Sampler):
 
 
 def is_empty(values: Any) -> bool:
-    """Whether these are a list without entries, which stands for None."""
+    """Whether `values` is an empty list, which stands for None."""
     return isinstance(values, (list, tuple)) and not values

@@ -1,4 +1,4 @@
-"""Images beside prompts: how many each prompt has, and the slots that they take in a cache."""
+"""Images of prompts: how many each prompt has, and the slots that they take in a cache."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _RULE = "a uint8 array [H, W, C] or [N, H, W, C] for a prompt, the same with a f
 
 @dataclass(frozen=True, slots=True)
 class Vision:
-    """How a model sees: the token that stands for an image in a prompt, and the soft tokens that replace it."""
+    """Images in a model's prompts: the token that stands for one, and how many soft tokens replace it."""
 
     token: int
     soft_tokens: int
 
     def slots(self, ids: Sequence[int]) -> int:
-        """Slots that ids take, their images written out."""
+        """Slots that ids take, with the soft tokens of their images."""
         return len(ids) + (self.soft_tokens + _AROUND) * list(ids).count(self.token)
 
     def blocks(self, ids: Sequence[int]) -> list[slice]:
-        """Where the soft tokens of each image stand among the slots of these ids."""
+        """The slots of each image's soft tokens, counted from the first of these ids."""
         starts = [place for place, token in enumerate(ids) if token == self.token]
         # Two tokens stand before the soft ones where the image token stood alone.
         first = [place + number * (self.soft_tokens + _AROUND) + 2 for number, place in enumerate(starts)]
         return [slice(place, place + self.soft_tokens) for place in first]
 
     def split(self, ids: Sequence[int]) -> tuple[list[int], int, int]:
-        """The ids that fill a cache, the token whose logits are wanted, and how many slots before the end it has.
+        """The ids that fill a cache, the token whose logits are wanted, and how many slots before the end it stands.
 
-        A prompt that ends with an image goes on from the line break that stands after it, which is read once more.
+        After a prompt that ends with an image this is the line break that follows the image; it is run once more.
         """
         if ids[-1] == self.token:
             return list(ids), _LINE_BREAKS, 1
         return list(ids[:-1]), ids[-1], 0
 
     def check(self, ids: Sequence[int], images: Images | None) -> None:
-        """Raises ParamsError unless a prompt has a token for each image."""
+        """Raises ParamsError unless a prompt has one token for each of its images, uint8 [N, H, W, C]."""
         tokens, count = list(ids).count(self.token), 0 if images is None else len(images)
         if tokens != count:
             raise ParamsError(
@@ -56,9 +56,9 @@ class Vision:
 
 
 def vision_of(model: Any) -> Vision | None:
-    """How a TransformerLike sees; None for one that reads text only.
+    """The Vision of a TransformerLike; None for one that takes text only.
 
-    Gemma 4, whose images are of any size, counts as one that reads text only.
+    Gemma 4, whose images are of any size, counts as one that takes text only.
     """
     config: Any = getattr(model.config, "input_config", None)
     if not getattr(config, "support_images", False) or getattr(config, "already_expanded", False):
@@ -68,7 +68,7 @@ def vision_of(model: Any) -> Vision | None:
     return Vision(int(config.special_tokens.IMAGE_PLACEHOLDER), int(config.num_tokens_per_image))
 
 
-def blindness(model: Any) -> str:
+def why_no_images(model: Any) -> str:
     """Why a model takes no images."""
     if is_gemma4(model):
         return "is a Gemma 4 and takes images of any size (use Gemma4Sampler)"

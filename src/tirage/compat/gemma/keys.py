@@ -1,4 +1,4 @@
-"""Every kind of `rng` as one source of randomness per prompt."""
+"""Every kind of `rng` as one seed per prompt."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Source:
 
     @property
     def words(self) -> NDArray[np.uint32]:
-        """The seed as the two words of a JAX key."""
+        """The seed as the two words [2] of a JAX key, high word first."""
         unsigned = self.seed % (1 << 64)
         return np.array([unsigned >> 32, unsigned & 0xFFFFFFFF], np.uint32)
 
     def key(self, step: int) -> Any:
-        """What a user's own sampling method is given as `rng` at a step.
+        """The `rng` of a user's own sampling method at a step.
 
         A JAX key where JAX is in use, else a NumPy Generator; a new one for each prompt and step.
         """
@@ -81,7 +81,7 @@ def key_of_sources(sources: Sequence[Source], *, jax: bool) -> Any:
 
 
 def key_data(rng: Any) -> Any:
-    """A JAX array as NumPy words or numbers; anything else as it is."""
+    """A JAX array as NumPy words or numbers, anything else as it is; ParamsError for a key of another kind."""
     if sys.modules.get("jax") is None:
         return rng
     import jax
@@ -96,7 +96,7 @@ def key_data(rng: Any) -> Any:
 
 
 def is_seed(rng: Any) -> bool:
-    """True for one seed: a whole number, or the two words of a key."""
+    """Whether `rng` is one seed: an integer, or the two words [2] of a key."""
     if isinstance(rng, np.ndarray):
         key = rng.shape == (2,) and rng.dtype == np.uint32
         return key or (rng.ndim == 0 and rng.dtype.kind in "iu")
@@ -104,7 +104,7 @@ def is_seed(rng: Any) -> bool:
 
 
 def as_seed(rng: Any) -> int:
-    """A seed in int64; ParamsError for what is none."""
+    """The seed as an int64; raises ParamsError for anything else."""
     if not is_seed(rng):
         raise ParamsError(f"rng must be {_RULE}, got {type(rng).__name__} {rng!r:.60}")
     if isinstance(rng, np.ndarray) and rng.ndim:

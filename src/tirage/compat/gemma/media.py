@@ -1,4 +1,4 @@
-"""Gemma 4's images of any size and its audio: checked, prepared for the model, and given their places in a prompt."""
+"""Gemma 4's images of any size and its audio: checked, prepared for the model, and placed in the prompt's ids."""
 
 from __future__ import annotations
 
@@ -21,27 +21,32 @@ _IMAGE_RULE = "a list of uint8 arrays [H, W] or [H, W, 1, 3 or 4], or of PIL ima
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
-    """What stands beside one prompt, as keyword inputs of its model: arrays that begin with an axis of 1.
+    """The images and audio of one prompt, as keyword inputs of its model: arrays [1, ...].
 
-    `heard` is the number of soft tokens of each piece of audio, which is compiled into the call.
+    `audio_token_counts` holds the number of soft tokens of each piece of audio, which is compiled into the call.
     """
 
     inputs: Mapping[str, Any]
-    heard: tuple[int, ...] = ()
+    audio_token_counts: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
-    """How images and audio are made ready; the fields of `Gemma4Sampler` under their names."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MediaPreparation:
+    """How images and audio are prepared, under the names of `gm.text.Gemma4Sampler`.
 
-    patch_size: int
-    max_soft_tokens: int
-    pooling_kernel_size: int
-    audio_sample_rate: int
-    audio_seq_length: int
+    Images are scaled to at most `max_soft_tokens` tokens, their aspect ratio kept, in patches of `patch_size` pixels of
+    which `pooling_kernel_size` in each direction make a token; both must be the vision encoder's own. Audio has
+    `audio_sample_rate` samples per second, and a piece at most `audio_seq_length` tokens.
+    """
 
-    def images(self, images: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
-        """The images as Gemma 4's vision input, and the soft tokens of each; ModelError without the package."""
+    patch_size: int = 16
+    max_soft_tokens: int = 1120
+    pooling_kernel_size: int = 3
+    audio_sample_rate: int = 16000
+    audio_seq_length: int = 750
+
+    def vision_input(self, images: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
+        """The images as Gemma 4's vision input, and the soft tokens of each; ModelError without the `gemma` package."""
         try:
             from gemma.gm.nn.gemma4 import _transformer  # pyright: ignore[reportMissingImports]
             from gemma.gm.nn.gemma4.vision import _preprocessing  # pyright: ignore[reportMissingImports]
@@ -55,12 +60,12 @@ class Preparation:
             max_soft_tokens=self.max_soft_tokens,
             pooling_kernel_size=self.pooling_kernel_size,
         )
-        # The model takes the patches of all images as one row, and parts them by the number of images.
+        # The model takes the patches of all images as one row, and splits it by the number of images.
         rows = (each.reshape(1, -1, each.shape[-1]) for each in (patches, places))
         return _transformer.PreprocessedVisionInput(*rows, soft_token_counts=tuple(counts)), tuple(counts)
 
     def audio_tokens(self, samples: int) -> int:
-        """Soft tokens of so many samples: a spectrum every 10 ms, halved twice; below 1 where they are too few."""
+        """Soft tokens of `samples` samples: a spectrum every 10 ms, halved twice; below 1 where they are too few."""
         frame, hop = (round(self.audio_sample_rate * length / 1000.0) for length in (_FRAME_MS, _HOP_MS))
         spectra = (samples - (frame + 1)) // hop + 1
         return min((((spectra - 1) // 2 + 1) - 1) // 2 + 1, self.audio_seq_length)
@@ -73,33 +78,33 @@ def with_media(
     audio: Any,
     audio_lengths: Any,
     special: Any,
-    preparation: Preparation,
+    preparation: MediaPreparation,
 ) -> tuple[list[int], Media | None]:
-    """A prompt's ids with the places of its images and audio written out, and what goes there.
+    """A prompt's ids with a soft token for each place of its images and audio, and the images and audio.
 
-    `special` names the tokenizer's ids. ParamsError for what is no image or audio, and where the prompt has not as
-    many tokens for them.
+    `special` names the tokenizer's ids. ParamsError for what is no image or audio, and where the prompt has another
+    number of tokens for them.
     """
     pictures, clips = check_images(images), check_audio(audio)
     lengths = check_lengths(audio_lengths, clips, preparation)
     for name, token, given in (("images", "IMAGE_PLACEHOLDER", pictures), ("audio", "AUDIO_PLACEHOLDER", clips)):
         check_places(ids, name, getattr(special, token, None), len(given))
-    inputs, heard = {}, tuple(preparation.audio_tokens(length) for length in lengths)
+    inputs, audio_token_counts = {}, tuple(preparation.audio_tokens(length) for length in lengths)
     if pictures:
-        inputs["images"], seen = preparation.images(pictures)
+        inputs["images"], image_token_counts = preparation.vision_input(pictures)
         image = SimpleNamespace(start=special.START_OF_IMAGE, end=special.END_OF_IMAGE, soft=IMAGE_SOFT)
-        blocks = [[_LINE_BREAKS, *block(image, count), _LINE_BREAKS] for count in seen]
+        blocks = [[_LINE_BREAKS, *block(image, count), _LINE_BREAKS] for count in image_token_counts]
         ids = expanded(ids, special.IMAGE_PLACEHOLDER, blocks)
     if clips:
         inputs["audio"] = padded(clips)[None]
         inputs["audio_lengths"] = np.array([lengths], np.int32)
         sound = SimpleNamespace(start=special.START_OF_AUDIO, end=special.END_OF_AUDIO, soft=AUDIO_SOFT)
-        ids = expanded(ids, special.AUDIO_PLACEHOLDER, [block(sound, count) for count in heard])
-    return list(ids), Media(inputs=inputs, heard=heard) if inputs else None
+        ids = expanded(ids, special.AUDIO_PLACEHOLDER, [block(sound, count) for count in audio_token_counts])
+    return list(ids), Media(inputs=inputs, audio_token_counts=audio_token_counts) if inputs else None
 
 
 def block(kind: Any, count: int) -> list[int]:
-    """So many soft tokens between the tokens that begin and end them."""
+    """`count` soft tokens between the tokens that begin and end them."""
     return [int(kind.start), *[kind.soft] * count, int(kind.end)]
 
 
@@ -121,7 +126,7 @@ def padded(clips: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def check_places(ids: Sequence[int], name: str, token: Any, count: int) -> None:
-    """ParamsError unless the prompt has a token for each image or piece of audio."""
+    """Raises ParamsError unless the prompt has a token for each image or piece of audio."""
     if token is None:
         if count:
             raise ParamsError(f"{name} need a tokenizer of Gemma 4, whose special_tokens name their place in a prompt")
@@ -134,7 +139,7 @@ def check_places(ids: Sequence[int], name: str, token: Any, count: int) -> None:
 
 
 def check_images(images: Any) -> list[Any]:
-    """The images of one prompt; ParamsError for what is none."""
+    """The images of one prompt; raises ParamsError for anything that is not an image."""
     if images is None:
         return []
     if not isinstance(images, (list, tuple)) and getattr(images, "ndim", 0) != 4:
@@ -154,7 +159,7 @@ def check_image(image: Any) -> Any:
 
 
 def check_audio(audio: Any) -> list[NDArray[np.float32]]:
-    """The pieces of audio of one prompt; ParamsError for what is none."""
+    """The pieces of audio of one prompt, each float32 [samples]; raises ParamsError for anything else."""
     if audio is None:
         return []
     if not isinstance(audio, (list, tuple)) and getattr(audio, "ndim", 0) != 2:
@@ -164,8 +169,8 @@ def check_audio(audio: Any) -> list[NDArray[np.float32]]:
     return [check_clip(clip) for clip in audio]
 
 
-def check_lengths(lengths: Any, clips: Sequence[Any], preparation: Preparation) -> list[int]:
-    """How many samples of each piece of audio count, None all; ParamsError for a number that it cannot have."""
+def check_lengths(lengths: Any, clips: Sequence[Any], preparation: MediaPreparation) -> list[int]:
+    """The number of samples of each piece of audio, None for all; ParamsError for more than there are, or too few."""
     given = [len(clip) for clip in clips] if lengths is None else list(lengths)
     if len(given) != len(clips):
         raise ParamsError(f"audio_lengths must hold one length per piece, which is {len(clips)}, got {len(given)}")
@@ -191,7 +196,7 @@ def check_clip(clip: Any) -> NDArray[np.float32]:
 
 
 def per_prompt(values: Any, name: str, count: int, *, batched: bool) -> list[Any]:
-    """What each prompt of a call has of images, audio or lengths; ParamsError for another number of entries.
+    """The images, audio or lengths of each prompt of a call; ParamsError for another number of entries.
 
     A list of one prompt may come with its images in one list, as the package wants them.
     """

@@ -31,7 +31,7 @@ class SamplingMethod(abc.ABC):
 
 
 class _Exact(SamplingMethod):
-    """A method that tirage draws itself: in float32 whatever the model computes in, each row by itself."""
+    """A method that tirage draws itself: in float32 whatever the model's dtype, each row by itself."""
 
     @property
     def params(self) -> SamplingParams:
@@ -39,7 +39,7 @@ class _Exact(SamplingMethod):
         raise TypeError(f"{type(self).__name__} has no params")
 
     def get_next_tokens(self, logits: Any, rng: Any) -> Any:
-        """The next token ids [*B] for logits [*B, V]; rows draw apart from each other, -1 where no token can be."""
+        """The next token ids [*B] for logits [*B, V]; rows draw independently, -1 where a row has no legal token."""
         x = float32(logits)
         rows = x.reshape(-1, x.shape[-1])
         seed = sources_of(rng, 1)[0].seed
@@ -50,7 +50,7 @@ class _Exact(SamplingMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy(_Exact):
-    """The most likely token, the lowest id of equals."""
+    """The most likely token; of equal ones, the lowest id."""
 
     @property
     def params(self) -> SamplingParams:
@@ -75,7 +75,7 @@ class RandomSampling(_Exact):
 
 @dataclass(frozen=True, kw_only=True)
 class TopkSampling(_Exact):
-    """A draw from the `k` most likely tokens, exactly k of equals; the default of 1 is greedy."""
+    """A draw from the `k` most likely tokens, ties cut by id; the default of 1 is greedy."""
 
     temperature: float = 1.0
     k: int = 1
@@ -95,7 +95,7 @@ class TopkSampling(_Exact):
 
 @dataclass(frozen=True, kw_only=True)
 class TopPSampling(_Exact):
-    """A draw from the most likely tokens whose mass reaches `p`, all equals of the last one included.
+    """A draw from the most likely tokens whose mass reaches `p`, all ties with the last one included.
 
     `p` of 1 or more is no limit; 0 or less is greedy.
     """
@@ -120,9 +120,9 @@ class TopPSampling(_Exact):
 
 
 class Chooser:
-    """The tokens that a method chooses for the prompts of a call, each from its own source.
+    """A method that draws tokens for the prompts of a call, each with random numbers from its own source.
 
-    `jax` gives a user's own method JAX arrays, as the model's own would be.
+    With `jax`, a user's own method gets JAX arrays, as from the `gemma` package.
     """
 
     def __init__(self, method: SamplingMethod, sources: Sequence[Source], vocab_size: int, *, jax: bool) -> None:
@@ -135,9 +135,9 @@ class Chooser:
                 self._batch.add(seeded[source.seed], sample_index=source.index)
 
     def choose(self, logits: NDArray[np.float32], rows: Sequence[int], step: int) -> list[int | Status]:
-        """A token for each of these prompts from float32 logits [n, V], or why it has none; the others are done.
+        """A token, or the Status of a row without one, for each of these prompts from float32 logits [n, V].
 
-        Raises ParamsError for a user's method whose answer is no token.
+        Prompts that are not among `rows` are finished. Raises ParamsError for a user's method that returns no token.
         """
         if self._batch is None:
             return [self._ask(row[None], self._sources[at].key(step)) for row, at in zip(logits, rows, strict=True)]
@@ -149,7 +149,7 @@ class Chooser:
         return [token if status == Status.ok else Status(status) for token, status in found]
 
     def _ask(self, logits: Any, key: Any) -> int:
-        """What a user's own method says to float32 logits [1, V]."""
+        """The token that a user's own method returns for float32 logits [1, V]."""
         count = logits.shape[-1]
         if self._jax:
             import jax.numpy as jnp
@@ -165,19 +165,19 @@ class Chooser:
 
 
 def check_method(method: Any) -> SamplingMethod:
-    """The method; ParamsError for an object without `get_next_tokens`."""
+    """The method; raises ParamsError for an object without `get_next_tokens`."""
     if not callable(getattr(method, "get_next_tokens", None)) or isinstance(method, type):
         raise ParamsError(f"sampling must be a SamplingMethod object, got {method!r:.60}; derive one from it")
     return method
 
 
 def float32(logits: Any) -> NDArray[np.float32]:
-    """Logits of NumPy or JAX in NumPy float32; bfloat16 and float16 grow exactly."""
+    """NumPy or JAX logits of any shape as NumPy float32, exact for bfloat16 and float16."""
     return np.asarray(logits).astype(np.float32)
 
 
 def like(logits: Any, tokens: NDArray[np.int64]) -> Any:
-    """Tokens in the library of the logits."""
+    """Token ids of any shape as an array of the library that the logits are of."""
     if sys.modules.get("jax") is not None:
         import jax
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tirage.compat.gemma.forward import Never, Reader
-from tirage.compat.gemma.images import Images, blindness, images_of
+from tirage.compat.gemma.images import Images, images_of, why_no_images
 from tirage.compat.gemma.keys import sources_of
 from tirage.compat.gemma.media import Media
 from tirage.compat.gemma.methods import Chooser, Greedy, SamplingMethod, check_method
-from tirage.compat.gemma.readers import reader_of
-from tirage.compat.gemma.run import Run, Turn, begin
+from tirage.compat.gemma.run import Run, Turn, start_turn
+from tirage.compat.gemma.runner import ForbiddenMask, ModelRunner
+from tirage.compat.gemma.select_runner import runner_of
 from tirage.compat.gemma.state import SamplerOutput, SamplingState
-from tirage.compat.gemma.words import Words, check_pair, listed, tokenizer_of
+from tirage.compat.gemma.tokenization import PromptTokenizer, check_same_version, prompt_list, tokenizer_of
 from tirage.errors import ParamsError
 
 Prompt = tuple[list[int], Images | Media | None]
@@ -43,45 +43,46 @@ class Sampler:
     cache_length: int = 4096
     max_out_length: int = 2048
     pad_length: int | Sequence[int] | None = (256, 512, 1024)
-    _words: Words = field(init=False, repr=False)
+    _tokenizer: PromptTokenizer = field(init=False, repr=False)
     _buckets: tuple[int, ...] = field(init=False, repr=False)
-    _never: Never = field(init=False, repr=False)
+    _forbidden_mask: ForbiddenMask = field(init=False, repr=False)
     _ends: frozenset[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_method(self.sampling)
         for name in ("cache_length", "max_out_length"):
-            whole_number(getattr(self, name), name, low=1)
+            check_integer(getattr(self, name), name, low=1)
         buckets = () if self.pad_length is None else self.pad_length
         buckets = (buckets,) if not isinstance(buckets, Sequence) else buckets
         tokenizer = tokenizer_of(self.model) if self.tokenizer is None else self.tokenizer
-        check_pair(self.model, tokenizer)
-        words = Words(tokenizer)
-        reader = self._reader()
-        vocab_size = reader.vocab_size
-        forbidden = words.named(self.forbidden_tokens, "forbidden_tokens")
-        stops = words.named(self.stop_tokens, "stop_tokens")
+        check_same_version(self.model, tokenizer)
+        prompt_tokenizer = PromptTokenizer(tokenizer)
+        runner = self._runner()
+        vocab_size = runner.vocab_size
+        forbidden = prompt_tokenizer.token_ids(self.forbidden_tokens, "forbidden_tokens")
+        stops = prompt_tokenizer.token_ids(self.stop_tokens, "stop_tokens")
         for name, ids in (("forbidden_tokens", forbidden), ("stop_tokens", stops)):
             if ids and max(ids) >= vocab_size:
                 raise ParamsError(f"{name} must lie in [0, {vocab_size}), got {max(ids)}")
         # An image token that the model wrote itself would stand for no image.
-        blank = [] if reader.vision is None else [reader.vision.token]
-        never = np.zeros(vocab_size, bool)
-        never[[token for token in (*forbidden, *words.forbidden, *blank) if token < vocab_size]] = True
+        image_tokens = [] if runner.vision is None else [runner.vision.token]
+        forbidden_mask = np.zeros(vocab_size, bool)
+        never = (*forbidden, *prompt_tokenizer.forbidden, *image_tokens)
+        forbidden_mask[[token for token in never if token < vocab_size]] = True
         computed = {
             "tokenizer": tokenizer,
-            "_words": words,
-            "_buckets": tuple(whole_number(bucket, "pad_length", low=1) for bucket in buckets),
-            "_never": never,
-            "_ends": words.ends.union(stops),
+            "_tokenizer": prompt_tokenizer,
+            "_buckets": tuple(check_integer(bucket, "pad_length", low=1) for bucket in buckets),
+            "_forbidden_mask": forbidden_mask,
+            "_ends": prompt_tokenizer.ends.union(stops),
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
 
     @property
-    def sees(self) -> bool:
+    def takes_images(self) -> bool:
         """Whether the model takes images."""
-        return self._reader().vision is not None
+        return self._runner().vision is not None
 
     def sample(
         self,
@@ -117,41 +118,45 @@ class Sampler:
             last_state=last_state,
             sharding=sharding,
         )
-        return stream_of(run, return_state) if stream else output(run, run.finish(self._words.decode), return_state)
+        return self._output(run, stream=stream, return_state=return_state)
+
+    def _output(self, run: Run, *, stream: bool, return_state: bool) -> Any:
+        """What `sample` returns for a call: an iterator, or the texts at its end."""
+        return stream_of(run, return_state) if stream else output(run, run.finish(self._tokenizer.decode), return_state)
 
     def start(self, prompt: Any, *, show_end: bool = True, **options: Any) -> Run:
-        """A call that is checked and not yet run; `show_end` keeps an end token's text."""
+        """A call that was checked and not yet run; `show_end` keeps the text of an end token."""
         method = self.sampling if options["sampling"] is None else check_method(options["sampling"])
         limit = self._limit(options["max_new_tokens"])
         last = check_state(options["last_state"])
-        reader = self._reader(options["sharding"], last)
-        prompts, batched = listed(prompt)
-        ids = [self._words.ids(one, first=last is None, vocab_size=reader.vocab_size) for one in prompts]
-        turns = self._turns(self._with_images(ids, options, reader, batched=batched), reader, last)
+        runner = self._runner(options["sharding"], last)
+        prompts, batched = prompt_list(prompt)
+        ids = [self._tokenizer.ids(one, first=last is None, vocab_size=runner.vocab_size) for one in prompts]
+        turns = self._turns(self._with_images(ids, options, runner, batched=batched), runner, last)
         sources = sources_of(options["rng"], len(turns))
         return Run(
             turns=turns,
-            reader=reader,
-            cache=reader.start(len(turns)) if last is None else reader.share(last.cache),
-            chooser=Chooser(method, sources, reader.vocab_size, jax=reader.uses_jax),
+            runner=runner,
+            cache=runner.start(len(turns)) if last is None else runner.share(last.cache),
+            chooser=Chooser(method, sources, runner.vocab_size, jax=runner.uses_jax),
             sources=sources,
             ends=self._ends,
-            never=self._never,
+            forbidden_mask=self._forbidden_mask,
             limit=limit,
             max_out_length=self.max_out_length,
             batched=batched,
             show_end=show_end,
         )
 
-    def _reader(self, sharding: Any = None, last: SamplingState | None = None) -> Reader:
+    def _runner(self, sharding: Any = None, last: SamplingState | None = None) -> ModelRunner:
         buckets = getattr(self, "_buckets", ())
         length = self.cache_length if last is None else last.cache_length
-        return reader_of(self.model, self.params, cache_length=length, buckets=buckets, sharding=sharding)
+        return runner_of(self.model, self.params, cache_length=length, buckets=buckets, sharding=sharding)
 
     def _limit(self, max_new_tokens: Any) -> int:
         if max_new_tokens is None:
             return self.max_out_length
-        limit = whole_number(max_new_tokens, "max_new_tokens", low=0) or self.max_out_length
+        limit = check_integer(max_new_tokens, "max_new_tokens", low=0) or self.max_out_length
         if limit > self.max_out_length:
             raise ParamsError(
                 f"max_new_tokens must be at most max_out_length, which is {self.max_out_length}, got {limit}; "
@@ -160,48 +165,48 @@ class Sampler:
         return limit
 
     def _with_images(
-        self, prompts: list[list[int]], options: dict[str, Any], reader: Reader, *, batched: bool
+        self, prompts: list[list[int]], options: dict[str, Any], runner: ModelRunner, *, batched: bool
     ) -> list[Prompt]:
-        """The ids of each prompt with its images; ParamsError where they do not fit together."""
-        if options["images"] is not None and reader.vision is None:
-            raise ParamsError(f"images must be None with this model, which {blindness(self.model)}, got images")
+        """The ids of each prompt with its images; raises ParamsError where their numbers differ."""
+        if options["images"] is not None and runner.vision is None:
+            raise ParamsError(f"images must be None with this model, which {why_no_images(self.model)}, got images")
         images = images_of(options["images"], len(prompts), batched=batched)
-        if reader.vision is not None:
-            for ids, seen in zip(prompts, images, strict=True):
-                reader.vision.check(ids, seen)
+        if runner.vision is not None:
+            for ids, media in zip(prompts, images, strict=True):
+                runner.vision.check(ids, media)
         return list(zip(prompts, images, strict=True))
 
-    def _turns(self, prompts: Sequence[Prompt], reader: Reader, last: SamplingState | None) -> list[Turn]:
+    def _turns(self, prompts: Sequence[Prompt], runner: ModelRunner, last: SamplingState | None) -> list[Turn]:
         before = [None] * len(prompts) if last is None else last.rows
         if len(before) != len(prompts):
             raise ParamsError(f"prompt must hold {len(before)} prompts, as many as last_state, got {len(prompts)}")
         return [
-            begin(reader, ids, row, images=seen, detokenizer=self._words.detokenizer())
-            for (ids, seen), row in zip(prompts, before, strict=True)
+            start_turn(runner, ids, row, images=media, detokenizer=self._tokenizer.detokenizer())
+            for (ids, media), row in zip(prompts, before, strict=True)
         ]
 
 
 def stream_of(run: Run, return_state: bool) -> Iterator[Any]:
-    """The new text of each step, as it is made."""
+    """The new text of each step, as soon as there is any."""
     for _ in run.steps():
-        yield output(run, [turn.fresh for turn in run.turns], return_state)
+        yield output(run, [turn.new_text for turn in run.turns], return_state)
 
 
 def output(run: Run, texts: list[str], return_state: bool) -> Any:
-    """Texts as the call wants them: a list for a list of prompts, with the state or without."""
+    """The text, or a list of texts for a list of prompts, with the state or without."""
     text = texts if run.batched else texts[0]
     return SamplerOutput(text=text, state=run.state()) if return_state else text
 
 
 def check_state(last: Any) -> SamplingState | None:
-    """The state; ParamsError for another object."""
+    """The state or None; raises ParamsError for another object."""
     if last is not None and not isinstance(last, SamplingState):
         raise ParamsError(f"last_state must be a SamplingState or None, got {type(last).__name__}")
     return last
 
 
-def whole_number(value: Any, name: str, *, low: int) -> int:
-    """A checked integer."""
+def check_integer(value: Any, name: str, *, low: int) -> int:
+    """The value as an int; raises ParamsError for one below `low`, and for what is no integer."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < low:
         raise ParamsError(f"{name} must be an integer >= {low}, got {value!r}")
     return int(value)

@@ -20,9 +20,9 @@ REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "cache_full"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One conversation of a state: all its tokens, how many slots of its cache are filled, and how its turn went.
+    """One conversation of a state: its tokens, `read` of which fill `slots` slots of its cache, and its last turn.
 
-    The last token of a turn is in `token_ids` and not yet in the cache; the next turn reads it first.
+    The last token of a turn is in `token_ids` and not yet in the cache; the next turn begins with it.
     """
 
     token_ids: tuple[int, ...]
@@ -89,7 +89,7 @@ class SamplingState:
 
     @property
     def cache_info(self) -> CacheInfo:
-        """The cache with its length and how much of it is in use; of Gemma's layout only."""
+        """The cache with its length and how much of it is in use; ParamsError for a cache not in Gemma's layout."""
         if not has_end_index(self.cache):
             raise ParamsError("cache_info must be of a cache in Gemma's layout, this model keeps its cache in another")
         return CacheInfo(cache=self.cache)
@@ -152,7 +152,7 @@ class CacheInfo:
         return CacheInfo(cache=with_end_index(self.cache, value))
 
     def __getitem__(self, key: tuple[Any, Any]) -> CacheInfo:
-        """The part of some conversations and slots: `info[rows, slots]`."""
+        """The part of the cache of some conversations and slots: `info[rows, slots]`."""
         cut = {
             name: {part: leaf[key[: leaf.ndim]] for part, leaf in layer.items()} for name, layer in self.cache.items()
         }
@@ -174,13 +174,13 @@ class SamplerOutput:
 
     @property
     def finish_reason(self) -> FinishReason | tuple[FinishReason | None, ...] | None:
-        """Why the text ended; one reason per prompt for a list of prompts."""
+        """Why the text ended; a tuple of reasons for a list of prompts."""
         reasons = self.state.finish_reason
         return reasons[0] if isinstance(self.text, str) else reasons
 
 
 def without_last(state: SamplingState) -> SamplingState:
-    """A state of one conversation that has not said its last token, which no cache holds yet."""
+    """A state of one conversation without its last token, which no cache holds yet."""
     (row,) = state.rows
     token_ids, predicted = np.array(state.token_ids), np.array(state.predicted_tokens)
     token_ids[0, len(row.token_ids) - 1] = predicted[0, len(row.output_ids) - 1] = 0
@@ -197,12 +197,12 @@ def without_last(state: SamplingState) -> SamplingState:
 
 
 def with_slots(cache: Any, slots: NDArray[np.int32]) -> Any:
-    """A model's cache that says how many slots of each conversation are in use, where its layout can say so."""
+    """A model's cache with the number of slots [B] in use by each conversation, where its layout holds it."""
     return with_end_index(cache, slots) if has_end_index(cache) else cache
 
 
 def register_pytrees() -> None:
-    """Makes states pytrees, once JAX is in use."""
+    """Registers states as pytrees once JAX is in use."""
     if sys.modules.get("jax") is not None:
         _register()
 

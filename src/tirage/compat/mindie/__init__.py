@@ -7,7 +7,7 @@
 
 Every argument but the logits may be left out, in any combination. Each row has MindIE's order and rules (preset
 `mindie`) and tirage's randomness: the token is a function of the row's own arguments, whatever its neighbours are and
-however often it is asked.
+however often the call is repeated.
 """
 
 from tirage.compat.mindie.data import SamplingData

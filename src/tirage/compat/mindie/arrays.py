@@ -1,4 +1,4 @@
-"""Arrays at the door: copied, checked and named in every refusal."""
+"""The caller's arrays: copied, checked, and named in every error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ToTensor = Callable[[NDArray], Any]
 
 
 def copied(value: Any, name: str, rule: str) -> NDArray:
-    """A NumPy copy of an array, tensor or list, which later changes to it cannot reach; ParamsError when it is none."""
+    """A NumPy copy, same shape, of an array, tensor or list; raises ParamsError, quoting `rule`, for another type."""
     if isinstance(value, (str, bytes, Mapping, set, frozenset, np.ma.MaskedArray)):
         raise ParamsError(f"{name} must be {rule}, got {type_name(value)}")
     try:
@@ -32,7 +32,10 @@ def _on_host(value: Any) -> Any:
 
 
 def column(value: Any, name: str, kinds: str, word: str) -> NDArray:
-    """A one-dimensional copy whose dtype is of one of `kinds` (NumPy's letters); `word` names them in the refusal."""
+    """A NumPy copy [B] whose dtype is of one of `kinds` (NumPy's letters), which `word` names in the error.
+
+    Raises ParamsError for another shape or dtype.
+    """
     rule = f"a one-dimensional {word} array, one value per request"
     array = copied(value, name, rule)
     empty_list = array.size == 0 and not hasattr(value, "dtype")
@@ -42,12 +45,12 @@ def column(value: Any, name: str, kinds: str, word: str) -> NDArray:
 
 
 def kind(array: NDArray) -> str:
-    """NumPy's letter for the kind of dtype, where bfloat16 counts as a float."""
+    """NumPy's letter for the dtype of an array of any shape; bfloat16 counts as a float."""
     return "f" if array.dtype.name == "bfloat16" else array.dtype.kind
 
 
 def same_length(lengths: Iterable[tuple[str, int]]) -> None:
-    """Raise ParamsError for the first array that holds another number of requests than the one before."""
+    """Raises ParamsError for the first array that holds another number of requests than the first one."""
     first: tuple[str, int] | None = None
     for name, length in lengths:
         first = first or (name, length)
@@ -56,19 +59,19 @@ def same_length(lengths: Iterable[tuple[str, int]]) -> None:
 
 
 def per_row(name: str, length: int, count: int) -> None:
-    """Raise ParamsError unless an array holds one entry for each row of the logits."""
+    """Raises ParamsError unless an array holds one entry for each row of the logits."""
     if length != count:
         raise ParamsError(f"{name} must hold one entry per row of the logits, which have {count}, got {length}")
 
 
 def tensor_maker(value: Any) -> None:
-    """Raise ParamsError unless `to_tensor` can be called or was left out."""
+    """Raises ParamsError unless `to_tensor` can be called or was left out."""
     if value is not None and not callable(value):
         raise ParamsError(f"to_tensor must be a function of a NumPy array or None, got {type_name(value)}")
 
 
 def refuse_unknown(owner: str, options: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise ParamsError for the first option that the interface does not have, with the nearest that it has."""
+    """Raises ParamsError for the first unknown option, with the nearest known name."""
     names = tuple(known)
     for option in options:
         raise ParamsError(f"{owner} option must be one of {', '.join(names)}, got {option!r}{nearest(option, names)}")

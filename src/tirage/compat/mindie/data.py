@@ -1,4 +1,4 @@
-"""SamplingData: what each request of the batch has read and written so far."""
+"""SamplingData: the tokens of each request of the batch so far."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Ids = tuple[NDArray, ...]
 class SamplingData:
     """The tokens of B requests: checked and copied when made, never changed afterwards.
 
-    `all_input_ids`: prompt and output of each request, for the repetition penalty; None: only `output_ids` were read.
-    `output_ids`: its output alone, for the frequency and presence penalties; None: nothing has been written. Its length
+    `all_input_ids`: prompt and output of each request, for the repetition penalty; None: the same as `output_ids`.
+    `output_ids`: its output alone, for the frequency and presence penalties; None: no output so far. Its length
     without padding is the step that the seed is combined with, so a seeded request must give it to be drawn with fresh
-    randomness at each step. With `is_prefill` False a token has been written: parameters that need to know which, or
-    how many, are then refused without them. Each is a two-dimensional integer array [B, L] or a ragged list of id
-    lists; -1, V and the sampler's `pad_token_id` are padding wherever they stand and never counted. Another id outside
+    randomness at each step. With `is_prefill` False there is some output: parameters that depend on its tokens, or on
+    their number, are then refused without it. Each is a two-dimensional integer array [B, L] or a ragged list of id
+    lists; -1, V and the sampler's `pad_token_id` are padding at any position and never counted. Another id outside
     [0, V), or another number of requests than the logits have rows, raises ParamsError at the call.
 
     `to_tensor` makes the results' tensors; None: they are of the logits' library. `request_ids` (one-dimensional,
@@ -85,7 +85,10 @@ class SamplingData:
         )
 
     def history(self, shape: tuple[int, int], pad_token_id: int | None = None) -> list[tuple[NDArray, NDArray]]:
-        """(tokens that count for repetition, output tokens) of each row of logits of this shape, without padding."""
+        """(tokens for the repetition penalty, output tokens), each [T], of each row of logits [B, V] = `shape`.
+
+        Padding is left out. Raises ParamsError for ids or a number of requests that do not fit the logits.
+        """
         count, vocab_size = shape
         for name, length in self._lengths():
             per_row(name, length, count)
@@ -94,7 +97,7 @@ class SamplingData:
         return list(zip(self._unpadded("all_input_ids", vocab_size, pads) or outputs, outputs, strict=True))
 
     def check_known(self, requests: Iterable[SamplingParams]) -> None:
-        """Raise ParamsError for a request that must know the tokens it has written and, past prefill, does not."""
+        """Raises ParamsError for a request whose parameters need its output tokens, past prefill and without them."""
         if self.is_prefill or self.output_ids is not None:
             return
         for at, params in enumerate(requests):

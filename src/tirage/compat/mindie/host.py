@@ -1,4 +1,4 @@
-"""Logits of any library at the door, and the way back for the results."""
+"""Logits of any library as ones that `tirage.sample` takes, and its results as the caller's tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tirage.errors import ParamsError
 
 
 def opened(logits: Any, to_tensor: ToTensor | None) -> tuple[Any, Callable[[Any], Any]]:
-    """Logits that `tirage.sample` takes, and what makes the caller's tensor of an array of its results.
+    """Logits [B, V] or [V] that `tirage.sample` takes, and a function from an array of its results to a tensor.
 
-    Libraries that tirage draws from keep their own arrays. A mindspore tensor, or any other with `asnumpy`, goes
-    through NumPy, and only `to_tensor` can lead back.
+    Arrays of libraries that tirage draws from stay as they are. A mindspore tensor, or any other with `asnumpy`, is
+    converted to NumPy, and only `to_tensor` converts back; without it such logits raise ParamsError.
     """
     if known(logits) or not hasattr(logits, "asnumpy"):
         backend = find(logits)
@@ -31,7 +31,7 @@ def opened(logits: Any, to_tensor: ToTensor | None) -> tuple[Any, Callable[[Any]
 
 
 def _numpy(tensor: Any) -> NDArray:
-    # mindspore hands bfloat16 only to the NumPy that it was built against; float32 holds the same values.
+    # mindspore converts bfloat16 only for the NumPy that it was built against; float32 holds the same values.
     widened = tensor.astype("float32") if str(tensor.dtype).lower() == "bfloat16" else tensor
     return np.asarray(widened.asnumpy())
 

@@ -1,4 +1,4 @@
-"""SamplingParam: how each request of the batch wants its token to be chosen, one array per parameter."""
+"""SamplingParam: the sampling parameters of each request of the batch, one array per parameter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What one array may hold; `kinds` are NumPy's letters of dtype kinds."""
+    """The values that one array may hold; `kinds` are NumPy's letters of dtype kinds."""
 
     word: str
     kinds: str
@@ -123,7 +123,10 @@ class SamplingParam:
         )
 
     def requests(self, count: int, logprobs_mode: LogprobsMode | None = None) -> list[SamplingParams]:
-        """The SamplingParams of each of `count` requests; with a mode they ask for the drawn token's logprob."""
+        """The SamplingParams of each of `count` requests; with a mode they ask for the drawn token's logprob.
+
+        Raises ParamsError for an array of another length.
+        """
         for name, length in self._lengths():
             per_row(name, length, count)
         rows = zip(*(self._values(name, count) for name in _COLUMNS), strict=True)
@@ -175,7 +178,7 @@ def _request(
     *,
     logprobs_mode: LogprobsMode | None,
 ) -> SamplingParams:
-    """One request's SamplingParams; requests that recur from step to step are made once."""
+    """One request's SamplingParams, cached, because the same requests come again at each step."""
     one_token = np.float32(top_p) == 0
     return SamplingParams(
         repetition_penalty=repetition,

@@ -25,7 +25,7 @@ _NO_PARAM = SamplingParam()
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """What `self.sampler` is in MindIE's generator: a function of its arguments that keeps nothing between calls.
+    """A sampler as `self.sampler` of MindIE's generator: a function of its arguments that keeps nothing between calls.
 
     `pad_token_id`, in [-1, V], is padding in SamplingData's ids besides -1 and V. Inside the vocabulary it hides the
     token of that id from penalties and from the count of output tokens; V, MindIE's advice, hides none.

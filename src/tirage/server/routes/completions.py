@@ -12,8 +12,8 @@ from fastapi.responses import Response
 from tirage.dialects import DialectError
 from tirage.engine import Completion, Delta, Prompt
 from tirage.engine.completion import LogprobEntry
+from tirage.fields.rules import shown
 from tirage.params import RequestOutputKind
-from tirage.params.rules import shown
 from tirage.server import sse
 from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, read_json

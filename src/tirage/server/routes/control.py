@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 from tirage.server.errors import Refusal
 from tirage.server.http_request import admin_of, check_names, flag_of, manager_of, options_of, read_json, tenant_of
 from tirage.server.openapi import TRUE_OR_FALSE, fields_of, json_body

@@ -9,7 +9,7 @@ from typing import Any
 from tirage.dialects import Dialect, DialectError
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.unsupported import Unsupported
-from tirage.params.rules import BrokenRuleError, Rule, shown
+from tirage.fields.rules import BrokenRuleError, Rule, shown
 
 
 @dataclass(frozen=True, slots=True)

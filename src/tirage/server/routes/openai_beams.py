@@ -7,9 +7,9 @@ from typing import Any
 
 from tirage.dialects import DialectError
 from tirage.dialects.sglang import BEAM_WIDTH
+from tirage.fields.rules import Bool, shown
 from tirage.llm import LLM
 from tirage.params import FIELDS, BeamSearchParams, SamplingParams, specs
-from tirage.params.rules import Bool, shown
 from tirage.semantics import EDITS
 from tirage.server.routes.fields import Field
 

@@ -18,9 +18,9 @@ from tirage.dialects.sglang import CONSTRAINTS, STOP_REGEX
 from tirage.dialects.unsupported import OPENAI_ROUTES
 from tirage.dialects.vllm import VLLM
 from tirage.errors import nearest
+from tirage.fields.rules import Bool, Int, Text, shown
 from tirage.llm import LLM
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.params.rules import Bool, Int, Text, shown
 from tirage.params.updates import ADOPTED
 from tirage.server.options import Options
 from tirage.server.plugins import with_named

@@ -13,8 +13,8 @@ from tirage.dialects.table import Dialect, DialectError, ParsedParams, check_uns
 from tirage.dialects.unsupported import SGLANG_GENERATE
 from tirage.engine import Prompt
 from tirage.errors import nearest
+from tirage.fields.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Text, Texts, shown
 from tirage.params import BeamSearchParams, SamplingParams
-from tirage.params.rules import Bool, BrokenRuleError, Ids, Int, OneOf, Rule, Text, Texts, shown
 from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named

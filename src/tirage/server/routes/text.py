@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from tirage.engine import check_ids
 from tirage.errors import ParamsError
-from tirage.params.rules import shown
+from tirage.fields.rules import shown
 from tirage.server.errors import Refusal
 from tirage.server.http_request import check_names, flag_of, manager_of, read_json
 from tirage.server.openapi import IDS, TEXT, TRUE_OR_FALSE, fields_of, json_body

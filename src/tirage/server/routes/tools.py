@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tirage.errors import ParamsError
+from tirage.fields.rules import shown
 from tirage.params import GuidedDecodingParams
-from tirage.params.rules import shown
 from tirage.server.routes.toolcalls import (
     Calls,
     Listed,

@@ -8,11 +8,11 @@ compiling thread.
 from __future__ import annotations
 
 from tirage.backends.numpy.kernels.pool import draw, law, set_threads, threads
-from tirage.backends.numpy.kernels.support import SUPPORTED_OPS, supports
+from tirage.backends.numpy.kernels.support import OPERATIONS, supports
 from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, start, wait
 
 __all__ = [
-    "SUPPORTED_OPS",
+    "OPERATIONS",
     "compiling",
     "draw",
     "law",

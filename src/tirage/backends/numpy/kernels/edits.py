@@ -21,10 +21,18 @@ from tirage.backends.numpy.kernels.bits import (
 )
 from tirage.backends.numpy.kernels.passes import block_maximum
 from tirage.backends.numpy.kernels.vectors import BLOCK
-from tirage.stages import Op
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.operators.presence import PRESENCE
+from tirage.operators.repetition import REPETITION
+from tirage.operators.scale import SCALE
 
-_BAN, _ADD, _REPETITION = int(Op.BAN), int(Op.ADD), int(Op.REPETITION)
-_FREQUENCY, _PRESENCE, _SCALE = int(Op.FREQUENCY), int(Op.PRESENCE), int(Op.SCALE)
+EDITS = frozenset({BAN, ADD, REPETITION, FREQUENCY, PRESENCE, SCALE})
+"""The edits that the kernels run."""
+_BAN, _ADD, _REPETITION = int(BAN), int(ADD), int(REPETITION)
+_FREQUENCY, _SCALE = int(FREQUENCY), int(SCALE)
+_PENALTIES = (int(REPETITION), int(FREQUENCY), int(PRESENCE))
 _NEG_INF = f32(-np.inf)
 
 
@@ -122,7 +130,7 @@ def edit(row, block_max, program, edit_ids, edit_values, ids, prompt, output, su
             add(row, block_max, edit_ids[step[1] : step[2]], edit_values[step[1] : step[2]])
         elif op == _SCALE:
             scale(row, block_max, float_of(i32(step[1])))
-        elif _REPETITION <= op <= _PRESENCE:
+        elif op in _PENALTIES:
             penalise(row, block_max, op, step, ids, prompt, output)
         else:
             break

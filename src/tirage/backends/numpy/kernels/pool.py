@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.numpy.kernels import warm
 from tirage.errors import ParamsError
 from tirage.exact.philox import Domain, uniform64
-from tirage.stages import FIRST_FILTER, Op
+from tirage.operators import FIRST_FILTER
+from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""
@@ -125,7 +126,7 @@ def _write_law(logits: NDArray[np.float32], rows: SamplingMetadata, r: int, out:
     x = work.row if edited else logits[r]
     write = warm.law_entry()
     write(x, work.block_max, work.states, 0, out)
-    xtc = np.flatnonzero(program[:, 0] == Op.XTC)
+    xtc = np.flatnonzero(program[:, 0] == XTC)
     if not xtc.size:
         return
     other = np.zeros_like(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tirage.backends.numpy.kernels import entropy, filters, nucleus
+from tirage.backends.numpy.kernels import filters
 from tirage.backends.numpy.kernels.bits import (
     MAX_KEY,
     NEG_INF,
@@ -12,8 +12,6 @@ from tirage.backends.numpy.kernels.bits import (
     divide,
     exponent,
     f32,
-    float_of,
-    i32,
     i64,
     inline,
     kernel,
@@ -25,19 +23,18 @@ from tirage.backends.numpy.kernels.bits import (
     once,
     out_of_line,
     u64,
-    value_of,
     weight,
 )
-from tirage.backends.numpy.kernels.passes import first_with, window_count
-from tirage.backends.numpy.kernels.state import UNIT, member, set_high, set_low
+from tirage.backends.numpy.kernels.passes import window_count
+from tirage.backends.numpy.kernels.state import member
+from tirage.backends.numpy.kernels.steps import cut
 from tirage.backends.numpy.kernels.vectors import BLOCK
-from tirage.stages import Op
+from tirage.operators import END, FIRST_FILTER
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, TEMPERATURE
+from tirage.operators.top_p import TOP_P
 
-_GREEDY, _TEMPERATURE, _DYNAMIC = int(Op.GREEDY), int(Op.TEMPERATURE), int(Op.DYNAMIC_TEMPERATURE)
-_TOP_N_SIGMA, _TOP_K, _TOP_P = int(Op.TOP_N_SIGMA), int(Op.TOP_K), int(Op.TOP_P)
-_MIN_P, _MIN_P_LOGIT, _TYPICAL = int(Op.MIN_P), int(Op.MIN_P_LOGIT), int(Op.TYPICAL)
-_EPSILON, _ETA, _TOP_H, _XTC = int(Op.EPSILON), int(Op.ETA), int(Op.TOP_H), int(Op.XTC)
-_TOP_H_TOKENS = 100
+_REBASE = (int(TEMPERATURE), int(DYNAMIC_TEMPERATURE))
+_TOP_P = int(TOP_P)
 _ONE40 = u64(1) << u64(40)
 
 
@@ -47,58 +44,16 @@ def run(x, s, work, program, coin):
     _take_base(x, s, work, program, i64(0))
     for i in range(program.shape[0]):
         step = program[i]
-        op = step[0]
-        if op == 0:
+        if step[0] == END:
             break
-        if op < _GREEDY:
+        if step[0] < FIRST_FILTER:
             continue
-        if op in (_TEMPERATURE, _DYNAMIC):
-            s.m, s.weighed = value_of(s.high_key), 0
-        if op in (_TOP_K, _TOP_H):
-            filters.top_k(x, s, work, step[1] if op == _TOP_K else i64(_TOP_H_TOKENS), op == _TOP_K and step[2] != 0)
-        if op == _TOP_H:
-            filters.compact(x, s, work)
-        if op in (_TYPICAL, _ETA, _DYNAMIC):
-            filters.find_mean(x, s, work, UNIT if op == _DYNAMIC else s.c)
-        if op in (_EPSILON, _TOP_H) or (op == _XTC and coin):
-            filters.weigh(x, s, work)
-        if op == _TOP_P:
-            nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3] != 0, step[4] != 0)
-        elif op == _TYPICAL:
-            nucleus.keep_nearest(x, s, work, nucleus.BY_DISTANCE, step[1], step[2], op != 0, op == 0)
-        else:
-            _cut(x, s, work, step, coin)
+        cut(x, s, work, step, coin)
         if s.loose:
             filters.settle(x, s, work)
-        if op in (_TEMPERATURE, _DYNAMIC):
+        if step[0] in _REBASE:
             _take_base(x, s, work, program, i + 1)
     filters.weigh(x, s, work)
-
-
-@once
-def _cut(x, s, work, step, coin):
-    """Every filter that needs no pass of its own."""
-    op = step[0]
-    if op == _GREEDY:
-        greedy(x, s, work)
-    elif op == _TEMPERATURE:
-        s.c, s.inverse_t = float_of(i32(step[1])), float_of(i32(step[2]))
-    elif op == _DYNAMIC:
-        entropy.dynamic_temperature(s, step[1], step[2], step[3], step[4], step[5])
-    elif op == _MIN_P:
-        filters.min_p(s, step[1])
-    elif op == _MIN_P_LOGIT:
-        filters.min_p_logit(s, step[1])
-    elif op == _EPSILON:
-        filters.epsilon(s, step[1], step[2])
-    elif op == _ETA:
-        filters.eta(s, step[1], step[2], step[3])
-    elif op == _TOP_N_SIGMA:
-        entropy.top_n_sigma(x, s, work, step[1], step[2])
-    elif op == _TOP_H:
-        entropy.top_h(s, work, step[1])
-    elif op == _XTC and coin:
-        entropy.xtc(x, s, work, step[2], step[3], step[4] != 0, coin)
 
 
 @kernel
@@ -108,31 +63,13 @@ def _take_base(x, s, work, program, start):
     s.base = u64(0)
     for i in range(start, program.shape[0]):
         op = program[i, 0]
-        if op in (_TEMPERATURE, _DYNAMIC):
+        if op in _REBASE:
             return
         if op == _TOP_P and program[i, 4] != 0:
             if i > start:
                 filters.weigh(x, s, work)
                 s.base = s.total
             return
-
-
-@once
-def greedy(x, s, work):
-    """Keep the largest logit of the window, lowest id."""
-    key, token = s.high_key, i32(-1)
-    if s.compact:
-        for i in range(s.n):
-            if work.keys[i] == key:
-                token = work.ids[i]
-                break
-    else:
-        token = first_with(x, work.block_max, key, s.high_id, work.keys, work.ids)
-    s.compact, s.n, s.greedy = 1, 1, 1
-    work.keys[0], work.ids[0], work.mass[0] = key, token, _ONE40
-    set_high(s, key, token)
-    set_low(s, key, token)
-    s.total, s.weighed, s.loose = _ONE40, 1, 0
 
 
 @once

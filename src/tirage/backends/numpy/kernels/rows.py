@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from tirage.backends import View
 from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, kernel, once, u64, uniform
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.entropy import xtc
@@ -27,8 +26,11 @@ from tirage.backends.numpy.kernels.program import (
 )
 from tirage.backends.numpy.kernels.report import report
 from tirage.backends.numpy.kernels.state import STATE, Work, enter
+from tirage.backends.numpy.kernels.support import OPERATIONS
 from tirage.exact.philox import Domain
-from tirage.stages import FIRST_FILTER, Op
+from tirage.operators import FIRST_FILTER
+from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import View
 
 _log = logging.getLogger("tirage")
 
@@ -38,7 +40,7 @@ _UNCACHED = (
 )
 _told: list[str] = []
 _OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
-_FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(Op.XTC)
+_FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(XTC)
 _NONE = int(View.NONE)
 _DRAW, _COIN = i32(Domain.DRAW), i32(Domain.XTC)
 
@@ -175,7 +177,9 @@ def numba_type(dtype: np.dtype) -> Any:
 
 def _source_digest() -> int:
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    text = b"".join(path.read_bytes() for path in sources)
+    # Codes of operations are constants of the compiled code, and another operation may move them.
+    codes = repr([(op.name, int(op)) for op in sorted(OPERATIONS)])
+    text = b"".join(path.read_bytes() for path in sources) + codes.encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little") | 1
 
 

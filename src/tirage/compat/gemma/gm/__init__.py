@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tirage.compat.gemma.gm import text
-from tirage.compat.gemma.words import of_package
+from tirage.compat.gemma.tokenization import from_gemma_package
 
 __all__ = ["text"]
 
 
 def __getattr__(name: str) -> Any:
-    return of_package("gm", name)
+    return from_gemma_package("gm", name)

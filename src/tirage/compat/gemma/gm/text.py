@@ -1,38 +1,16 @@
-"""`gm.text`: the samplers and sampling methods of this door, and the `gemma` package's tokenizers."""
+"""`gm.text`: the samplers and sampling methods of `tirage.compat.gemma`, and the `gemma` package's tokenizers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tirage.compat.gemma import (
-    ChatSampler,
-    Gemma4Sampler,
-    Greedy,
-    RandomSampling,
-    Sampler,
-    SamplerOutput,
-    SamplingMethod,
-    SamplingState,
-    ToolSampler,
-    TopkSampling,
-    TopPSampling,
-)
-from tirage.compat.gemma.words import of_package
+from tirage.compat import gemma
+from tirage.compat.gemma import *  # noqa: F403 - exactly the names of its __all__
+from tirage.compat.gemma.tokenization import from_gemma_package
 
-__all__ = [
-    "ChatSampler",
-    "Gemma4Sampler",
-    "Greedy",
-    "RandomSampling",
-    "Sampler",
-    "SamplerOutput",
-    "SamplingMethod",
-    "SamplingState",
-    "ToolSampler",
-    "TopPSampling",
-    "TopkSampling",
-]
+__all__: list[str] = []
+__all__ += gemma.__all__
 
 
 def __getattr__(name: str) -> Any:
-    return of_package("gm.text", name)
+    return from_gemma_package("gm.text", name)

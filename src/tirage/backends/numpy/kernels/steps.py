@@ -1,0 +1,165 @@
+"""The table of filters: what each operation does to the window of a row.
+
+Every entry takes (x, s, work, step, coin): the row's logits float32 [V], the state of the branch, scratch memory, the
+step as int64 [6], and XTC's coin. An operation that is not here is drawn by the plain path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tirage.backends.numpy.kernels import entropy, filters, nucleus
+from tirage.backends.numpy.kernels.bits import float_of, i32, i64, once, u64, value_of
+from tirage.backends.numpy.kernels.passes import first_with
+from tirage.backends.numpy.kernels.state import UNIT, set_high, set_low
+from tirage.operators import Operation
+from tirage.operators.epsilon import EPSILON
+from tirage.operators.eta import ETA
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
+from tirage.operators.top_h import TOKENS, TOP_H
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
+from tirage.operators.top_p import TOP_P
+from tirage.operators.typical import TYPICAL
+from tirage.operators.xtc import XTC
+
+_ONE40 = u64(1) << u64(40)
+_TOP_H_TOKENS = i64(TOKENS)
+
+
+@once
+def _rebase(s):
+    s.m, s.weighed = value_of(s.high_key), 0
+
+
+@once
+def _temperature(x, s, work, step, coin):
+    _rebase(s)
+    s.c, s.inverse_t = float_of(i32(step[1])), float_of(i32(step[2]))
+
+
+@once
+def _dynamic_temperature(x, s, work, step, coin):
+    _rebase(s)
+    filters.find_mean(x, s, work, UNIT)
+    entropy.dynamic_temperature(s, step[1], step[2], step[3], step[4], step[5])
+
+
+@once
+def _top_k(x, s, work, step, coin):
+    filters.top_k(x, s, work, step[1], step[2] != 0)
+
+
+@once
+def _top_h(x, s, work, step, coin):
+    filters.top_k(x, s, work, _TOP_H_TOKENS, False)
+    filters.compact(x, s, work)
+    filters.weigh(x, s, work)
+    entropy.top_h(s, work, step[1])
+
+
+@once
+def _top_p(x, s, work, step, coin):
+    nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3] != 0, step[4] != 0)
+
+
+@once
+def _typical(x, s, work, step, coin):
+    filters.find_mean(x, s, work, s.c)
+    nucleus.keep_nearest(x, s, work, nucleus.BY_DISTANCE, step[1], step[2], True, False)
+
+
+@once
+def _min_p(x, s, work, step, coin):
+    filters.min_p(s, step[1])
+
+
+@once
+def _min_p_logit(x, s, work, step, coin):
+    filters.min_p_logit(s, step[1])
+
+
+@once
+def _epsilon(x, s, work, step, coin):
+    filters.weigh(x, s, work)
+    filters.epsilon(s, step[1], step[2])
+
+
+@once
+def _eta(x, s, work, step, coin):
+    filters.find_mean(x, s, work, s.c)
+    filters.eta(s, step[1], step[2], step[3])
+
+
+@once
+def _top_n_sigma(x, s, work, step, coin):
+    entropy.top_n_sigma(x, s, work, step[1], step[2])
+
+
+@once
+def _xtc(x, s, work, step, coin):
+    if coin:
+        filters.weigh(x, s, work)
+        entropy.xtc(x, s, work, step[2], step[3], step[4] != 0, coin)
+
+
+@once
+def _greedy(x, s, work, step, coin):
+    """Keep the largest logit of the window, lowest id."""
+    key, token = s.high_key, i32(-1)
+    if s.compact:
+        for i in range(s.n):
+            if work.keys[i] == key:
+                token = work.ids[i]
+                break
+    else:
+        token = first_with(x, work.block_max, key, s.high_id, work.keys, work.ids)
+    s.compact, s.n, s.greedy = 1, 1, 1
+    work.keys[0], work.ids[0], work.mass[0] = key, token, _ONE40
+    set_high(s, key, token)
+    set_low(s, key, token)
+    s.total, s.weighed, s.loose = _ONE40, 1, 0
+
+
+STEPS: Mapping[Operation, Any] = {
+    GREEDY: _greedy,
+    TEMPERATURE: _temperature,
+    DYNAMIC_TEMPERATURE: _dynamic_temperature,
+    TOP_N_SIGMA: _top_n_sigma,
+    TOP_K: _top_k,
+    TOP_P: _top_p,
+    MIN_P: _min_p,
+    MIN_P_LOGIT: _min_p_logit,
+    TYPICAL: _typical,
+    EPSILON: _epsilon,
+    ETA: _eta,
+    TOP_H: _top_h,
+    XTC: _xtc,
+}
+"""The filters that the kernels run."""
+
+
+@once
+def _nothing(x, s, work, step, coin):
+    return
+
+
+def _linked(code: int, act: Any, rest: Any) -> Any:
+    """One link of the chain that finds the entry of a step."""
+
+    @once
+    def cut(x, s, work, step, coin):
+        if step[0] == code:
+            act(x, s, work, step, coin)
+        else:
+            rest(x, s, work, step, coin)
+
+    return cut
+
+
+cut: Any = _nothing
+for _op, _act in reversed(STEPS.items()):
+    cut = _linked(int(_op), _act, cut)
+"""Run one filter step."""

@@ -1,0 +1,251 @@
+"""A request's parameters, compiled to the steps that every path executes.
+
+`compiled(params)` does what depends on the parameters alone, once; `CompiledParams.lower` adds what depends on the
+history. `sample`, `law`, `explain` and every kernel run the steps that come out and know nothing else, so a preset
+cannot mean one thing here and another there. What each stage is lowered to stands in `operators/`. SPEC.md rules
+S-P1 ... S-P9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ParamsError
+from tirage.history import Counts, History
+from tirage.operators import ALWAYS, OPERATORS, Edit, Ids, Operator, Step
+from tirage.operators.logit_bias import finite
+from tirage.operators.masks import BAN
+from tirage.operators.temperature import GREEDY
+from tirage.operators.xtc import XTC
+from tirage.params import FIELDS, SamplingParams
+from tirage.semantics import Semantics, resolve
+
+_NO_IDS = np.zeros(0, np.int32)
+_NO_VALUES = np.zeros(0, np.float32)
+_NOTHING = History(_NO_IDS, 0, 0)
+_FEW = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The steps of one row at one moment, with the arrays int32 [n] and float32 [n] that its edits refer to."""
+
+    steps: tuple[Step, ...]
+    edit_ids: Ids
+    edit_values: NDArray[np.float32]
+
+
+class _Builder:
+    """Collects the steps of a Program, and its ids and values, in order."""
+
+    __slots__ = ("ids", "size", "steps", "values")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.ids: list[Ids] = []
+        self.values: list[NDArray[np.float32]] = []
+        self.size = 0
+
+    def add(self, step: Step | Edit | None, stage: str) -> None:
+        if isinstance(step, Edit):
+            self._list(step, stage)
+        elif step is not None:
+            self.steps.append(step._replace(stage=stage))
+
+    def _list(self, edit: Edit, stage: str) -> None:
+        if not edit.ids.size:
+            return
+        self.steps.append(Step(edit.op, self.size, self.size + edit.ids.size, stage=stage))
+        self.ids.append(edit.ids)
+        self.values.append(edit.values)
+        self.size += edit.ids.size
+
+    def program(self, filters: tuple[Step, ...]) -> Program:
+        steps = (*self.steps, *filters)
+        if not self.ids:
+            return Program(steps, _NO_IDS, _NO_VALUES)
+        return Program(steps, np.concatenate(self.ids), np.concatenate(self.values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """Calls the functions of operators with what they read, by name."""
+
+    params: SamplingParams
+    semantics: Semantics
+    history: History = field(default_factory=lambda: _NOTHING)
+    step: int = 0
+
+    def call(self, operator: Operator, name: str) -> Any:
+        """What the operator's `lower`, `bans` or `moves` returns."""
+        function: Callable[..., Any] = getattr(operator, name)
+        return function(**{key: self._value(key) for key in operator.reads[name]})
+
+    def _value(self, name: str) -> Any:
+        if name in {"history", "step"}:
+            return getattr(self, name)
+        return getattr(self.semantics if name in OPTIONS else self.params, name)
+
+
+OPTIONS = frozenset(Semantics.__dataclass_fields__)
+"""The names that operators read from the semantics; others are fields of SamplingParams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CompiledParams:
+    """What one SamplingParams asks of every row that uses it, independent of history and vocabulary.
+
+    `filters` are the steps that cut candidates. `bias` holds the tokens with a finite bias, int32 [n] and float32 [n];
+    `banned` int32 [n] those with -inf; `allowed` int32 [n], or None, the only tokens that can be drawn; `stop_ids`
+    int32 [n] the stop tokens. `highest_id` names the parameter that mentions the highest token id, and that id. `coin`
+    is XTC's share in units of 2^-32. `readers` are the parameters whose effect depends on the tokens so far,
+    `needs_counts` says whether a penalty reads the history's counts, and `fixed` is the whole Program where the
+    history cannot change it, else None.
+    """
+
+    params: SamplingParams
+    semantics: Semantics
+    filters: tuple[Step, ...]
+    bias: tuple[Ids, NDArray[np.float32]]
+    banned: Ids
+    allowed: Ids | None
+    stop_ids: Ids
+    highest_id: tuple[str, int]
+    coin: int
+    needs_counts: bool
+    readers: tuple[str, ...]
+    fixed: Program | None = None
+
+    def check(self, vocab_size: int) -> None:
+        """Raise ParamsError when the parameters name a token that the vocabulary does not have."""
+        name, token = self.highest_id
+        if token >= vocab_size:
+            raise ParamsError(
+                f"{name} must lie in [0, {vocab_size}), got {token}; the logits have {vocab_size} columns"
+            )
+
+    def check_history(self) -> None:
+        """Raise ParamsError for what cannot take effect without a history."""
+        for name in self.readers:
+            raise ParamsError(
+                f"{name} must come with the tokens so far, got history None; "
+                "pass history=[((), ())] for none, one pair per row"
+            )
+
+    def counts(self, history: History) -> Counts | None:
+        """The counts that the penalties read; None when none does."""
+        return history.counts(self.semantics.penalty_window) if self.needs_counts else None
+
+    def lower(self, history: History, step: int) -> Program:
+        """The Program of a row with this history at this step."""
+        if self.fixed is not None:
+            return self.fixed
+        reader = _Reader(params=self.params, semantics=self.semantics, history=history, step=step)
+        builder = _Builder()
+        for operator in masks_of(self.semantics):
+            ids = reader.call(operator, "bans")
+            if ids is not None:
+                builder.add(Edit(BAN, ids, np.zeros(ids.size, np.float32)), operator.name)
+        for operator in _stages(self.semantics, filters=False):
+            builder.add(reader.call(operator, "lower"), operator.name)
+        return builder.program(self.filters)
+
+
+MASKS = ("logit_bias", "bad_words", "no_repeat_ngram", "min_tokens")
+"""The stages that forbid ids, in the order in which their bans lead the steps: nothing can revive a token (S-P2)."""
+
+
+def masks_of(semantics: Semantics) -> Iterator[Operator]:
+    """The operators that may forbid ids under this semantics, in the order of their bans."""
+    always = {operator.name for operator in ALWAYS}
+    return (OPERATORS[name] for name in MASKS if name in always or name in semantics.stages)
+
+
+def _stages(semantics: Semantics, *, filters: bool) -> Iterator[Operator]:
+    return (o for name in semantics.stages if (o := OPERATORS[name]).is_filter == filters)
+
+
+def _filters(reader: _Reader) -> tuple[Step, ...]:
+    """The filter steps, off ones left out; T = 0 ends the list where the temperature stage stands (S-P3)."""
+    steps: list[Step] = []
+    if reader.params.temperature == 0 and "temperature" not in reader.semantics.stages:
+        return (Step(GREEDY, stage="temperature"),)
+    for operator in _stages(reader.semantics, filters=True):
+        step = reader.call(operator, "lower")
+        if step is not None:
+            steps.append(step._replace(stage=operator.name))
+        if step is not None and step.op is GREEDY:
+            break
+    return tuple(steps)
+
+
+# --- compiled once ------------------------------------------------------------------------------------------------
+
+
+def compiled(params: SamplingParams) -> CompiledParams:
+    """The CompiledParams of `params`; equal parameters share one, and an object remembers its own."""
+    try:
+        return params.memo
+    except AttributeError:
+        # What is long is remembered by its own object alone: thousands of such, each with a seed of its own, are much.
+        build = _compiled.__wrapped__ if _is_long(params) else _compiled
+        object.__setattr__(params, "memo", build(params))
+        return params.memo
+
+
+def _is_long(params: SamplingParams) -> bool:
+    """Whether parameters hold more than a few entries, or texts that may be of any length."""
+    lists = (params.logit_bias, params.allowed_token_ids, params.bad_words_token_ids, params.stop, params.bad_words)
+    entries = sum(map(len, filter(None, lists))) + len(params.logprob_token_ids)
+    return entries > _FEW or params.guided_decoding is not None or bool(params.extra_args or params.logits_processors)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(params: SamplingParams) -> CompiledParams:
+    semantics = resolve(params.semantics)
+    reader = _Reader(params=params, semantics=semantics)
+    filters = _filters(reader)
+    draft = CompiledParams(
+        params=params,
+        semantics=semantics,
+        filters=filters,
+        bias=finite(params.logit_bias),
+        banned=_ban_of(reader, "logit_bias"),
+        allowed=None if params.allowed_token_ids is None else np.array(params.allowed_token_ids, np.int32),
+        stop_ids=np.array(sorted(params.all_stop_token_ids), np.int32),
+        highest_id=_highest_id(params),
+        coin=next((s.a for s in filters if s.op is XTC), 0),
+        needs_counts=any(_counts(reader, operator) for operator in _stages(semantics, filters=False)),
+        readers=tuple(n for n, spec in FIELDS.items() if spec.reads_history(getattr(params, n))),
+    )
+    return draft if _moves(reader) else replace(draft, fixed=draft.lower(_NOTHING, 0))
+
+
+def _ban_of(reader: _Reader, name: str) -> Ids:
+    ids = reader.call(OPERATORS[name], "bans")
+    return _NO_IDS if ids is None else ids
+
+
+def _counts(reader: _Reader, operator: Operator) -> bool:
+    """Whether the stage is on and reads the history's counts."""
+    if not any(op.counts for op in operator.operations):
+        return False
+    return reader.call(operator, "lower") is not None
+
+
+def _moves(reader: _Reader) -> bool:
+    """Whether the steps themselves, not only the counts they read, change as a request goes on."""
+    operators = [*ALWAYS, *(OPERATORS[name] for name in reader.semantics.stages)]
+    return any(reader.call(operator, "moves") for operator in operators if operator.moves is not None)
+
+
+def _highest_id(params: SamplingParams) -> tuple[str, int]:
+    """The parameter that names the highest token id, and that id; ("", -1) when none does."""
+    found = [(name, spec.rule.highest_id(getattr(params, name))) for name, spec in FIELDS.items()]
+    return max(found, key=lambda pair: pair[1], default=("", -1))

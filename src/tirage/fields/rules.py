@@ -1,0 +1,537 @@
+"""What a parameter may be: one small rule per kind of value.
+
+A rule knows four things: whether a value is legal and what it is stored as (`check`), how it reads in
+prose (`text`), how it is written to JSON (`dump`) and read back (`load`).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import numbers
+import reprlib
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tirage.fields.frozen import FrozenDict, NotPlainError, freeze_mapping, is_utf8, thaw
+from tirage.patterns import PatternError, compile_pattern
+
+TOKEN_ID_LIMIT = 1 << 20
+MOST_IDS = 1 << 18
+"""Token ids of one list: as many as the widest vocabularies have."""
+MOST_WORDS = 1 << 16
+INT32_MAX = 2**31 - 1
+LARGEST = 1e30
+"""Largest size of a bias, penalty or factor: its square and its reciprocal stay far from binary32's ends."""
+
+
+class BrokenRuleError(Exception):
+    """A value that breaks a rule: where inside the parameter, the rule in words, the value, what would mend it."""
+
+    def __init__(self, rule: str, value: object, where: str = "", *, remedy: str = "") -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.value = value
+        self.where = where
+        self.remedy = remedy
+
+
+class Rule(Protocol):
+    """What every kind of parameter provides."""
+
+    @property
+    def text(self) -> str: ...
+
+    def check(self, value: Any, /) -> Any: ...
+
+    def dump(self, value: Any, /) -> Any: ...
+
+    def load(self, plain: Any, /) -> Any: ...
+
+    def highest_id(self, value: Any, /) -> int: ...
+
+
+class Scalar:
+    """A rule whose values hold no token ids."""
+
+    __slots__ = ()
+
+    def highest_id(self, value: Any) -> int:
+        """The highest token id that a stored value names; -1 for none."""
+        return -1
+
+
+class Plain(Scalar):
+    """A rule whose stored value is already what JSON holds."""
+
+    __slots__ = ()
+
+    def dump(self, value: Any) -> Any:
+        return thaw(value)
+
+    def load(self, plain: Any) -> Any:
+        return plain
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxlong = self.maxother = 48
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 4
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if isinstance(x, np.generic):
+            return self.repr1(x.item(), level) if x.item() is not x else type(x).__name__
+        if x is None or isinstance(x, (bool, float, complex, bytes, enum.Enum)):
+            return repr(x)[: self.maxother]
+        return f"a value of type {type(x).__name__}"
+
+
+_shown = _Shown()
+
+
+def shown(value: object) -> str:
+    """A short picture of `value` for an error message: never long, never a memory address."""
+    return _shown.repr(value)
+
+
+def binary32(value: float) -> float:
+    """`value` rounded to the nearest binary32 number, ties to even; `value` must be below 3.4e38."""
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def integer(value: object, rule: str) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise BrokenRuleError(rule, value)
+    return int(value)
+
+
+def number(value: object, rule: str) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise BrokenRuleError(rule, value)
+    try:
+        return float(value) + 0.0  # -0.0 becomes 0.0: they mean the same and should look the same
+    except OverflowError:
+        raise BrokenRuleError(rule, value) from None
+
+
+def items(value: object, rule: str) -> list[Any]:
+    """The elements of a list, tuple, set, range or one-dimensional array; anything else breaks `rule`."""
+    if isinstance(value, (list, tuple, range)):
+        return list(value)
+    if isinstance(value, (set, frozenset)):
+        try:
+            return sorted(value)
+        except TypeError:
+            raise BrokenRuleError(rule, value) from None
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return value.tolist()
+    raise BrokenRuleError(rule, value)
+
+
+def unique(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values in their order, each once."""
+    return tuple(dict.fromkeys(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Bool(Plain):
+    """True or False; nothing else counts as a truth value."""
+
+    text: str = "True or False"
+
+    def check(self, value: Any) -> bool:
+        if isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        raise BrokenRuleError(self.text, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int(Plain):
+    """An integer within bounds. `optional` admits None, stored as `none`; `alias` is stored as `low`."""
+
+    low: int
+    high: int = INT32_MAX
+    optional: bool = False
+    none: int | None = None
+    alias: int | None = None
+
+    @property
+    def bounds(self) -> str:
+        return f"in [{self.low}, {self.high}]" if self.high < INT32_MAX or self.low < 0 else f">= {self.low}"
+
+    @property
+    def text(self) -> str:
+        extra = [] if self.alias is None else [str(self.alias)]
+        return " or ".join([f"an integer {self.bounds}", *extra, *(["None"] if self.optional else [])])
+
+    def check(self, value: Any) -> int | None:
+        if value is None and self.optional:
+            return self.none
+        checked = integer(value, self.text)
+        if checked == self.alias:
+            return self.low
+        if not self.low <= checked <= self.high:
+            bound = f"at most {self.high}" if checked > self.high else self.text
+            raise BrokenRuleError(bound, value)
+        return checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float(Plain):
+    """A finite number within bounds, which must also hold after rounding to binary32 (rule S-N1).
+
+    The stored value is what the user gave, unrounded. `zero` admits exactly 0.0 besides the interval, and
+    `none` is what None stands for.
+    """
+
+    low: float
+    high: float
+    open_low: bool = False
+    open_high: bool = False
+    zero: bool = False
+    none: float | None = None
+
+    @property
+    def bounds(self) -> str:
+        return f"{'0 or ' if self.zero else ''}in {self._interval}"
+
+    @property
+    def text(self) -> str:
+        return f"{'0 or ' if self.zero else ''}a number in {self._interval}" + (
+            " or None" if self.none is not None else ""
+        )
+
+    @property
+    def _interval(self) -> str:
+        left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
+        return f"{left}{self.low:g}, {self.high:g}{right}"
+
+    def check(self, value: Any) -> float:
+        if value is None and self.none is not None:
+            return self.none
+        checked = number(value, self.text)
+        if self.zero and checked == 0.0:
+            return checked
+        if not (self.low <= checked <= self.high and self._inside(checked)):
+            raise BrokenRuleError(self.bounds, value)
+        return checked
+
+    def _inside(self, value: float) -> bool:
+        rounded = binary32(value)
+        above = rounded > self.low if self.open_low else True
+        return above and (rounded < self.high if self.open_high else True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Plain):
+    """A string that UTF-8 can hold, or None; `nul` says whether it may hold NUL characters."""
+
+    max_bytes: int
+    optional: bool = True
+    nul: bool = True
+
+    @property
+    def text(self) -> str:
+        kind = f"a non-empty string of at most {self.max_bytes} bytes"
+        return kind + ("" if self.nul else " without NUL") + (" or None" if self.optional else "")
+
+    def check(self, value: Any) -> str | None:
+        if value is None and self.optional:
+            return None
+        if not isinstance(value, str):
+            raise BrokenRuleError(self.text, value)
+        checked = string(value)
+        if not self.nul and "\0" in checked:
+            raise BrokenRuleError("free of NUL characters", value)
+        if len(checked.encode()) > self.max_bytes:
+            raise BrokenRuleError(f"at most {self.max_bytes} bytes", value)
+        return checked
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRule(Plain):
+    """A regular expression that `tirage.patterns` can run, or None."""
+
+    max_chars: int = 16 * 1024
+
+    @property
+    def text(self) -> str:
+        return f"a regular expression of at most {self.max_chars} characters or None"
+
+    def check(self, value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise BrokenRuleError(self.text, value)
+        checked = string(value)
+        if len(checked) > self.max_chars:
+            raise BrokenRuleError(f"at most {self.max_chars} characters", value)
+        try:
+            compile_pattern(checked)
+        except PatternError as error:
+            raise BrokenRuleError(str(error), value) from None
+        return checked
+
+
+def string(value: str, where: str = "") -> str:
+    """`value` as a plain str when it is not empty and UTF-8 can hold it."""
+    if not value:
+        raise BrokenRuleError("a non-empty string", value, where)
+    if not is_utf8(value):
+        raise BrokenRuleError("text that UTF-8 can hold", value, where)
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts(Plain):
+    """A tuple of non-empty strings, each once, in their order; one string stands for itself."""
+
+    text: str = "a string or a list of non-empty strings"
+    empty: bool = True
+    optional: bool = False
+    single: bool = True
+
+    def check(self, value: Any) -> tuple[str, ...] | None:
+        if value is None and self.optional:
+            return None
+        if isinstance(value, str) and self.single:
+            return (string(value),)
+        checked = items(value, self.text)
+        for index, item in enumerate(checked):
+            if not isinstance(item, str):
+                raise BrokenRuleError("a string", item, f"[{index}]")
+            string(item, f"[{index}]")
+        if not checked and not self.empty:
+            raise BrokenRuleError(self.text, value)
+        return unique(str(item) for item in checked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids(Plain):
+    """A tuple of token ids, each once, in their order."""
+
+    optional: bool = False
+    empty: bool = True
+
+    @property
+    def text(self) -> str:
+        kind = "a list of token ids" if self.empty else "a list of at least one token id"
+        return kind + (" or None" if self.optional else "")
+
+    def check(self, value: Any) -> tuple[int, ...] | None:
+        if value is None and self.optional:
+            return None
+        listed = items(value, self.text)
+        if len(listed) > MOST_IDS:
+            raise BrokenRuleError(f"a list of at most {MOST_IDS} token ids", value)
+        if all(type(item) is int and 0 <= item < TOKEN_ID_LIMIT for item in listed):
+            checked = unique(listed)
+        else:
+            checked = unique(token_id(item, f"[{i}]") for i, item in enumerate(listed))
+        if not checked and not self.empty:
+            raise BrokenRuleError(self.text, value)
+        return checked
+
+    def highest_id(self, value: tuple[int, ...] | None) -> int:
+        return max(value or (), default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class IdWords(Plain):
+    """A tuple of words, each a tuple of one or more token ids; a bare id is a word of one token."""
+
+    text: str = "a list of token id lists"
+
+    def check(self, value: Any) -> tuple[tuple[int, ...], ...]:
+        listed = items(value, self.text)
+        if len(listed) > MOST_WORDS:
+            raise BrokenRuleError(f"a list of at most {MOST_WORDS} words", value)
+        return unique(self._word(word, f"[{i}]") for i, word in enumerate(listed))
+
+    def _word(self, word: Any, where: str) -> tuple[int, ...]:
+        if isinstance(word, numbers.Integral):
+            return (token_id(word, where),)
+        try:
+            ids = items(word, "a token id or a list of token ids")
+        except BrokenRuleError as broken:
+            raise BrokenRuleError(broken.rule, word, where) from None
+        if not 0 < len(ids) <= MOST_WORDS:
+            raise BrokenRuleError(f"a word of at least one token and at most {MOST_WORDS}", word, where)
+        return tuple(token_id(item, f"{where}[{i}]") for i, item in enumerate(ids))
+
+    def highest_id(self, value: tuple[tuple[int, ...], ...]) -> int:
+        return max((max(word) for word in value), default=-1)
+
+
+def token_id(value: Any, where: str) -> int:
+    """`value` as a token id; the vocabulary of the model may be smaller and is checked with the logits."""
+    rule = f"a token id in [0, {TOKEN_ID_LIMIT})"
+    try:
+        checked = integer(value, rule)
+    except BrokenRuleError:
+        raise BrokenRuleError(rule, value, where) from None
+    if not 0 <= checked < TOKEN_ID_LIMIT:
+        raise BrokenRuleError(rule, value, where)
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(Plain):
+    """One of a few fixed values, of the same type too: 1 is not True."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def text(self) -> str:
+        return "one of " + ", ".join(repr(value) for value in self.values)
+
+    def check(self, value: Any) -> Any:
+        for known in self.values:
+            if type(value) is type(known) and value == known:
+                return known
+        raise BrokenRuleError(self.text, value)
+
+
+@dataclass(frozen=True, slots=True)
+class EnumMember(Scalar):
+    """A member of `kind`, or its name."""
+
+    kind: type[enum.Enum]
+
+    @property
+    def text(self) -> str:
+        return f"a {self.kind.__name__} or its name ({', '.join(self.kind.__members__)})"
+
+    def check(self, value: Any) -> enum.Enum:
+        if isinstance(value, self.kind):
+            return value
+        if isinstance(value, str) and value in self.kind.__members__:
+            return self.kind[value]
+        raise BrokenRuleError(self.text, value)
+
+    def dump(self, value: enum.Enum) -> str:
+        return value.name
+
+    def load(self, plain: Any) -> Any:
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Bias(Scalar):
+    """A mapping from token id to a finite number or -inf, ordered by id, or None."""
+
+    text: str = "a mapping from token id to a number, or None"
+
+    def check(self, value: Any) -> FrozenDict | None:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise BrokenRuleError(self.text, value)
+        pairs = [(token_id(key, f" key {shown(key)}"), self._number(key, value[key])) for key in value]
+        pairs.sort()
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise BrokenRuleError("a mapping with each token id once", value)
+        return FrozenDict(dict(pairs), tuple(pairs))
+
+    def _number(self, key: Any, value: Any) -> float:
+        rule = f"a number in [-{LARGEST:g}, {LARGEST:g}] or -inf"
+        try:
+            checked = number(value, rule)
+        except BrokenRuleError:
+            raise BrokenRuleError(rule, value, f"[{shown(key)}]") from None
+        if checked != -math.inf and not abs(checked) <= LARGEST:
+            raise BrokenRuleError(rule, value, f"[{shown(key)}]")
+        return checked
+
+    def dump(self, value: FrozenDict | None) -> dict[str, float | str] | None:
+        if value is None:
+            return None
+        return {str(key): "-inf" if bias == -math.inf else bias for key, bias in value.items()}
+
+    def load(self, plain: Any) -> Any:
+        if not isinstance(plain, Mapping):
+            return plain
+        loaded = {_json_id(key): -math.inf if bias == "-inf" else bias for key, bias in plain.items()}
+        if len(loaded) < len(plain):
+            raise BrokenRuleError("a mapping with each token id once", plain)
+        return loaded
+
+    def highest_id(self, value: FrozenDict | None) -> int:
+        return max(value or (), default=-1)
+
+
+def _json_id(key: Any) -> Any:
+    canonical = isinstance(key, str) and len(key) <= 7 and key.isascii() and key.isdigit()
+    return int(key) if canonical and key == str(int(key)) else key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Json(Plain):
+    """A mapping of JSON values, or None; with `as_text`, JSON text is accepted too and kept as it is."""
+
+    max_bytes: int = 256 * 1024
+    sort: bool = True
+    as_text: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"a mapping of JSON values{', JSON text' if self.as_text else ''} or None"
+
+    def check(self, value: Any) -> FrozenDict | str | None:
+        if value is None:
+            return None
+        if self.as_text and isinstance(value, str):
+            return Text(max_bytes=self.max_bytes, nul=False).check(value)
+        if not isinstance(value, Mapping):
+            raise BrokenRuleError(self.text, value)
+        checked = frozen(value, sort=self.sort)
+        if len(str(checked.key)) > self.max_bytes:
+            raise BrokenRuleError(f"at most {self.max_bytes} bytes as JSON", value)
+        return checked
+
+
+def frozen(value: Mapping[str, Any], *, sort: bool = True, where: str = "") -> FrozenDict:
+    """`freeze_mapping`, with its error turned into a broken rule."""
+    try:
+        return freeze_mapping(value, sort=sort)
+    except NotPlainError as error:
+        inner, rule, part = error.args
+        raise BrokenRuleError(rule, part, where + inner) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Processors(Plain):
+    """A tuple of `(name, arguments)` pairs; whether the names exist is checked with the whole request."""
+
+    text: str = "a list of (name, arguments) pairs"
+
+    def check(self, value: Any) -> tuple[tuple[str, FrozenDict], ...]:
+        return tuple(self._pair(pair, f"[{i}]") for i, pair in enumerate(items(value, self.text)))
+
+    def _pair(self, pair: Any, where: str) -> tuple[str, FrozenDict]:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise BrokenRuleError("a pair (name, arguments)", pair, where)
+        name, arguments = pair
+        if not isinstance(name, str):
+            raise BrokenRuleError("a registered name", name, f"{where}[0]")
+        if not isinstance(arguments, Mapping):
+            raise BrokenRuleError("a mapping of arguments", arguments, f"{where}[1]")
+        return string(name, f"{where}[0]"), frozen(arguments, where=f"{where}[1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Custom(Scalar):
+    """A rule made of three functions, for a parameter that is a class of its own."""
+
+    text: str
+    check: Callable[[Any], Any]
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]

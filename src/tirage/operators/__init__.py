@@ -1,0 +1,98 @@
+"""The operators: one file for each stage of the pipeline, from its parameters to the words of `explain`.
+
+`OPERATORS` lists them in the canonical order (SPEC.md S-P1). Everything that speaks of stages is derived from it: the
+fields of SamplingParams, the stages that a Semantics may list, the steps that backends run, the notes of `explain`, the
+parameter reference and the cases of the tests. CONTRIBUTING.md shows how one is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tirage.operators import (
+    bad_words,
+    dry,
+    epsilon,
+    eta,
+    frequency,
+    logit_bias,
+    min_p,
+    min_tokens,
+    no_repeat_ngram,
+    presence,
+    processors,
+    repetition,
+    scale,
+    temperature,
+    top_h,
+    top_k,
+    top_n_sigma,
+    top_p,
+    typical,
+    xtc,
+)
+from tirage.operators.operator import (
+    END,
+    FIRST_FILTER,
+    OPERATIONS,
+    Edit,
+    Ids,
+    Moment,
+    Operation,
+    Operator,
+    Step,
+    counted,
+)
+
+ALWAYS = (bad_words.OPERATOR, min_tokens.OPERATOR)
+"""Hard masks that exist under every semantics and are no stage of it."""
+
+CANONICAL = tuple(
+    module.OPERATOR
+    for module in (
+        logit_bias,
+        repetition,
+        frequency,
+        presence,
+        dry,
+        no_repeat_ngram,
+        processors,
+        temperature,
+        top_n_sigma,
+        top_k,
+        top_p,
+        min_p,
+        typical,
+        epsilon,
+        eta,
+        top_h,
+        xtc,
+    )
+)
+"""The stages of the canonical semantics, in its order."""
+
+OPERATORS: dict[str, Operator] = {operator.name: operator for operator in (*ALWAYS, *CANONICAL, scale.OPERATOR)}
+"""Every operator by the name of its stage."""
+
+
+def declared(field: str) -> Any:
+    """The declaration of a parameter by the operator that reads it: default, rule, meaning, source."""
+    return next(operator.fields[field] for operator in OPERATORS.values() if field in operator.fields)
+
+
+__all__ = [
+    "ALWAYS",
+    "CANONICAL",
+    "END",
+    "FIRST_FILTER",
+    "OPERATIONS",
+    "OPERATORS",
+    "Edit",
+    "Ids",
+    "Moment",
+    "Operation",
+    "Operator",
+    "Step",
+    "counted",
+    "declared",
+]
