@@ -51,7 +51,7 @@ def of(sampling: dict[str, Any]) -> SamplingParams | None:
 # Places.
 
 
-def test_searches_and_samples_share_the_places_and_none_is_exceeded() -> None:
+def test_searches_and_samples_share_the_slots_and_none_is_exceeded() -> None:
     llm, model = counted(max_running=5)
     with llm:
         beams = [llm.beam_request("a", BeamSearchParams(beam_width=w, max_tokens=9)) for w in (2, 3, 2, 4)]
@@ -68,7 +68,7 @@ def test_searches_and_samples_share_the_places_and_none_is_exceeded() -> None:
                 assert one.samples == search(alone, request.beams.beam_width, 9).samples
 
 
-def test_a_search_wider_than_all_places_runs_alone() -> None:
+def test_a_search_wider_than_all_slots_runs_alone() -> None:
     llm, model = counted(max_running=3)
     with llm:
         wide = llm.beam_request("a", BeamSearchParams(beam_width=8, max_tokens=6))

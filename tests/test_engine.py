@@ -116,7 +116,7 @@ def test_the_bundled_models_pieces_give_its_own_logits_bit_for_bit() -> None:
     assert logits[-1].tobytes() == llama.prefill(ids)[0].tobytes()
 
 
-def test_places_are_not_exceeded_and_all_requests_end() -> None:
+def test_slots_are_not_exceeded_and_all_requests_end() -> None:
     model = Pieces("abcdef")
     scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=3)
     groups = [group_of("p", GREEDY.replace(max_tokens=1 + i % 5, n=1 + i % 2)) for i in range(9)]

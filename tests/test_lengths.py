@@ -90,12 +90,12 @@ def test_beams_samples_and_hidden_states_cross_buckets(monkeypatch: pytest.Monke
     beams = BeamSearchParams(beam_width=3, max_tokens=NEW, ignore_eos=True)
 
     def write(llm: LLM) -> Any:
-        handles = llm.engine.submit_all([
+        streams = llm.engine.submit_all([
             llm.beam_request(prompts[0], beams),
             llm.request(prompts[1], many),
             llm.request(prompts[0], GREEDY),
         ])
-        done = [[sample.token_ids for sample in handle.wait(60).samples] for handle in handles]
+        done = [[sample.token_ids for sample in stream.wait(60).samples] for stream in streams]
         return done, llm.generate(prompts, GREEDY, return_hidden_states=True)
 
     with llm_of(module) as llm:

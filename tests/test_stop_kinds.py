@@ -38,9 +38,9 @@ def say(text: str, *, tokenizer: Any = None, prompt: str = "p", max_length: int 
 
 def aborted() -> Completion:
     with LLM(Script("a" * 900), tokenizer=Letters()) as llm:
-        handle = llm.engine.submit(llm.request("p", LONG.replace(max_tokens=900)))
-        handle.abort()
-        return handle.wait(60)
+        stream = llm.engine.submit(llm.request("p", LONG.replace(max_tokens=900)))
+        stream.abort()
+        return stream.wait(60)
 
 
 def failed_processor() -> Completion:

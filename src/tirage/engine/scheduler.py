@@ -81,11 +81,6 @@ class Scheduler:
         searches = [group.search for group in [*self._searching]]
         return len(self._running) + sum(len(search.running) for search in searches if search is not None)
 
-    @property
-    def free(self) -> int:
-        """Number of slots that are neither taken nor reserved."""
-        return self._unreserved([*self._prefilling, *self._prefilled, *self._searching])
-
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""
         self._waiting.append(group)
@@ -127,7 +122,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Moves waiting requests on to the prefill, in order, while there are slots for the next."""
-        free = self.free
+        free = self._unreserved([*self._prefilling, *self._prefilled, *self._searching])
         while self._waiting and free >= self._waiting[0].slots(self._max_running):
             group = self._waiting.popleft()
             if not group.needs_prefill:
@@ -188,7 +183,7 @@ class Scheduler:
             return False
         if not group.pending or group.request.beams is not None:
             return True
-        # A search has its slots from the moment its prompt is prefilled; samples take whatever else is free.
+        # A search has its slots reserved from its admission on; samples take what is left.
         searches = [*self._prefilling, *self._prefilled, *self._searching]
         searches = [each for each in searches if each.request.beams is not None]
         return self._unreserved(searches) > 0
