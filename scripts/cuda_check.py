@@ -31,7 +31,8 @@ import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
-from tirage.backends import Drawn, Process, SamplingMetadata  # noqa: E402
+from tirage.operators.row import Process  # noqa: E402
+from tirage.sampling_metadata import Drawn, SamplingMetadata  # noqa: E402
 
 PATHS = ("triton", "eager", "presets")
 SIZES = (1, 33, 1000, 5000, 32000)
@@ -137,9 +138,9 @@ def _conformance(path: str, device: torch.device, options: argparse.Namespace) -
 def _random_jobs(path: str, sizes: list[int], batch: int) -> Iterator[Job]:
     from random_rows import FILTERS, random_case
 
-    from tirage.backends.torch import triton
+    from tirage.backends.torch import kernels
 
-    ops = [op for op in FILTERS if path == "eager" or op in triton.SUPPORTED_FILTERS]
+    ops = [op for op in FILTERS if path == "eager" or op in kernels.FILTERS]
     seed = 0
     while True:
         for size in sizes:
@@ -175,11 +176,11 @@ def _differences(path: str, job: Job, device: torch.device) -> int:
 
 
 def _draw(path: str, job: Job, x: torch.Tensor) -> Drawn:
-    from tirage.backends.torch import dispatch, eager, triton
+    from tirage.backends.torch import dispatch, eager, results, triton
 
     if path == "presets":
         return dispatch.draw_on_device(x, job.rows, job.processes, kernels=triton)
-    out, which = eager.blank(job.rows, x), np.arange(job.rows.count)
+    out, which = results.blank(job.rows, x), np.arange(job.rows.count)
     if path == "eager":
         eager.draw_into(out, x, job.rows, which)
     elif x.shape[1] <= 1000:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from strategies import Case
 
 import tirage
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.numpy import dispatch, distribution, kernels
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.history import History
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
 @dataclass(frozen=True, slots=True)

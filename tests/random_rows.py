@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, SamplingMetadata, View
 from tirage.backends.numpy import distribution
 from tirage.exact import numbers
 from tirage.operators import OPERATIONS, OPERATORS, Operation, Operator, Step
@@ -25,6 +24,7 @@ from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
 from tirage.operators.xtc import XTC
 from tirage.params import FIELDS
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 from tirage.semantics import CHOICES
 
 Rng = np.random.Generator

@@ -19,14 +19,14 @@ SHORT = LONG.replace(max_tokens=30)
 
 def stop_halfway(llm: LLM, stopped: Sequence[Any], others: Sequence[Any]) -> tuple[list[Completion], list[Completion]]:
     """The completions of requests that are aborted once each has begun to write, and of those beside them."""
-    handles = llm.engine.submit_all([llm.request(prompt, LONG) for prompt in stopped])
+    streams = llm.engine.submit_all([llm.request(prompt, LONG) for prompt in stopped])
     beside = llm.engine.submit_all([llm.request(prompt, SHORT) for prompt in others], buffer=0)
-    deltas = [iter(handle) for handle in handles]
+    deltas = [iter(stream) for stream in streams]
     for each in deltas:
         next(each)
-    for handle in handles:
-        handle.abort()
-    return [handle.wait(120) for handle in handles], [handle.wait(120) for handle in beside]
+    for stream in streams:
+        stream.abort()
+    return [stream.wait(120) for stream in streams], [stream.wait(120) for stream in beside]
 
 
 @pytest.mark.parametrize("name", ["llama", "lfm2"])

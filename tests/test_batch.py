@@ -23,6 +23,7 @@ from schedules import EVERY, LIBRARIES, REPORTED, Pick, V, World, finish, live
 import tirage
 from tirage import Batch, ParamsError, SamplingParams, Status
 from tirage.backends.numpy import kernels
+from tirage.sampling_batch import SamplingRow
 
 SEEDED = SamplingParams(seed=1)
 
@@ -49,6 +50,24 @@ def test_add_takes_the_lowest_free_slot() -> None:
     assert (len(batch), batch.slots) == (1, (2,))
     assert [batch.add(SEEDED, [slot]) for slot in (7, 8, 9)] == [0, 1, 3]
     assert [batch.history(slot)[0] for slot in batch.slots] == [[7], [8], [2], [9]]
+
+
+def test_steps_are_lowered_once_per_draw_and_only_where_the_history_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered, lower = [], SamplingRow.lower
+    monkeypatch.setattr(SamplingRow, "lower", lambda row: lowered.append(row.seed) or lower(row))
+    batch = Batch(V, 2)
+    for seed in (1, 2):
+        batch.add(SamplingParams(seed=seed, no_repeat_ngram_size=2), [3, 4, 3])
+    for count in (1, 2, 3):
+        batch.sample(logits(2), mask=bitmask([1, 2], [3, 4], size=V))
+        batch.advance(batch.sample(logits(2)))
+        assert lowered == [1, 2] * count
+    batch.insert(SamplingParams(seed=5), slot=0)
+    batch.remove(1)
+    del lowered[:]
+    for _ in range(3):
+        batch.advance(batch.sample(logits(1)))
+    assert lowered == [5]
 
 
 def test_a_full_batch_says_so() -> None:

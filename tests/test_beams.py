@@ -355,21 +355,23 @@ def test_other_requests_share_the_steps_of_a_search() -> None:
 
         def decode(self, token_ids: Sequence[int], caches: Sequence[list[int]]) -> NDArray[np.float32]:
             if len(caches) == 3 and 3 not in self.steps:
-                handles.append(llm.engine.submit(visitor))
+                streams.append(llm.engine.submit(visitor))
             self.steps.append(len(caches))
             return super().decode(token_ids, caches)
 
-    model, handles = Visited(2), []
+    model, streams = Visited(2), []
     model.steps = []
     llm = LLM(model, tokenizer=Letters())
-    visitor = EngineRequest(SamplingParams(temperature=0, max_tokens=9), llm.tokenizer, [ord("b")], max_length=100)
+    visitor = EngineRequest(
+        SamplingParams(temperature=0, max_tokens=9), llm.tokenizer, [ord("b")], vocab_size=128, max_length=100
+    )
     options = {"beam_width": 3, "max_tokens": 40, "ignore_eos": True}
     found = searched(llm, **options)
     assert found.samples == searched(LLM(Table(2), tokenizer=Letters()), **options).samples
     # Eight steps for the visitor's nine tokens, each in one pass with the three beams.
     assert model.steps.count(4) == 8
     assert model.steps[-1] == 3
-    assert handles[0].wait(60).text == llm.generate("b", visitor.params)[0].text
+    assert streams[0].wait(60).text == llm.generate("b", visitor.params)[0].text
 
 
 def test_a_search_scores_its_prompt_when_asked() -> None:

@@ -1,4 +1,4 @@
-"""Beam searches among other requests: their places, their ends, and texts that are empty."""
+"""Beam searches among other requests: their slots, their ends, and texts that are empty."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_searches_and_samples_share_the_places_and_none_is_exceeded() -> None:
         beams = [llm.beam_request("a", BeamSearchParams(beam_width=w, max_tokens=9)) for w in (2, 3, 2, 4)]
         texts = [llm.request("b", SamplingParams(temperature=0, max_tokens=7, n=n)) for n in (1, 3, 2)]
         mixed = [beams[0], texts[0], beams[1], texts[1], beams[2], beams[3], texts[2]]
-        done = [handle.wait(60) for handle in llm.engine.submit_all(mixed, buffer=0)]
+        done = [running.wait(60) for running in llm.engine.submit_all(mixed, buffer=0)]
         assert llm.engine.progress().running == 0
     assert {one.finish_reason for one in done} == {"length"}
     assert max(model.steps) == 5
@@ -73,7 +73,7 @@ def test_a_search_wider_than_all_places_runs_alone() -> None:
     with llm:
         wide = llm.beam_request("a", BeamSearchParams(beam_width=8, max_tokens=6))
         before, after = (llm.request("b", SamplingParams(temperature=0, max_tokens=4)) for _ in range(2))
-        done = [handle.wait(60) for handle in llm.engine.submit_all([before, wide, after], buffer=0)]
+        done = [running.wait(60) for running in llm.engine.submit_all([before, wide, after], buffer=0)]
     assert [len(one.samples) for one in done] == [1, 8, 1]
     assert {count for count in model.steps if count > 3} <= {4, 8}
     # The text before has ended when the search begins, and the one after begins when it has ended.
@@ -84,11 +84,11 @@ def test_a_search_wider_than_all_places_runs_alone() -> None:
 def test_an_aborted_search_gives_the_text_of_its_best_beam() -> None:
     llm, _ = counted()
     with llm:
-        handle = llm.engine.submit(llm.beam_request("a", BeamSearchParams(beam_width=2, max_tokens=900)))
-        while not handle.request.completion().timings.first_token_s:
+        running = llm.engine.submit(llm.beam_request("a", BeamSearchParams(beam_width=2, max_tokens=900)))
+        while not running.request.completion().timings.first_token_s:
             llm.engine.call(lambda: None)
-        handle.abort()
-        done = handle.wait(60)
+        running.abort()
+        done = running.wait(60)
         assert llm.engine.progress().aborted == 1
     (sample,) = done.samples
     assert (sample.finish_reason, 0 < len(sample.token_ids) < 900, sample.text != "") == ("abort", True, True)
@@ -135,8 +135,8 @@ def test_an_empty_text_of_a_real_model_is_the_best(stream: bool) -> None:
     with LLM(wrap_module(build()), tokenizer=Numbers(), generation_config={"eos_token_id": 2}) as llm:
         sampling = SamplingParams(logit_bias={2: 60.0})
         request = llm.beam_request([5, 6, 7], BeamSearchParams(beam_width=3, max_tokens=8), sampling=sampling)
-        handle = llm.engine.submit(request)
-        completion = list(handle)[-1].completion if stream else handle.wait(60)
+        running = llm.engine.submit(request)
+        completion = list(running)[-1].completion if stream else running.wait(60)
     assert completion is not None
     assert (completion.text, completion.token_ids, completion.finish_reason) == ("", (2,), "stop")
 

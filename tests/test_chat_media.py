@@ -87,8 +87,8 @@ def test_chats_with_images_beside_text_write_what_each_writes_alone(name: str, t
     two = [*asks(image(PICTURES[1]), image(PICTURES[0])), {"role": "assistant", "content": "both"}, *asks("and now?")]
     plain = [{"role": "user", "content": "hello there"}]
     with llm:
-        handles = llm.engine.submit_all([llm.chat_request(messages, GREEDY) for messages in (one, plain, two)])
-        done = [list(handle.wait(120).token_ids) for handle in handles]
+        streams = llm.engine.submit_all([llm.chat_request(messages, GREEDY) for messages in (one, plain, two)])
+        done = [list(stream.wait(120).token_ids) for stream in streams]
     assert done == [
         lone(module, processor, one, images=PICTURES[:1]),
         lone(module, processor, plain),
@@ -102,8 +102,8 @@ def test_chats_with_audio_beside_text_write_what_each_writes_alone(tmp_path: Pat
     one, two = asks("Listen: ", parts[0]), asks(parts[1], "then", parts[0], "which?")
     plain = [{"role": "user", "content": "hello there"}]
     with llm:
-        handles = llm.engine.submit_all([llm.chat_request(messages, GREEDY) for messages in (one, plain, two)])
-        done = [list(handle.wait(120).token_ids) for handle in handles]
+        streams = llm.engine.submit_all([llm.chat_request(messages, GREEDY) for messages in (one, plain, two)])
+        done = [list(stream.wait(120).token_ids) for stream in streams]
         assert done == [
             lone(module, processor, one, audio=SOUNDS[:1]),
             lone(module, processor, plain),

@@ -46,8 +46,9 @@ class Pieces(Script):
         return super().decode(token_ids, caches)
 
 
-def job(text: str, params: SamplingParams = GREEDY, heard: list[Any] | None = None) -> SequenceGroup:
-    request = EngineRequest(params, TOKENIZER, TOKENIZER.encode(text), max_length=100_000, prompt=text)
+def group_of(text: str, params: SamplingParams = GREEDY, heard: list[Any] | None = None) -> SequenceGroup:
+    ids = TOKENIZER.encode(text)
+    request = EngineRequest(params, TOKENIZER, ids, vocab_size=Script.vocab_size, max_length=100_000, prompt=text)
     return SequenceGroup(request, (heard if heard is not None else []).append)
 
 
@@ -62,9 +63,9 @@ def run_out(scheduler: Scheduler) -> None:
 def test_rows_that_run_move_on_while_a_long_prompt_is_read() -> None:
     model = Pieces("abcdefghij" * 3)
     scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=4)
-    scheduler.add(job("s"))
+    scheduler.add(group_of("s"))
     scheduler.step()
-    scheduler.add(job("L" * (5 * CHUNK)))
+    scheduler.add(group_of("L" * (5 * CHUNK)))
     for _ in range(5):
         scheduler.step()
     assert [entry for entry in model.log if entry[0] == "L"] == [("L", CHUNK)] * 5
@@ -75,8 +76,8 @@ def test_rows_that_run_move_on_while_a_long_prompt_is_read() -> None:
 def test_a_short_prompt_does_not_wait_for_a_long_one_before_it() -> None:
     model = Pieces("abc")
     scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=4)
-    scheduler.add(job("L" * (50 * CHUNK)))
-    scheduler.add(short := job("s", GREEDY.replace(max_tokens=1)))
+    scheduler.add(group_of("L" * (50 * CHUNK)))
+    scheduler.add(short := group_of("s", GREEDY.replace(max_tokens=1)))
     for _ in range(3):
         scheduler.step()
     assert short.request.finished
@@ -87,7 +88,7 @@ def test_short_prompts_are_read_together_between_two_steps() -> None:
     model = Pieces("abc")
     scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=8)
     for _ in range(6):
-        scheduler.add(job("x" * 20))
+        scheduler.add(group_of("x" * 20))
     scheduler.step()
     assert model.log == [("x", 20)] * 6 + [("step", 6)]
 
@@ -95,7 +96,7 @@ def test_short_prompts_are_read_together_between_two_steps() -> None:
 def test_a_model_that_cannot_continue_a_prompt_reads_it_in_one_call() -> None:
     model = Script("ab")
     scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=1)
-    scheduler.add(job("x" * 700))
+    scheduler.add(group_of("x" * 700))
     run_out(scheduler)
     assert model.calls == [700]
 
@@ -118,12 +119,12 @@ def test_the_bundled_models_pieces_give_its_own_logits_bit_for_bit() -> None:
 def test_places_are_not_exceeded_and_all_requests_end() -> None:
     model = Pieces("abcdef")
     scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=3)
-    jobs = [job("p", GREEDY.replace(max_tokens=1 + i % 5, n=1 + i % 2)) for i in range(9)]
-    for one in jobs:
+    groups = [group_of("p", GREEDY.replace(max_tokens=1 + i % 5, n=1 + i % 2)) for i in range(9)]
+    for one in groups:
         scheduler.add(one)
     run_out(scheduler)
     assert max(rows for what, rows in model.log if what == "step") == 3
-    texts = [[sample.text for sample in one.request.completion().samples] for one in jobs]
+    texts = [[sample.text for sample in one.request.completion().samples] for one in groups]
     assert texts == [["abcdef"[: 1 + i % 5]] * (1 + i % 2) for i in range(9)]
 
 
@@ -132,7 +133,7 @@ def test_places_are_not_exceeded_and_all_requests_end() -> None:
 
 def test_an_aborted_request_keeps_its_text_and_others_go_on() -> None:
     scheduler = Scheduler(PlainModel(Script("abcdefghij")), TOKENIZER, max_running=2)
-    running, waiting, other = (job("p", GREEDY.replace(max_tokens=10)) for _ in range(3))
+    running, waiting, other = (group_of("p", GREEDY.replace(max_tokens=10)) for _ in range(3))
     for one in (running, other, waiting):
         scheduler.add(one)
     scheduler.step()
@@ -183,8 +184,8 @@ def test_a_listener_that_fails_aborts_its_own_request(caplog: pytest.LogCaptureF
         raise KeyError("listener")
 
     scheduler = Scheduler(PlainModel(Script("abcd")), TOKENIZER, max_running=2)
-    first, other = job("p"), job("q", GREEDY.replace(max_tokens=3))
-    first.notify = bad
+    first, other = group_of("p"), group_of("q", GREEDY.replace(max_tokens=3))
+    first.listener = bad
     scheduler.add(first)
     scheduler.add(other)
     run_out(scheduler)

@@ -182,8 +182,8 @@ def test_a_search_whose_steps_fail_ends_alone_beside_text() -> None:
         expected = llm.beam_search(prompts[0], BeamSearchParams(beam_width=3, max_tokens=COUNT, ignore_eos=True))
         broken.samples[0]._detokenizer = Broken()
         found, failed, *done = [
-            handle.wait(60)
-            for handle in llm.engine.submit_all([beams, broken, *(llm.request(p, GREEDY) for p in prompts)])
+            stream.wait(60)
+            for stream in llm.engine.submit_all([beams, broken, *(llm.request(p, GREEDY) for p in prompts)])
         ]
     assert [s.token_ids for s in found.samples] == [s.token_ids for s in expected[0].samples]
     assert (failed.finish_reason, failed.stop and failed.stop.kind) == ("error", "model_failed")
@@ -273,8 +273,8 @@ def test_a_matcher_that_fails_ends_its_own_request() -> None:
         guided = SamplingParams(seed=1, max_tokens=8, guided_decoding=GuidedDecodingParams(regex="[a-z]{4}"))
         expected = llm.generate("Once", guided)[0]
         bad, good = llm.request("Once", guided), llm.request("Once", guided)
-        bad.samples[0].guide._matcher = Broken()  # type: ignore[union-attr, assignment]
-        done = [handle.wait(60) for handle in llm.engine.submit_all([bad, good])]
+        bad.samples[0].grammar._matcher = Broken()  # type: ignore[union-attr, assignment]
+        done = [stream.wait(60) for stream in llm.engine.submit_all([bad, good])]
     assert done[1].samples == expected.samples
     assert (done[0].finish_reason, done[0].stop and done[0].stop.kind) == ("error", "model_failed")
     assert done[0].stop is not None

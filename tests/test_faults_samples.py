@@ -140,9 +140,9 @@ def test_a_constraint_that_one_sample_cannot_follow_ends_that_sample() -> None:
         expected = llm.generate("Once upon a time", guided)[0]
         request = llm.request("Once upon a time", guided)
         # A dead end: the constraint of this sample lets nothing come next.
-        guide = request.samples[2].guide
-        assert guide is not None
-        guide.fill = lambda mask: mask.fill(0)  # type: ignore[method-assign]
+        grammar = request.samples[2].grammar
+        assert grammar is not None
+        grammar.fill = lambda mask: mask.fill(0)  # type: ignore[method-assign]
         done = llm.engine.submit(request).wait(60)
     assert np.isneginf(nothing).all()
     assert [s.finish_reason for s in done.samples] == ["length", "length", "error", "length"]
@@ -191,14 +191,14 @@ def test_a_listener_that_fails_at_a_failed_sample_ends_its_own_request(phase: st
     with LLM(Full("abcdef"), tokenizer=Letters()) as llm:
         heard: list[str | None] = []
 
-        def notify(sample: Any) -> None:
+        def listener(sample: Any) -> None:
             heard.append(sample.finish_reason)
             if sample.finish_reason == "error":
                 raise OSError("gone")
 
         request = llm.request("p", LETTERS)
-        job = SequenceGroup(request, notify)
-        llm.engine.call(lambda: llm.engine._scheduler.add(job))
+        group = SequenceGroup(request, listener)
+        llm.engine.call(lambda: llm.engine._scheduler.add(group))
         # Begins no earlier, so it ends later.
         assert llm.generate("q", LETTERS.replace(n=1))[0].text == "abcd"
         assert request.finished
@@ -214,8 +214,8 @@ def test_a_search_ends_as_one_when_the_model_cannot_continue_a_beam() -> None:
         token = llm.beam_search(prompt, beams)[0].token_ids[2]
         text = llm.generate(prompt[::-1], FOUR)[0]
     with LLM(faulty(model, lambda each: each == token, RuntimeError("boom")), tokenizer=Numbers()) as llm:
-        handles = llm.engine.submit_all([llm.beam_request(prompt, beams), llm.request(prompt[::-1], FOUR)])
-        found, beside = [handle.wait(60) for handle in handles]
+        streams = llm.engine.submit_all([llm.beam_request(prompt, beams), llm.request(prompt[::-1], FOUR)])
+        found, beside = [stream.wait(60) for stream in streams]
     assert [hypothesis.finish_reason for hypothesis in found.samples] == ["error"]
     expected = [ids if token not in ids[:-1] else ids[: ids.index(token) + 1] for ids in tokens(text)]
     assert tokens(beside) == expected

@@ -59,7 +59,7 @@ def test_a_search_and_scores_of_the_wrong_shape_end_alone() -> None:
             llm.request("st", LETTERS.replace(prompt_logprobs=0)),
             llm.request("pt", LETTERS.replace(prompt_logprobs=0)),
         ]
-        beams, scored, good = [handle.wait(60) for handle in llm.engine.submit_all(requests)]
+        beams, scored, good = [stream.wait(60) for stream in llm.engine.submit_all(requests)]
         assert [one.finish_reason for one in (beams, scored)] == ["error", "error"]
         assert scored.stop is not None
         assert scored.stop.matched_text == "ModelError: read must give logits of shape [2, 300], got [1, 300]"

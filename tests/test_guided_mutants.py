@@ -143,7 +143,7 @@ def lexemes_are_never_cut(patch: Patch) -> None:
 
 
 def every_token_is_said_to_leave_room(patch: Patch) -> None:
-    patch.setattr(GrammarState, "keeps", lambda self, token_id: True)
+    patch.setattr(GrammarState, "can_close_after", lambda self, token_id: True)
 
 
 def only_few_bytes_are_looked_for(patch: Patch) -> None:
@@ -178,7 +178,7 @@ def long(tokens: Sequence[bytes]) -> frozenset[int]:
 
 
 def no_other_way_is_looked_for(patch: Patch) -> None:
-    patch.setattr("tirage.engine.runner.DETOURS", 0)
+    patch.setattr("tirage.engine.runner.MAX_CLOSING_PATHS", 0)
 
 
 CAUGHT: list[tuple[Callable[[Patch], None], Callable[[], object]]] = [

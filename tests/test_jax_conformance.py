@@ -17,7 +17,6 @@ from strategies import SHAPES, logits_of
 
 import tirage
 from tirage import Draw, SamplingParams
-from tirage.backends import Drawn
 from tirage.backends.jax.program import OPERANDS
 from tirage.backends.numpy import distribution, kernels
 from tirage.compiled_params import compiled
@@ -26,6 +25,7 @@ from tirage.operators import OPERATIONS
 from tirage.operators.processors import PROCESS
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn
 from tirage.semantics import PRESETS, resolve
 
 SIZE = 70

@@ -12,9 +12,9 @@ from strategies import logits_of
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends import SamplingMetadata
 from tirage.backends.numpy import dispatch, distribution, kernels
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import SamplingMetadata
 from tirage.semantics import PRESETS
 
 

@@ -19,6 +19,7 @@ from small_tokenizers import Letters, byte_level_tokenizer
 
 import tirage
 from tirage import LLM, Completion, ModelError, ParamsError, Prompt, RequestOutputKind, SamplingParams
+from tirage.sampling_batch import SamplingRow
 from tirage.text import Stop
 
 STORIES = Path(
@@ -56,6 +57,29 @@ def says(text: str, params: SamplingParams, *, eos: int | None = None, **options
     assert "".join(part.text for part in parts) == completion.text
     assert parts[-1].stop == completion.stop
     return completion
+
+
+# Parameters are checked where they are given and once more against the vocabulary; a seed and EOS ids need no check.
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda llm, params: llm.generate("a", params),
+        lambda llm, params: list(llm.stream("a", params)),
+        lambda llm, params: llm.chat([{"role": "user", "content": "a"}], params),
+    ],
+    ids=["generate", "stream", "chat"],
+)
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"n": 3, "presence_penalty": 0.5}], ids=str)
+def test_parameters_are_checked_once(llm: LLM, monkeypatch: pytest.MonkeyPatch, run: Any, options: Any) -> None:
+    params = SamplingParams(max_tokens=3, **options)
+    checked, rows = [], []
+    check, row_of = SamplingParams.__post_init__, SamplingRow.of
+    monkeypatch.setattr(SamplingParams, "__post_init__", lambda self: checked.append(self) or check(self))
+    monkeypatch.setattr(SamplingRow, "of", lambda *args, **rest: rows.append(args) or row_of(*args, **rest))
+    run(llm, params)
+    assert (len(checked), len(rows)) == (0, 1)
 
 
 # A row is a pure function of its own request.

@@ -97,13 +97,13 @@ class Wide(Script):
     vocab_size = 300_000
 
 
-def test_handles_that_are_kept_keep_no_logits() -> None:
+def test_streams_that_are_kept_keep_no_logits() -> None:
     with LLM(Wide("abcdef", max_length=50), tokenizer=Letters()) as llm:
         params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=0)
         llm.engine.submit(llm.request("pqr", params)).wait(60)
         tracemalloc.start()
-        handles = [llm.engine.submit(llm.request("pqr", params)) for _ in range(30)]
-        assert all(handle.wait(120).finish_reason == "length" for handle in handles)
+        streams = [llm.engine.submit(llm.request("pqr", params)) for _ in range(30)]
+        assert all(stream.wait(120).finish_reason == "length" for stream in streams)
         llm.engine.call(lambda: None)
         # Of arrays alone: kernels may be loaded meanwhile, in a thread of their own.
         arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
@@ -185,7 +185,7 @@ def test_an_engine_that_lives_long_does_not_grow(kind: str) -> None:
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        assert llm.engine._open == set()
+        assert llm.engine._unfinished == set()
     # Not 50 bytes a request.
     assert grown < 100_000
 
@@ -214,7 +214,7 @@ llm = LLM("tiny")
 deltas = llm.stream("Once upon a time", SamplingParams(max_tokens=2000, ignore_eos=True))
 next(deltas)
 params = SamplingParams(max_tokens=2000, ignore_eos=True)
-handles = llm.engine.submit_all([llm.request("The", params) for _ in range(4)])
+streams = llm.engine.submit_all([llm.request("The", params) for _ in range(4)])
 print("left")
 if sys.argv[1] == "raise":
     raise SystemExit(3)

@@ -115,7 +115,9 @@ def test_preparation_is_cancelled_at_any_step_and_leaves_nothing_broken(llm: LLM
     for step in (1, 2, 3, 10, asked // 4, asked // 2):
         assert cancelled_at(step, lambda: llm.request("a", params)) == step
     prepared = llm.request("a", params)
-    assert [sample.guide is None for sample in prepared.samples] == [sample.guide is None for sample in fresh.samples]
+    assert [sample.grammar is None for sample in prepared.samples] == [
+        sample.grammar is None for sample in fresh.samples
+    ]
     checkpoint()  # nothing is cancelled outside of the block
 
 
@@ -227,12 +229,12 @@ class Blocked:
 
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running = 0
-        self._constrain = llm._constrain
-        monkeypatch.setattr(llm, "_constrain", self.constrain)
+        self._compile = llm._compile_constraint
+        monkeypatch.setattr(llm, "_compile_constraint", self.constrain)
 
     def constrain(self, params: SamplingParams) -> Any:
         if params.guided_decoding is None:
-            return self._constrain(params)
+            return self._compile(params)
         self.running += 1
         try:
             while True:

@@ -22,15 +22,18 @@ from random_rows import assert_same, expected_drawn, random_case
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends import Drawn, SamplingMetadata, View, sharded
+from tirage.backends import sharded
 from tirage.backends.sharded.agreement import ShardLayout
-from tirage.backends.sharded.communicate import Metered, Table
-from tirage.backends.sharded.places import Ladder, id_of, key_of, level, place_of
-from tirage.backends.sharded.shared import Shared
+from tirage.backends.sharded.communicators import Metered, ThreadGroup
+from tirage.backends.sharded.shard_draw import draw_shard
+from tirage.backends.torch.communicator import LocalComm
+from tirage.backends.torch.dispatch import draw_on_device
+from tirage.backends.torch.sort_keys import SortedTokens, id_of, key_of, sort_keys, with_ties
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.operators.xtc import XTC
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 from tirage.semantics import PRESETS
 
 
@@ -47,10 +50,10 @@ def column_of(logits: NDArray[np.float32], span: tuple[int, int]) -> torch.Tenso
 
 def by_shards(logits: NDArray[np.float32], rows: SamplingMetadata, bounds: Sequence[tuple[int, int]]) -> Drawn:
     """What shards of packed rows draw; all of them must say the same."""
-    table, layout = Table(len(bounds)), ShardLayout.of(bounds, logits.shape[1])
-    each = table.run([
-        partial(Shared(comm=comm, layout=layout).draw, column_of(logits, span), rows)
-        for comm, span in zip(table.communicators(), bounds, strict=True)
+    group, layout = ThreadGroup(len(bounds)), ShardLayout.of(bounds, logits.shape[1])
+    each = group.run([
+        partial(draw_shard, comm, layout, column_of(logits, span), rows)
+        for comm, span in zip(group.communicators(), bounds, strict=True)
     ])
     first, *others = [drawn.moved(torch.Tensor.numpy) for drawn in each]
     for other in others:
@@ -111,6 +114,8 @@ def test_random_mixtures_draw_what_whole_rows_draw(size: int, seeds: range) -> N
         with np.errstate(all="ignore"):
             expected = expected_drawn(logits, rows)
         assert_same(expected, by_shards(logits, rows, spans([0, *sorted(cuts.tolist()), size])))
+        whole = draw_on_device(torch.from_numpy(logits), rows)
+        assert_same(expected, whole.moved(torch.Tensor.numpy))
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
@@ -227,15 +232,15 @@ def metered(
 ) -> list[tuple[int, int]]:
     """(rounds, bytes) of each shard for one draw."""
     logits = np.random.default_rng(size).standard_normal((rows, size)).astype(np.float32)
-    table = Table(count)
-    meters = [Metered(comm) for comm in table.communicators()]
+    group = ThreadGroup(count)
+    meters = [Metered(comm) for comm in group.communicators()]
     edges = np.linspace(0, size, count + 1).astype(int).tolist()
 
     def work(meter: Metered, span: tuple[int, int]) -> Draw:
         shard = sharded.Shard(logits=column_of(logits, span), start=span[0], vocab_size=size, group=meter)
         return tirage.sample(shard, params, history=[((), ())] * rows, mask=mask)
 
-    table.run([partial(work, meter, span) for meter, span in zip(meters, spans(edges), strict=True)])
+    group.run([partial(work, meter, span) for meter, span in zip(meters, spans(edges), strict=True)])
     return [(meter.rounds, meter.sent) for meter in meters]
 
 
@@ -258,6 +263,7 @@ def metered(
         ({"top_h": 0.5}, 800, 1),
         ({"dynatemp_range": 0.5}, 32, 1),
         ({"xtc_probability": 0.5}, 24 + 24, 2),
+        ({"top_k": 50, "xtc_probability": 0.5}, 8 * 50 + 24 + 24, 3),
         ({"repetition_penalty": 1.2, "logit_bias": {1: 2.0}}, 0, 0),
         ({"logprobs": 5, "logprobs_mode": "sampled"}, 16 + 8 * 5, 3),
         ({"logprobs": 5, "logprobs_mode": "processed"}, 24 + 8 * 5, 4),
@@ -288,20 +294,37 @@ def test_a_row_that_is_drawn_again_costs_its_entry_and_filters_twice(
     assert metered(params, 40, mask=mask) == [(rounds, CALL + 3 * (2 * 16 + drawing))] * 4
 
 
-def test_a_place_ranks_like_a_key_and_then_an_id() -> None:
+def test_a_sort_key_ranks_like_a_key_and_then_an_id() -> None:
     key = torch.tensor([5, 5, -7, 2**31 - 1, -(2**31) + 1], dtype=torch.int32)
     ids = torch.tensor([9, 2**20 - 1, 0, 3, 4])
-    place = place_of(key, ids)
-    assert torch.argsort(place, descending=True).tolist() == [3, 0, 1, 2, 4]
-    assert (key_of(place).tolist(), id_of(place).tolist()) == (key.tolist(), ids.tolist())
-    assert level(place)[0] == level(place)[1] == place_of(key[:1], torch.tensor([2**20 - 1]))[0]
+    ranked = sort_keys(key, ids)
+    assert torch.argsort(ranked, descending=True).tolist() == [3, 0, 1, 2, 4]
+    assert (key_of(ranked).tolist(), id_of(ranked).tolist()) == (key.tolist(), ids.tolist())
+    assert with_ties(ranked)[0] == with_ties(ranked)[1] == sort_keys(key[:1], torch.tensor([2**20 - 1]))[0]
 
 
-@pytest.mark.parametrize(("goal", "cut", "above"), [(1, 200, 0), (7, 200, 0), (8, 130, 7), (10, 130, 7), (11, 3, 10)])
-def test_a_ladder_finds_the_highest_cut_that_reaches_the_goal(goal: int, cut: int, above: int) -> None:
-    ladder = Ladder.of(torch.tensor([[3, 200, 130]]), 8)
-    found = ladder.find(Table(1).communicators()[0], torch.tensor([[4, 7, 3]]), torch.tensor([goal]))
-    assert [part.tolist() for part in found] == [[cut], [above]]
+CUTS = [(1, 200, 0), (7, 200, 0), (8, 130, 7), (10, 130, 7), (11, 3, 10), (14, 3, 10), (15, 0, 14)]
+
+
+@pytest.mark.parametrize(("goal", "cut", "above"), CUTS)
+def test_the_highest_cut_that_reaches_the_goal_is_found_here_or_over_shards(goal: int, cut: int, above: int) -> None:
+    def found(comm: Any, order: list[int], w: list[int]) -> list[list[int]]:
+        tokens = SortedTokens.of(torch.tensor([order]), bits=8)
+        return [part.tolist() for part in tokens.cut(comm, torch.tensor([w]), goal=torch.tensor([goal]))]
+
+    assert found(LocalComm(), [3, 200, 130], [4, 7, 3]) == [[cut], [above]]
+    group = ThreadGroup(2)
+    first, second = group.communicators()
+    work = [partial(found, first, [3], [4]), partial(found, second, [200, 130], [7, 3])]
+    assert group.run(work) == [[[cut], [above]]] * 2
+
+
+def test_a_single_shard_sends_nothing() -> None:
+    values = torch.arange(6).reshape(2, 3)
+    comm = LocalComm()
+    assert comm.max(values) is comm.sum(values) is values
+    assert (comm.rank, comm.size, comm.gather(values).data_ptr()) == (0, 1, values.data_ptr())
+    assert torch.equal(comm.gather(values), values[None])
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -319,13 +342,13 @@ def errors_of(calls: Sequence[Call]) -> list[str]:
             return str(error)
         return ""
 
-    return waiting(Table(len(calls))).run([partial(text, call) for call in calls])
+    return waiting(ThreadGroup(len(calls))).run([partial(text, call) for call in calls])
 
 
-def waiting(table: Table) -> Table:
-    """The table, at which nobody waits for ever."""
-    table.barrier = threading.Barrier(len(table.seats), timeout=30)
-    return table
+def waiting(group: ThreadGroup) -> ThreadGroup:
+    """The group, in which nobody waits for ever."""
+    group.barrier = threading.Barrier(len(group.values), timeout=30)
+    return group
 
 
 def meeting(
@@ -337,10 +360,10 @@ def meeting(
 ) -> list[str]:
     """What each shard of a group complains of."""
     each = params or [SamplingParams(seed=1)] * len(parts)
-    table = waiting(Table(len(parts)))
+    group = waiting(ThreadGroup(len(parts)))
     shards = [
         sharded.Shard(logits=part, start=start, vocab_size=size, group=comm)
-        for part, start, size, comm in zip(parts, starts, sizes, table.communicators(), strict=True)
+        for part, start, size, comm in zip(parts, starts, sizes, group.communicators(), strict=True)
     ]
     return errors_of([partial(tirage.sample, shard, p, **given) for shard, p in zip(shards, each, strict=True)])
 
@@ -364,13 +387,13 @@ def test_bounds_that_do_not_fit_are_an_error_on_every_shard(starts: list[int], s
 def test_shards_may_come_in_any_order() -> None:
     whole = np.random.default_rng(3).standard_normal((2, 12)).astype(np.float32)
     order = [(8, 12), (0, 3), (3, 8)]
-    table = Table(3)
+    group = ThreadGroup(3)
 
     def work(comm: Any, span: tuple[int, int]) -> list[int]:
         shard = sharded.Shard(logits=column_of(whole, span), start=span[0], vocab_size=12, group=comm)
         return tirage.sample(shard, SamplingParams(seed=4)).token_ids.tolist()
 
-    found = table.run([partial(work, comm, span) for comm, span in zip(table.communicators(), order, strict=True)])
+    found = group.run([partial(work, comm, span) for comm, span in zip(group.communicators(), order, strict=True)])
     assert found == [tirage.sample(whole, SamplingParams(seed=4)).token_ids.tolist()] * 3
 
 
@@ -425,7 +448,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_what_one_shard_turns_down_all_turn_down_and_the_next_call_works(message: str) -> None:
-    table = waiting(Table(3))
+    group = waiting(ThreadGroup(3))
     whole = np.random.default_rng(3).standard_normal((2, 12)).astype(np.float32)
 
     def work(comm: Any) -> tuple[str, list[int]]:
@@ -436,7 +459,7 @@ def test_what_one_shard_turns_down_all_turn_down_and_the_next_call_works(message
             tirage.sample(shard, **given)
         return str(refused.value), tirage.sample(shard, SamplingParams(seed=4)).token_ids.tolist()
 
-    found = table.run([partial(work, comm) for comm in table.communicators()])
+    found = group.run([partial(work, comm) for comm in group.communicators()])
     tokens = tirage.sample(whole, SamplingParams(seed=4)).token_ids.tolist()
     assert len({text for text, _ in found}) == 1
     assert found[0][0].startswith("every shard must accept its arguments, shard 1 refused: " + message)
@@ -444,7 +467,7 @@ def test_what_one_shard_turns_down_all_turn_down_and_the_next_call_works(message
 
 
 def test_an_error_that_is_no_params_error_is_told_too() -> None:
-    table = waiting(Table(2))
+    group = waiting(ThreadGroup(2))
 
     class Broken(list[Any]):
         def __iter__(self) -> Any:
@@ -456,12 +479,12 @@ def test_an_error_that_is_no_params_error_is_told_too() -> None:
         with pytest.raises(ParamsError, match=r"shard 1 refused: on purpose$"):
             tirage.sample(shard, SamplingParams(), history=history)
 
-    table.run([partial(work, comm) for comm in table.communicators()])
+    group.run([partial(work, comm) for comm in group.communicators()])
 
 
 @pytest.mark.parametrize("history", [[((1,), (2,))], [((), (2, 1))], [((2, 1), ())], [((), (1, 3))]])
 def test_histories_that_differ_are_an_error_on_every_shard_read_or_not(history: list[Any]) -> None:
-    table = waiting(Table(2))
+    group = waiting(ThreadGroup(2))
 
     def work(comm: Any) -> str:
         shard = sharded.Shard(logits=torch.zeros(1, 4), start=4 * comm.rank, vocab_size=8, group=comm)
@@ -470,12 +493,12 @@ def test_histories_that_differ_are_an_error_on_every_shard_read_or_not(history: 
             tirage.sample(shard, SamplingParams(seed=1), history=given, step=0)
         return str(refused.value)
 
-    found = table.run([partial(work, comm) for comm in table.communicators()])
+    found = group.run([partial(work, comm) for comm in group.communicators()])
     assert ["must be equal on every shard, got others on [1] than on 0" in text for text in found] == [True, True]
 
 
 def test_a_batch_that_one_shard_cannot_fit_is_an_error_on_every_shard() -> None:
-    table = waiting(Table(2))
+    group = waiting(ThreadGroup(2))
 
     def work(comm: Any) -> tuple[str, list[int]]:
         batch = tirage.Batch(8, 2)
@@ -485,20 +508,20 @@ def test_a_batch_that_one_shard_cannot_fit_is_an_error_on_every_shard() -> None:
             batch.sample(shard, mask=np.zeros((1, 1 + comm.rank), np.int32))
         return str(refused.value), batch.sample(shard).token_ids.tolist()
 
-    (text, tokens), other = table.run([partial(work, comm) for comm in table.communicators()])
+    (text, tokens), other = group.run([partial(work, comm) for comm in group.communicators()])
     assert other == (text, tokens)
     assert "shard 1 refused: mask must have shape [1, 1] for logits [1, 8], got [1, 2]" in text
 
 
 def test_rows_without_a_seed_share_a_fresh_one() -> None:
-    table = Table(3)
+    group = ThreadGroup(3)
 
     def work(comm: Any) -> tuple[list[int], list[int]]:
         shard = sharded.Shard(logits=torch.zeros(4, 50), start=50 * comm.rank, vocab_size=150, group=comm)
         drawn = tirage.sample(shard, [SamplingParams(), SamplingParams(seed=9), SamplingParams(), SamplingParams()])
         return drawn.token_ids.tolist(), drawn.seeds.tolist()
 
-    first, *others = table.run([partial(work, comm) for comm in table.communicators()])
+    first, *others = group.run([partial(work, comm) for comm in group.communicators()])
     assert others == [first, first]
     assert first[1][1] == 9
     assert len(set(first[1])) == 4
@@ -534,13 +557,13 @@ def test_a_group_must_exist() -> None:
 
 
 def test_a_shard_that_fails_does_not_leave_the_others_waiting() -> None:
-    table = Table(2)
+    group = ThreadGroup(2)
 
     def fail() -> None:
         raise ZeroDivisionError("on purpose")
 
     with pytest.raises(ZeroDivisionError, match="on purpose"):
-        table.run([partial(table.communicators()[0].sum, torch.zeros(1)), fail])
+        group.run([partial(group.communicators()[0].sum, torch.zeros(1)), fail])
 
 
 # --- torch.distributed --------------------------------------------------------------------------------------------

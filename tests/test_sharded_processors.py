@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import tirage
 from tirage import SamplingParams, Status
 from tirage.backends import sharded
-from tirage.backends.sharded.communicate import Metered, Table
+from tirage.backends.sharded.communicators import Metered, ThreadGroup
 from tirage.draw import Draw
 
 SIZE = 41
@@ -91,14 +91,14 @@ def test_every_process_of_a_group_gets_the_draw_of_the_first(calls: Calls) -> No
     logits, params = rows()
     expected = tirage.sample(logits, params, history=history(6))
     called = len(calls.shapes)
-    table = Table(len(SPANS))
+    group = ThreadGroup(len(SPANS))
 
-    def work(group: Any, span: tuple[int, int]) -> Draw:
+    def work(comm: Any, span: tuple[int, int]) -> Draw:
         part = torch.from_numpy(logits[:, slice(*span)].copy())
-        shard = sharded.Shard(logits=part, start=span[0], vocab_size=SIZE, group=group)
+        shard = sharded.Shard(logits=part, start=span[0], vocab_size=SIZE, group=comm)
         return tirage.sample(shard, params, history=history(6))
 
-    each = table.run([partial(work, seat, span) for seat, span in zip(table.communicators(), SPANS, strict=True)])
+    each = group.run([partial(work, comm, span) for comm, span in zip(group.communicators(), SPANS, strict=True)])
     for drawn in each:
         assert_same_draw(expected, drawn)
     assert calls.shapes == [(1, SIZE)] * 2 * called
@@ -107,26 +107,26 @@ def test_every_process_of_a_group_gets_the_draw_of_the_first(calls: Calls) -> No
 def test_a_processor_that_never_repeats_itself_cannot_part_the_shards() -> None:
     rng = np.random.default_rng()
     tirage.register_processor("shards test: noise", lambda x, args: rng.standard_normal(x.shape), replace=True)
-    table = Table(3)
+    group = ThreadGroup(3)
 
-    def work(group: Any) -> list[int]:
-        shard = sharded.Shard(logits=torch.zeros(8, 30), start=30 * group.rank, vocab_size=90, group=group)
+    def work(comm: Any) -> list[int]:
+        shard = sharded.Shard(logits=torch.zeros(8, 30), start=30 * comm.rank, vocab_size=90, group=comm)
         return tirage.sample(shard, [named("noise", seed=seed) for seed in range(8)]).token_ids.tolist()
 
-    first, *others = table.run([partial(work, seat) for seat in table.communicators()])
+    first, *others = group.run([partial(work, comm) for comm in group.communicators()])
     assert others == [first, first]
 
 
 def test_only_the_logits_of_the_rows_that_need_it_cross(calls: Calls) -> None:
     def sent(params: list[SamplingParams]) -> int:
-        table = Table(2)
-        meters = [Metered(comm) for comm in table.communicators()]
+        group = ThreadGroup(2)
+        meters = [Metered(comm) for comm in group.communicators()]
 
         def work(meter: Metered) -> Draw:
             shard = sharded.Shard(logits=torch.zeros(3, 500), start=500 * meter.rank, vocab_size=1000, group=meter)
             return tirage.sample(shard, params)
 
-        table.run([partial(work, meter) for meter in meters])
+        group.run([partial(work, meter) for meter in meters])
         return meters[1].sent
 
     plain = [SamplingParams(seed=seed) for seed in range(3)]

@@ -97,14 +97,14 @@ def test_logits_are_left_as_they_were() -> None:
     before = x.clone()
     tirage.sample(x, params, history=[((1,), (2,))] * 3)
     frame = SamplingBatch.of([SamplingRow.of(params, History.of((1,), (2,), vocab_size=V))] * 3, V)
-    eager.draw(x, frame.rows(None))
+    draw_on_device(x, frame.rows(None))
     assert torch.equal(before, x)
 
 
 def test_no_rows_give_an_empty_draw() -> None:
     drawn = tirage.sample(torch.empty(0, V), SEEDED)
     assert tuple(drawn.token_ids.shape) == (0,)
-    assert eager.draw(torch.empty(0, V), SamplingBatch.of([], V).rows(None)).token_ids.tolist() == []
+    assert draw_on_device(torch.empty(0, V), SamplingBatch.of([], V).rows(None)).token_ids.tolist() == []
 
 
 def test_a_bitmask_is_an_int32_tensor() -> None:
@@ -258,7 +258,7 @@ def test_rows_that_need_python_are_drawn_on_the_host() -> None:
     frame = SamplingBatch.of(states, V)
     rows, x = frame.rows(None), matrix(4)
     x[1, 2] = float("nan")
-    assert eager.on_device(rows).tolist() == [True, False, False, True]
+    assert eager.supports(rows).tolist() == [True, False, True, True]
     expected = distribution.draw(x.numpy(), rows, tirage.backends.Drawn.empty(rows), processes=frame.processes)
     actual = draw_on_device(x, rows, frame.processes)
     for name in expected.__slots__:
@@ -269,10 +269,10 @@ def test_flush_to_zero_changes_no_token() -> None:
     x = torch.tensor([[-1e-40, 1e-40, 2e-40, 1e-39], [0.0, 1e-41, -0.0, 1e-45]])
     params = SamplingParams(seed=2, top_k=2, logit_bias={0: 1e-39}, repetition_penalty=1.5)
     frame = SamplingBatch.of([SamplingRow.of(params, History.of((1,), (2,), vocab_size=4))] * 2, 4)
-    before = eager.draw(x, frame.rows(None))
+    before = draw_on_device(x, frame.rows(None))
     assert torch.set_flush_denormal(True)
     try:
-        after = eager.draw(x, frame.rows(None))
+        after = draw_on_device(x, frame.rows(None))
     finally:
         torch.set_flush_denormal(False)
     assert before.token_ids.tolist() == after.token_ids.tolist()

@@ -25,16 +25,17 @@ from random_rows import assert_same, expected_drawn, random_case
 from strategies import SHAPES, VALUES, logits_of
 
 from tirage import backends
-from tirage.backends import Drawn, Process, SamplingMetadata
 from tirage.backends import numpy as numpy_backend
 from tirage.backends import torch as torch_backend
 from tirage.backends.numpy import distribution, kernels
-from tirage.backends.torch import chain, edits
+from tirage.backends.torch import edits, filters, state
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.operators import OPERATIONS
 from tirage.operators.processors import PROCESS
+from tirage.operators.row import Process
 from tirage.operators.typical import TYPICAL
 from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +86,7 @@ MANY_SHAPES = ("peaked", "medium", "flat", "ties", "signed zeros", "holes", "nor
 
 @dataclass(slots=True)
 class Steps:
-    """A Frame whose rows were packed once; `at` is the step that they draw."""
+    """A SamplingBatch whose rows were packed once; `at` is the step that they draw."""
 
     packed: SamplingMetadata
     processes: tuple[Process | None, ...] | None
@@ -147,7 +148,7 @@ def test_a_million_draws_agree() -> None:
 
 
 def test_tensor_operations_know_every_operation() -> None:
-    assert set(OPERATIONS) - {PROCESS} == set(chain.STEPS) | set(edits.STEPS)
+    assert set(OPERATIONS) - {PROCESS} == set(filters.STEPS) | set(edits.STEPS)
 
 
 def test_every_backend_has_a_conformance_test() -> None:
@@ -218,8 +219,8 @@ def test_the_check_for_owners_of_a_gpu_sees_a_wrong_bit(monkeypatch: pytest.Monk
     logits, rows = random_case(3, 40)
     job, cpu = check.Job(logits=logits, rows=rows), torch.device("cpu")
     assert check._differences("eager", job, cpu) == 0
-    weights = chain.weights
-    monkeypatch.setattr(chain, "weights", lambda q: weights(q) ^ 1)
+    weights = state.weights
+    monkeypatch.setattr(state, "weights", lambda q: weights(q) ^ 1)
     assert check._differences("eager", job, cpu) > 0
 
 

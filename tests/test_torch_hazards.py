@@ -15,8 +15,8 @@ from platforms import needs_triton
 from random_rows import Program, assert_same, expected_drawn, rows_of
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata
-from tirage.backends.torch import chain, eager, edits, report, rule
+from tirage.backends.torch import eager, edits, filters, report, rule, sort_keys, state
+from tirage.backends.torch.dispatch import draw_on_device
 from tirage.backends.torch.edits import edited
 from tirage.exact import numbers
 from tirage.exact.weights import COEFFICIENTS
@@ -26,6 +26,7 @@ from tirage.operators.logit_bias import ADD
 from tirage.operators.temperature import GREEDY, TEMPERATURE
 from tirage.operators.top_k import TOP_K
 from tirage.operators.typical import TYPICAL
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 TEMPERATURE = TEMPERATURE, numbers.bits(numbers.temperature_constant(0.7)), numbers.bits(numbers.reciprocal(0.7))
 
@@ -35,7 +36,7 @@ def rows(*programs: Program, **given: Any) -> SamplingMetadata:
 
 
 def drawn(logits: Tensor, packed: SamplingMetadata) -> Drawn:
-    return eager.draw(logits, packed).moved(torch.Tensor.numpy)
+    return draw_on_device(logits, packed).moved(torch.Tensor.numpy)
 
 
 def agrees(logits: Tensor, packed: SamplingMetadata) -> bool:
@@ -54,7 +55,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, name: str, replacement: Callable[..., Any]) -> None:
     """Replace a function of the rule in every module that imported it."""
-    modules: tuple[ModuleType, ...] = (rule, edits, chain, report, eager)
+    modules: tuple[ModuleType, ...] = (rule, edits, sort_keys, state, filters, report, eager)
     for module in modules:
         if hasattr(module, name):
             monkeypatch.setattr(module, name, replacement)
@@ -90,7 +91,7 @@ def test_a_frequency_penalty_rounds_its_product_before_it_subtracts(monkeypatch:
     expected = x - np.float32(0.7) * np.float32(3)
     assert torch.equal(expected, edited(x, packed).x)
 
-    def fused(state: edits.Edited, packed: SamplingMetadata, at: Any, a: Any) -> None:
+    def fused(state: edits.EditedLogits, packed: SamplingMetadata, at: Any, a: Any) -> None:
         state.x = torch.sub(state.own(), torch.full_like(state.x, 3.0), alpha=float(np.float32(0.7)))
 
     monkeypatch.setitem(edits.STEPS, FREQUENCY, fused)
@@ -134,7 +135,7 @@ def fused_operations(module: ModuleType, name: str, *, fusion: bool) -> int:
 def test_sums_of_weights_do_not_depend_on_their_order() -> None:
     w = rule.weights((normal(1, 50_000).abs() * (1 << 23)).to(torch.int32))
     orders = [w, w.flip(1), w.sort(1).values]
-    assert len({chain.sums(each)[0] for each in orders}) == 1
+    assert len({each.sum(1).item() for each in orders}) == 1
     assert len({each.to(torch.float32).sum(1).item() for each in orders}) > 1
 
 
@@ -158,14 +159,15 @@ def test_the_product_of_uniform_and_mass_keeps_its_128_bits(unguarded: str, monk
     x, packed = torch.zeros(1, tokens), rows([TEMPERATURE])
     assert drawn(x, packed).token_ids.tolist() == [k - 1]
 
-    def pick(self: Any, w: Tensor) -> Tensor:
-        u, total = edge_uniform(tokens, k), int(w.sum())
+    def located(self: Any, weights: list[Tensor], *_: Any) -> tuple[Tensor, Tensor]:
+        u, total = edge_uniform(tokens, k), int(weights[0].sum())
         signed = u - (1 << 64) if u >> 63 else u
         wrapped = int((torch.tensor(signed) * torch.tensor(total)).item()) >> 32
         r = int(u / 2.0**64 * total) if unguarded == "float64" else wrapped
-        return (w.cumsum(1) <= r).sum(1).clamp(max=tokens - 1)
+        column = (weights[0].cumsum(1) <= r).sum(1, keepdim=True).clamp(max=tokens - 1)
+        return torch.ones_like(column[:, 0]) > 0, column
 
-    monkeypatch.setattr(eager._Group, "_pick", pick)
+    monkeypatch.setattr(eager._RowGroup, "_located", located)
     assert drawn(x, packed).token_ids.tolist() != [k - 1]
 
 
@@ -195,13 +197,8 @@ def test_logprobs_do_not_come_from_a_library_s_logarithm(monkeypatch: pytest.Mon
 def test_ties_at_a_cut_are_broken_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
     x, packed = (normal(20, 60) * 2).round(), rows(*[[TEMPERATURE, (TOP_K, 7, 0)]] * 20)
     assert agrees(x, packed)
-    sort = torch.sort
-
-    def by_topk(key: Tensor, *, dim: int, descending: bool = False, stable: bool = False) -> Any:
-        ranks_logits = descending and stable
-        return torch.topk(key, key.shape[dim], dim=dim) if ranks_logits else sort(key, dim=dim, descending=descending)
-
-    monkeypatch.setattr(torch, "sort", by_topk)
+    ranked = sort_keys.sort_keys
+    everywhere(monkeypatch, "sort_keys", lambda key, ids: ranked(key, (1 << 20) - 1 - ids))
     assert not agrees(x, packed)
 
 
@@ -224,7 +221,7 @@ def test_a_negative_nan_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = rows([TEMPERATURE])
     assert torch.isnan(x[0, 3])
     assert drawn(x, packed).status.tolist() == [1]
-    everywhere(monkeypatch, "not_finite", lambda x: rule.keys(x) >= rule.keys(torch.tensor(torch.inf)))
+    everywhere(monkeypatch, "not_finite", lambda key: key >= rule.keys(torch.tensor(torch.inf)))
     assert drawn(x, packed).status.tolist() == [0]
 
 

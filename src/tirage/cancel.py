@@ -1,4 +1,4 @@
-"""Work that can be cancelled: whoever starts it says how to ask, and long loops ask."""
+"""Cancellation: the caller installs a check, and long loops call it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 POLL_S = 0.05
-"""How often a thread that waits for another one asks whether it still should."""
+"""Seconds between two checks of a thread that waits for another one."""
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
 @contextlib.contextmanager
 def cancellable(check: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, in this thread, `checkpoint()` calls `check`, whose exception ends the work."""
+    """A block in which `checkpoint()`, in this thread, calls `check`, whose exception ends the work."""
     token = _CHECK.set(check)
     try:
         yield
@@ -23,7 +23,7 @@ def cancellable(check: Callable[[], None]) -> Iterator[None]:
 
 
 def checkpoint() -> None:
-    """Raises what the work at hand is to end with, if it was cancelled; does nothing where it cannot be."""
+    """Calls the check of the surrounding `cancellable` block, if any, which raises when the work was cancelled."""
     check = _CHECK.get()
     if check is not None:
         check()
@@ -31,7 +31,7 @@ def checkpoint() -> None:
 
 @contextlib.contextmanager
 def holding(lock: threading.Lock | threading.Semaphore) -> Iterator[None]:
-    """Holds a lock or a place of a semaphore inside the block; the wait for it can be cancelled."""
+    """A block that holds a lock or semaphore; waiting for it can be cancelled."""
     while not lock.acquire(timeout=POLL_S):
         checkpoint()
     try:

@@ -1,4 +1,4 @@
-"""Child processes for work that may hang or crash: kept for the next task while all is well, killed when one fails."""
+"""Child processes for work that may hang or crash: reused for the next task, killed when a task fails."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tirage.cancel import holding
 
 
 class Child:
-    """A running script that is spoken to through its `input` and `output`; stderr is dropped.
+    """A running script with pipes to its `input` and `output`; its stderr is dropped.
 
-    The script finds the modules that this process finds, computes with one thread, and has `environment` besides.
+    The script has the import path of this process, one thread for numerical libraries, and `environment`.
     """
 
     def __init__(self, script: Path, *arguments: str, environment: Mapping[str, str]) -> None:
@@ -37,11 +37,11 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """Whether the child still runs and belongs to this process."""
+        """Whether the child still runs, and this is the process that started it."""
         return self._owner == os.getpid() and self.process.poll() is None
 
     def kill(self) -> None:
-        """Ends the child now."""
+        """Kills the child, unless a fork of its owner calls this."""
         if self._owner != os.getpid():
             return
         self.process.kill()
@@ -55,18 +55,18 @@ C = TypeVar("C", bound=Child)
 
 
 class Children(Generic[C]):
-    """At most `places` children at work, and those that wait for the next task of their kind."""
+    """A pool of children: at most `limit` of them work at once, and idle ones wait for a task of their kind."""
 
-    def __init__(self, start: Callable[[str], C], *, places: int) -> None:
+    def __init__(self, start: Callable[[str], C], *, limit: int) -> None:
         self._start = start
         self._idle: dict[str, list[C]] = {}
-        self._places, self._lock = threading.Semaphore(places), threading.Lock()
+        self._free, self._lock = threading.Semaphore(limit), threading.Lock()
         atexit.register(self.close)
 
     @contextlib.contextmanager
     def one(self, kind: str) -> Iterator[C]:
-        """A child of a kind for a task. One whose task raises anything is killed."""
-        with holding(self._places):
+        """A child of a kind for the task in the block; it is killed when the task raises anything."""
+        with holding(self._free):
             child = self._take(kind)
             try:
                 yield child
@@ -77,12 +77,12 @@ class Children(Generic[C]):
                 self._idle.setdefault(kind, []).append(child)
 
     def idle(self, kind: str) -> list[C]:
-        """Those of a kind that wait, the next to be taken last."""
+        """The idle children of a kind; the last one is used next."""
         with self._lock:
             return list(self._idle.get(kind, ()))
 
     def close(self) -> None:
-        """Ends the idle children."""
+        """Kills the idle children."""
         with self._lock:
             for children in self._idle.values():
                 while children:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, overload, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Backend, Drawn, find, known, tell, type_name
+from tirage.backends import Backend, find, known, tell, type_name
 from tirage.backends.numpy import dispatch, distribution
 from tirage.backends.numpy.arrays import as_mask
 from tirage.draw import Draw
@@ -16,6 +16,7 @@ from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_metadata import Drawn
 
 Ids = Iterable[int] | NDArray[np.integer[Any]]
 Pair = tuple[Ids, Ids] | Sequence[Ids]

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import STEP_WIDTH, Process, SamplingMetadata, View
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.errors import ParamsError, RowError
 from tirage.history import Counts, History
 from tirage.operators import Step
 from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
+from tirage.operators.row import Process
 from tirage.params import SamplingParams, require_tokenized
 from tirage.processors import find_processor
+from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
@@ -31,7 +32,7 @@ _NO_MASKS = np.zeros((0, 0), np.int32)
 
 @dataclass(slots=True)
 class SamplingRow:
-    """One request in flight: its plan, history, seed and sample index; `step` overrides the history's."""
+    """A request in flight: compiled parameters, history, seed, sample index; `step` overrides the history's."""
 
     compiled: CompiledParams
     history: History
@@ -43,7 +44,7 @@ class SamplingRow:
     def of(
         cls, params: SamplingParams, history: History, *, sample_index: int = 0, step: int | None = None
     ) -> SamplingRow:
-        """A RowState for `params`; without a seed it gets a fresh one, which is reported with the draw."""
+        """The row of `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return cls(compiled(params.unwrapped), history, seed, sample_index, step)
@@ -68,7 +69,7 @@ class SamplingBatch:
 
     `base` is the packed form, brought up to date by `rows`. `fixed`: no request's steps depend on its history;
     `counted`: some penalty reads counts; `guided`: the parameter of some request that needs a mask, or "";
-    `masked`: the last call had one.
+    `masked`: the last call had one; `lowered`: the history lengths and positions that the steps hold for.
     `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
     """
 
@@ -81,25 +82,27 @@ class SamplingBatch:
     counted: bool
     guided: str
     masked: bool = False
+    lowered: list[tuple[int, int]] | None = None
     table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
 
     @classmethod
     def of(cls, states: Sequence[SamplingRow], vocab_size: int) -> SamplingBatch:
-        """A Frame of checked requests over one vocabulary."""
+        """The batch of checked requests over one vocabulary."""
         processes = tuple(processors_of(state) for state in states)
-        base = _base(states, vocab_size)
-        frame = cls(
+        fixed = all(state.compiled.fixed is not None for state in states)
+        base = _base(states, vocab_size, fixed)
+        batch = cls(
             states=states,
             vocab_size=vocab_size,
             base=base,
             processes=processes if any(processes) else None,
             wants_logprobs=base.wants_logprobs,
-            fixed=all(state.compiled.fixed is not None for state in states),
+            fixed=fixed,
             counted=any(state.compiled.needs_counts for state in states),
             guided=next((name for state in states if (name := needs_mask(state.params))), ""),
         )
-        frame._mask(None)
-        return frame
+        batch._mask(None)
+        return batch
 
     @property
     def unseeded(self) -> list[int]:
@@ -122,7 +125,7 @@ class SamplingBatch:
         return np.array([state.compiled.semantics.mask_mode == "resample" for state in self.states], bool)
 
     def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
-        """The Rows of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
+        """The metadata of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
         if mask is None and self.guided:
             raise ParamsError(
                 f"{self.guided} must come with a mask of the tokens it allows, got mask None; "
@@ -133,13 +136,21 @@ class SamplingBatch:
         steps = [state.history.step if state.step is None else state.step for state in self.states]
         rows.steps = np.array(steps, np.int64)
         if not self.fixed:
-            rows.programs, rows.edit_ids, rows.edit_values = packed([state.lower() for state in self.states])
-            rows.memo.clear()
+            self._lower(steps)
         if self.counted:
             self._count()
         if mask is not None or self.masked:
             self._mask(mask)
         return rows
+
+    def _lower(self, steps: list[int]) -> None:
+        """Lowers the steps anew where a history has grown; a second draw of the same moment finds them."""
+        now = [(state.history.length, step) for state, step in zip(self.states, steps, strict=True)]
+        if now == self.lowered:
+            return
+        rows, self.lowered = self.base, now
+        rows.programs, rows.edit_ids, rows.edit_values = packed([state.lower() for state in self.states])
+        rows.memo.clear()
 
     def _count(self) -> None:
         tables = [(state.compiled.counts(state.history) or _NO_COUNTS).table for state in self.states]
@@ -179,9 +190,9 @@ class SamplingBatch:
 
 
 @lru_cache(maxsize=1024)
-def _named(plan: CompiledParams) -> bytes:
-    """A digest of a plan's parameters, stops and everything else that a draw does not read included."""
-    return blake2b(plan.params.to_json().encode()).digest()
+def _named(compiled: CompiledParams) -> bytes:
+    """A digest of the parameters, with stops and everything else that a draw does not read."""
+    return blake2b(compiled.params.to_json().encode()).digest()
 
 
 def needs_mask(params: SamplingParams) -> str:
@@ -191,9 +202,9 @@ def needs_mask(params: SamplingParams) -> str:
     return "bad_words_level 'text'" if params.bad_words and params.bad_words_level == "text" else ""
 
 
-def _base(states: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
-    """Rows without counts and masks."""
-    programs, edit_ids, edit_values = packed([state.lower() for state in states])
+def _base(states: Sequence[SamplingRow], vocab_size: int, fixed: bool) -> SamplingMetadata:
+    """Rows without counts and masks, and without steps unless they are fixed."""
+    programs, edit_ids, edit_values = packed([state.lower() for state in states] if fixed else [])
     return SamplingMetadata(
         programs=programs,
         edit_ids=edit_ids,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import SamplingMetadata
 from tirage.operators import END, Operation
+from tirage.sampling_metadata import SamplingMetadata
 
 Ids = NDArray[np.int64]
 

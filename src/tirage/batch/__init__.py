@@ -1,4 +1,4 @@
-"""The requests in flight: `Batch` holds them on the host, one `like` a JAX array in arrays that `jax.jit` can carry."""
+"""`Batch`, the running requests: held on the host or, with `like` a JAX array, in arrays that go through `jax.jit`."""
 
 from tirage.batch.host import Batch
 

@@ -1,48 +1,51 @@
-"""`Batch`: the requests in flight, one per slot, each a pure function of itself."""
+"""`Batch`: the running requests, one per slot, each a pure function of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, Backend, find, known, tell, type_name
+from tirage.backends import Backend, find, known, tell, type_name
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.sampling import draw_frame
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_metadata import MAX_VOCAB
 
 _OWN_KIND = {"jax": "tirage.batch.jax", "jaxlib": "tirage.batch.jax"}
-"""Libraries whose batches keep their rows in arrays of their own."""
+"""Modules of the batches that keep their rows in arrays of a library, by the library's name."""
 
 
 class Batch:
-    """Rows in flight: parameters, histories and seeds of up to `capacity` requests.
+    """The parameters, histories and seeds of up to `capacity` running requests.
 
     `add` puts a request into a free slot, `sample` draws a token for every request, `advance` appends the tokens to
-    their histories, `remove` frees a slot. What a request draws does not depend on its slot, on its neighbours or on
+    their histories, `remove` frees a slot. What a request draws depends neither on its slot nor on other requests and
     when they come and go. Unseeded requests get a fresh seed when they are added and keep it.
     """
 
-    __slots__ = ("_backend", "_frame", "_slots", "capacity", "vocab_size")
+    __slots__ = ("_backend", "_batch", "_slots", "capacity", "vocab_size")
 
     def __new__(cls, *_: Any, like: Any = None, **__: Any) -> Batch:
-        """A batch of the kind that the library of `like` has; any other library is served by this class."""
+        """A batch of the class for the library of `like`, which is this one for all but JAX."""
         home = _OWN_KIND.get(type(like).__module__.partition(".")[0])
         return object.__new__(cls if home is None else import_module(home).JaxBatch)
 
     def __init__(
         self, vocab_size: int, capacity: int, *, like: Any = None, history_capacity: int | None = None
     ) -> None:
-        """An empty batch. `like`: an array of the library that all logits will come from; None takes any.
+        """An empty batch for logits of the library that `like`, an array [V] or [B, V], comes from; None is for any.
 
-        Like a JAX array it is a pytree of fixed size, and `history_capacity` says how many tokens, prompt and output,
-        a request may have there (4096 by default); elsewhere histories grow as needed and it must be left out.
+        With a JAX array it is a pytree of fixed size, and `history_capacity` is the largest number of tokens, prompt
+        and output, of a request there (4096 by default); elsewhere histories grow as needed and it must be left out.
+        Raises ParamsError for a number out of range, and for `like` with a dtype or shape that logits cannot have.
         """
         if history_capacity is not None and type(self) is Batch:
             raise ParamsError(
@@ -56,16 +59,16 @@ class Batch:
             self._backend = find(like)
             self._backend.as_logits(like)
         self._slots: list[SamplingRow | None] = [None] * self.capacity
-        self._frame: SamplingBatch | None = None
+        self._batch: SamplingBatch | None = None
 
     def __len__(self) -> int:
-        """The number of requests in flight."""
+        """The number of requests."""
         return len(self.slots)
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Slots that hold a request, ascending."""
-        return tuple(slot for slot, state in enumerate(self._slots) if state is not None)
+        """The slots that hold a request, ascending."""
+        return tuple(slot for slot, row in enumerate(self._slots) if row is not None)
 
     def add(
         self,
@@ -75,11 +78,12 @@ class Batch:
         output_ids: Iterable[int] = (),
         sample_index: int = 0,
     ) -> int:
-        """The slot, lowest free, that now holds this request; ParamsError when the batch is full.
+        """The lowest free slot, which now holds this request.
 
-        A slot is one sample: for `n` of them, add the request n times with sample_index 0 to n - 1.
+        `prompt_ids` and `output_ids` are integers [T] in [0, V). A slot is one sample: for `n` of them, add the request
+        n times with sample_index 0 to n - 1. Raises ParamsError when the batch is full, and the errors of `insert`.
         """
-        free = next((slot for slot, state in enumerate(self._slots) if state is None), None)
+        free = next((slot for slot, row in enumerate(self._slots) if row is None), None)
         if free is None:
             raise ParamsError(f"batch must have a free slot, got {self.capacity} requests in {self.capacity} slots")
         return self.insert(params, prompt_ids, slot=free, output_ids=output_ids, sample_index=sample_index)
@@ -93,38 +97,47 @@ class Batch:
         output_ids: Iterable[int] = (),
         sample_index: int = 0,
     ) -> int:
-        """`slot`, which now holds this request; a request that was there is dropped."""
+        """`slot`, which now holds this request, as for `add`; one that it held before is dropped.
+
+        Raises ParamsError for a slot, sample_index or id out of range, and for parameters that name such an id or whose
+        words are not tokenised.
+        """
         if not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
         slot = bounded(slot, "slot", 0, self.capacity - 1)
         sample_index = bounded(sample_index, "sample_index", 0, (1 << 32) - 1)
         history = History.of(prompt_ids, output_ids, vocab_size=self.vocab_size)
-        state = SamplingRow.of(params, history, sample_index=sample_index)
-        state.compiled.check(self.vocab_size)
-        self._put(slot, state)
+        row = SamplingRow.of(params, history, sample_index=sample_index)
+        row.compiled.check(self.vocab_size)
+        self._put(slot, row)
         return slot
 
     def remove(self, slot: int) -> None:
-        """Free a slot; ParamsError when it is empty."""
-        self._state(slot)
+        """Frees a slot. Raises ParamsError when it is empty."""
+        self._row(slot)
         self._put(slot, None)
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Slot i now holds what slot `order[i]` held; -1 empties it, a repeated slot is copied (beams)."""
+        """Moves requests: slot i then holds what slot `order[i]` held, or nothing for -1.
+
+        `order` are integers [n], n <= capacity. A repeated slot is copied, for beams; slots from n on become empty.
+        Raises ParamsError for a slot that is empty or out of range.
+        """
         if isinstance(order, (str, bytes, dict)) or not isinstance(order, (Sequence, np.ndarray)):
             raise ParamsError(f"order must be a sequence of slots, got {type(order).__name__}")
         if len(order) > self.capacity:
             raise ParamsError(f"order must name at most {self.capacity} slots, got {len(order)}")
-        picked = [None if old == -1 else self._state(old) for old in order]
-        copies = [None if state is None else _copy(state) for state in picked]
+        picked = [None if old == -1 else self._row(old) for old in order]
+        copies = [None if row is None else _copy(row) for row in picked]
         self._slots = [*copies, *[None] * (self.capacity - len(copies))]
-        self._frame = None
+        self._batch = None
 
     def sample(self, logits: Any, mask: Any = None) -> Draw:
         """One token per row of `logits`; histories do not change until `advance`.
 
-        `logits` is [capacity, V], row = slot, or [n, V] for the n requests in slot order. In the first form an empty
-        slot gets token -1 and status `empty_slot`. `mask` has as many rows.
+        `logits` are [capacity, V], row = slot, or [n, V] for the n requests in slot order. In the first form an empty
+        slot gets token -1 and status `empty_slot`. `mask` is an int32 bitmask with as many rows, [B, ceil(V / 32)].
+        Raises ParamsError for another shape, dtype or library.
         """
         backend = find(logits)
         matrix = backend.as_logits(logits)
@@ -133,20 +146,20 @@ class Batch:
         except Exception as error:
             tell(matrix, error)
             raise
-        if self._frame is None:
-            self._frame = SamplingBatch.of([state for state in self._slots if state is not None], self.vocab_size)
-        if len(self._frame.states) == len(slots):
-            return draw_frame(backend, matrix, self._frame, words)
+        if self._batch is None:
+            self._batch = SamplingBatch.of([row for row in self._slots if row is not None], self.vocab_size)
+        if len(self._batch.states) == len(slots):
+            return draw_frame(backend, matrix, self._batch, words)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
         at = np.asarray(used, np.intp)
-        drawn = draw_frame(backend, matrix[at], self._frame, None if words is None else words[at])
+        drawn = draw_frame(backend, matrix[at], self._batch, None if words is None else words[at])
         return _spread(drawn, used, len(slots), backend, matrix)
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
-        """Append each row's token to its history; rows without a token (-1) stay as they are.
+        """Appends each row's token to its history; rows without a token (-1) stay as they are.
 
-        Takes the Draw of `sample`, or token ids with as many rows as `sample` would take, of any library. ParamsError,
-        and no history changes, for an id out of range or a history that is at its longest (2^20 tokens).
+        Takes the Draw of `sample`, or token ids [capacity] or [n] of any library. Raises ParamsError, and no history
+        changes, for an id out of range and for a history that has its largest length (2^20 tokens).
         """
         tokens = drawn.token_ids if isinstance(drawn, Draw) else drawn
         try:
@@ -154,23 +167,23 @@ class Batch:
         except (TypeError, RuntimeError):
             raise ParamsError(f"tokens must be a Draw or a sequence of ids, got {type_name(drawn)}") from None
         given = [bounded(token, "token", -1, self.vocab_size - 1) for token in tokens]
-        advancing = [(self._state(slot), t) for slot, t in zip(self._rows(len(given)), given, strict=True) if t >= 0]
-        for state, _ in advancing:
-            state.history.check_room()
-        for state, token in advancing:
-            state.history.append(token)
+        advancing = [(self._row(slot), t) for slot, t in zip(self._rows(len(given)), given, strict=True) if t >= 0]
+        for row, _ in advancing:
+            row.history.check_room()
+        for row, token in advancing:
+            row.history.append(token)
 
     def seed(self, slot: int) -> int:
-        """The seed of the request in `slot`, given or fresh."""
-        return self._state(slot).seed
+        """The seed of the request in `slot`, given or fresh. Raises ParamsError for an empty slot."""
+        return self._row(slot).seed
 
     def history(self, slot: int) -> tuple[list[int], list[int]]:
-        """(prompt_ids, output_ids) of the request in `slot`."""
-        history = self._state(slot).history
+        """The (prompt_ids, output_ids) of the request in `slot`. Raises ParamsError for an empty slot."""
+        history = self._row(slot).history
         return history.tokens()[: history.prompt_length].tolist(), history.output().tolist()
 
     def _fitted(self, backend: Backend, logits: Any, matrix: Any, mask: Any) -> tuple[Sequence[int], Any]:
-        """The slot of each row and the checked mask; ParamsError when logits or mask do not fit the batch."""
+        """The slot of each row and the checked mask. Raises ParamsError when logits or mask do not fit the batch."""
         if self._backend not in {None, backend}:
             raise ParamsError(f"logits must come from the library of the batch's `like`, got {type_name(logits)}")
         slots = self._rows(matrix.shape[0])
@@ -178,15 +191,15 @@ class Batch:
             raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
         return slots, backend.as_mask(mask, matrix.shape)
 
-    def _put(self, slot: int, state: SamplingRow | None) -> None:
-        self._slots[slot] = state
-        self._frame = None
+    def _put(self, slot: int, row: SamplingRow | None) -> None:
+        self._slots[slot] = row
+        self._batch = None
 
-    def _state(self, slot: int) -> SamplingRow:
-        state = self._slots[bounded(slot, "slot", 0, self.capacity - 1)]
-        if state is None:
+    def _row(self, slot: int) -> SamplingRow:
+        row = self._slots[bounded(slot, "slot", 0, self.capacity - 1)]
+        if row is None:
             raise ParamsError(f"slot must hold a request, got {slot}; in use: {list(self.slots)}")
-        return state
+        return row
 
     def _rows(self, count: int) -> Sequence[int]:
         """The slot of each row of an array with `count` rows."""
@@ -198,17 +211,18 @@ class Batch:
 
 
 def bounded(value: Any, name: str, low: int, high: int) -> int:
+    """The integer itself. Raises ParamsError unless it is one in [low, high]."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
         raise ParamsError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
     return int(value)
 
 
-def _copy(state: SamplingRow) -> SamplingRow:
-    return SamplingRow(state.compiled, state.history.copy(), state.seed, state.sample_index, state.step)
+def _copy(row: SamplingRow) -> SamplingRow:
+    return replace(row, history=row.history.copy())
 
 
 def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like: Any) -> Draw:
-    """`drawn`, whose rows are the rows `used` of `count`, with the others marked as empty slots."""
+    """A Draw of `count` rows: those of `drawn` at the positions `used`, the others as empty slots."""
 
     def wide(values: Any, fill: float) -> Any:
         if values is None:

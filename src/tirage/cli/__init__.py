@@ -22,9 +22,9 @@ for command in (generate.generate, chat.chat, explain.explain, models.models, se
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 a model that cannot be used, 2 a bad option, 130 interrupted."""
+    """Runs the command line and exits: 0 done, 1 unusable model or file, 2 bad option, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character should not end the text.
+        # A character that the terminal cannot show is replaced, so that the text goes on.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:

@@ -27,7 +27,7 @@ COMMANDS = {
     "/help": "/help             this list",
     "/quit": "/quit             end the chat",
 }
-"""What a chat understands besides messages, each with its line of help."""
+"""The commands of a chat and their lines of help."""
 
 
 @sampling_options
@@ -50,7 +50,7 @@ def chat(
 
 
 class Conversation:
-    """A chat on the terminal: its messages, its parameters, and the last reply."""
+    """The messages and parameters of a chat on the terminal, and its last reply."""
 
     def __init__(self, llm: LLM, params: SamplingParams, *, system: str | None, quiet: bool) -> None:
         self._llm, self._params, self._quiet = llm, params, quiet
@@ -63,7 +63,7 @@ class Conversation:
             edit_lines()
 
     def turn(self) -> bool:
-        """One line of input and its answer; False at the end of the chat. An interrupt ends the turn, not the chat."""
+        """Reads a line and answers it; False at the end of the chat. An interrupt ends the reply, not the chat."""
         try:
             return self._turn()
         except EOFError:
@@ -81,19 +81,19 @@ class Conversation:
         return True
 
     def _reply(self, line: str) -> None:
-        asked = [*self._messages, {"role": "user", "content": line}]
-        parts = Parts()
+        messages = [*self._messages, {"role": "user", "content": line}]
+        partial = PartialReply()
         try:
-            completion = show(parts.follow(self._llm.chat_stream(asked, self._params)))
+            completion = show(partial.collect(self._llm.chat_stream(messages, self._params)))
         except (ParamsError, GrammarError) as error:
             note(f"error: {error}")
             return
         except KeyboardInterrupt:
             print()
-            self._messages = [*asked, {"role": "assistant", "content": parts.text}]
+            self._messages = [*messages, {"role": "assistant", "content": partial.text}]
             return
         self._last = completion
-        self._messages = [*asked, {"role": "assistant", "content": completion.text}]
+        self._messages = [*messages, {"role": "assistant", "content": completion.text}]
         if not self._quiet:
             note(summary(completion))
 
@@ -145,24 +145,24 @@ class Conversation:
         print_rich(self._llm.explain(prompt, self._params.replace(seed=self._last.seed)))
 
 
-class Parts:
-    """The text of a reply so far, for one that is stopped halfway."""
+class PartialReply:
+    """The text of a reply so far, for one that is interrupted."""
 
     def __init__(self) -> None:
         self.text = ""
 
-    def follow(self, deltas: Iterator[Delta]) -> Iterator[Delta]:
-        """The deltas, passed on with their text kept."""
+    def collect(self, deltas: Iterator[Delta]) -> Iterator[Delta]:
+        """The same deltas; their text is added to `text`."""
         for delta in deltas:
             self.text += delta.text
             yield delta
 
 
 def edit_lines() -> None:
-    """Gives `input` a history for the arrow keys, and Tab to complete commands and the names of parameters."""
+    """Gives `input` a history, and Tab completion of commands and parameter names."""
     try:
         import readline
-    except ImportError:  # some systems come without it, and then lines are plain
+    except ImportError:  # not on every system
         return
     readline.set_completer(complete)
     readline.set_completer_delims(" ")
@@ -170,10 +170,11 @@ def edit_lines() -> None:
 
 
 def complete(begun: str, index: int) -> str | None:
-    """The `index`-th completion of a word, as readline asks for them one by one; None after the last."""
+    """The completion number `index` of a word, None after the last one: the callback of readline."""
     words = [f"{word} " for word in (*COMMANDS, *OPTIONS) if word.startswith(begun)]
     return words[index] if index < len(words) else None
 
 
 def show_help(_: str) -> None:
+    """Writes the list of commands to stderr."""
     note("\n".join(COMMANDS.values()))

@@ -1,4 +1,4 @@
-"""`tirage explain`: every stage of one draw."""
+"""`tirage explain`: the stages of one draw."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
     **options: Any,
 ) -> None:
-    """Show every stage of one draw: what each parameter removed, and what was left to draw from."""
+    """Show every stage of one draw: what each parameter removed, and which tokens were left."""
     params = parse_options(options)
     text = sys.stdin.read() if prompt == "-" else prompt
     explanation = open_model(model, backend=backend, dtype=dtype, device=device).explain(

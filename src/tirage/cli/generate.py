@@ -1,4 +1,4 @@
-"""`tirage generate`: a text goes on."""
+"""`tirage generate`: the continuation of a text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def generate(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Continue a text. The new text alone goes to stdout, as it is drawn."""
+    """Continue a text. Only the new text goes to stdout, while it is generated."""
     params = parse_options(options)
     llm = open_model(model, backend=backend, dtype=dtype, device=device)
     text = sys.stdin.read() if prompt == "-" else prompt

@@ -1,4 +1,4 @@
-"""Options of the command line for guided decoding: one for every field of GuidedDecodingParams."""
+"""The command-line options of guided decoding: one for every field of GuidedDecodingParams."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tirage.fields.rules import Bool, OneOf, Texts
 from tirage.params import GuidedDecodingParams
 
 FILES = {"json": "{", "grammar": ":", "structural_tag": "{"}
-"""Fields whose value may be in a file, each with a sign without which a text is none of its kind."""
+"""Fields whose value may be in a file, each with a character that every valid value contains."""
 NAMES = {"json": "json_schema", "backend": "guided_backend"}
-"""Fields that are called otherwise here: `--json` asks for JSON output, and `--backend` could be any."""
+"""Fields whose options have other names: `--json` asks for JSON output, and `--backend` is the model's."""
 OPTIONS: Mapping[str, FieldSpec] = {
     NAMES.get(name, name): spec for name, spec in specs(GuidedDecodingParams).items() if name != "backend_was_auto"
 }
@@ -25,7 +25,7 @@ _HEADING = "Guided decoding"
 
 
 def options() -> list[inspect.Parameter]:
-    """The options as parameters of a command; their values are for `parse_guided`."""
+    """The parameters of a command for the options; their values are for `parse_guided`."""
     return [option(name, spec) for name, spec in OPTIONS.items()]
 
 
@@ -54,7 +54,7 @@ def option(name: str, spec: FieldSpec) -> inspect.Parameter:
 
 
 def parse_guided(given: Mapping[str, Any]) -> GuidedDecodingParams | None:
-    """The constraint that the given options describe; None when there are none. ParamsError for a bad one."""
+    """The constraint that the options describe; None without any. Raises ParamsError for a bad one."""
     found = {OPTIONS[name].name: value for name, value in given.items() if value not in (None, [], False)}
     if not found:
         return None
@@ -64,7 +64,7 @@ def parse_guided(given: Mapping[str, Any]) -> GuidedDecodingParams | None:
 
 
 def content(name: str, value: str) -> str:
-    """The text itself, or what the file of that name holds."""
+    """The value itself, or the content of the file that it names. Raises ParamsError for a file that cannot be read."""
     option = NAMES.get(name, name)
     try:
         if FILES[name] in value and not Path(value).is_file():

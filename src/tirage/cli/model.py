@@ -1,4 +1,4 @@
-"""Options that choose a model, and the model that they choose."""
+"""The options that select a model, and the LLM that they select."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DeviceOption = Annotated[str | None, typer.Option("--device", help="on PyTorch: 
 
 
 def open_model(model: str, **options: Any) -> LLM:
-    """The model of that name or folder, ready to run."""
-    # Imported late, so that `tirage --help` answers at once.
+    """The LLM of that name or folder, with the options of `LLM`."""
+    # Imported here, so that `tirage --help` is fast.
     from tirage.llm import LLM
 
     return LLM(model, **options)

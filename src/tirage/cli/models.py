@@ -1,4 +1,4 @@
-"""`tirage models`: what is bundled."""
+"""`tirage models`: the list of bundled models."""
 
 from __future__ import annotations
 

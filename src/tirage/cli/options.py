@@ -1,4 +1,4 @@
-"""Options of the command line for the sampling parameters: one for every field that a value can be given to."""
+"""The command-line options of the sampling parameters, derived from their fields."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tirage.cli import guided
 from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 
-# Fields that need more than a value on a command line, or that change what is printed. A constraint has options of its
-# own, in `guided`.
+# Fields without an option: they need more than a value, or change what is printed. `guided` has those of a constraint.
 NO_OPTION = {
     "n", "best_of", "logprobs", "prompt_logprobs", "logprob_token_ids", "logprobs_mode", "detokenize",
     "output_kind", "guided_decoding", "extra_args", "logits_processors",
@@ -25,7 +24,7 @@ OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name n
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every parameter in `OPTIONS` and every kind of constraint, for `**options`."""
+    """The command with the options of `OPTIONS` and of `guided` in place of its `**options`."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items()), *guided.options()]
@@ -35,7 +34,7 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def option(name: str, spec: FieldSpec) -> inspect.Parameter:
-    """The command-line option of a field; its value stays text until `parse_options`."""
+    """The command-line option of a field; `parse_options` parses its text."""
     flag = f"--{name.replace('_', '-')}"
     default = _MAX_TOKENS if name == "max_tokens" else spec.default
     shown = "" if default in (None, ()) else f" (default {default})"
@@ -51,7 +50,7 @@ def option(name: str, spec: FieldSpec) -> inspect.Parameter:
 
 
 def metavar(spec: FieldSpec) -> str | None:
-    """What the help calls a value of the field."""
+    """The name of a value of the field in the help; None for a flag."""
     names: dict[type, str | None] = {
         Bool: None,
         Int: "INTEGER",
@@ -64,7 +63,7 @@ def metavar(spec: FieldSpec) -> str | None:
 
 
 def parse_options(options: dict[str, Any]) -> SamplingParams:
-    """The parameters that the given options ask for; ParamsError, worded by the field, for a bad value."""
+    """The parameters that the options ask for. Raises the ParamsError of the field for a bad value."""
     given = {name: parse(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
     given.setdefault("max_tokens", _MAX_TOKENS)
     constraint = guided.parse_guided({name: options.get(name) for name in guided.OPTIONS})
@@ -72,7 +71,7 @@ def parse_options(options: dict[str, Any]) -> SamplingParams:
 
 
 def parse(spec: FieldSpec, value: Any) -> Any:
-    """An option's text as the field's own type; text that is none of it is left for the field to refuse."""
+    """The text of an option in the type of its field; text of another kind is left for the field to refuse."""
     if isinstance(value, list):
         return [number(item, int) for item in value] if isinstance(spec.rule, Ids) else value
     if isinstance(value, bool) or not isinstance(value, str):
@@ -88,7 +87,7 @@ def parse(spec: FieldSpec, value: Any) -> Any:
 
 
 def number(text: str, kind: type[int] | type[float]) -> Any:
-    """The number that a text spells, or the text."""
+    """The number in a text, or the text when it is not a number."""
     try:
         return kind(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the commands write: text on stdout, everything else on stderr."""
+"""The output of the commands: text on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")
 
 
 def show(deltas: Iterator[Delta]) -> Completion:
-    """Writes a stream to stdout as it comes; returns the completion of its last delta."""
+    """The completion of the last delta, once the text of all is on stdout. Raises TirageError when there is none."""
     completion: Completion | None = None
     for delta in deltas:
         sys.stdout.write(delta.text)
@@ -31,14 +31,16 @@ def show(deltas: Iterator[Delta]) -> Completion:
 
 
 def summary(completion: Completion) -> str:
-    """One line on a finished text: what repeats it, how long it is, why it ended, and if it breaks its constraint."""
+    """A line about a completion: seed, number of tokens, finish reason, and whether it breaks its constraint."""
     tokens, seconds = completion.usage.completion_tokens, completion.timings.total_s
     stop = completion.stop
     kind = "unknown" if stop is None else stop.kind
     if completion.finish_reason == "error" and stop is not None and stop.matched_text:
         kind = f"{kind}: {stop.matched_text}"
-    broken = " | the text does not satisfy its constraint" if completion.grammar_complete is False else ""
-    return f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}{broken}"
+    violation = " | the text does not satisfy its constraint" if completion.grammar_complete is False else ""
+    return (
+        f"seed {completion.seed} | {tokens} tokens in {seconds:.2f} s | {completion.finish_reason}: {kind}{violation}"
+    )
 
 
 def note(text: str) -> None:
@@ -47,7 +49,7 @@ def note(text: str) -> None:
 
 
 def print_rich(value: Any) -> None:
-    """Writes an object that rich can show, as wide as the terminal."""
+    """Prints an object that rich can render, at the width of the terminal."""
     from rich.console import Console
 
     Console().print(value)

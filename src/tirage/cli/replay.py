@@ -1,4 +1,4 @@
-"""`tirage replay`: the tokens of a recorded answer, drawn again."""
+"""`tirage replay`: the tokens of a recorded answer, drawn once more."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def replay(
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw the tokens of an answer again. Its texts go to stdout; exit status 1 says that some token differs.
+    """Draw the tokens of an answer again. Its texts go to stdout; the exit status is 1 when a token differs.
 
-    Without --dtype the model runs in the one that the answer names, int8 included.
+    Without --dtype the model runs in that of the answer, int8 included.
     """
     from tirage.server.plugins import load_processors, read_adapters
     from tirage.server.replay import dtype_of, folder_named, read_records
@@ -62,6 +62,7 @@ def replay(
 
 
 def read_answer(file: Path) -> bytes:
+    """The content of the file. Raises ParamsError when it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -69,7 +70,7 @@ def read_answer(file: Path) -> bytes:
 
 
 def verdict(done: Replayed, tokenizer: Tokenizer) -> str:
-    """One line on a replay: whether the tokens are the same, or which differs first."""
+    """A line about a replay: that all tokens are the same, or which one differs first."""
     kind = "the same model" if done.same_model else "another model"
     if done.difference is None:
         count = sum(len(sample.token_ids) for sample in done.completion.samples)
@@ -77,6 +78,6 @@ def verdict(done: Replayed, tokenizer: Tokenizer) -> str:
     was, now = (
         "the end" if i is None else f"{i} {tokenizer.decode([i])!r}" for i in (done.difference.was, done.difference.now)
     )
-    place = f"sample {done.difference.sample}, token {done.difference.position}"
+    where = f"sample {done.difference.sample}, token {done.difference.position}"
     also = "".join(f"; {name} was {before!r:.60}, is {after!r}" for name, before, after in done.changed)
-    return f"{kind} differs first at {place}: it was {was} and is now {now}{also}"
+    return f"{kind} differs first at {where}: it was {was} and is now {now}{also}"

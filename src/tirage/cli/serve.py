@@ -1,4 +1,4 @@
-"""`tirage serve`: the HTTP server, with an option for each of its settings."""
+"""`tirage serve`: the HTTP server, with a command-line option for each of its options."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tirage.server.options import FLAGS, Flag, Options, from_environment
 
 
 def serve_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every setting of a server, in place of its `**options`."""
-    parameters = [setting(flag) for flag in FLAGS.values()]
+    """The command with an option for every flag of the server in place of its `**options`."""
+    parameters = [option(flag) for flag in FLAGS.values()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 
 
-def setting(flag: Flag) -> inspect.Parameter:
-    """The command-line option of a server's setting."""
+def option(flag: Flag) -> inspect.Parameter:
+    """The command-line option of a flag."""
     kind: Any = list[str] if flag.many else flag.kind
     shown = "" if flag.default in (None, (), False) else f" (default {flag.default})"
     words = f"; one of {', '.join(flag.choices)}" if flag.choices else ""
@@ -44,7 +44,7 @@ def serve(**options: Any) -> None:
 
 
 def end(status: int) -> NoReturn:
-    """Ends the process as it is: some libraries complain when they are taken apart beside threads that used them."""
+    """Ends the process without unloading its libraries, some of which fail while other threads use them."""
     atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()

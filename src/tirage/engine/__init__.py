@@ -1,11 +1,11 @@
-"""The engine: requests in, completions out, any number at a time."""
+"""The engine: it runs any number of requests at once and gives their completions and deltas."""
 
 from tirage.engine.beams import sampling_of
 from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, Usage
 from tirage.engine.content_parts import split_parts
 from tirage.engine.engine import Engine
-from tirage.engine.grammar_state import Constrained
-from tirage.engine.progress import BOUNDS_S, Progress, Times
+from tirage.engine.grammar_state import CompiledConstraint
+from tirage.engine.progress import BOUNDS_S, DurationHistogram, Progress
 from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, checked_salt, is_one_prompt
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import RequestStream
@@ -16,9 +16,10 @@ from tirage.engine.waiting import astream, finish, stream
 __all__ = [
     "BOUNDS_S",
     "AnyPrompt",
+    "CompiledConstraint",
     "Completion",
-    "Constrained",
     "Delta",
+    "DurationHistogram",
     "Engine",
     "EngineRequest",
     "LogprobEntry",
@@ -27,7 +28,6 @@ __all__ = [
     "RequestStream",
     "Sample",
     "SequenceGroup",
-    "Times",
     "Timings",
     "Usage",
     "as_prompt",

@@ -1,7 +1,7 @@
-"""Beam search: of all texts, the likeliest that a search of bounded width finds.
+"""Beam search: the most likely texts that a search of bounded width finds.
 
-The rules are those of transformers (SPEC.md S-B1 ... S-B5), with what they leave open settled: no placeholder is
-ever returned, equal scores go by beam and token id, and texts may end at strings and patterns too.
+The rules are those of transformers (SPEC.md S-B1 ... S-B5). Where they leave something open: no placeholder is ever
+returned, equal scores are ordered by beam and token id, and texts may also end at strings and patterns.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tirage.params import FIELDS, BeamSearchParams, SamplingParams
 from tirage.semantics import EDITS
 from tirage.text import Stop, Tokenizer
 
-_BY_BEAMS = ("n", "best_of", "seed", "max_tokens", "ignore_eos", "include_stop_str_in_output", "dynatemp_range")
-"""Sampling parameters that say how to draw, or that BeamSearchParams say themselves."""
+_NOT_FOR_BEAMS = ("n", "best_of", "seed", "max_tokens", "ignore_eos", "include_stop_str_in_output", "dynatemp_range")
+"""Sampling parameters that say how to draw, or that BeamSearchParams has too."""
 
 
 def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> SamplingParams:
-    """The parameters of one hypothesis: stops, penalties, masks and processors of `sampling`, the rest of `beams`.
+    """The parameters of a hypothesis: stops, penalties, masks and processors from `sampling`, the rest from `beams`.
 
-    Raises ParamsError for a parameter that says how to draw, since nothing is drawn, and for one that `beams` say.
+    Raises ParamsError for a parameter that says how to draw, as nothing is drawn, and for one that `beams` sets.
     """
     given = SamplingParams() if sampling is None else sampling
     if not isinstance(given, SamplingParams):
@@ -38,7 +38,7 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
         value = getattr(given, name)
         filters = spec.stage is not None and spec.stage not in EDITS
         agreed = value in (spec.default, getattr(beams, name, spec.default))
-        if (filters or name in _BY_BEAMS) and not agreed:
+        if (filters or name in _NOT_FOR_BEAMS) and not agreed:
             raise ParamsError(
                 f"{name} must keep its default {spec.default!r} in a beam search, which draws nothing, got {value!r}; "
                 "leave it out or set it in BeamSearchParams"
@@ -53,10 +53,11 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
 
 
 class BeamSearch:
-    """One prompt's search, a step at a time: `step` chooses the beams that go on, the scheduler reads them.
+    """The beam search of one prompt: `step` chooses the beams that go on, whose tokens the scheduler then decodes.
 
-    `running` beams go on, best first. `_finished` holds at most `beam_width` (score, sample), best first.
-    `_improvable` turns false for good once the running beams cannot improve on them.
+    `running` are the beams that go on, best first; `logits` float32 [V] are those after the prompt. `_ended` holds at
+    most `beam_width` hypotheses as (score, sample), best first. `_improvable` turns False for good once no running beam
+    can still beat them.
     """
 
     def __init__(
@@ -66,85 +67,87 @@ class BeamSearch:
         self._model, self._request, self._beams = model, request, request.beams
         self._scorer = Scorer(request, tokenizer, beams=request.beams, vocab_size=model.vocab_size)
         self.running = [Beam(sample=request.samples[0], row=row, logits=logits)]
-        self._finished: list[tuple[float, GrowingSample]] = []
+        self._ended: list[tuple[float, GrowingSample]] = []
         self._improvable = True
         self._failure = Stop(kind="no_allowed_token")
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether the search has ended."""
         return not self.running or not self._improvable or (self._full and self._beams.early_stopping is True)
 
     def step(self) -> None:
-        """One token further: the best candidates end or run on; the rows of the others are freed."""
+        """Extends the hypotheses by a token: the best candidates end or go on, the rows of other beams are freed."""
         self._request.mark_token()
         parents = self.running
         candidates, failure = self._scorer.candidates(parents)
         self._failure = failure or Stop(kind="no_allowed_token")
-        going: list[tuple[Candidate, GrowingSample]] = []
-        width, room = self._beams.beam_width, not (self._full and self._beams.early_stopping is True)
+        chosen: list[tuple[Candidate, GrowingSample]] = []
+        width = self._beams.beam_width
+        accepts_more = not (self._full and self._beams.early_stopping is True)
         for rank, candidate in enumerate(candidates):
-            if len(going) == width and rank >= width:
+            if len(chosen) == width and rank >= width:
                 break
             parent = parents[candidate.parent]
             sample = parent.sample.fork()
             sample.accept(candidate.token_id, -candidate.cost - parent.total)
             if sample.stop is None:
-                going.append((candidate, sample))
-            elif rank < width and room and self._improvable:
-                self._scorer.note(sample, parent)
-                self._finish(-candidate.cost, sample)
-        for candidate, sample in going[:width]:
-            self._scorer.note(sample, parents[candidate.parent])
-        self.running = self._descend(parents, going[:width])
-        self._look_ahead()
-        self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._finished)]
+                chosen.append((candidate, sample))
+            elif rank < width and accepts_more and self._improvable:
+                self._scorer.add_entry(sample, parent)
+                self._add_ended(-candidate.cost, sample)
+        for candidate, sample in chosen[:width]:
+            self._scorer.add_entry(sample, parents[candidate.parent])
+        self.running = self._continue(parents, chosen[:width])
+        self._check_improvable()
+        self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._ended)]
 
-    def settle(self, stop: Stop | None = None) -> None:
-        """Makes the hypotheses the request's samples: those that ended or, with a stop, the best that was running.
+    def finish(self, stop: Stop | None = None) -> None:
+        """Makes the ended hypotheses the samples of the request; with a `stop`, which ends the search, the best beam.
 
-        Logits that leave no token end a beam; when no text is left at all, one comes back with finish reason "error".
+        A beam whose logits allow no token is dropped; if nothing is left at all, there is one sample with finish reason
+        "error".
         """
         best = self.running[0] if self.running else Beam(sample=self._request.samples[0])
-        if stop is not None or not self._finished:
+        if stop is not None or not self._ended:
             best.sample.fail(self._failure if stop is None else stop)
-            self._finished = [(self._score(best.total, len(best.sample.token_ids)), best.sample)]
-        self._request.settle(self._finished[: self._beams.returned])
+            self._ended = [(self._score(best.total, len(best.sample.token_ids)), best.sample)]
+        self._request.set_hypotheses(self._ended[: self._beams.returned])
 
     @property
     def _full(self) -> bool:
-        return len(self._finished) >= self._beams.beam_width
+        return len(self._ended) >= self._beams.beam_width
 
     def _score(self, total: float, length: int) -> float:
-        """A total divided by the length to the power of the penalty."""
+        """A sum of log-probabilities divided by the length to the power of the length penalty."""
         return total / max(length, 1) ** self._beams.length_penalty
 
-    def _finish(self, total: float, sample: GrowingSample) -> None:
-        """Takes a finished text, unless better ones fill every place; of equals the earlier stays."""
-        self._finished.append((self._score(total, len(sample.token_ids)), sample))
-        self._finished.sort(key=lambda pair: -pair[0])
-        del self._finished[self._beams.beam_width :]
+    def _add_ended(self, total: float, sample: GrowingSample) -> None:
+        """Adds a hypothesis that ended and drops the worst one beyond `beam_width`; of equal ones the last."""
+        self._ended.append((self._score(total, len(sample.token_ids)), sample))
+        self._ended.sort(key=lambda pair: -pair[0])
+        del self._ended[self._beams.beam_width :]
 
-    def _look_ahead(self) -> None:
-        """Notes whether the best running beam could still beat the worst finished text, as transformers guesses it."""
+    def _check_improvable(self) -> None:
+        """Notes whether the best beam could still beat the worst ended hypothesis, by the estimate of transformers."""
         if not self.running or not self._full:
             return
         best = self.running[0]
         never = self._beams.early_stopping == "never" and self._beams.length_penalty > 0
         length = self._request.limit if never else len(best.sample.token_ids)
-        self._improvable = self._improvable and self._score(best.total, length) > self._finished[-1][0]
+        self._improvable = self._improvable and self._score(best.total, length) > self._ended[-1][0]
 
-    def _descend(self, parents: Sequence[Beam], chosen: Sequence[tuple[Candidate, GrowingSample]]) -> list[Beam]:
-        """The beams of the chosen candidates, whose tokens the model has yet to read; other parents are dropped."""
+    def _continue(self, parents: Sequence[Beam], chosen: Sequence[tuple[Candidate, GrowingSample]]) -> list[Beam]:
+        """The beams of the chosen candidates, whose tokens are yet to be decoded; parents without any are dropped."""
         last = {candidate.parent: index for index, (candidate, _) in enumerate(chosen)}
-        # Dropped first: rows that leave a group later would take copies of their caches along.
+        # First, because the forks below would copy the caches of rows that share a batch with these.
         drop(self._model, [beam for index, beam in enumerate(parents) if index not in last])
         beams = []
-        for index, (candidate, text) in enumerate(chosen):
+        for index, (candidate, sample) in enumerate(chosen):
             row = parents[candidate.parent].row
-            # The last to use a row may have it; the others, before, take copies.
+            # The last candidate of a parent takes its row, those before it take forks.
             row = row if last[candidate.parent] == index else self._model.fork(row)
-            beams.append(Beam(sample=text, total=-candidate.cost, row=row))
+            beams.append(Beam(sample=sample, total=-candidate.cost, row=row))
         return beams
 
 

@@ -1,4 +1,4 @@
-"""What a request gives back."""
+"""The answer to a request: a Completion of Samples, and the Deltas of a stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FinishReason = Literal["stop", "length", "error", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobEntry:
-    """One token's log-probability, in the `logprobs_mode` of its request.
+    """The log-probability of one token, in the `logprobs_mode` of its request.
 
-    `rank` 1 is the likeliest token and equal ones share a rank. `text` and `bytes` are the token's own, `offset`
-    is where it starts in the completion's text. `top` holds the likeliest tokens of the step, `given` the pairs
-    (token id, logprob) asked for by `logprob_token_ids`.
+    `rank` is 1 for the most likely token, and equally likely ones share a rank. `text` and `bytes` are those of the
+    token itself, and `offset` is the position in the sample's text at which it starts. `top` has the most likely tokens
+    of the step, `given` the (token id, logprob) pairs of `logprob_token_ids`.
     """
 
     token_id: int
@@ -34,9 +34,9 @@ class LogprobEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of a request: its prompt once, and all that was drawn for it.
+    """The numbers of tokens of a request: of its prompt, counted once, and of all its samples.
 
-    `cached_tokens` of the prompt were not read again, because an earlier request began alike.
+    `cached_tokens` of the prompt were in the prefix cache and not computed again.
     """
 
     prompt_tokens: int
@@ -45,13 +45,13 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """The sum of prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds since the call: until the first token was drawn (None before), and until now or the end."""
+    """Seconds from the making of the request to its first token, None before that, and to its end or else to now."""
 
     first_token_s: float | None
     total_s: float
@@ -59,12 +59,13 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One of a prompt's samples.
+    """One of the samples of a prompt.
 
-    `token_ids` holds every token drawn, the one that ended the text included; `text` leaves a stop out unless the
-    request includes it. `cumulative_logprob` is the sum of the `logprobs` of its tokens, in their `logprobs_mode`, also
-    where only `best_of` asked for them; without any it adds up the log-probabilities with which the tokens were drawn,
-    0 for greedy ones. A beam's is what its score is made of. `finish_reason` and `stop` are None while the sample runs.
+    `token_ids` has every token drawn, the one that ended the text included; `text` does not contain the stop unless the
+    request asks for that. `cumulative_logprob` is the sum of the tokens' `logprobs`, in their `logprobs_mode`, also
+    where only `best_of` needs them; without any it is the sum of the log-probabilities with which the tokens were
+    drawn, 0 for greedy ones. Of a beam it is the sum that its `score` is computed from. `finish_reason` and `stop` are
+    None while the sample runs. `hidden_states`, where the request asks for them, are float32 [T, hidden].
     """
 
     index: int
@@ -81,12 +82,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A prompt's answer: its samples in order, with the first at hand.
+    """The answer to a prompt: its samples in order, and the fields of the first one.
 
-    With `best_of` above `n` they are the best `n`, by log-probability per token, the best first.
-
-    `prompt` is None for a prompt of ids. `prompt_logprobs` has an entry per prompt token, None for the first.
-    With `seed` the same request gives the same tokens again.
+    With `best_of` above `n` they are the best `n` by log-probability per token, best first. `prompt` is None for a
+    prompt of ids. `prompt_logprobs` has an entry per prompt token, None for the first. The same request with this
+    `seed` gives the same tokens again.
     """
 
     prompt: str | None
@@ -119,7 +119,7 @@ class Completion:
 
     @property
     def logprobs(self) -> tuple[LogprobEntry, ...] | None:
-        """One entry per token of the first sample, when asked for."""
+        """One entry per token of the first sample; None unless the request asks for them."""
         return self.samples[0].logprobs
 
     @property
@@ -134,16 +134,16 @@ class Completion:
 
     @property
     def hidden_states(self) -> NDArray[np.float32] | None:
-        """Hidden states of the first sample, where they were asked for."""
+        """Hidden states float32 [T, hidden] of the first sample; None unless the request asks for them."""
         return self.samples[0].hidden_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """New text of a running sample; the `text` of all its deltas together is the sample's text.
+    """What is new of a sample; the `text` of all its deltas together is the sample's text.
 
-    `index` says which of n samples moved. `completion` is all so far, on every delta (CUMULATIVE) or on the
-    last alone (DELTA, FINAL_ONLY, and any kind of a beam search).
+    `index` is that of the sample. `completion` is the whole answer so far: on every delta for CUMULATIVE, on the last
+    one for DELTA, FINAL_ONLY and any kind of a beam search.
     """
 
     text: str

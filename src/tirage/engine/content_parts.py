@@ -1,6 +1,6 @@
-"""Images and sounds in the messages of a chat: OpenAI's content parts, taken apart for a model's template and eyes.
+"""Images and audio in the messages of a chat: OpenAI's content parts, split from the text for the model.
 
-Nothing is opened by name: a part holds the image or sound itself, as an object, as bytes or as a data URL.
+No file and no URL is opened: a part holds the image or audio itself, as an object, as bytes or as a data URL.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tirage.errors import ParamsError, nearest
 
 Message = Mapping[str, Any]
 Kind = Literal["image", "audio"]
-# Limits of one item; a picture of many more pixels is made to fill memory.
+# Limits of one item; an image of many more pixels is an attempt to fill the memory.
 MAX_BYTES = 32 << 20
 MAX_PIXELS = 32_000_000
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.-]+=[\w.-]+)*;base64,", re.IGNORECASE | re.ASCII)
-# Where each type of part holds its item, from the outside in.
-_PLACES: dict[str, tuple[Kind, tuple[str, ...]]] = {
+# Per type of part: its modality, and the keys under which it holds its item.
+_PATHS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "image": ("image", ("image",)),
     "image_url": ("image", ("image_url", "url")),
     "audio": ("audio", ("audio",)),
     "audio_url": ("audio", ("audio_url", "url")),
     "input_audio": ("audio", ("input_audio", "data")),
 }
-_BASE64_ALONE = ("input_audio",)
+_BARE_BASE64 = ("input_audio",)
 _DTYPES = {1: np.dtype(np.uint8), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
 
 
 @dataclass(slots=True)
 class ContentParts:
-    """A conversation whose images and sounds stand apart, in order; a part `{"type": "image"}` marks the place."""
+    """A conversation split from its images and audio, which are in order; a part `{"type": "image"}` marks each."""
 
     messages: list[Any] = field(default_factory=list)
     images: list[Any] = field(default_factory=list)
@@ -47,10 +47,10 @@ class ContentParts:
 
 
 def split_parts(messages: Sequence[Message], *, sampling_rate: int | None) -> ContentParts:
-    """The conversation taken apart; messages without parts are passed on as they are.
+    """The messages with their images and audio split off; messages without parts stay as they are.
 
-    `sampling_rate` is the one at which the model hears. Raises ParamsError naming the part whose type is unknown, or
-    whose item is not an image or a sound.
+    `sampling_rate` is that of the model's audio input. Raises ParamsError, which names the part, for an unknown type
+    and for an item that is no image or audio.
     """
     parts = ContentParts()
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
@@ -67,26 +67,29 @@ def split_parts(messages: Sequence[Message], *, sampling_rate: int | None) -> Co
 
 
 def take_part(parts: ContentParts, part: Any, name: str, sampling_rate: int | None) -> Any:
-    """The part as the template sees it; its image or sound goes to `parts`."""
+    """The part as the template gets it; its image or audio is added to `parts`. Raises ParamsError for a bad part."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" or not isinstance(kind, str):
         return part
-    if kind not in _PLACES:
-        known = ("text", *_PLACES)
+    if kind not in _PATHS:
+        known = ("text", *_PATHS)
         raise ParamsError(f"{name}.type must be one of {', '.join(known)}, got {kind[:40]!r}{nearest(kind, known)}")
-    modality, path = _PLACES[kind]
+    modality, path = _PATHS[kind]
     item, where = item_of(part, path, name)
     if isinstance(item, str):
-        item = bytes_of(item, where, bare=kind in _BASE64_ALONE)
+        item = bytes_of(item, where, bare=kind in _BARE_BASE64)
     if modality == "image":
         parts.images.append(read_image(item, where) if isinstance(item, (bytes, bytearray)) else item)
     else:
-        parts.audio.append(read_sound(item, where, sampling_rate) if isinstance(item, (bytes, bytearray)) else item)
+        parts.audio.append(read_audio(item, where, sampling_rate) if isinstance(item, (bytes, bytearray)) else item)
     return {"type": modality}
 
 
 def item_of(part: Mapping[str, Any], path: Sequence[str], name: str) -> tuple[Any, str]:
-    """What the part holds at a path, of which the last step may be left out, and its name for messages."""
+    """The item that a part holds at a path, whose last key may be left out, and its name for errors.
+
+    Raises ParamsError when there is none.
+    """
     value: Any = part
     for key in path:
         if isinstance(value, Mapping):
@@ -97,7 +100,7 @@ def item_of(part: Mapping[str, Any], path: Sequence[str], name: str) -> tuple[An
 
 
 def bytes_of(text: str, name: str, *, bare: bool) -> bytes:
-    """The bytes of a data URL or, where the part says so, of base64 alone."""
+    """The bytes of a data URL or, with `bare`, of base64 alone. Raises ParamsError for other or too long text."""
     found = _DATA_URL.match(text)
     if found is None and not bare:
         raise ParamsError(f"{name} must be a data URL of base64, bytes or the object itself, got {text[:60]!r}")
@@ -111,7 +114,7 @@ def bytes_of(text: str, name: str, *, bare: bool) -> bytes:
 
 
 def read_image(data: bytes | bytearray, name: str) -> Any:
-    """The RGB image that PNG, JPEG, WebP or GIF bytes hold."""
+    """The RGB image in PNG, JPEG, WebP or GIF bytes. Raises ParamsError for other bytes and for too large an image."""
     from PIL import Image
 
     if len(data) > MAX_BYTES:
@@ -127,8 +130,11 @@ def read_image(data: bytes | bytearray, name: str) -> Any:
     return image
 
 
-def read_sound(data: bytes | bytearray, name: str, sampling_rate: int | None) -> NDArray[np.float32]:
-    """The samples of WAV bytes, channels averaged, at the rate that the model hears."""
+def read_audio(data: bytes | bytearray, name: str, sampling_rate: int | None) -> NDArray[np.float32]:
+    """The samples of WAV bytes as float32 [samples] in [-1, 1], channels averaged.
+
+    Raises ParamsError for other bytes, and for a sampling rate or width that is not taken.
+    """
     if len(data) > MAX_BYTES:
         raise ParamsError(f"{name} must hold at most {MAX_BYTES} bytes, got {len(data)}")
     try:
@@ -143,6 +149,6 @@ def read_sound(data: bytes | bytearray, name: str, sampling_rate: int | None) ->
             "resample it, or pass an array of floats"
         )
     samples = np.frombuffer(frames, _DTYPES[width])
-    middle, scale = (128, 128) if width == 1 else (0, 1 << (8 * width - 1))
-    floats = (samples[: len(samples) // channels * channels].astype(np.float32) - middle) / np.float32(scale)
+    zero, scale = (128, 128) if width == 1 else (0, 1 << (8 * width - 1))
+    floats = (samples[: len(samples) // channels * channels].astype(np.float32) - zero) / np.float32(scale)
     return floats.reshape(-1, channels).mean(axis=1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A request's progress as deltas, made in the engine's thread so that each shows one moment."""
+"""The progress of a request as deltas, made in the engine's thread so that each shows one moment."""
 
 from __future__ import annotations
 
@@ -9,70 +9,73 @@ from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 from tirage.params import RequestOutputKind
 
+Put = Callable[[Delta | None], object]
+"""Takes each delta, and None after the last."""
 
-class Deltas:
-    """Turns each move of a request's samples into a Delta, in the kind it asked for, and passes it on.
 
-    After the last delta `put` is called with None. With `whole` there is one delta, whatever the kind.
+class DeltaBuilder:
+    """The listener of a request: turns each step of its samples into a Delta of the kind that the request asks for.
+
+    With `whole` there is one delta, at the end, whatever the kind.
     """
 
-    def __init__(self, request: EngineRequest, put: Callable[[Delta | None], object], *, whole: bool = False) -> None:
+    def __init__(self, request: EngineRequest, put: Put, *, whole: bool = False) -> None:
         self._request, self._put = request, put
         self._kind = RequestOutputKind.FINAL_ONLY if whole else request.params.output_kind
-        self._shown = {sample.index: (0, 0) for sample in request.samples}
-        self._open = len(self._shown)
+        self._sent = {sample.index: (0, 0) for sample in request.samples}
+        self._unfinished = len(self._sent)
 
     def __call__(self, sample: GrowingSample) -> None:
-        """Notes that a sample moved or ended."""
-        self._open -= sample.stop is not None
+        """Passes on what is new of a sample that got a token or ended."""
+        self._unfinished -= sample.stop is not None
         delta = self._delta_of(sample)
         if delta is not None:
             self._put(delta)
-        if not self._open:
+        if not self._unfinished:
             self._put(None)
 
     def _delta_of(self, sample: GrowingSample) -> Delta | None:
         if self._kind is RequestOutputKind.FINAL_ONLY:
-            return None if self._open else make_delta(self._request, self._request.samples[0], 0, 0, whole=True)
-        chars, tokens = self._shown[sample.index]
+            return None if self._unfinished else make_delta(self._request, self._request.samples[0], 0, 0, whole=True)
+        chars, tokens = self._sent[sample.index]
         if self._request.params.detokenize and len(sample.text) == chars and sample.stop is None:
             return None
-        self._shown[sample.index] = (len(sample.text), len(sample.token_ids))
-        whole = self._kind is RequestOutputKind.CUMULATIVE or not self._open
+        self._sent[sample.index] = (len(sample.text), len(sample.token_ids))
+        whole = self._kind is RequestOutputKind.CUMULATIVE or not self._unfinished
         return make_delta(self._request, sample, chars, tokens, whole=whole)
 
 
-class BeamDeltas:
-    """Turns a beam search into deltas: its best text as far as it is certain, and at the end what is left.
+class BeamDeltaBuilder:
+    """The listener of a beam search: deltas of its best text as far as it is certain, and at the end of all the rest.
 
-    Certain is what all hypotheses that may still come back begin with. Those deltas have index 0. When the search is
-    over, each hypothesis has one delta more, with a finish reason, best first: the best's brings the rest of its text,
-    the others' the whole of theirs, and the last one has the completion, whatever the kind.
+    Certain is the common beginning of all hypotheses that may still be returned; its deltas have index 0. At the end
+    each hypothesis has one more delta, with a finish reason, best first: that of the best brings the rest of its text,
+    those of the others their whole texts, and the last one has the completion, whatever the kind.
     """
 
-    def __init__(self, request: EngineRequest, put: Callable[[Delta | None], object]) -> None:
+    def __init__(self, request: EngineRequest, put: Put) -> None:
         self._request, self._put = request, put
         self._chars = self._tokens = 0
 
     def __call__(self, sample: GrowingSample) -> None:
-        """Notes that the search has moved or ended, with its best hypothesis."""
+        """Passes on what is new after a step or at the end; `sample` is the best hypothesis."""
         if sample.stop is None:
-            self._say_certain()
+            self._put_certain()
         else:
-            self._say_rest()
+            self._put_rest()
 
-    def _say_certain(self) -> None:
+    def _put_certain(self) -> None:
         live = self._request.live
-        chars = agreed([each.text for each in live], self._chars)
-        tokens = agreed([each.token_ids for each in live], self._tokens)
+        chars = common_length([each.text for each in live], self._chars)
+        tokens = common_length([each.token_ids for each in live], self._tokens)
         if chars == self._chars and (self._request.params.detokenize or tokens == self._tokens):
             return
-        first, said, drawn = live[0], slice(self._chars, chars), slice(self._tokens, tokens)
+        best, new_chars, new_tokens = live[0], slice(self._chars, chars), slice(self._tokens, tokens)
         self._chars, self._tokens = chars, tokens
-        entries = tuple(first.entries[drawn]) if first.entries else None
-        self._put(Delta(text=first.text[said], token_ids=tuple(first.token_ids[drawn]), logprobs=entries))
+        entries = tuple(best.entries[new_tokens]) if best.entries else None
+        self._put(Delta(text=best.text[new_chars], token_ids=tuple(best.token_ids[new_tokens]), logprobs=entries))
 
-    def _say_rest(self) -> None:
+    def _put_rest(self) -> None:
         samples = self._request.samples
         for sample in samples:
             chars, tokens = (self._chars, self._tokens) if sample is samples[0] else (0, 0)
@@ -80,22 +83,22 @@ class BeamDeltas:
         self._put(None)
 
 
-def agreed(values: Sequence[Sequence[object]], start: int) -> int:
-    """The length of what all values begin with; they are known to agree up to `start`."""
+def common_length(values: Sequence[Sequence[object]], start: int) -> int:
+    """The length of the common beginning of all values, which are known to agree up to `start`."""
     shortest = min(map(len, values), default=start)
     differing = (at for at in range(start, shortest) if any(value[at] != values[0][at] for value in values))
     return next(differing, max(shortest, start))
 
 
-def deltas_of(request: EngineRequest, put: Callable[[Delta | None], object], *, whole: bool) -> Deltas | BeamDeltas:
-    """What turns a request's progress into deltas; `whole` asks for one, at the end."""
+def listener_of(request: EngineRequest, put: Put, *, whole: bool) -> DeltaBuilder | BeamDeltaBuilder:
+    """The listener that turns a request's progress into deltas; with `whole` there is one, at the end."""
     if request.beams is None or whole or request.params.output_kind is RequestOutputKind.FINAL_ONLY:
-        return Deltas(request, put, whole=whole)
-    return BeamDeltas(request, put)
+        return DeltaBuilder(request, put, whole=whole)
+    return BeamDeltaBuilder(request, put)
 
 
 def make_delta(request: EngineRequest, sample: GrowingSample, chars: int, tokens: int, *, whole: bool) -> Delta:
-    """What a sample has beyond its first `chars` characters and `tokens` tokens."""
+    """What a sample has after its first `chars` characters and `tokens` tokens; the completion too if `whole`."""
     return Delta(
         text=sample.text[chars:],
         token_ids=tuple(sample.token_ids[tokens:]),

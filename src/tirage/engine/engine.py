@@ -1,4 +1,4 @@
-"""One thread that owns the model and every cache; everyone else posts requests to it and hears of their tokens."""
+"""The engine: one thread that owns the model and all caches; other threads submit requests and read their streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tirage.engine.deltas import deltas_of
+from tirage.engine.completion import Delta
+from tirage.engine.deltas import listener_of
 from tirage.engine.plain_model import as_step_model
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
@@ -21,9 +22,9 @@ from tirage.models import Model
 from tirage.text import Tokenizer
 
 T = TypeVar("T")
-# The thread waits this long for more to do before it ends; the next request starts another.
+# How long the thread waits for more to do before it ends; the next request starts a new one.
 _LINGER_S = 2.0
-# How long `close` waits for the turn that the thread is in, which nothing can interrupt.
+# How long `close` waits for the step that the thread is in, which nothing can interrupt.
 _GRACE_S = 30.0
 _log = logging.getLogger("tirage")
 
@@ -31,21 +32,21 @@ _log = logging.getLogger("tirage")
 class Engine:
     """Runs requests over a model, any number at once, from any thread and any event loop.
 
-    At most `max_running` samples and beams run at once; the others join, in order, as places become free. What a
-    request gives does not depend on that number, on the other requests or on when they come and go. With
-    `max_waiting`, no more requests than that may wait for a place.
+    At most `max_running` samples and beams run at once; the others start, in order, as slots become free. The answer to
+    a request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at
+    most so many requests may wait for a slot.
     """
 
     def __init__(self, model: Model, tokenizer: Tokenizer, *, max_running: int, max_waiting: int | None = None) -> None:
         self.model = as_step_model(model)
         self.max_running, self.max_waiting = max_running, max_waiting
-        self._meter, self._wakeups = Meter(), Notifier()
+        self._meter, self._notifier = Meter(), Notifier()
         self._scheduler = Scheduler(
-            self.model, tokenizer, max_running=max_running, meter=self._meter, spoken=self._wakeups.flush
+            self.model, tokenizer, max_running=max_running, meter=self._meter, flush=self._notifier.flush
         )
-        self._posted: deque[Callable[[], None]] = deque()
-        self._arrived: deque[SequenceGroup] = deque()
-        self._open: set[RequestStream] = set()
+        self._actions: deque[Callable[[], None]] = deque()
+        self._submitted: deque[SequenceGroup] = deque()
+        self._unfinished: set[RequestStream] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = self._closed = False
@@ -53,26 +54,30 @@ class Engine:
     def submit(self, request: EngineRequest, *, buffer: int = 64, patience_s: float | None = None) -> RequestStream:
         """The stream of a request, which starts as soon as fewer than `max_running` samples run; never waits.
 
-        `buffer` and `patience_s` are those of `RequestStream`. Raises UnavailableError when the queue is full or the
-        engine is closing.
+        `buffer` and `patience_s` are those of `RequestStream`. Raises ParamsError for bad ones, and UnavailableError
+        when the queue is full or the engine is closing.
         """
         return self.submit_all([request], buffer=buffer, patience_s=patience_s)[0]
 
     def submit_all(
         self, requests: Sequence[EngineRequest], *, buffer: int = 64, patience_s: float | None = None
     ) -> list[RequestStream]:
-        """The handles of requests that are all taken or, with an error, none of them."""
+        """The streams of requests, all of which are accepted or, with an error of `submit`, none."""
         check_reader(buffer, patience_s)
-        jobs = [self._job(request, buffer, patience_s) for request in requests]
+        pairs = [self._connect(request, buffer, patience_s) for request in requests]
+        streams = [stream for stream, _ in pairs]
         with self._changed:
-            self._check_room(len(jobs))
-            self._open.update(handle for handle, _ in jobs)
-            self._arrived.extend(job for _, job in jobs)
+            self._check_queue(len(pairs))
+            self._unfinished.update(streams)
+            self._submitted.extend(group for _, group in pairs)
             self._wake()
-        return [handle for handle, _ in jobs]
+        return streams
 
     def call(self, function: Callable[[], T]) -> T:
-        """What the function returns, run between two steps in the thread that owns the model."""
+        """What the function returns, called between two steps in the thread that owns the model.
+
+        Raises UnavailableError when the engine is closed.
+        """
         if threading.current_thread() is self._thread:
             return function()
         future: Future[T] = Future()
@@ -80,34 +85,34 @@ class Engine:
         return future.result()
 
     def flush(self) -> None:
-        """Drops what earlier requests left for reuse, between two steps."""
+        """Drops the cached prefixes of earlier requests, between two steps."""
         self.call(self.model.forget)
 
     def progress(self) -> Progress:
-        """What the loop has done and is doing; never waits for it."""
+        """What the engine has done and is doing; does not wait for its thread."""
         scheduler = self._scheduler
         return Progress(
-            **self._meter.numbers(),
-            busy=bool(self._open),
+            **self._meter.snapshot(),
+            busy=bool(self._unfinished),
             closing=self._closing,
-            waiting=len(self._arrived) + scheduler.waiting,
-            reading=scheduler.reading,
+            waiting=len(self._submitted) + scheduler.waiting,
+            reading=scheduler.prefilling,
             running=scheduler.running,
         )
 
     def close(self, *, drain_s: float = 0.0) -> None:
-        """Takes no more requests, gives those there are `drain_s` seconds, aborts the rest and ends the thread.
+        """Accepts no more requests, gives the unfinished ones `drain_s` seconds, aborts the rest and ends the thread.
 
         Returns when all that is done. Closing twice does no harm.
         """
         with self._changed:
             self._closing = True
-            self._changed.wait_for(lambda: not self._open, drain_s)
-            left = list(self._open)
-        for handle in left:
-            handle.abort()
+            self._changed.wait_for(lambda: not self._unfinished, drain_s)
+            unfinished = list(self._unfinished)
+        for stream in unfinished:
+            stream.abort()
         with self._changed:
-            ended = self._changed.wait_for(lambda: not self._open, _GRACE_S)
+            ended = self._changed.wait_for(lambda: not self._unfinished, _GRACE_S)
             self._closed = True
             self._changed.notify_all()
             thread = self._thread
@@ -116,54 +121,57 @@ class Engine:
         if not ended or (thread is not None and thread.is_alive()):
             _log.error("the engine's thread did not end within %g seconds; it is left behind", _GRACE_S)
 
-    def _job(
+    def _connect(
         self, request: EngineRequest, buffer: int, patience_s: float | None
     ) -> tuple[RequestStream, SequenceGroup]:
-        handle = RequestStream(request, buffer=buffer, patience_s=patience_s, stop=lambda: self._abort(job))
+        """A stream for the request, and a group for the scheduler whose listener fills the stream."""
+        stream = RequestStream(request, buffer=buffer, patience_s=patience_s, abort=lambda: self._abort(group))
 
-        def put(delta: Any) -> None:
+        def put(delta: Delta | None) -> None:
             if delta is None:
-                self._over(handle)
-                # Cuts the circle of handle, job and listener, so that all is freed without a collector.
-                job.release()
-            handle.put(delta, self._wakeups)
+                self._finish(stream)
+                # Breaks the cycle of stream, group and listener, so that all is freed without the garbage collector.
+                group.release()
+            stream.put(delta, self._notifier)
 
-        job = SequenceGroup(request, deltas_of(request, put, whole=buffer == 0))
-        return handle, job
+        group = SequenceGroup(request, listener_of(request, put, whole=buffer == 0))
+        return stream, group
 
-    def _check_room(self, count: int) -> None:
+    def _check_queue(self, count: int) -> None:
+        """Raises UnavailableError when `count` more requests cannot be accepted."""
         if self._closing:
             raise UnavailableError("the engine is closing and takes no more requests", closing=True)
         if self.max_waiting is None:
             return
         scheduler = self._scheduler
-        waiting = len(self._arrived) + scheduler.waiting + count
-        spare = max(0, self.max_running - scheduler.running - scheduler.reading)
-        if waiting > self.max_waiting + spare:
+        waiting = len(self._submitted) + scheduler.waiting + count
+        free = max(0, self.max_running - scheduler.running - scheduler.prefilling)
+        if waiting > self.max_waiting + free:
             raise UnavailableError(
                 f"the engine's queue must hold at most {self.max_waiting} requests (max_waiting), got {count} more; "
                 "try again later"
             )
 
-    def _over(self, handle: RequestStream) -> None:
-        self._meter.ended(handle.request)
+    def _finish(self, stream: RequestStream) -> None:
+        self._meter.count_end(stream.request)
         with self._changed:
-            self._open.discard(handle)
+            self._unfinished.discard(stream)
             self._changed.notify_all()
 
-    def _abort(self, job: SequenceGroup) -> None:
+    def _abort(self, group: SequenceGroup) -> None:
         if not self._closed:
-            self._post(lambda: self._scheduler.abort(job))
+            self._post(lambda: self._scheduler.abort(group))
 
     def _post(self, action: Callable[[], None]) -> None:
+        """Has the engine's thread run an action between two steps."""
         with self._changed:
             if self._closed:
                 raise UnavailableError("the engine is closed", closing=True)
-            self._posted.append(action)
+            self._actions.append(action)
             self._wake()
 
     def _wake(self) -> None:
-        """Lets the thread see what came; starts one where none runs."""
+        """Lets the thread see new work; starts the thread if there is none."""
         self._changed.notify_all()
         if self._thread is None:
             self._meter.tick()
@@ -171,40 +179,40 @@ class Engine:
             self._thread.start()
 
     def _run(self) -> None:
-        while self._perform_posted():
+        while self._take_work():
             if self._scheduler.busy:
                 self._guarded(self._scheduler.step)
-            self._wakeups.flush()
+            self._notifier.flush()
 
-    def _perform_posted(self) -> bool:
-        """Performs what was posted, waiting for something if there is nothing to do; False when nothing came."""
+    def _take_work(self) -> bool:
+        """Queues new requests and runs new actions, waiting for some when idle; False when none came."""
         with self._changed:
             if not self._has_work and not self._closed:
                 self._changed.wait(_LINGER_S)
             if not self._has_work:
                 self._thread = None
                 return False
-            while self._arrived:
-                self._scheduler.add(self._arrived.popleft())
-            actions, self._posted = self._posted, deque()
+            while self._submitted:
+                self._scheduler.add(self._submitted.popleft())
+            actions, self._actions = self._actions, deque()
         for action in actions:
             self._guarded(action)
         return True
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._posted or self._arrived or self._scheduler.busy)
+        return bool(self._actions or self._submitted or self._scheduler.busy)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Performs an action; one that fails ends every request with an error, never the thread in silence."""
+        """Runs an action; when it fails, every request ends with an error, and the thread goes on."""
         try:
             action()
-        except BaseException as error:  # a panic in an extension module is no Exception
+        except BaseException as error:  # a panic in an extension module is not an Exception
             self._scheduler.fail_all(error)
 
 
 def check_reader(buffer: Any, patience_s: Any) -> None:
-    """ParamsError for a buffer or a patience that is none."""
+    """Raises ParamsError unless `buffer` is an integer >= 0 and `patience_s` a positive number or None."""
     if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 0:
         raise ParamsError(f"buffer must be an integer of at least 0, got {buffer!r}")
     number = isinstance(patience_s, (int, float)) and not isinstance(patience_s, bool) and patience_s > 0

@@ -1,4 +1,4 @@
-"""How a constraint steers one sample: a mask before each draw, a look at each token after it."""
+"""The state of a constraint along one sample: the mask before each draw, and each token after it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from tirage.text import Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Constrained:
-    """A compiled constraint, shared by the samples of a request; `closing` is the same over bytes, to close it, and
-    `shortest` finds the ways of the fewest tokens."""
+class CompiledConstraint:
+    """A compiled constraint, shared by the samples of a request.
+
+    `closing`, for a constraint that is to be closed before the limit, is its grammar over bytes; `shortest` finds the
+    closing paths of the fewest tokens.
+    """
 
     grammar: Grammar
     closing: Grammar | None = None
@@ -26,26 +29,26 @@ class Constrained:
 
 
 class GrammarState:
-    """The constraint of one sample as its text grows.
+    """The state of a constraint after the tokens of one sample.
 
-    `limit` is the number of tokens the sample may have. `drops_space`: the text loses a space at its start, so no
-    token may begin with one. `forcing`: the mask written last leaves nothing but the way to the end; `forced` turns
-    True when a token was taken that way. SPEC.md S-G3, S-G4, S-G6.
+    `limit` is the largest number of tokens of the sample. `drops_space`: the text loses a space at its start, so the
+    first token may not begin with one. `closing`: the last mask allows only the closing path; `was_closed`: some token
+    was drawn under such a mask. SPEC.md S-G3, S-G4, S-G6.
     """
 
     def __init__(
-        self, constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool = False
+        self, constraint: CompiledConstraint, params: SamplingParams, *, limit: int, drops_space: bool = False
     ) -> None:
-        grammar = constrained.grammar
+        grammar = constraint.grammar
         self._eos_ids = () if params.ignore_eos else params.eos_token_ids
         self._matcher = grammar.matcher(self._eos_ids)
         self._vocabulary = grammar.vocabulary
-        self._closing = open_closing(constrained, params, limit=limit, drops_space=drops_space)
+        self._path = open_closing_path(constraint, params, limit=limit, drops_space=drops_space)
         self._spaces = grammar.vocabulary.with_space if drops_space else None
-        self._left, self._least, self._taken = limit, params.min_tokens, 0
-        self.forcing = self.forced = False
-        # The way after the token looked at last, which mostly is the token that is taken.
-        self._ahead: tuple[int, ClosingPath] | None = None
+        self._left, self._min_tokens, self._taken = limit, params.min_tokens, 0
+        self.closing = self.was_closed = False
+        # The token that was checked last, usually the one that is then accepted, with the closing path after it.
+        self._checked: tuple[int, ClosingPath] | None = None
         self._was_complete = False
         self.refused = False
 
@@ -56,126 +59,127 @@ class GrammarState:
 
     @property
     def was_complete(self) -> bool:
-        """Whether they did before the last token."""
+        """Whether the tokens before the last one satisfy it."""
         return self._was_complete
 
     @property
     def error(self) -> str:
-        """Why the constraint cannot be followed any further; empty while it can."""
+        """Why no further token can satisfy the constraint; empty while one can."""
         return "the token drawn breaks the constraint" if self.refused else self._matcher.error
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Writes the tokens that may be drawn now: those of the constraint, or the one that closes it in time."""
-        self.forcing = False
+        """Writes the mask int32 [ceil(V / 32)] of the next draw: what the constraint or its closing path allows."""
+        self.closing = False
         if self._must_close():
-            self.force(mask)
+            self.fill_closing(mask)
             return
         self._matcher.fill_mask(mask)
         if self._spaces is not None and not self._taken:
             mask &= ~self._spaces
 
     def _must_close(self) -> bool:
-        """Whether the way to the end takes all tokens that are left; a way that takes more is given up."""
-        closing = self._closing
-        if closing is None or len(closing.tokens or ()) < self._left or closing.fits(self._left - 1):
+        """Whether the closing path takes all tokens that are left; a longer one is given up."""
+        path = self._path
+        if path is None or len(path.tokens or ()) < self._left or path.fits(self._left - 1):
             return False
-        if closing.least < self._left:
-            closing.renew()
-        if not closing.fits(self._left):
-            self._closing = None
-        return self._closing is not None and len(closing.tokens or ()) == self._left
+        if path.least < self._left:
+            path.renew()
+        if not path.fits(self._left):
+            self._path = None
+        return self._path is not None and len(path.tokens or ()) == self._left
 
-    def keeps(self, token_id: int) -> bool:
-        """Whether the text can still be closed in time after this token, if it can be now."""
-        way = None if self._closing is None else self._closing.tokens
-        if self._closing is None or way is None or token_id in {-1, *way[:1], *self._eos_ids}:
+    def can_close_after(self, token_id: int) -> bool:
+        """Whether the constraint can still be closed before the limit after this token, if it can be now."""
+        tokens = None if self._path is None else self._path.tokens
+        if self._path is None or tokens is None or token_id in {-1, *tokens[:1], *self._eos_ids}:
             return True
-        if not self._vocabulary.tokens[token_id] or not (way or self._eos_ids):
+        if not self._vocabulary.tokens[token_id] or not (tokens or self._eos_ids):
             return True
-        self._ahead = token_id, self._closing.after(token_id)
-        return self._ahead[1].fits(self._left - 1)
+        self._checked = token_id, self._path.after(token_id)
+        return self._checked[1].fits(self._left - 1)
 
-    def force(self, mask: NDArray[np.int32]) -> None:
-        """Allows nothing but the next token of the way to the end, or an end where there is no way to go."""
-        way = self._closing.tokens if self._closing is not None else None
+    def fill_closing(self, mask: NDArray[np.int32]) -> None:
+        """Writes the mask int32 [ceil(V / 32)] of the next token of the closing path, or of EOS at its end."""
+        tokens = self._path.tokens if self._path is not None else None
         mask[:] = 0
-        for token_id in way[:1] if way else self._eos_ids:
+        for token_id in tokens[:1] if tokens else self._eos_ids:
             set_bit(mask, token_id, True)
-        self.forcing = True
+        self.closing = True
 
     @property
-    def closes(self) -> bool:
-        """Whether a way to the end is looked after."""
-        return self._closing is not None
+    def has_path(self) -> bool:
+        """Whether the constraint is still to be closed before the limit."""
+        return self._path is not None
 
-    def turn(self, *, give_up: bool = False) -> None:
-        """Looks for another way to the end than the one just tried, which something else forbids.
+    def try_next_path(self, *, give_up: bool = False) -> None:
+        """Replaces the closing path, whose next token other parameters forbid, by another one.
 
-        Without one that fits, and with `give_up`, the text is no longer closed in time.
+        When none fits, and with `give_up`, the constraint is no longer closed before the limit.
         """
-        if self._closing is None:
+        if self._path is None:
             return
-        self._closing.turn()
-        if give_up or not self._closing.fits(self._left) or not self._closing.tokens:
-            self._closing = None
+        self._path.turn()
+        if give_up or not self._path.fits(self._left) or not self._path.tokens:
+            self._path = None
 
     def accept(self, token_id: int) -> None:
-        """Moves past the token that was drawn."""
+        """Advances by the token that was drawn."""
         self._was_complete = self._matcher.complete
         self.refused = not self._matcher.accept(token_id)
-        self.forced |= self.forcing
+        self.was_closed |= self.closing
         self._taken += 1
         self._left -= 1
-        ahead, self._ahead = self._ahead, None
-        if self._closing is None or self.refused or token_id in self._eos_ids:
+        checked, self._checked = self._checked, None
+        if self._path is None or self.refused or token_id in self._eos_ids:
             return
-        if ahead is not None and ahead[0] == token_id:
-            self._closing = ahead[1].fork()
+        if checked is not None and checked[0] == token_id:
+            self._path = checked[1].fork()
         else:
-            self._closing.advance(token_id)
+            self._path.advance(token_id)
 
     def fork(self) -> GrammarState:
-        """An independent one at the same place."""
+        """An independent copy."""
         other = copy(self)
         other._matcher = self._matcher.fork()
-        other._closing = None if self._closing is None else self._closing.fork()
+        other._path = None if self._path is None else self._path.fork()
         return other
 
     def end(self) -> Stop | None:
-        """How the constraint ends the text now: with an error, because it is complete, or not at all."""
+        """The stop that the constraint brings now: an error, its completion, or None."""
         if self.refused:
             return Stop(kind="grammar_failed", matched_text=self.error)
-        closed = self.forced and self._left == 0 and self.complete
-        if (self._matcher.done or closed) and self._taken >= self._least:
-            return Stop(kind="grammar", matched="close_grammar" if self.forced else None)
+        closed = self.was_closed and self._left == 0 and self.complete
+        if (self._matcher.done or closed) and self._taken >= self._min_tokens:
+            return Stop(kind="grammar", matched="close_grammar" if self.was_closed else None)
         return None
 
 
-def open_closing(
-    constrained: Constrained, params: SamplingParams, *, limit: int, drops_space: bool
+def open_closing_path(
+    constraint: CompiledConstraint, params: SamplingParams, *, limit: int, drops_space: bool
 ) -> ClosingPath | None:
-    """What looks after a way to the end; None without being asked to, and when every way takes more than `limit`."""
-    if constrained.closing is None:
+    """The closing path of a constraint; None when none was asked for, and when every path is longer than `limit`."""
+    if constraint.closing is None:
         return None
-    words = constrained.grammar.vocabulary
-    banned = unusable(params, words.width)
+    vocabulary = constraint.grammar.vocabulary
+    banned = unusable(params, vocabulary.width)
     shunned = frozenset(b" " if drops_space else b"")
 
     def make() -> ClosingPath:
-        assert constrained.closing is not None
-        return ClosingPath(constrained.closing.matcher(), words, banned, shortest=constrained.shortest, shunned=shunned)
+        assert constraint.closing is not None
+        matcher = constraint.closing.matcher()
+        return ClosingPath(matcher, vocabulary, banned, shortest=constraint.shortest, shunned=shunned)
 
-    shared = constrained.shortest
-    closing = make() if shared is None else shared.opened((banned, shunned), make).another()
-    fits = closing.fits(limit)
-    if len(closing.tokens or ()) >= limit:
-        # The first draw asks this, in the thread that writes all other texts too; here its answer is made ready.
-        closing.fits(limit - 1)
-    return closing if fits or (closing.least <= limit and not closing.hopeless) else None
+    shared = constraint.shortest
+    path = make() if shared is None else shared.opened((banned, shunned), make).another()
+    fits = path.fits(limit)
+    if len(path.tokens or ()) >= limit:
+        # The first draw asks for this in the engine's thread, where all requests would wait; here it is made ready.
+        path.fits(limit - 1)
+    return path if fits or (path.least <= limit and not path.hopeless) else None
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:
-    """Ids that other parameters forbid or that would end the text, which a forced ending must do without."""
+    """The ids that a closing path must not use: other parameters forbid them, or they would end the text."""
     allowed = params.allowed_token_ids
     banned = set[int]() if allowed is None else set(range(width)) - set(allowed)
     banned |= {word[0] for word in params.bad_words_token_ids if len(word) == 1}

@@ -1,4 +1,4 @@
-"""Logprob entries from draws, for output and for prompt tokens."""
+"""Logprob entries for output and prompt tokens, made from draws."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tirage.text import Tokenizer
 
 
 def token_logprob(drawn: Draw, row: int, params: SamplingParams) -> float:
-    """What a row's token adds to the cumulative logprob: its listed logprob, else that of the law drawn from."""
+    """What the token of a row adds to the cumulative logprob: its reported logprob, else that of its draw."""
     return float((drawn.logprobs if params.lists_logprobs else drawn.sampled_logprobs)[row])
 
 
 def output_entry(
     drawn: Draw, row: int, params: SamplingParams, tokenizer: Tokenizer, *, offset: int
 ) -> LogprobEntry | None:
-    """The entry of a row's drawn token; None when its request did not ask."""
+    """The entry of the token of a row; None when its request asks for none."""
     if not params.lists_logprobs:
         return None
     given = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
@@ -46,6 +46,7 @@ def entry(
     top: tuple[LogprobEntry, ...] = (),
     given: tuple[tuple[int, float], ...] = (),
 ) -> LogprobEntry:
+    """The entry of a token, with its own text and bytes."""
     spelled = tokenizer.token_bytes(token_id)
     return LogprobEntry(
         token_id=token_id,
@@ -60,7 +61,7 @@ def entry(
 
 
 def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tuple[LogprobEntry, ...]:
-    """The likeliest tokens of a step, likeliest first; equal log-probabilities share a rank."""
+    """The entries of the `count` most likely tokens of a row, best first; equal log-probabilities share a rank."""
     if not count or drawn.top_token_ids is None:
         return ()
     ids = [int(i) for i in drawn.top_token_ids[row][:count] if i >= 0]
@@ -68,11 +69,11 @@ def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tupl
     return tuple(entry(tokenizer, i, v, 1 + values.index(v)) for i, v in zip(ids, values, strict=True))
 
 
-class PromptScores:
-    """The entries of a prompt's tokens under the model's own law, as its pieces are read.
+class PromptLogprobs:
+    """The entries of a prompt's tokens under the model's own law, added chunk by chunk during the prefill.
 
-    The first entry is None, because nothing precedes its token. `logprob_token_ids` are looked up at every token. A
-    prompt of embeddings has no entries.
+    The first entry is None, because nothing precedes its token. Each entry has the logprobs of `logprob_token_ids` too.
+    A prompt of embeddings has no entries.
     """
 
     def __init__(self, request: EngineRequest, tokenizer: Tokenizer) -> None:
@@ -82,23 +83,24 @@ class PromptScores:
 
     @property
     def entries(self) -> tuple[LogprobEntry | None, ...]:
-        """The entries so far, complete once the prompt was read."""
+        """The entries so far; complete after the last chunk."""
         return tuple(self._found)
 
-    def add(self, scores: NDArray[np.float32]) -> None:
-        """Takes the logits [k, V] after the next k tokens."""
-        following = self._ids[len(self._found) : len(self._found) + len(scores)]
+    def add(self, logits: NDArray[np.float32]) -> None:
+        """Adds the entries that follow from the logits float32 [k, V] after the next k tokens."""
+        following = self._ids[len(self._found) : len(self._found) + len(logits)]
         if not following:
             return
-        scores = scores[: len(following)]
+        logits = logits[: len(following)]
         wanted = self._request.params.logprob_token_ids
-        asked = [SamplingParams(temperature=0, logprobs=self._count, logprob_token_ids=(i, *wanted)) for i in following]
-        drawn = sample(scores, asked)
+        greedy = SamplingParams(temperature=0, logprobs=self._count)
+        # Each id once: first the token itself, then those of `logprob_token_ids` that differ from it.
+        ids = [tuple(dict.fromkeys((token_id, *wanted))) for token_id in following]
+        drawn = sample(logits, [greedy.replace_unchecked(logprob_token_ids=each) for each in ids])
         for row, token_id in enumerate(following):
-            # Ids are listed once: the token itself, then those asked for that differ from it.
             values = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
-            given = dict(zip(asked[row].logprob_token_ids, map(float, values), strict=False))
-            rank = 1 + int(np.count_nonzero(scores[row] > scores[row, token_id]))
+            given = dict(zip(ids[row], map(float, values), strict=False))
+            rank = 1 + int(np.count_nonzero(logits[row] > logits[row, token_id]))
             self._found.append(
                 entry(
                     self._tokenizer,

@@ -1,4 +1,4 @@
-"""A user's own small `Model`, or the bundled NumPy one, driven like the models that know rows."""
+"""The adapter that gives a `Model` without rows of its own, such as the bundled one, the interface of a `StepModel`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from tirage.errors import ParamsError
 from tirage.models import Inputs, Model, StepModel
 
-# Prompts are read in pieces of this many tokens where the model can continue one.
+# The number of tokens of a prefill chunk, where the model can extend a cache.
 CHUNK = 256
 
 
 class PlainRow:
-    """One request: its tokens, and the model's own cache once something was read."""
+    """One sequence: its tokens, and the model's cache once there is one. `left` prompt tokens are still to prefill."""
 
     __slots__ = ("cache", "cached", "hidden", "inputs", "left", "token_ids")
 
@@ -28,10 +28,10 @@ class PlainRow:
 
 
 class PlainModel:
-    """The `StepModel` of a `Model`: text and token ids only.
+    """A `Model` as a `StepModel`; it takes text and token ids only.
 
-    A model with `extend(token_ids, cache) -> (logits, cache)` reads long prompts in pieces, so that rows beside
-    them keep moving; any other reads each prompt in one call.
+    A model with `extend(token_ids, cache) -> (logits [V], cache)` prefills long prompts in chunks, so that other rows
+    get their tokens in between; any other prefills each prompt in one call.
     """
 
     def __init__(self, model: Model) -> None:
@@ -53,33 +53,33 @@ class PlainModel:
                 raise ParamsError(f"{name} must not be given, this model takes text and token ids only")
 
     def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """ParamsError, always."""
+        """Raises ParamsError, always."""
         name = next(name for name, items in given.items() if len(items))
         raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
 
     def open(self, inputs: Inputs) -> PlainRow:
-        """A row that has read nothing yet."""
+        """A row whose prompt is yet to be prefilled."""
         return PlainRow(inputs)
 
     def read(self, row: PlainRow) -> NDArray[np.float32]:
-        """Logits [k, V] of the next piece of the prompt."""
+        """Logits float32 [k, V] of the next chunk of the prompt; k is 0 before its end unless it is scored."""
         ids, done = row.inputs.token_ids, row.inputs.length - row.left
         if row.inputs.score or self._extend is None:
             row.left = 0
             logits, row.cache = self.model.prefill(ids)
             return self.model.score(ids) if row.inputs.score else logits[None]
-        piece = ids[done : done + CHUNK]
-        logits, row.cache = self._extend(piece, row.cache)
-        row.left -= len(piece)
+        chunk = ids[done : done + CHUNK]
+        logits, row.cache = self._extend(chunk, row.cache)
+        row.left -= len(chunk)
         return logits[None] if row.left == 0 else logits[None][:0]
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[PlainRow]) -> NDArray[np.float32]:
-        """Logits [B, V] after one more id per row."""
+        """Logits float32 [B, V] after one more id per row."""
         own = [self._cache_of(row) for row in caches]
         try:
             logits = self.model.decode(token_ids, own)
         except BaseException:
-            # The model may have moved some caches on: whoever tries again starts from tokens.
+            # The model may have advanced some of the caches, so a second attempt starts from the tokens.
             for row in caches:
                 row.cache = None
             raise
@@ -88,37 +88,37 @@ class PlainModel:
         return logits
 
     def fork(self, cache: PlainRow) -> PlainRow:
-        """A second row with the same past."""
-        twin = PlainRow(cache.inputs)
-        twin.left, twin.token_ids = 0, [*cache.token_ids]
-        twin.cache = self.model.fork(self._cache_of(cache))
-        return twin
+        """An independent row with the same tokens."""
+        other = PlainRow(cache.inputs)
+        other.left, other.token_ids = 0, [*cache.token_ids]
+        other.cache = self.model.fork(self._cache_of(cache))
+        return other
 
     def close(self, row: PlainRow, *, reuse: bool = False) -> None:
-        """Frees a row; nothing is kept."""
+        """Frees a row; nothing is cached for other requests."""
         row.cache = None
 
     def forget(self) -> None:
-        """Nothing was kept."""
+        """Does nothing, as nothing is cached."""
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[NDArray[np.float32], Any]:
-        """Logits [V] after the last id, and the row that continues from there."""
+        """Logits float32 [V] after the last id, and the row that continues from there."""
         row = self.open(Inputs(token_ids=tuple(token_ids)))
         logits, row.cache = self.model.prefill(token_ids)
         row.left = 0
         return logits, row
 
     def _cache_of(self, row: PlainRow) -> Any:
-        """The row's cache, read again where a step that failed has spoilt it."""
+        """The row's cache, computed again from its tokens after a step that failed."""
         if row.cache is None:
             row.cache = self.model.prefill(row.token_ids)[1]
         return row.cache
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """The model's own."""
+        """Logits float32 [T, V] after each of T ids."""
         return self.model.score(token_ids)
 
 
 def as_step_model(model: Model) -> StepModel:
-    """The model itself when it knows rows, else in the shape that the engine drives."""
+    """The model itself if it is a StepModel, else a PlainModel of it."""
     return model if hasattr(model, "open") and hasattr(model, "read") else PlainModel(model)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What a completion continues, and the ways to write it."""
+"""The prompt of a completion, and the forms that it is given in."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tirage.errors import ParamsError
 class Prompt:
     """What a completion continues: exactly one of `text`, `token_ids` and `embeds`.
 
-    `embeds` [T, hidden] stand in the place of input embeddings. `images` are PIL images or uint8 arrays [H, W, 3],
-    one for each of the text's image marks; `audio` are float arrays [samples] at the model's own rate. `adapter`
-    names one that the LLM was opened with. A model that takes none of these refuses them by name. Prompts with
-    another `salt`, such as the credential of a tenant, share no cached prefixes with this one.
+    `token_ids` are integers [T]. `embeds`, floats [T, hidden], replace the input embeddings. `images` are PIL images or
+    uint8 arrays [H, W, 3], one for each image mark of the text; `audio` are float arrays [samples] at the model's own
+    rate. `adapter` is the name of one that the LLM was opened with. A model that takes none of these refuses them by
+    name. Prompts share cached prefixes only with prompts of the same `salt`, such as the name of a tenant.
     """
 
     text: str | None = None
@@ -35,7 +35,7 @@ AnyPrompt = str | Sequence[int] | NDArray[np.integer[Any]] | Prompt
 
 
 def is_one_prompt(prompts: Any) -> TypeGuard[AnyPrompt]:
-    """True for a text, a Prompt or a non-empty list of integers."""
+    """True for a text, a Prompt, an array [T] and a non-empty list of integers."""
     if isinstance(prompts, (str, Prompt)):
         return True
     if isinstance(prompts, np.ndarray):
@@ -44,7 +44,10 @@ def is_one_prompt(prompts: Any) -> TypeGuard[AnyPrompt]:
 
 
 def as_prompt(prompt: Any) -> Prompt:
-    """A Prompt of a text or of ids; ParamsError for anything else and for a Prompt of two things at once."""
+    """The Prompt of a text, of ids [T], or the Prompt itself.
+
+    Raises ParamsError for anything else, and for a Prompt whose fields contradict or have a wrong type.
+    """
     if isinstance(prompt, str):
         return Prompt(text=prompt)
     if isinstance(prompt, (np.ndarray, Sequence)) and not isinstance(prompt, bytes):
@@ -68,14 +71,14 @@ def as_prompt(prompt: Any) -> Prompt:
 
 
 def checked_salt(salt: Any) -> str:
-    """The salt; ParamsError for anything but text."""
+    """The salt itself. Raises ParamsError unless it is a text."""
     if not isinstance(salt, str):
         raise ParamsError(f"prompt salt must be a text, got {type(salt).__name__}")
     return salt
 
 
 def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[int]:
-    """The ids as Python integers; ParamsError for one outside the model's vocabulary."""
+    """The ids [T] as a list of Python integers. Raises ParamsError for one outside the model's vocabulary."""
     for i in token_ids:
         if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)) or not 0 <= i < vocab_size:
             raise ParamsError(f"prompt token ids must be integers in [0, {vocab_size}), got {i!r:.60}")
@@ -83,7 +86,7 @@ def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[
 
 
 def check_embeds(embeds: Any) -> NDArray[np.float32]:
-    """The vectors as finite float32 [T, hidden] in NumPy; ParamsError for anything else."""
+    """The embeddings as finite float32 [T, hidden] in NumPy. Raises ParamsError for anything else."""
     array = np.asarray(embeds.detach().cpu().float() if hasattr(embeds, "detach") else embeds)
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ParamsError(f"prompt embeds must be floats of shape [T, hidden], got {array.dtype} {list(array.shape)}")

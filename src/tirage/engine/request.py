@@ -10,23 +10,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
-from tirage.engine.grammar_state import Constrained
+from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
+from tirage.history import History
 from tirage.models import Inputs
 from tirage.params import BeamSearchParams, SamplingParams
+from tirage.sampling_batch import SamplingRow
 from tirage.text import Stop, Tokenizer
 
 
 class EngineRequest:
-    """A prompt's samples as they grow.
+    """A checked prompt with its parameters, and its samples as they grow.
 
-    `params` come with EOS ids and tokenised words filled in; an unseeded request gets its seed here, one for
-    all its samples. `context_ids` are what the text continues: the prompt, or nothing when the text stands
-    alone, as a chat reply does. `inputs` hold what the model reads besides ids; with embeddings there are none.
-    `constrained` is what `params.guided_decoding` was compiled to. `cache_length`, when it is less than the model's
-    `max_length`, bounds prompt and output in its place. With `beams` the samples are the hypotheses of a search, one
-    that has no token yet until it ends; `live` are those that may still come back, or that later ones will continue.
+    `params` come with EOS ids and tokenised words filled in; an unseeded request gets its seed here, one for all its
+    samples. `context_ids` are the tokens that the text continues: by default the prompt, and none for a text that
+    stands alone, such as a chat's reply. `inputs` hold what the model reads besides ids; a prompt of embeddings has no
+    ids. `constraint` is the compiled `params.guided_decoding`. `cache_length`, where it is less than the model's
+    `max_length`, bounds prompt and output instead. With `beams` the samples are the hypotheses of a search, one without
+    tokens until the search ends; `live` are those that may still be returned, or continued into ones that are.
+
+    Raises ParamsError for a prompt that is empty or too long, and for ids that the vocabulary does not have.
     """
 
     def __init__(
@@ -35,27 +39,30 @@ class EngineRequest:
         tokenizer: Tokenizer,
         prompt_ids: Sequence[int],
         *,
+        vocab_size: int,
         max_length: int,
         prompt: str | None = None,
         context_ids: Sequence[int] | None = None,
         inputs: Inputs | None = None,
-        constrained: Constrained | None = None,
+        constraint: CompiledConstraint | None = None,
         cache_length: int | None = None,
         beams: BeamSearchParams | None = None,
     ) -> None:
+        draw_params = with_ranking_logprobs(params)
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
-        self.params = params if params.seed is not None else params.replace(seed=self.seed)
+        self.params = params if params.seed is not None else params.replace_unchecked(seed=self.seed)
         given = Inputs(token_ids=()) if inputs is None else inputs
-        room = TokenBudget.of(max_length, cache_length)
-        self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, room, given)
-        wants_scores = params.prompt_logprobs is not None
-        self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=wants_scores)
+        budget = TokenBudget.of(max_length, cache_length)
+        self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, budget, given)
+        self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, vocab_size=vocab_size))
+        self._sampling_row.compiled.check(vocab_size)
+        scored = params.prompt_logprobs is not None
+        self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=scored)
         self.cached_tokens = 0
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
-        self.limit, limit_stop = room.limit(params, self.inputs.length)
+        self.limit, limit_stop = budget.limit(params, self.inputs.length)
         self.beams = beams
-        row_params = with_scores(self.params)
         self.samples = [
             GrowingSample(
                 self.params,
@@ -64,8 +71,8 @@ class EngineRequest:
                 context_ids=self.prompt_ids if context_ids is None else context_ids,
                 limit=self.limit,
                 limit_stop=limit_stop,
-                constrained=constrained,
-                row_params=row_params,
+                constraint=constraint,
+                draw_params=draw_params,
             )
             for index in range(params.best_of or params.n)
         ]
@@ -75,31 +82,37 @@ class EngineRequest:
 
     @property
     def finished(self) -> bool:
-        """True when no sample runs any more."""
+        """Whether all samples have ended."""
         return all(sample.stop is not None for sample in self.samples)
 
+    def sampling_row(self, sample_index: int) -> SamplingRow:
+        """A row of the sampler for one of the samples, with a history of its own that ends with the prompt."""
+        checked = self._sampling_row
+        history = checked.history.copy()
+        return dataclasses.replace(checked, history=history, seed=self.seed, sample_index=sample_index)
+
     def mark_token(self) -> float | None:
-        """Notes the time of a step, for the timings; the seconds until the first token when this is it."""
+        """Notes the time of a token; returns the seconds since the request was made for the first one, else None."""
         self._ended = time.perf_counter()
         if self._first_token is not None:
             return None
         self._first_token = self._ended
         return self._first_token - self._started
 
-    def settle(self, hypotheses: Sequence[tuple[float, GrowingSample]]) -> None:
-        """Takes the hypotheses of a beam search, best first, each with its score."""
+    def set_hypotheses(self, hypotheses: Sequence[tuple[float, GrowingSample]]) -> None:
+        """Makes the hypotheses of a beam search, (score, sample) with the best first, the samples of the request."""
         for index, (score, sample) in enumerate(hypotheses):
             sample.index, sample.beam_score = index, score
         self.samples, self.live = [sample for _, sample in hypotheses], ()
 
     def completion(self) -> Completion:
-        """The request's answer so far, complete once `finished`."""
+        """The answer so far; it is complete once the request is `finished`."""
         now = time.perf_counter() if self._ended is None or not self.finished else self._ended
         first = None if self._first_token is None else self._first_token - self._started
         return Completion(
             prompt=self.prompt,
             prompt_token_ids=tuple(self.prompt_ids),
-            samples=tuple(sample.freeze(index=rank) for rank, sample in enumerate(self._chosen())),
+            samples=tuple(sample.freeze(index=rank) for rank, sample in enumerate(self._returned())),
             seed=self.seed,
             usage=Usage(
                 prompt_tokens=self.inputs.length,
@@ -110,48 +123,51 @@ class EngineRequest:
             prompt_logprobs=self.prompt_logprobs,
         )
 
-    def _chosen(self) -> list[GrowingSample]:
-        if not _chooses(self.params):
+    def _returned(self) -> list[GrowingSample]:
+        """The samples that the answer has: all, or the best `n` of `best_of`, best first."""
+        if not _ranks(self.params):
             return self.samples
         # The sort is stable, so equal samples keep the order in which they were drawn.
         ranked = sorted(self.samples, key=lambda sample: -sample.score())
         return ranked[: self.params.n]
 
 
-def with_scores(params: SamplingParams) -> SamplingParams:
-    """The parameters with logprobs for `best_of` to rank by, where the request lists none itself."""
-    if not _chooses(params) or params.lists_logprobs:
-        return params
-    return params.replace(logprobs=0)
+def with_ranking_logprobs(params: SamplingParams) -> SamplingParams:
+    """The parameters, with logprobs for `best_of` to rank by where the request itself asks for none."""
+    return params.replace_unchecked(logprobs=0) if _ranks(params) and not params.lists_logprobs else params
 
 
-def _chooses(params: SamplingParams) -> bool:
-    """Whether more samples are drawn than returned; all of them stay in the order in which a stream shows them."""
+def _ranks(params: SamplingParams) -> bool:
+    """Whether more samples are drawn than returned; while they run, all are kept in the order of their indices."""
     return params.best_of is not None and params.best_of > params.n
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
-    """The largest number of positions that a request may fill, and what sets it."""
+    """The largest number of tokens that prompt and output may have together, and what sets it."""
 
     length: int
     kind: Literal["context", "cache"] = "context"
 
     @classmethod
     def of(cls, max_length: int, cache_length: int | None) -> TokenBudget:
-        """The smaller of the model's context and what is kept of each request."""
+        """The smaller of the model's context and the cache of one request."""
         return cls(max_length) if cache_length is None or cache_length >= max_length else cls(cache_length, "cache")
 
     def limit(self, params: SamplingParams, prompt_length: int) -> tuple[int, Stop]:
-        """The number of tokens a sample may have, and the stop that names the limit."""
+        """The largest number of output tokens of a sample, and the stop that tells what limits it."""
         left = self.length - prompt_length
         if params.max_tokens is None or params.max_tokens > left:
             return left, Stop(kind=self.kind)
         return params.max_tokens, Stop(kind="max_tokens")
 
 
-def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], room: TokenBudget, inputs: Inputs) -> list[int]:
-    """The prompt's ids, cut to the last `truncate_prompt_tokens`; ParamsError when empty or too long."""
+def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], budget: TokenBudget, inputs: Inputs) -> list[int]:
+    """The prompt's ids, cut to the last `truncate_prompt_tokens`.
+
+    Raises ParamsError for a prompt that is empty or longer than the budget, and for one that cannot be cut because it
+    holds images, audio or embeddings.
+    """
     keep = params.truncate_prompt_tokens
     if keep is not None and (inputs.media or inputs.embeds is not None):
         raise ParamsError(f"truncate_prompt_tokens must be None for images, audio and embeds, got {keep}")
@@ -159,10 +175,10 @@ def cut_prompt(params: SamplingParams, prompt_ids: Sequence[int], room: TokenBud
     length = len(ids) if inputs.embeds is None else len(inputs.embeds)
     if not length:
         raise ParamsError("prompt must hold at least one token, got none; begin it with a BOS token or some text")
-    if length > room.length:
-        name = "the model's context" if room.kind == "context" else "the cache_length"
+    if length > budget.length:
+        name = "the model's context" if budget.kind == "context" else "the cache_length"
         raise ParamsError(
-            f"prompt must hold at most {room.length} tokens, {name}, got {length}; "
+            f"prompt must hold at most {budget.length} tokens, {name}, got {length}; "
             f"shorten it or set truncate_prompt_tokens"
         )
     return ids

@@ -1,4 +1,4 @@
-"""A request in the hands of whoever asked for it: deltas to read, an end to wait for, and a way to stop it."""
+"""The stream of a submitted request: its deltas, its result, and a way to abort it."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from tirage.engine.request import EngineRequest
 
 
 class Notifier:
-    """Readers in event loops who wait for something that has come; each loop is called once for all of its own."""
+    """Wakes the readers in event loops that have something to read, with one call per loop for all its readers."""
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     def add(self, waiter: asyncio.Future[None]) -> None:
-        """Notes a reader; for the engine's thread."""
+        """Adds a reader to those that `flush` wakes; for the engine's thread."""
         self._waiters.setdefault(waiter.get_loop(), []).append(waiter)
 
     def flush(self) -> None:
-        """Wakes those noted."""
+        """Wakes the readers added since the last call."""
         waiters, self._waiters = self._waiters, {}
         for loop, each in waiters.items():
-            # A loop that was closed has no readers left, and may be closed at any time.
+            # A loop may be closed at any time, and then it has no readers left.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake, each)
 
 
 def wake(waiters: list[asyncio.Future[None]]) -> None:
-    """Lets readers go on; for their event loop."""
+    """Completes the futures that readers wait for; runs in their event loop."""
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
 
 
 class RequestStream:
-    """A running request: iterate for its deltas, in a thread or an event loop, or wait for its `result`.
+    """A submitted request: iterate over its deltas, in a thread or an event loop, or wait for its `result`.
 
-    For one reader. At most `buffer` deltas wait for it: what comes beyond is added to the last one of the same
-    sample, so a slow reader gets larger deltas and holds nobody up. With `buffer` 0 there is one delta, at the end.
-    A reader who leaves deltas unread for `patience_s` seconds has the request aborted. An iteration that is given
-    up, a cancelled `result` and leaving a `with` block abort it too.
+    It has one reader. At most `buffer` deltas are kept unread: later ones are merged into the last delta of their
+    sample, so a slow reader gets larger deltas and delays nobody. With `buffer` 0 there is one delta, at the end.
+    A request whose reader leaves deltas unread for `patience_s` seconds is aborted. Ending an iteration early,
+    cancelling `result` and leaving a `with` block abort it too.
     """
 
     def __init__(
-        self, request: EngineRequest, *, buffer: int, patience_s: float | None, stop: Callable[[], None]
+        self, request: EngineRequest, *, buffer: int, patience_s: float | None, abort: Callable[[], None]
     ) -> None:
         self.request, self.finished = request, False
-        self._buffer, self._patience_s, self._stop = buffer, patience_s, stop
+        self._buffer, self._patience_s, self._abort = buffer, patience_s, abort
         self._changed = threading.Condition()
         self._unread: deque[Delta] = deque()
         self._read_at = 0.0
@@ -61,7 +61,7 @@ class RequestStream:
     def __iter__(self) -> Iterator[Delta]:
         """The deltas, for a thread, which waits for them."""
         try:
-            while (delta := self._take()) is not None:
+            while (delta := self._next()) is not None:
                 yield delta
         finally:
             self.abort()
@@ -90,7 +90,7 @@ class RequestStream:
         self.abort()
 
     async def result(self) -> Completion:
-        """The completion, once the request is over; the deltas stay unread."""
+        """The completion, once the request has finished; the deltas stay unread."""
         try:
             await self._until(lambda: False)
         finally:
@@ -98,48 +98,48 @@ class RequestStream:
         return self.request.completion()
 
     def wait(self, timeout: float | None = None) -> Completion:
-        """`result` for a thread; TimeoutError, and the request goes on, when it takes longer than `timeout` seconds."""
+        """`result` for a thread. Raises TimeoutError after `timeout` seconds, and the request goes on."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.finished, timeout):
                 raise TimeoutError(f"request must end within {timeout} seconds, it is still running")
         return self.request.completion()
 
     def abort(self) -> None:
-        """Ends the request's unfinished samples with finish reason "abort", soon; nothing for one that is over."""
+        """Ends the unfinished samples with finish reason "abort"; returns at once, and is harmless after the end."""
         if not self.finished:
-            self._stop()
+            self._abort()
 
-    def put(self, delta: Delta | None, wakeups: Notifier) -> None:
-        """Takes the next delta, or None after the last; for the engine's thread."""
+    def put(self, delta: Delta | None, notifier: Notifier) -> None:
+        """Takes the next delta, or None after the last one; for the engine's thread."""
         with self._changed:
-            late = self._add(delta) if delta is not None else False
+            stalled = self._add(delta) if delta is not None else False
             self.finished = self.finished or delta is None
             self._changed.notify_all()
             waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            wakeups.add(waiter)
-        if late:
+            notifier.add(waiter)
+        if stalled:
             self.abort()
 
     def _add(self, delta: Delta) -> bool:
-        """Makes a delta the last unread, or part of it; True when the reader has taken too long."""
+        """Appends a delta, merged with an unread one where the buffer is full; True when the reader has stalled."""
         now = time.monotonic()
         if not self._unread:
             self._read_at = now
-        place = self._place_of(delta.index) if len(self._unread) >= max(self._buffer, 1) else None
-        if place is not None:
-            delta = merged(self._unread[place], delta)
-            del self._unread[place]
-        # At the end in any case: the request's last delta, which brings the completion, stays the last.
+        found = self._last_unread(delta.index) if len(self._unread) >= max(self._buffer, 1) else None
+        if found is not None:
+            delta = merged(self._unread[found], delta)
+            del self._unread[found]
+        # Always at the end: the last delta of a request, which has the completion, stays the last.
         self._unread.append(delta)
         return self._patience_s is not None and now - self._read_at > self._patience_s
 
-    def _place_of(self, index: int) -> int | None:
-        """Where the last unread delta of a sample lies."""
-        places = range(len(self._unread) - 1, -1, -1)
-        return next((place for place in places if self._unread[place].index == index), None)
+    def _last_unread(self, sample_index: int) -> int | None:
+        """The position of the last unread delta of a sample."""
+        positions = range(len(self._unread) - 1, -1, -1)
+        return next((at for at in positions if self._unread[at].index == sample_index), None)
 
-    def _take(self) -> Delta | None:
+    def _next(self) -> Delta | None:
         with self._changed:
             self._changed.wait_for(lambda: self._unread or self.finished)
         return self._pop() if self._unread else None
@@ -150,7 +150,7 @@ class RequestStream:
             return self._unread.popleft()
 
     async def _until(self, ready: Callable[[], bool]) -> None:
-        """Waits until something is ready or the request is over."""
+        """Waits until something is ready or the request has finished."""
         while True:
             with self._changed:
                 if ready() or self.finished:
@@ -160,7 +160,7 @@ class RequestStream:
 
 
 def merged(first: Delta, second: Delta) -> Delta:
-    """Two deltas of one sample that follow each other, as one."""
+    """Two successive deltas of one sample as one."""
     entries = None if second.logprobs is None else (first.logprobs or ()) + second.logprobs
     return Delta(
         text=first.text + second.text,

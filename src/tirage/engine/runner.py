@@ -1,4 +1,4 @@
-"""One turn of several rows, draw and forward pass, in which a row that fails does not take the others along."""
+"""One step of several rows, draw and forward pass, in which the error of one row leaves the others alone."""
 
 from __future__ import annotations
 
@@ -9,73 +9,89 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.batch import Batch
+from tirage.backends import find
 from tirage.draw import Draw
 from tirage.engine.sample import GrowingSample, masks_of
-from tirage.errors import ModelError
+from tirage.engine.sequence import RunningSequence
+from tirage.errors import ModelError, ParamsError
 from tirage.models import StepModel
+from tirage.sampling import draw_frame
+from tirage.sampling_batch import SamplingBatch
 
 Logits = NDArray[np.float32]
 DrawnRow = tuple[Draw, int]
-DETOURS = 4
-"""Ways to the end of a constraint that one draw tries when other parameters forbid them."""
+"""A Draw and the index of a row in it."""
+MAX_CLOSING_PATHS = 4
+"""Closing paths of a constraint that one draw tries when other parameters forbid their tokens."""
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _log = logging.getLogger("tirage")
 
 
-def draw(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]) -> list[DrawnRow | BaseException]:
-    """For each row of the batch its place in a Draw, or what kept it from being drawn; the histories advance."""
+def draw(batch: SamplingBatch, sequences: Sequence[RunningSequence], logits: Logits) -> list[DrawnRow | BaseException]:
+    """For each sequence its row of a Draw, or the error that prevented it; the tokens join the histories.
+
+    `batch` holds the sampling rows of the sequences, in their order; `logits` are float32 [B, V].
+    """
     try:
-        drawn = draw_together(batch, logits, samples)
-        rows: list[DrawnRow | BaseException] = [(drawn, index) for index in range(len(samples))]
-        batch.advance(drawn)
+        drawn = draw_together(batch, logits, [each.sample for each in sequences])
+        rows: list[DrawnRow | BaseException] = [(drawn, index) for index in range(len(sequences))]
     except BaseException as error:
         _log.warning("a draw failed and is repeated row by row: %s: %s", type(error).__name__, error)
-        rows = [draw_alone(batch, slot, logits[i], samples[i]) for i, slot in enumerate(batch.slots)]
-        batch.advance([-1 if isinstance(row, BaseException) else int(row[0].token_ids[0]) for row in rows])
-    return rows
+        rows = [draw_alone(each, logits[index]) for index, each in enumerate(sequences)]
+    return [advance(each, row) for each, row in zip(sequences, rows, strict=True)]
 
 
-def draw_together(batch: Batch, logits: Logits, samples: Sequence[GrowingSample]) -> Draw:
-    """One token per row of the batch, within what the text of each sample lets come.
+def draw_together(batch: SamplingBatch, logits: Logits, samples: Sequence[GrowingSample]) -> Draw:
+    """One token per row of logits float32 [B, V], within the masks of the samples.
 
-    A token after which a constraint could no longer be closed in time is not taken: its row is drawn again with the
-    first token of its way to the end alone. Where other parameters forbid that token, another way is looked for, and
-    without one the row is drawn under its constraint alone. The other rows draw the same again.
+    A token after which a constraint could not be closed in time is not taken: its row is drawn again with nothing but
+    the first token of its closing path allowed. Where other parameters forbid that token, other closing paths are
+    tried, and when none is left the row is drawn under its constraint alone. The other rows draw the same token again.
     """
     masks = masks_of(samples, batch.vocab_size)
-    drawn = batch.sample(logits, mask=masks)
+    drawn = draw_frame(find(logits), logits, batch, masks)
     if masks is None:
         return drawn
-    late = [row for row, each in enumerate(samples) if not each.keeps(int(drawn.token_ids[row]))]
+    late = [row for row, each in enumerate(samples) if not each.can_close_after(int(drawn.token_ids[row]))]
     for row in late:
         masks[row] = samples[row].closing_mask(batch.vocab_size)
-    drawn = batch.sample(logits, mask=masks) if late else drawn
-    for attempt in range(1, DETOURS + 1):
+    drawn = draw_frame(find(logits), logits, batch, masks) if late else drawn
+    for attempt in range(1, MAX_CLOSING_PATHS + 1):
         stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row)]
         if not stuck:
             break
         for row in stuck:
-            masks[row] = samples[row].other_mask(batch.vocab_size, last=attempt == DETOURS)
-        drawn = batch.sample(logits, mask=masks)
+            masks[row] = samples[row].next_closing_mask(batch.vocab_size, last=attempt == MAX_CLOSING_PATHS)
+        drawn = draw_frame(find(logits), logits, batch, masks)
     return drawn
 
 
-def draw_alone(batch: Batch, slot: int, logits: Logits, growing: GrowingSample) -> DrawnRow | BaseException:
-    """`draw` for one row: the same token as in company."""
+def draw_alone(sequence: RunningSequence, logits: Logits) -> DrawnRow | BaseException:
+    """The draw of one sequence from its logits float32 [V], or its error: the token is the same as in the batch."""
     try:
-        alone = Batch(batch.vocab_size, 1)
-        prompt_ids, output_ids = batch.history(slot)
-        alone.add(growing.row_params, prompt_ids, output_ids=output_ids, sample_index=growing.index)
-        return draw_together(alone, logits[None], [growing]), 0
+        alone = SamplingBatch.of([sequence.sampling_row], logits.size)
+        return draw_together(alone, logits[None], [sequence.sample]), 0
     except BaseException as error:
         return error
 
 
-def decode(model: StepModel, token_ids: Sequence[int], rows: Sequence[Any]) -> tuple[Logits, dict[int, BaseException]]:
-    """Logits [B, V] after one more id per row, and the errors of the rows that the model could not continue.
+def advance(sequence: RunningSequence, row: DrawnRow | BaseException) -> DrawnRow | BaseException:
+    """The row, whose token, if any, is now in the sequence's history; an error when the history is full."""
+    token = -1 if isinstance(row, BaseException) else int(row[0].token_ids[row[1]])
+    if token < 0:
+        return row
+    try:
+        sequence.sampling_row.history.check_room()
+    except ParamsError as error:
+        return error
+    sequence.sampling_row.history.append(token)
+    return row
 
-    When the joined pass fails, each row is tried alone.
+
+def decode(model: StepModel, token_ids: Sequence[int], rows: Sequence[Any]) -> tuple[Logits, dict[int, BaseException]]:
+    """Logits float32 [B, V] after one more id per row, and the errors by row; such rows have NaN.
+
+    When the pass of all rows fails, each row is tried alone.
     """
     shape = (len(rows), model.vocab_size)
     try:
@@ -83,7 +99,7 @@ def decode(model: StepModel, token_ids: Sequence[int], rows: Sequence[Any]) -> t
     except BaseException as error:
         if len(rows) == 1:
             return np.full(shape, np.nan, np.float32), {0: error}
-        _log.warning("a step of %d rows failed and is repeated row by row: %s", len(rows), named(error))
+        _log.warning("a step of %d rows failed and is repeated row by row: %s", len(rows), describe(error))
         return decode_each(model, token_ids, rows)
     try:
         return as_matrix(logits, shape, "decode"), {}
@@ -94,26 +110,30 @@ def decode(model: StepModel, token_ids: Sequence[int], rows: Sequence[Any]) -> t
 def decode_each(
     model: StepModel, token_ids: Sequence[int], rows: Sequence[Any]
 ) -> tuple[Logits, dict[int, BaseException]]:
-    """`decode` for rows that cannot share a pass."""
+    """What `decode` gives, logits float32 [B, V] and errors by row, with a pass for each row."""
     each = [decode(model, [token_id], [row]) for token_id, row in zip(token_ids, rows, strict=True)]
     errors = {index: failed[0] for index, (_, failed) in enumerate(each) if failed}
     return np.concatenate([logits for logits, _ in each]), errors
 
 
-def read(model: StepModel, row: Any, *, score: bool) -> Logits:
-    """Logits [k, V] of the next piece of a row's prompt: with `score` of all its tokens, else of the last, if any.
+def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
+    """Logits float32 [k, V] of the next chunk of a row's prompt.
 
+    With `score` there is one row for each of its tokens, else one after the last token of the prompt and none before.
     Raises ModelError for logits of another shape or type.
     """
     before = row.left
     logits = model.read(row)
-    # Before the end of a prompt there may be none.
+    # A model may return logits before the end of the prompt or none; they are not looked at.
     rows = before - row.left if score else None if row.left else 1
     return as_matrix(logits, (rows, model.vocab_size), "read")
 
 
 def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
-    """A model's logits as float32 of that shape, None for any number of rows; ModelError for others."""
+    """A model's logits as float32 [k, V] of the given shape, where None is any number of rows.
+
+    Raises ModelError, which names the model's method `name`, for another shape and for a dtype that is no float.
+    """
     array = np.asarray(logits)
     if array.ndim != 2 or array.shape[1] != shape[1] or shape[0] not in (None, len(array)):
         wanted = ", ".join("k" if size is None else str(size) for size in shape)
@@ -123,6 +143,6 @@ def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
     return array.astype(np.float32, copy=False)
 
 
-def named(error: BaseException) -> str:
-    """An error as one line: its class and its message."""
+def describe(error: BaseException) -> str:
+    """An error in one line: its class and its message."""
     return f"{type(error).__name__}: {error}"

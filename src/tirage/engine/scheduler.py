@@ -1,8 +1,8 @@
-"""The loop: requests join and leave between steps, and every step draws one token for each row that runs.
+"""Continuous batching: requests join and leave between steps, and each step draws a token for every running sample.
 
-A request is waiting, then its prompt is being read, then its samples run or its beams are searched, then it is
-over. Long prompts are read piece by piece, turn and turn about, so that neither the rows that run nor shorter
-prompts wait for them. Whatever fails ends the request or the sample that it belongs to, and no other.
+A request waits, then its prompt is prefilled, then its samples run or its beams are searched, then it is finished.
+Long prompts are prefilled in chunks, in turn, so that neither running samples nor shorter prompts wait for them. An
+error ends the request or the sample that it belongs to, and no other.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.batch import Batch
 from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
-from tirage.engine.logprobs import PromptScores, output_entry, token_logprob
+from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
 from tirage.engine.progress import Meter
-from tirage.engine.runner import DrawnRow, decode, draw, named, read
+from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
-from tirage.engine.sequence import RunningSequence, SequenceGroup, unheard
+from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.models import StepModel
+from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
 
-# Prompt tokens read between two steps of the rows that run; one piece of a prompt is read in any case.
-READ_BUDGET = 256
+# Prompt tokens prefilled between two decode steps; one chunk of a prompt in any case.
+PREFILL_BUDGET = 256
 _log = logging.getLogger("tirage")
 
 
 class Scheduler:
-    """Jobs over one model, one `step` at a time; for one thread.
+    """The requests over one model, moved on by one `step` at a time; for one thread.
 
-    `spoken` is called when every listener of a step has been told of its token, before the model goes on.
+    A running sample or beam takes one of `max_running` slots. `flush` is called in each step once all listeners have
+    been called, before the forward pass.
     """
 
     def __init__(
@@ -45,323 +46,334 @@ class Scheduler:
         *,
         max_running: int,
         meter: Meter | None = None,
-        spoken: Callable[[], None] = lambda: None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model, self._tokenizer, self._places = model, tokenizer, max_running
-        self._meter, self._spoken = Meter() if meter is None else meter, spoken
-        self._batch = Batch(model.vocab_size, max_running)
+        self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
+        self._meter, self._flush = Meter() if meter is None else meter, flush
         self._waiting: deque[SequenceGroup] = deque()
-        self._reading: deque[SequenceGroup] = deque()
-        self._ready: deque[SequenceGroup] = deque()
-        self._running: dict[int, RunningSequence] = {}
+        self._prefilling: deque[SequenceGroup] = deque()
+        self._prefilled: deque[SequenceGroup] = deque()
+        self._running: list[RunningSequence] = []
         self._searching: list[SequenceGroup] = []
-        # The logits of the last decode step and whose they are: drawn from as they lie while nobody comes or goes.
-        self._last: tuple[list[RunningSequence], NDArray[np.float32]] | None = None
+        # What the sampler knows of the running sequences; made anew when one joins or leaves.
+        self._batch: SamplingBatch | None = None
+        # The last decoded logits and their sequences: drawn from without a copy while none joins or leaves.
+        self._decoded: tuple[list[RunningSequence], NDArray[np.float32]] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._reading or self._ready or self._running or self._searching)
+        return bool(self._waiting or self._prefilling or self._prefilled or self._running or self._searching)
 
     @property
     def waiting(self) -> int:
-        """Number of requests in the queue; this and the next three may be asked for in any thread."""
+        """Number of requests in the queue; any thread may ask for this and the next two."""
         return len(self._waiting)
 
     @property
-    def reading(self) -> int:
-        """Number of requests whose prompts are being read or were just read."""
-        return len(self._reading) + len(self._ready)
+    def prefilling(self) -> int:
+        """Number of requests whose prompts are being prefilled, or are prefilled and have samples yet to start."""
+        return len(self._prefilling) + len(self._prefilled)
 
     @property
     def running(self) -> int:
-        """Number of samples and beams that are being written."""
-        searches = [job.search for job in [*self._searching]]
+        """Number of running samples and beams."""
+        searches = [group.search for group in [*self._searching]]
         return len(self._running) + sum(len(search.running) for search in searches if search is not None)
 
     @property
     def free(self) -> int:
-        """Number of places that nobody has taken or is about to take."""
-        return self._places - len(self._running) - self._reserved([*self._reading, *self._ready, *self._searching])
+        """Number of slots that are neither taken nor reserved."""
+        return self._unreserved([*self._prefilling, *self._prefilled, *self._searching])
 
-    def add(self, job: SequenceGroup) -> None:
-        """Puts a job at the end of the queue."""
-        self._waiting.append(job)
+    def add(self, group: SequenceGroup) -> None:
+        """Puts a request at the end of the queue."""
+        self._waiting.append(group)
 
     def step(self) -> None:
-        """Reads a piece of a prompt or a few, then moves every sample and beam by one token."""
+        """Prefills a chunk of a prompt or a few, then moves every sample and beam on by one token."""
         self._meter.tick()
         began = self._meter.last_tick
         self._admit()
-        self._read()
+        self._prefill()
         self._start()
         self._meter.lap("read")
         if self._running:
             self._draw()
         self._search()
-        self._spoken()
+        self._flush()
         self._meter.lap("text")
         self._decode()
         self._meter.lap("decode")
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
-    def abort(self, job: SequenceGroup) -> None:
-        """Ends a job's unfinished samples with finish reason "abort"."""
-        self._end(job, Stop(kind="abort"))
+    def abort(self, group: SequenceGroup) -> None:
+        """Ends a request's unfinished samples with finish reason "abort"."""
+        self._end(group, Stop(kind="abort"))
 
     def fail_all(self, error: BaseException) -> None:
-        """Ends every job with an error: for a failure that is nobody's own."""
-        running = [one.job for one in self._running.values()]
-        jobs = [*self._waiting, *self._reading, *self._ready, *running, *self._searching]
-        for job in dict.fromkeys(jobs):
-            self._fail(job, error)
+        """Ends every request with an error that belongs to none of them."""
+        running = [sequence.group for sequence in self._running]
+        groups = [*self._waiting, *self._prefilling, *self._prefilled, *running, *self._searching]
+        for group in dict.fromkeys(groups):
+            self._fail(group, error)
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
-    def _reserved(self, jobs: Sequence[SequenceGroup]) -> int:
-        return sum(job.places(self._places) for job in jobs)
+    def _unreserved(self, groups: Sequence[SequenceGroup]) -> int:
+        """The slots that are neither taken nor reserved for these groups."""
+        return self._max_running - len(self._running) - sum(group.slots(self._max_running) for group in groups)
 
     def _admit(self) -> None:
-        """Lets waiting jobs in, in order, while there are places for the next."""
+        """Moves waiting requests on to the prefill, in order, while there are slots for the next."""
         free = self.free
-        while self._waiting and free >= self._waiting[0].places(self._places):
-            job = self._waiting.popleft()
-            if not job.to_read:
-                self._finish_empty(job)
+        while self._waiting and free >= self._waiting[0].slots(self._max_running):
+            group = self._waiting.popleft()
+            if not group.needs_prefill:
+                self._finish_empty(group)
                 continue
             try:
-                job.row = self._model.open(job.request.inputs)
+                group.row = self._model.open(group.request.inputs)
             except BaseException as error:
-                self._fail(job, error)
+                self._fail(group, error)
                 continue
-            job.request.cached_tokens = job.row.cached
+            group.request.cached_tokens = group.row.cached
             self._meter.started += 1
-            self._meter.cached_tokens += job.row.cached
-            if job.request.inputs.score:
-                job.scores = PromptScores(job.request, self._tokenizer)
-            self._reading.append(job)
-            free -= job.places(self._places)
+            self._meter.cached_tokens += group.row.cached
+            if group.request.inputs.score:
+                group.prompt_logprobs = PromptLogprobs(group.request, self._tokenizer)
+            self._prefilling.append(group)
+            free -= group.slots(self._max_running)
 
-    def _read(self) -> None:
-        """Reads prompts in turn until the budget is spent; one that is through may start its samples."""
-        budget = READ_BUDGET
-        while self._reading and budget > 0:
-            job = self._reading[0]
-            before = job.row.left
+    def _prefill(self) -> None:
+        """Prefills chunks of the prompts in turn until the budget is spent."""
+        budget = PREFILL_BUDGET
+        while self._prefilling and budget > 0:
+            group = self._prefilling[0]
+            before = group.row.left
             try:
-                self._read_piece(job)
+                self._prefill_chunk(group)
             except BaseException as error:
-                self._fail(job, error)
+                self._fail(group, error)
                 continue
-            self._reading.popleft()
-            budget -= before - job.row.left
-            self._meter.prompt_tokens += before - job.row.left
-            (self._reading if job.row.left else self._ready).append(job)
+            self._prefilling.popleft()
+            budget -= before - group.row.left
+            self._meter.prompt_tokens += before - group.row.left
+            (self._prefilling if group.row.left else self._prefilled).append(group)
 
-    def _read_piece(self, job: SequenceGroup) -> None:
-        logits = read(self._model, job.row, score=job.scores is not None)
-        if job.scores is not None:
-            job.scores.add(logits)
-        if job.row.hidden is not None:
-            job.states.append(job.row.hidden)
-        if not job.row.left:
-            # A copy: the others, of every token of a prompt that is scored, need not live as long.
-            job.logits = logits[-1].copy()
-            job.request.prompt_logprobs = job.scores.entries if job.scores is not None else None
+    def _prefill_chunk(self, group: SequenceGroup) -> None:
+        logits = prefill(self._model, group.row, score=group.prompt_logprobs is not None)
+        if group.prompt_logprobs is not None:
+            group.prompt_logprobs.add(logits)
+        if group.row.hidden is not None:
+            group.hidden_states.append(group.row.hidden)
+        if not group.row.left:
+            # A copy, so that the logits of the other tokens of a scored prompt can be freed.
+            group.logits = logits[-1].copy()
+            if group.prompt_logprobs is not None:
+                group.request.prompt_logprobs = group.prompt_logprobs.entries
 
     def _start(self) -> None:
-        """Starts what was read: all of a search, of other requests as many samples as there are places."""
-        for job in [*self._ready]:
+        """Starts what is prefilled: searches as a whole, of other requests as many samples as there are slots."""
+        for group in [*self._prefilled]:
             try:
-                while self._may_start(job):
-                    self._start_next(job)
+                while self._may_start(group):
+                    self._start_next(group)
             except BaseException as error:
-                self._fail(job, error)
+                self._fail(group, error)
 
-    def _may_start(self, job: SequenceGroup) -> bool:
-        if job not in self._ready:
+    def _may_start(self, group: SequenceGroup) -> bool:
+        if group not in self._prefilled:
             return False
-        beams = [each for each in (*self._reading, *self._ready, *self._searching) if each.request.beams is not None]
-        free = self._places - len(self._running) - self._reserved(beams)
-        return not job.pending or job.request.beams is not None or free > 0
+        if not group.pending or group.request.beams is not None:
+            return True
+        # A search has its slots from the moment its prompt is prefilled; samples take whatever else is free.
+        searches = [*self._prefilling, *self._prefilled, *self._searching]
+        searches = [each for each in searches if each.request.beams is not None]
+        return self._unreserved(searches) > 0
 
-    def _start_next(self, job: SequenceGroup) -> None:
-        if not job.pending:
-            self._ready.remove(job)
-            self._close(job)
-            self._finish_empty(job)
+    def _start_next(self, group: SequenceGroup) -> None:
+        if not group.pending:
+            self._prefilled.remove(group)
+            self._close_prompt(group)
+            self._finish_empty(group)
             return
-        assert job.logits is not None
-        if job.request.beams is not None:
-            self._ready.remove(job)
-            job.search = BeamSearch(self._model, self._tokenizer, job.request, row=job.row, logits=job.logits)
-            job.row = None
-            self._searching.append(job)
+        assert group.logits is not None
+        if group.request.beams is not None:
+            self._prefilled.remove(group)
+            group.search = BeamSearch(self._model, self._tokenizer, group.request, row=group.row, logits=group.logits)
+            group.row = None
+            self._searching.append(group)
             return
-        self._start_sample(job, job.logits)
+        self._start_sample(group, group.logits)
 
-    def _start_sample(self, job: SequenceGroup, logits: NDArray[np.float32]) -> None:
-        """Starts the next sample of a prompt; the last takes the prompt's row, the others copies of it."""
-        sample, row = job.pending.popleft(), job.row
-        if not job.pending:
-            job.row = job.logits = None
-            self._ready.remove(job)
+    def _start_sample(self, group: SequenceGroup, logits: NDArray[np.float32]) -> None:
+        """Starts the next sample of a prompt; the last takes the prompt's row, the others forks of it."""
+        sample, row = group.pending.popleft(), group.row
+        if not group.pending:
+            group.row = group.logits = None
+            self._prefilled.remove(group)
         else:
             try:
                 row = self._model.fork(row)
             except BaseException as error:
-                self._fail_sample(job, sample, error)
+                self._fail_sample(group, sample, error)
                 return
-        slot = self._batch.add(sample.row_params, job.request.prompt_ids, sample_index=sample.index)
-        self._running[slot] = RunningSequence(job, sample, row, logits)
+        self._running.append(RunningSequence(group, sample, row, logits))
+        self._batch = None
 
-    def _finish_empty(self, job: SequenceGroup) -> None:
-        for sample in job.request.samples:
-            self._tell(job, sample)
+    def _finish_empty(self, group: SequenceGroup) -> None:
+        for sample in group.request.samples:
+            self._notify(group, sample)
 
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
         """One token for every running sample."""
-        slots = self._batch.slots
-        moved = [self._running[slot] for slot in slots]
-        drawn = draw(self._batch, self._matrix(moved), [one.sample for one in moved])
+        drawing = [*self._running]
+        if self._batch is None:
+            self._batch = SamplingBatch.of([each.sampling_row for each in drawing], self._model.vocab_size)
+        drawn = draw(self._batch, drawing, self._logits(drawing))
         self._meter.lap("sample")
-        self._meter.drew(len(moved), going=sum(1 for one in moved if one.sample.token_ids))
-        for slot, one, row in zip(slots, moved, drawn, strict=True):
-            waited = one.job.request.mark_token()
+        self._meter.count_draw(len(drawing), continued=sum(1 for each in drawing if each.sample.token_ids))
+        for sequence, row in zip(drawing, drawn, strict=True):
+            waited = sequence.group.request.mark_token()
             if waited is not None:
                 self._meter.first_token.add(waited)
-            take(one.sample, row, self._tokenizer)
-            if one.sample.stop is not None:
-                self._leave(slot, reuse=True)
-        for one in moved:
-            self._tell(one.job, one.sample)
+            take_token(sequence.sample, row, self._tokenizer)
+            if sequence.sample.stop is not None:
+                self._remove(sequence, reuse=True)
+        for sequence in drawing:
+            self._notify(sequence.group, sequence.sample)
 
-    def _matrix(self, moved: list[RunningSequence]) -> NDArray[np.float32]:
-        if self._last is not None and self._last[0] == moved:
-            return self._last[1]
-        return np.stack([one.logits for one in moved])
+    def _logits(self, drawing: list[RunningSequence]) -> NDArray[np.float32]:
+        if self._decoded is not None and self._decoded[0] == drawing:
+            return self._decoded[1]
+        return np.stack([sequence.logits for sequence in drawing])
 
     def _search(self) -> None:
-        """One token for every beam; a search that is over makes its hypotheses known."""
-        for job in [*self._searching]:
-            assert job.search is not None
+        """One token for every beam; the hypotheses of a search that ends become the samples of its request."""
+        for group in [*self._searching]:
+            assert group.search is not None
             try:
-                job.search.step()
-                self._meter.output_tokens += len(job.search.running)
-                if job.search.over:
-                    self._end_search(job, None)
+                group.search.step()
+                self._meter.output_tokens += len(group.search.running)
+                if group.search.finished:
+                    self._end_search(group, None)
                 else:
-                    self._tell(job, job.search.running[0].sample)
+                    self._notify(group, group.search.running[0].sample)
             except BaseException as error:
-                self._fail(job, error)
+                self._fail(group, error)
 
     def _decode(self) -> None:
-        """The logits after the tokens just drawn, for those that go on, samples and beams in one pass.
+        """The logits after the tokens just drawn, for the samples and beams that go on, in one forward pass.
 
-        A sample that the model cannot continue ends alone; of a search, which ranks its beams together, all ends.
+        A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
-        self._last = None
-        slots = self._batch.slots
-        samples = [(self._running[slot].job, self._running[slot]) for slot in slots]
-        beams = [(job, beam) for job in self._searching if job.search is not None for beam in job.search.running]
-        going: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
-        if not going:
+        self._decoded = None
+        samples = [(sequence.group, sequence) for sequence in self._running]
+        beams = [
+            (group, beam) for group in self._searching if group.search is not None for beam in group.search.running
+        ]
+        pairs: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
+        if not pairs:
             return
-        tokens, rows = [one.sample.token_ids[-1] for _, one in going], [one.row for _, one in going]
+        tokens, rows = [each.sample.token_ids[-1] for _, each in pairs], [each.row for _, each in pairs]
         logits, errors = decode(self._model, tokens, rows)
-        for (_, one), row in zip(going, logits, strict=True):
-            one.logits = row
-        for _, one in samples:
-            if one.row.hidden is not None:
-                one.states.append(one.row.hidden)
-        self._last = [one for _, one in samples], logits[: len(samples)]
+        for (_, each), row in zip(pairs, logits, strict=True):
+            each.logits = row
+        for _, sequence in samples:
+            if sequence.row.hidden is not None:
+                sequence.hidden_states.append(sequence.row.hidden)
+        self._decoded = [sequence for _, sequence in samples], logits[: len(samples)]
         for index, error in errors.items():
-            job, one = going[index]
-            if isinstance(one, Beam):
-                if job in self._searching:
-                    self._fail(job, error)
-            # A listener that fails takes the request's other samples along.
-            elif self._running.get(slots[index]) is one:
-                self._leave(slots[index], reuse=False)
-                self._fail_sample(job, one.sample, error)
+            self._fail_decode(*pairs[index], error)
+
+    def _fail_decode(self, group: SequenceGroup, failed: RunningSequence | Beam, error: BaseException) -> None:
+        """Ends what a forward pass could not continue, unless the end of another has ended it already."""
+        if isinstance(failed, Beam):
+            if group in self._searching:
+                self._fail(group, error)
+        elif failed in self._running:
+            self._remove(failed, reuse=False)
+            self._fail_sample(group, failed.sample, error)
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
-    def _leave(self, slot: int, *, reuse: bool) -> None:
-        one = self._running.pop(slot)
-        self._batch.remove(slot)
-        self._last = None
-        if one.states:
-            one.sample.hidden_states = np.concatenate(one.states)
-        self._release(one.row, reuse=reuse and one.sample.finish_reason != "error")
+    def _remove(self, sequence: RunningSequence, *, reuse: bool) -> None:
+        """Frees the slot and the row of a sequence; with `reuse` the model may keep its prefix."""
+        self._running.remove(sequence)
+        self._batch = self._decoded = None
+        if sequence.hidden_states:
+            sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
+        self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
 
-    def _end_search(self, job: SequenceGroup, stop: Stop | None) -> None:
-        assert job.search is not None
-        self._searching.remove(job)
-        job.search.settle(stop)
-        for beam in job.search.running:
-            self._release(beam.row, reuse=False)
-        self._tell(job, job.request.samples[0])
+    def _end_search(self, group: SequenceGroup, stop: Stop | None) -> None:
+        assert group.search is not None
+        self._searching.remove(group)
+        group.search.finish(stop)
+        for beam in group.search.running:
+            self._close_row(beam.row, reuse=False)
+        self._notify(group, group.request.samples[0])
 
-    def _close(self, job: SequenceGroup) -> None:
-        row, job.row = job.row, None
+    def _close_prompt(self, group: SequenceGroup) -> None:
+        row, group.row = group.row, None
         if row is not None:
-            self._release(row, reuse=not row.left)
+            self._close_row(row, reuse=not row.left)
 
-    def _release(self, row: Any, *, reuse: bool) -> None:
+    def _close_row(self, row: Any, *, reuse: bool) -> None:
         try:
             self._model.close(row, reuse=reuse)
         except BaseException as error:
-            _log.error("a row could not be closed: %s", named(error), exc_info=error)
+            _log.error("a row could not be closed: %s", describe(error), exc_info=error)
 
-    def _fail_sample(self, job: SequenceGroup, sample: GrowingSample, error: BaseException) -> None:
-        """Ends a sample that has left its place, or has none yet, with an error; those beside it go on."""
-        _log.error("sample %d of a request ended with an error: %s", sample.index, named(error), exc_info=error)
-        sample.fail(failure_of(error))
-        self._tell(job, sample)
+    def _fail_sample(self, group: SequenceGroup, sample: GrowingSample, error: BaseException) -> None:
+        """Ends a sample that has no slot with an error; the other samples of its request go on."""
+        _log.error("sample %d of a request ended with an error: %s", sample.index, describe(error), exc_info=error)
+        sample.fail(model_failed(error))
+        self._notify(group, sample)
 
-    def _fail(self, job: SequenceGroup, error: BaseException) -> None:
-        _log.error("a request ended with an error: %s", named(error), exc_info=error)
-        self._end(job, failure_of(error))
+    def _fail(self, group: SequenceGroup, error: BaseException) -> None:
+        _log.error("a request ended with an error: %s", describe(error), exc_info=error)
+        self._end(group, model_failed(error))
 
-    def _end(self, job: SequenceGroup, stop: Stop) -> None:
-        for queue in (self._waiting, self._reading, self._ready):
-            if job in queue:
-                queue.remove(job)
-        for slot in [slot for slot, one in self._running.items() if one.job is job]:
-            self._leave(slot, reuse=stop.kind == "abort")
-        job.pending.clear()
-        self._close(job)
-        if job in self._searching:
-            self._end_search(job, stop)
+    def _end(self, group: SequenceGroup, stop: Stop) -> None:
+        """Ends what is unfinished of a request, wherever it is."""
+        for queue in (self._waiting, self._prefilling, self._prefilled):
+            if group in queue:
+                queue.remove(group)
+        for sequence in [each for each in self._running if each.group is group]:
+            self._remove(sequence, reuse=stop.kind == "abort")
+        group.pending.clear()
+        self._close_prompt(group)
+        if group in self._searching:
+            self._end_search(group, stop)
             return
-        for sample in job.request.samples:
+        for sample in group.request.samples:
             if sample.stop is None:
                 sample.fail(stop)
-                self._tell(job, sample)
+                self._notify(group, sample)
 
-    def _tell(self, job: SequenceGroup, sample: GrowingSample) -> None:
+    def _notify(self, group: SequenceGroup, sample: GrowingSample) -> None:
         try:
-            job.notify(sample)
+            group.listener(sample)
         except BaseException as error:
             _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
-            job.notify = unheard
-            self._end(job, Stop(kind="abort"))
+            group.listener = ignore
+            self._end(group, Stop(kind="abort"))
 
 
-def failure_of(error: BaseException) -> Stop:
-    """The end of what the model could not continue."""
-    return Stop(kind="model_failed", matched_text=named(error))
+def model_failed(error: BaseException) -> Stop:
+    """The stop of a sample that the model could not continue."""
+    return Stop(kind="model_failed", matched_text=describe(error))
 
 
-def take(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokenizer) -> None:
-    """Gives a sample its row of a draw; one that has no token, or whose text fails, ends with an error."""
+def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokenizer) -> None:
+    """Adds the token of its row of a draw to a sample; ends it with an error when there is none or its text fails."""
     if isinstance(row, BaseException):
-        _log.error("a draw failed: %s", named(row), exc_info=row)
-        sample.fail(failure_of(row))
+        _log.error("a draw failed: %s", describe(row), exc_info=row)
+        sample.fail(model_failed(row))
         return
     drawn, index = row
     status = Status(int(drawn.status[index]))
@@ -372,7 +384,7 @@ def take(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokeni
         entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
         if entry is not None:
             sample.entries.append(entry)
-        sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.row_params))
+        sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.draw_params))
     except BaseException as error:
-        _log.error("a text failed: %s", named(error), exc_info=error)
-        sample.fail(Stop(kind="text_failed", matched_text=named(error)))
+        _log.error("a text failed: %s", describe(error), exc_info=error)
+        sample.fail(Stop(kind="text_failed", matched_text=describe(error)))

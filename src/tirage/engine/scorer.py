@@ -1,4 +1,4 @@
-"""What a beam search ranks by: log-probabilities of next tokens under the stages of one request."""
+"""The log-probabilities that a beam search ranks by: of next tokens, under the stages of one request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ _OK = Status.ok
 
 @dataclass(slots=True, kw_only=True)
 class Beam:
-    """A text in the search: its sample, the sum of its tokens' log-probabilities, its row, and next
-    logits [V] with the mask of what may follow."""
+    """A running hypothesis of a search.
+
+    `total` is the sum of its tokens' log-probabilities, `row` the model's own object for its tokens. `logits` float32
+    [V] are those of its next token, and `mask` int32 [ceil(V / 32)] says which ids are allowed, None for all.
+    """
 
     sample: GrowingSample
     total: float = 0.0
@@ -37,7 +40,10 @@ class Beam:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A beam with one more token; the smallest is the best: higher total, then lower beam, then lower token."""
+    """A beam with one more token. The smallest is the best: highest total, then lowest beam, then lowest token id.
+
+    `cost` is the negative sum of log-probabilities, `parent` the index of the beam.
+    """
 
     cost: float
     parent: int
@@ -45,10 +51,10 @@ class Candidate:
 
 
 class Scorer:
-    """Log-probabilities of next tokens under one request's stages, and the entries it asked for.
+    """The log-probabilities of next tokens under one request's stages, and the entries that it asks for.
 
-    Under the `hf` semantics the stages edit log-probabilities, as transformers' beams do; under any other they edit
-    logits, and the log-probabilities are of what comes out.
+    Under the `hf` semantics the stages edit log-probabilities, as in transformers' beam search; under any other they
+    edit logits, and the log-probabilities are those of the result.
     """
 
     def __init__(
@@ -56,61 +62,65 @@ class Scorer:
     ) -> None:
         params = request.params
         self._vocab_size, self._tokenizer, self._request = vocab_size, tokenizer, request
-        ends = len(params.stop_token_ids) + (0 if params.ignore_eos else len(params.eos_token_ids))
-        # Enough that `beam_width` go on when every best one ends.
-        self._count = min(max(2, 1 + ends) * beams.beam_width, vocab_size)
-        self._limit = max(2, 1 + ends) * beams.beam_width
+        stops = len(params.stop_token_ids) + (0 if params.ignore_eos else len(params.eos_token_ids))
+        # Enough that `beam_width` candidates go on when all better ones end.
+        self._limit = max(2, 1 + stops) * beams.beam_width
+        self._count = min(self._limit, vocab_size)
         self._edits_logprobs = resolve(params.semantics).name == "hf"
+        if self._edits_logprobs:
+            self._ranking = params.replace(temperature=1.0)
+        else:
+            self._ranking = params.replace(logprobs=self._count, logprobs_mode="processed")
 
     def candidates(self, parents: Sequence[Beam]) -> tuple[list[Candidate], Stop | None]:
-        """The best continuations of all beams, best first, and why there are none for some beam."""
+        """The best candidates of all beams, best first, and the failure of a beam that has none."""
         for beam in parents:
             beam.mask = beam.sample.mask(self._vocab_size)
         listed = self._listed(parents)
         late = [beam for beam, (found, status) in zip(parents, listed, strict=True) if not found and status is _OK]
         for beam in late:
-            # No good token lets its constraint be closed in time: the way to the end is all that is left.
+            # After none of its best tokens could the constraint be closed in time, so it is closed now.
             beam.mask = beam.sample.closing_mask(self._vocab_size)
         listed = self._listed(parents) if late else listed
         stuck = [
             beam
             for beam, (found, status) in zip(parents, listed, strict=True)
-            if not found and status is Status.no_allowed_token and beam.sample.is_forced
+            if not found and status is Status.no_allowed_token and beam.sample.is_closing
         ]
         for beam in stuck:
-            beam.mask = beam.sample.other_mask(self._vocab_size, last=True)
+            beam.mask = beam.sample.next_closing_mask(self._vocab_size, last=True)
         listed = self._listed(parents) if stuck else listed
         found, failure = [], None
         for index, (beam, (pairs, status)) in enumerate(zip(parents, listed, strict=True)):
             found += [Candidate(-(beam.total + logprob), index, token) for token, logprob in pairs]
             if status is not _OK:
-                failure = beam.sample.blame(Stop(kind=status.name))  # type: ignore[arg-type]
+                failure = beam.sample.cause_of(Stop(kind=status.name))  # type: ignore[arg-type]
         return sorted(found)[: self._limit], failure
 
     def _listed(self, parents: Sequence[Beam]) -> list[tuple[list[tuple[int, float]], Status]]:
-        """For each beam its best next tokens with their log-probabilities; none of a beam whose draw fails."""
+        """Per beam its best (token id, log-probability) pairs, none if its draw failed, and the status of the draw."""
         listed = self._after_logprobs(parents) if self._edits_logprobs else self._after_logits(parents)
         return [
             (
                 [
                     (int(token), float(logprob))
                     for token, logprob in zip(tokens, logprobs, strict=True)
-                    if status is _OK and token >= 0 and logprob > -np.inf and beam.sample.keeps(int(token))
+                    if status is _OK and token >= 0 and logprob > -np.inf and beam.sample.can_close_after(int(token))
                 ],
                 status,
             )
             for beam, (tokens, logprobs, status) in zip(parents, listed, strict=True)
         ]
 
-    def note(self, sample: GrowingSample, parent: Beam) -> None:
-        """Adds the logprob entry of the newest token, where the request asks for entries."""
+    def add_entry(self, sample: GrowingSample, parent: Beam) -> None:
+        """Adds the logprob entry of the last token to a sample that continues a beam, if the request asks for any."""
         params = self._request.params
         if params.logprobs is None and not params.logprob_token_ids:
             return
         token = sample.token_ids[-1]
-        asked = params.replace(
+        asked = params.replace_unchecked(
             logprobs=min(max(params.logprobs or 0, self._count), self._vocab_size),
-            logprob_token_ids=(token, *params.logprob_token_ids),
+            logprob_token_ids=tuple(dict.fromkeys((token, *params.logprob_token_ids))),
         )
         drawn = self._draw([parent], asked)
         assert drawn.given_logprobs is not None
@@ -131,7 +141,7 @@ class Scorer:
         )
 
     def _after_logits(self, parents: Sequence[Beam]) -> list[tuple[Any, Any, Status]]:
-        drawn = self._draw(parents, self._request.params.replace(logprobs=self._count, logprobs_mode="processed"))
+        drawn = self._draw(parents, self._ranking)
         return [
             (drawn.top_token_ids[row], drawn.top_logprobs[row], Status(int(drawn.status[row])))
             for row in range(len(parents))
@@ -139,11 +149,11 @@ class Scorer:
 
     def _after_logprobs(self, parents: Sequence[Beam]) -> list[tuple[Any, Any, Status]]:
         logprobs = np.stack([self._log_softmax(on_host(beam.logits)[0]) for beam in parents])
-        params = self._request.params.replace(temperature=1.0)
-        history = [History.of(*pair, vocab_size=self._vocab_size) for pair in self._history(parents)]
-        frame = SamplingBatch.of([SamplingRow.of(params, each) for each in history], self._vocab_size)
+        histories = [History.of(*pair, vocab_size=self._vocab_size) for pair in self._history(parents)]
+        rows = [SamplingRow.of(self._ranking, history) for history in histories]
+        batch = SamplingBatch.of(rows, self._vocab_size)
         listed = []
-        for result in outcomes(logprobs, frame, self._masks(parents)):
+        for result in outcomes(logprobs, batch, self._masks(parents)):
             x = result.off.row.x
             best = np.argsort(-x.astype(np.float64), kind="stable")[: self._count]
             listed.append((best, x[best], Status(result.status)))

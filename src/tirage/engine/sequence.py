@@ -1,4 +1,4 @@
-"""A request on its way through the scheduler, and one of its samples while it is written."""
+"""A request inside the scheduler, and one of its samples while it runs."""
 
 from __future__ import annotations
 
@@ -10,52 +10,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
-from tirage.engine.logprobs import PromptScores
+from tirage.engine.logprobs import PromptLogprobs
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 
-Notify = Callable[[GrowingSample], None]
+Listener = Callable[[GrowingSample], None]
 
 
 class SequenceGroup:
-    """A request in the engine: what is still to start, its row while its prompt is read, and who wants to know.
+    """A request in the scheduler: the samples still to start, the state of its prefill, and its listener.
 
-    `notify` is called in the engine's thread with each sample that moved or ended; of a beam search with the best one
-    after every step, and when it is over.
+    `listener` is called in the engine's thread with each sample that got a token or ended; for a beam search with the
+    best hypothesis after every step, and once more at the end. `row` is the model's own object for the prompt, `logits`
+    float32 [V] follow its last token, and `hidden_states` are float32 [T, hidden] per chunk of the prefill.
     """
 
-    def __init__(self, request: EngineRequest, notify: Notify) -> None:
-        self.request, self.notify = request, notify
+    def __init__(self, request: EngineRequest, listener: Listener) -> None:
+        self.request, self.listener = request, listener
         self.pending = deque(sample for sample in request.samples if sample.stop is None)
         self.row: Any = None
         self.logits: NDArray[np.float32] | None = None
-        self.scores: PromptScores | None = None
-        self.states: list[NDArray[np.float32]] = []
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self.hidden_states: list[NDArray[np.float32]] = []
         self.search: BeamSearch | None = None
 
     def release(self) -> None:
-        """Drops what a request that is over needs no more: its handle may live long, and refers to this."""
-        self.notify, self.logits, self.scores, self.search, self.states = unheard, None, None, None, []
+        """Drops what a finished request no longer needs: its stream may live long and refers to this object."""
+        self.listener, self.logits, self.prompt_logprobs = ignore, None, None
+        self.search, self.hidden_states = None, []
 
     @property
-    def to_read(self) -> bool:
-        """Whether there is any use in reading the prompt."""
+    def needs_prefill(self) -> bool:
+        """Whether anything would be done with the logits of the prompt."""
         return bool(self.pending) or self.request.inputs.score
 
-    def places(self, most: int) -> int:
-        """Places that the request needs in order to begin: one, or all those of its beams, of `most` there are."""
-        return 1 if self.request.beams is None else min(self.request.beams.beam_width, most)
+    def slots(self, max_running: int) -> int:
+        """The slots it needs to start: one, or one per beam of a search, but never more than `max_running`."""
+        return 1 if self.request.beams is None else min(self.request.beams.beam_width, max_running)
 
 
-def unheard(_: GrowingSample) -> None:
-    """Tells nobody."""
+def ignore(_: GrowingSample) -> None:
+    """A listener that does nothing."""
 
 
 class RunningSequence:
-    """A sample in the batch: its row, and the logits its next token is drawn from."""
+    """A sample that gets a token in every step.
 
-    __slots__ = ("job", "logits", "row", "sample", "states")
+    `row` is the model's own object for its tokens, `sampling_row` what the sampler knows of it, and `logits` float32
+    [V] are those that its next token is drawn from.
+    """
 
-    def __init__(self, job: SequenceGroup, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
-        self.job, self.sample, self.row, self.logits = job, sample, row, logits
-        self.states = list(job.states)
+    __slots__ = ("group", "hidden_states", "logits", "row", "sample", "sampling_row")
+
+    def __init__(self, group: SequenceGroup, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
+        self.group, self.sample, self.row, self.logits = group, sample, row, logits
+        self.sampling_row = group.request.sampling_row(sample.index)
+        self.hidden_states = list(group.hidden_states)

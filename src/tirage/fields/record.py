@@ -168,6 +168,16 @@ class Record:
         kept = {name: getattr(self, name) for name in specs(type(self)) if name not in changes}
         return type(self)(**kept, **changes)
 
+    def replace_unchecked(self, **values: Any) -> Self:
+        """A new object with some fields set to values in their checked form: nothing is checked again.
+
+        For values that the library itself has made and that no rule relates to other fields, such as a seed.
+        """
+        other = object.__new__(type(self))
+        for name in specs(type(self)):
+            object.__setattr__(other, name, values[name] if name in values else getattr(self, name))
+        return other
+
     def to_dict(self) -> dict[str, Any]:
         """Every field as a plain JSON value, in new dicts and lists, with the `schema` version first.
 

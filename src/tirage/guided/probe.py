@@ -36,7 +36,7 @@ class Probe:
 
     def __init__(self) -> None:
         # One kind per compiler: memory is limited to what a compiler adds.
-        self._children = Children(lambda _: TrialProcess(), places=_WORKERS)
+        self._children = Children(lambda _: TrialProcess(), limit=_WORKERS)
 
     def try_out(self, task: dict[str, Any], load: dict[str, Any], *, seconds: float = SECONDS) -> dict[str, Any]:
         """What a child answers to a task, after it was told to `load` what the task needs.

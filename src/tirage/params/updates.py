@@ -46,10 +46,11 @@ def with_generation_config(
     config_eos = _ids("eos_token_id", _entry(config, "eos_token_id"))
     if not params.ignore_eos:
         eos |= set(config_eos)
-    changes: dict[str, Any] = {"eos_token_ids": tuple(sorted(eos))}
-    if adopt_sampling:
-        changes |= _sampling_defaults(params, config)
-    return params.replace(**changes)
+    found = tuple(sorted(eos))
+    if found != params.eos_token_ids:
+        params = params.replace_unchecked(eos_token_ids=found)
+    adopted = _sampling_defaults(params, config) if adopt_sampling else {}
+    return params.replace(**adopted) if adopted else params
 
 
 def _entry(config: Mapping[str, Any] | object, name: str) -> Any:

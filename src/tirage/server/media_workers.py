@@ -30,7 +30,7 @@ class MediaWorkers:
 
     def __init__(self, *, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self.children = Children(MediaWorker, places=_PLACES)
+        self.children = Children(MediaWorker, limit=_PLACES)
 
     def decode(self, kind: Kind, data: bytes, **task: Any) -> tuple[dict[str, Any], bytes]:
         """What a child makes of a file: a description, and its pixels or samples.

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tirage.engine import BOUNDS_S, Completion, Progress, Times
+from tirage.engine import BOUNDS_S, Completion, DurationHistogram, Progress
 
 _STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 503, 504})
 
@@ -133,9 +133,9 @@ class EngineNumbers(Collector):
         yield histogram("tirage_inter_token_seconds", "between the tokens of a sample", now.between)
 
 
-def histogram(name: str, text: str, times: Times) -> HistogramMetricFamily:
-    """Times as Prometheus has them."""
+def histogram(name: str, text: str, times: DurationHistogram) -> HistogramMetricFamily:
+    """A histogram of the engine as Prometheus has it."""
     bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
     return HistogramMetricFamily(
-        name, text, buckets=list(zip(bounds, times.up_to(), strict=True)), sum_value=times.total_s
+        name, text, buckets=list(zip(bounds, times.cumulative(), strict=True)), sum_value=times.total_s
     )

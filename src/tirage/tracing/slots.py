@@ -83,7 +83,7 @@ class Slot:
             return params.temperature == 1.0 and not params.dynatemp_range
         if self.name == "scale":
             return params.temperature in {0.0, 1.0}
-        return all(FIELDS[name].is_off(getattr(params, name)) for name in self._fields[:1])
+        return any(FIELDS[name].is_off(getattr(params, name)) for name in self._fields[:1])
 
 
 INPUT = Slot("input", "input")

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage import sampling
-from tirage.backends import Process
 from tirage.backends.numpy.distribution import BranchLaw, Distribution, outcome, request_of, token_logprob, unpacked
 from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.keys import keys
-from tirage.operators.row import OK, RowState
+from tirage.operators.row import OK, Process, RowState
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.tracing import drawing, notes

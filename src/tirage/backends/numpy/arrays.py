@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, type_name
+from tirage.backends import type_name
 from tirage.errors import ParamsError
+from tirage.sampling_metadata import MAX_VOCAB
 
 _FLOAT32 = np.dtype(np.float32)
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})

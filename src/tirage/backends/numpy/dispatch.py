@@ -11,9 +11,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, Process, SamplingMetadata
 from tirage.backends.numpy import distribution, kernels
+from tirage.operators.row import Process
 from tirage.operators.temperature import GREEDY
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 WORTH_COMPILING = 1 << 22
 """Logits drawn by the plain path after which kernels are made ready in the background: about 30 rows of 128k.
@@ -24,7 +26,7 @@ A short run over a small vocabulary ends sooner than a compile would.
 _plain_work = 0
 
 
-def draw(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> Drawn:
+def draw(logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None) -> Drawn:
     """One token for each row of float32 logits [B, V]."""
     return draw_rows(logits, frame.rows(mask), frame.processes)
 
@@ -45,7 +47,7 @@ def draw_rows(
     return distribution.draw(logits, rows, out, which=left, processes=processes)
 
 
-def law(logits: NDArray[np.float32], frame: Frame, mask: NDArray[np.int32] | None) -> NDArray[np.float64]:
+def law(logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None) -> NDArray[np.float64]:
     """The law of each row of float32 logits [B, V], float64 [B, V]; NaN for rows that draw nothing."""
     return law_rows(logits, frame.rows(mask), frame.processes)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Process, SamplingMetadata, View
 from tirage.backends.numpy import plain
 from tirage.backends.numpy.plain import Observer
 from tirage.draw import Status
@@ -25,8 +24,9 @@ from tirage.exact.philox import Domain, uniform64
 from tirage.exact.weights import exponents, weights
 from tirage.history import Counts
 from tirage.operators import Step
-from tirage.operators.row import OK, RowState, mass
+from tirage.operators.row import OK, Process, RowState, mass
 from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 _log = logging.getLogger("tirage")
 

@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, find, known, type_name
+from tirage.backends import find, known, type_name
 from tirage.errors import ParamsError
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn
 
 if TYPE_CHECKING:
-    from tirage.backends.sharded.communicate import Communicator, Distributed, Metered
+    from tirage.backends.sharded.communicators import Distributed, Metered
     from tirage.backends.sharded.mesh import MeshLogits
     from tirage.backends.sharded.shards import Shard, Shards
+    from tirage.backends.torch.communicator import Communicator
 
 _HOMES = {
-    "Communicator": "communicate",
-    "Distributed": "communicate",
-    "MeshLogits": "mesh",
-    "Metered": "communicate",
-    "Shard": "shards",
-    "Shards": "shards",
+    "Communicator": "tirage.backends.torch.communicator",
+    "Distributed": "tirage.backends.sharded.communicators",
+    "MeshLogits": "tirage.backends.sharded.mesh",
+    "Metered": "tirage.backends.sharded.communicators",
+    "Shard": "tirage.backends.sharded.shards",
+    "Shards": "tirage.backends.sharded.shards",
 }
 __all__ = ["Communicator", "Distributed", "MeshLogits", "Metered", "Shard", "Shards"]
 
@@ -35,11 +38,14 @@ def __getattr__(name: str) -> Any:
     # Found on first use: PyTorch and JAX are each imported only by those who use them.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def as_logits(logits: Any) -> Any:
-    """The shards, checked, as something with a shape (B, V) that can be drawn from."""
+    """The shards, checked, as something with a shape (B, V) that can be drawn from.
+
+    ParamsError for what is neither shards nor an array.
+    """
     if hasattr(logits, "ready"):
         return logits.ready()
     if hasattr(logits, "draw"):
@@ -48,7 +54,10 @@ def as_logits(logits: Any) -> Any:
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Any:
-    """A bitmask of whole rows, of any library, as int32 [B, ceil(V / 32)]; None stays None."""
+    """A bitmask of whole rows, of any library, as int32 [B, ceil(V / 32)]; None stays None.
+
+    ParamsError for what is no array of a library that has a backend.
+    """
     if mask is None:
         return None
     if not known(mask):
@@ -56,18 +65,18 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Any:
     return find(mask).as_mask(mask, shape)
 
 
-def draw(logits: Any, frame: Frame, mask: Any) -> Drawn:
-    """A Drawn that is the same on every shard."""
+def draw(logits: Any, frame: SamplingBatch, mask: Any) -> Drawn:
+    """A Drawn that is the same on every shard, from shards of [B, V] logits and a `mask` int32 [B, ceil(V / 32)]."""
     return logits.draw(frame, mask)
 
 
 def to_numpy(array: Any) -> NDArray:
-    """A result as NumPy; shards themselves are refused, as nothing here gathers their rows."""
+    """A result, of any shape, as NumPy; ParamsError for shards themselves, as nothing here gathers their rows."""
     if hasattr(array, "draw"):
         raise ParamsError("logits must be whole rows here, got shards; gather them, or use tirage.sample")
     return find(array).to_numpy(array)
 
 
 def from_numpy(array: NDArray, like: Any) -> Any:
-    """Host values as an array of the shards' library, where the results live."""
+    """Host values, of any shape, as an array of the shards' library, where the results live."""
     return find(like.like).from_numpy(array, like.like)

@@ -1,4 +1,4 @@
-"""What shards must agree on before they draw, found out by all of them at once: an error instead of a hang."""
+"""What shards must agree on before they draw; all of them find out at once, so there is an error instead of a hang."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import MAX_VOCAB, SamplingMetadata
-from tirage.backends.sharded.communicate import Communicator
+from tirage.backends.torch.communicator import Communicator, VocabShard
 from tirage.errors import ParamsError
+from tirage.sampling_metadata import MAX_VOCAB, SamplingMetadata
 
-_REASON = 512
-"""Bytes of a refusal's message that cross."""
-_ALIKE = tuple(field.name for field in fields(SamplingMetadata) if field.name != "memo")
+_REASON_BYTES = 512
+"""How much of the message of a refusal is sent to the other shards."""
+_EQUAL_EVERYWHERE = tuple(field.name for field in fields(SamplingMetadata) if field.name != "memo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ShardLayout:
 
     @classmethod
     def of(cls, bounds: Sequence[tuple[int, int]], vocab_size: int) -> ShardLayout:
-        """A checked Layout; ParamsError for a gap, an overlap, or a vocabulary beyond 2^20."""
+        """A checked ShardLayout; ParamsError for a gap, an overlap, or a vocabulary beyond 2^20."""
         if not 1 <= vocab_size <= MAX_VOCAB:
             raise ParamsError(f"vocab_size must be in [1, {MAX_VOCAB}], got {vocab_size}")
         end = 0
@@ -44,14 +44,16 @@ class ShardLayout:
         spans = ", ".join(f"[{start}, {stop})" for start, stop in bounds)
         raise ParamsError(f"shards must cover [0, {vocab_size}) once, without gap or overlap, got {spans}")
 
-    def before(self, rank: int) -> list[int]:
-        """Ranks whose tokens have lower ids than those of `rank`."""
-        return [other for other, span in enumerate(self.bounds) if (span, other) < (self.bounds[rank], rank)]
+    def shard(self, comm: Communicator) -> VocabShard:
+        """The shard of the rank of `comm`."""
+        own = self.bounds[comm.rank], comm.rank
+        lower = tuple(rank for rank, span in enumerate(self.bounds) if (span, rank) < own)
+        return VocabShard(comm=comm, start=self.bounds[comm.rank][0], lower=lower)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What one shard brings to a draw: the shape of its part, and a digest of everything that all must ask alike."""
+class ShardShape:
+    """The shape of one shard's part of a draw, and a digest of everything that must be equal on all shards."""
 
     rows: int
     start: int
@@ -60,21 +62,22 @@ class Offer:
     digest: int
 
 
-def meet(comm: Communicator, offer: Offer, like: Tensor) -> ShardLayout:
-    """The Layout of all shards; the same ParamsError on each of them when they do not fit together.
+def agree(comm: Communicator, own: ShardShape, like: Tensor) -> ShardLayout:
+    """The ShardLayout of all shards; the same ParamsError on each of them when they do not fit together.
 
-    One round, 48 bytes. A shard that refused its arguments takes part through `refuse` instead.
+    `like` is a tensor, of any shape, on this shard's device. One round, 48 bytes. A shard that refused its arguments
+    takes part through `refuse` instead.
     """
-    mine = [0, offer.rows, offer.start, offer.start + offer.width, offer.vocab_size, offer.digest]
-    told = _gathered(comm, mine, like)
-    if any(said[0] for said in told):
+    mine = [0, own.rows, own.start, own.start + own.width, own.vocab_size, own.digest]
+    shapes = _gathered(comm, mine, like)
+    if any(shape[0] for shape in shapes):
         raise _refusal(comm, "", like)
     for at, name in ((1, "the same number of rows"), (4, "the same vocab_size")):
-        seen = [said[at] for said in told]
+        seen = [shape[at] for shape in shapes]
         if len(set(seen)) > 1:
             raise ParamsError(f"shards must have {name}, got {seen} by rank")
-    layout = ShardLayout.of([(said[2], said[3]) for said in told], offer.vocab_size)
-    odd = [rank for rank, said in enumerate(told) if said[5] != told[0][5]]
+    layout = ShardLayout.of([(shape[2], shape[3]) for shape in shapes], own.vocab_size)
+    odd = [rank for rank, shape in enumerate(shapes) if shape[5] != shapes[0][5]]
     if odd:
         raise ParamsError(
             f"params, history, step, mask and sample_index must be equal on every shard, got others on {odd} than on 0"
@@ -83,7 +86,10 @@ def meet(comm: Communicator, offer: Offer, like: Tensor) -> ShardLayout:
 
 
 def refuse(comm: Communicator, error: Exception, like: Tensor) -> NoReturn:
-    """Raise, on this and on every other shard, a ParamsError that says why this one turned its arguments down."""
+    """Raise, on this and on every other shard, a ParamsError that says why this one refused its arguments.
+
+    `like` is a tensor, of any shape, on this shard's device.
+    """
     _gathered(comm, [1, 0, 0, 0, 0, 0], like)
     raise _refusal(comm, str(error) or type(error).__name__, like) from error
 
@@ -93,24 +99,27 @@ def _gathered(comm: Communicator, values: list[int], like: Tensor) -> list[list[
 
 
 def _refusal(comm: Communicator, reason: str, like: Tensor) -> ParamsError:
-    """The error of every shard once one has refused: each tells its reason, "" where it has none."""
-    text = reason.encode()[:_REASON].ljust(_REASON, b"\0")
-    told = np.array(_gathered(comm, np.frombuffer(text, np.int64).tolist(), like), np.int64)
-    reasons = [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in told]
+    """The error of every shard once one has refused: each sends its reason, "" where it has none."""
+    text = reason.encode()[:_REASON_BYTES].ljust(_REASON_BYTES, b"\0")
+    sent = np.array(_gathered(comm, np.frombuffer(text, np.int64).tolist(), like), np.int64)
+    reasons = [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in sent]
     named = "; ".join(f"shard {rank} refused: {reason}" for rank, reason in enumerate(reasons) if reason)
     return ParamsError(f"every shard must accept its arguments, {named}")
 
 
 def share_seeds(comm: Communicator, rows: SamplingMetadata, unseeded: Sequence[int], like: Tensor) -> None:
-    """Give rows without a seed that of rank 0: where there are any, one round of 8 bytes for each."""
+    """Give the rows `unseeded` the seeds of rank 0; one round of 8 bytes for each, if there are any.
+
+    `like` is a tensor, of any shape, on this shard's device.
+    """
     if len(unseeded):
         rows.seeds[unseeded] = comm.gather(torch.from_numpy(rows.seeds[unseeded]).to(like.device))[0].cpu().numpy()
 
 
 def digest(rows: SamplingMetadata, unseeded: Sequence[int] = (), asked: bytes = b"") -> int:
-    """64 bits, signed, of everything that `rows` ask, and of `asked`; fresh seeds do not count."""
+    """64 bits, signed, of all that `rows` ask for and of the bytes `asked`; fresh seeds do not count."""
     hashed = blake2b(asked, digest_size=8)
-    for name in _ALIKE:
+    for name in _EQUAL_EVERYWHERE:
         array = getattr(rows, name)
         hashed.update(f"{name}{array.shape}".encode())
         hashed.update((_seedless(array, unseeded) if name == "seeds" else array).tobytes())

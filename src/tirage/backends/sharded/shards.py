@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends import Drawn, Frame, find, known, type_name
-from tirage.backends.sharded.agreement import Offer, ShardLayout, digest, meet, refuse, share_seeds
-from tirage.backends.sharded.communicate import Communicator, Table, communicator
-from tirage.backends.sharded.shared import Shared
+from tirage.backends import find, known, type_name
+from tirage.backends.sharded.agreement import ShardLayout, ShardShape, agree, digest, refuse, share_seeds
+from tirage.backends.sharded.communicators import ThreadGroup, communicator
+from tirage.backends.sharded.shard_draw import draw_shard
 from tirage.backends.torch.arrays import as_logits
+from tirage.backends.torch.communicator import Communicator
 from tirage.errors import ParamsError
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class Shard:
     k = 200, else 1664; top-p 520 where the 64 first tokens of every row suffice, else 2184; typical 1048; the draw 24;
     logprobs at most 32 + 8 top_n + 8 per asked id. Besides, 48 bytes per call and 8 per unseeded row;
     docs/sharding.md has the whole table. Logits are gathered for rows with custom processors alone, which the first
-    process draws. What one process turns down, all do: each raises the same ParamsError, and the next call works.
+    process draws. What one process refuses, all do: each raises the same ParamsError, and the next call works.
     """
 
     logits: Any
@@ -41,7 +44,7 @@ class Shard:
     group: Any = None
 
     def ready(self) -> ReadyShard:
-        """This shard, checked by itself; logits that it refuses are a ParamsError on every shard."""
+        """This shard, checked by itself; a ParamsError on every shard when its logits or its bounds are wrong."""
         comm = communicator(self.group)
         matrix, refusal = _checked(self.logits, self.start, self.vocab_size)
         if refusal is not None:
@@ -51,7 +54,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ReadyShard:
-    """A shard that has not met the others yet: float32 logits [B, n], as `tirage.sample` hands it on."""
+    """A checked shard that has not talked to the others yet; `matrix` are its logits float32 [B, n]."""
 
     matrix: Tensor
     comm: Communicator
@@ -66,28 +69,31 @@ class ReadyShard:
 
     @property
     def like(self) -> Tensor:
-        """A tensor where the results live."""
+        """A tensor, [B, n], where the results live."""
         return self.matrix
 
     def __getitem__(self, rows: Sequence[int]) -> ReadyShard:
         return replace(self, matrix=self.matrix[rows])
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Raise ParamsError for arguments that this shard turned down, here and on the shards that wait for it."""
+        """Raise ParamsError for arguments that this shard refused, here and on the shards that wait for it."""
         refuse(self.comm, error, self.matrix)
 
-    def draw(self, frame: Frame, mask: Any) -> Drawn:
-        """One token per row, the same on every shard."""
+    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
+        """One token per row, the same on every shard; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None.
+
+        ParamsError, on every shard, when one refuses its arguments or they do not fit together.
+        """
         try:
             rows = frame.rows(_words(mask))
             own = digest(rows, frame.unseeded, frame.asked())
         except Exception as error:
             self.refuse(error)
         size = self.matrix.shape[0]
-        offer = Offer(rows=size, start=self.start, width=self.width, vocab_size=self.vocab_size, digest=own)
-        layout = meet(self.comm, offer, self.matrix)
+        shape = ShardShape(rows=size, start=self.start, width=self.width, vocab_size=self.vocab_size, digest=own)
+        layout = agree(self.comm, shape, self.matrix)
         share_seeds(self.comm, rows, frame.unseeded, self.matrix)
-        return Shared(comm=self.comm, layout=layout).draw(self.matrix, rows, frame.processes)
+        return draw_shard(self.comm, layout, self.matrix, rows, frame.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ class Shards:
     parts: Sequence[Any]
 
     def ready(self) -> ReadyShards:
-        """The shards, checked."""
+        """The shards, checked; ParamsError for parts that are no logits, or whose numbers of rows differ."""
         if isinstance(self.parts, (str, bytes, dict)) or not isinstance(self.parts, Sequence) or not self.parts:
             raise ParamsError(f"parts must be a list of arrays, got {type_name(self.parts)}; list one per shard")
         tensors = [torch.from_numpy(_native(p)) if isinstance(p, np.ndarray) else p for p in self.parts]
@@ -123,7 +129,7 @@ class Shards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyShards:
-    """All shards, each float32 [B, n]; `first` is the first as the caller gave it."""
+    """All shards, `parts` float32 [B, n] each; `first` is the first as the caller gave it."""
 
     parts: tuple[Tensor, ...]
     layout: ShardLayout
@@ -136,26 +142,26 @@ class ReadyShards:
 
     @property
     def like(self) -> Any:
-        """An array where the results live."""
+        """An array, [B, n] or [n], where the results live."""
         return self.first
 
     def __getitem__(self, rows: Sequence[int]) -> ReadyShards:
         return replace(self, parts=tuple(part[rows] for part in self.parts))
 
-    def draw(self, frame: Frame, mask: Any) -> Drawn:
-        """One token per row."""
+    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
+        """One token per row; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None."""
         rows = frame.rows(_words(mask))
-        table = Table(len(self.parts))
+        group = ThreadGroup(len(self.parts))
         work = [
-            partial(Shared(comm=comm, layout=self.layout).draw, part, rows, frame.processes)
-            for comm, part in zip(table.communicators(), self.parts, strict=True)
+            partial(draw_shard, comm, self.layout, part, rows, frame.processes)
+            for comm, part in zip(group.communicators(), self.parts, strict=True)
         ]
-        drawn = table.run(work)[0]
+        drawn = group.run(work)[0]
         return drawn.moved(lambda tensor: tensor.cpu().numpy()) if isinstance(self.first, np.ndarray) else drawn
 
 
 def _checked(logits: Any, start: int, vocab_size: int) -> tuple[Tensor, ParamsError | None]:
-    """float32 [B, n] (one column of -inf in place of none), or anything of the kind and why the shard is refused."""
+    """The logits as float32 [B, n] (one column of -inf in place of none), or a stand-in and why they are refused."""
     try:
         for value, name in ((start, "start"), (vocab_size, "vocab_size")):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:

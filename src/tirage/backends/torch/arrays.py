@@ -1,4 +1,4 @@
-"""Torch tensors at the door: what `sample` accepts, checked, as float32 [B, V] on the device where it was."""
+"""Torch tensors that callers pass in: checked, and made float32 [B, V] on the device where they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import MAX_VOCAB, type_name
+from tirage.backends import type_name
 from tirage.backends.numpy.arrays import as_mask as numpy_mask
 from tirage.errors import ParamsError
+from tirage.sampling_metadata import MAX_VOCAB
 
 _LOGIT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
@@ -38,9 +39,12 @@ def as_logits(logits: Any) -> Tensor:
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | NDArray[np.int32] | None:
-    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None and NumPy masks stay such."""
+    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None and NumPy masks stay such.
+
+    ParamsError for another type, dtype, layout or shape.
+    """
     if mask is None or isinstance(mask, np.ndarray):
-        # Grammars write their masks in NumPy, and the host reads them: they need not go over to torch and back.
+        # Grammars write their masks in NumPy, and the host reads them: a tensor would only be converted back.
         return numpy_mask(mask, shape)
     if not isinstance(mask, Tensor):
         raise ParamsError(f"mask must be a torch.Tensor or NumPy array, got {type_name(mask)}; use torch.from_numpy")
@@ -56,7 +60,7 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Tensor | NDArray[np.int32] | N
 
 
 def check_device(mask: Tensor | NDArray[np.int32] | None, logits: Tensor) -> None:
-    """Raise ParamsError when the mask is a tensor on another device than the logits."""
+    """Raise ParamsError when the mask, [B, ceil(V / 32)], is a tensor on another device than the logits [B, V]."""
     if isinstance(mask, Tensor) and mask.device != logits.device:
         raise ParamsError(
             f"mask must be on the device of the logits, {logits.device}, got {mask.device}; move it with mask.to"
@@ -64,12 +68,12 @@ def check_device(mask: Tensor | NDArray[np.int32] | None, logits: Tensor) -> Non
 
 
 def to_numpy(array: Any) -> NDArray:
-    """The tensor as NumPy, without a copy when it is on the CPU."""
+    """A tensor of any shape as NumPy, without a copy when it is on the CPU."""
     return array.detach().cpu().numpy()
 
 
 def borrowed(tensor: Tensor) -> NDArray:
-    """A tensor of the CPU as NumPy, sharing its memory; ParamsError inside a transform, where it has none."""
+    """Logits [B, V] on the CPU as NumPy, sharing their memory; ParamsError inside a transform, where they have none."""
     try:
         return tensor.numpy()
     except RuntimeError:
@@ -80,7 +84,7 @@ def borrowed(tensor: Tensor) -> NDArray:
 
 
 def from_numpy(array: NDArray, like: Any) -> Tensor:
-    """A copy of host values as a tensor on the device of `like`."""
+    """A copy of host values, of any shape, as a tensor on the device of `like`."""
     tensor = torch.from_numpy(array.copy())
     return tensor if like.is_cpu else tensor.to(like.device)
 

@@ -1,8 +1,8 @@
 """Which path draws which row of a tensor; all of them give the same bits, so nobody can see the choice.
 
 CPU tensors are drawn by the NumPy backend on the same memory. On CUDA the Triton kernels draw the rows that they
-know (`triton.supports`), `eager` the other ones, and the host the few that need Python (`eager.on_device`); without
-Triton, and on devices of other kinds, `eager` draws them all.
+run (`triton.supports`), tensor operations those that they can (`eager.supports`), and the host the rest: custom
+processors, and every operation that tensors do not know.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, Frame, Process, SamplingMetadata
 from tirage.backends.groups import Ids, taken
 from tirage.backends.numpy.dispatch import draw_rows
-from tirage.backends.torch import eager
 from tirage.backends.torch.arrays import borrowed, check_device, from_numpy, to_numpy
-from tirage.backends.torch.rule import host
+from tirage.backends.torch.eager import draw_into, supports
+from tirage.backends.torch.results import blank, write_rows
+from tirage.backends.torch.rule import integers
+from tirage.operators.row import Process
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
-def draw(logits: Tensor, frame: Frame, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
-    """One token for each row of float32 logits [B, V], as tensors on their device."""
+def draw(logits: Tensor, frame: SamplingBatch, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
+    """One token for each row of float32 logits [B, V], as tensors on their device.
+
+    `mask` int32 [B, ceil(V / 32)] may be on the host; a tensor on another device than the logits is a ParamsError.
+    """
     check_device(mask, logits)
     rows = frame.rows(to_numpy(mask) if isinstance(mask, Tensor) else mask)
     if logits.is_cpu:
@@ -34,7 +40,7 @@ def draw(logits: Tensor, frame: Frame, mask: Tensor | NDArray[np.int32] | None) 
 
 
 def kernels_for(logits: Tensor) -> ModuleType | None:
-    """The Triton kernels, where the device of `logits` and the installation have them."""
+    """The Triton kernels for logits [B, V], if their device and the installation have them, else None."""
     if logits.device.type != "cuda" or find_spec("triton") is None:
         return None
     from tirage.backends.torch import triton
@@ -49,21 +55,23 @@ def draw_on_device(
     *,
     kernels: ModuleType | None = None,
 ) -> Drawn:
-    """One token for each of `rows`: by `kernels` where they support it, else by `eager`, else on the host."""
-    out = eager.blank(rows, logits)
-    able = eager.on_device(rows)
+    """One token for each of `rows` from float32 logits [B, V]: by `kernels` where they support it, else by tensor
+    operations, else on the host."""
+    out = blank(rows, logits)
+    able = supports(rows)
     fast = able & kernels.supports(rows) if kernels is not None else np.zeros_like(able)
     if kernels is not None and fast.any():
         kernels.draw_into(out, logits, rows, np.flatnonzero(fast))
-    eager.draw_into(out, logits, rows, np.flatnonzero(able & ~fast))
+    draw_into(out, logits, rows, np.flatnonzero(able & ~fast))
     if not able.all():
-        _draw_on_host(out, logits, rows, np.flatnonzero(~able), processes)
+        left = np.flatnonzero(~able)
+        write_rows(out, draw_on_host(logits[integers(left, logits)], rows, left, processes), rows, left)
     return out
 
 
-def _draw_on_host(
-    out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, processes: Sequence[Process | None] | None
-) -> None:
+def draw_on_host(
+    logits: Tensor, rows: SamplingMetadata, which: Ids, processes: Sequence[Process | None] | None
+) -> Drawn:
+    """What the NumPy backend draws for the rows `which` [n], from their whole logits [n, V]; on the logits' device."""
     some = None if processes is None else [processes[r] for r in which.tolist()]
-    drawn = draw_rows(to_numpy(logits[host(which, logits)]), taken(rows, which), some)
-    eager.write_rows(out, drawn.moved(lambda a: from_numpy(a, logits)), rows, which)
+    return draw_rows(to_numpy(logits), taken(rows, which), some).moved(lambda array: from_numpy(array, logits))

@@ -1,159 +1,234 @@
 """Drawing with plain tensor operations: every operator on any device, bit for bit what the NumPy path draws.
 
-Left to the host are rows whose rules are Python or two draws in one: custom processors, masks that count only after
-a draw (`resample`), and the sampled view of XTC's mixture; `on_device` says which. No speed is claimed: filters
-sort, and a step exchanges B integers with the host.
+The rows may be whole or one shard's columns of them; then the token, and the report, are the same on every shard
+(S-W5, S-L3 ... S-L5). No speed is claimed: a step exchanges some integers of each row with the host.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata, View
-from tirage.backends.groups import Ids, asked_of, by_program, has, ranges, taken
-from tirage.backends.torch.chain import FilterState, run, sums
-from tirage.backends.torch.edits import edited
-from tirage.backends.torch.report import Report, mixed_logprob, sampled
-from tirage.backends.torch.rule import floats, host
+from tirage.backends.groups import Ids, asked_of, by_program, ranges, runs_only, taken
+from tirage.backends.torch import edits, filters
+from tirage.backends.torch.communicator import WHOLE, VocabShard
+from tirage.backends.torch.edits import edited, not_finite, unpacked
+from tirage.backends.torch.mixture import Mixture, Redraw, Weights, drawable
+from tirage.backends.torch.report import LogitLaw, Report
+from tirage.backends.torch.rule import floats, integers, keys
+from tirage.backends.torch.sort_keys import ABSENT, id_of
+from tirage.backends.torch.state import FilterState
+from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.philox import Domain, uniform64
-from tirage.stages import Op
+from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 
 
-def on_device(rows: SamplingMetadata) -> NDArray[np.bool_]:
-    """bool [B]: rows that tensor operations can draw."""
-    return ~(has(rows, Op.PROCESS) | rows.resample | (has(rows, Op.XTC) & (rows.views == View.SAMPLED)))
+def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
+    """bool [B]: rows that `draw_into` may be given, those whose operations all stand in the tables of steps."""
+    return runs_only(rows, (*edits.STEPS, *filters.STEPS))
 
 
-def blank(rows: SamplingMetadata, like: Tensor) -> Drawn:
-    """A Drawn of tensors where `like` lives, filled with the sentinels of rows that asked for nothing."""
-    return Drawn.empty(rows).moved(lambda array: torch.from_numpy(array).to(like.device))
+def draw_into(out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, *, shard: VocabShard = WHOLE) -> None:
+    """Draw the rows `which` into `out`, from float32 logits [B, N] of the tokens that `shard` holds.
+
+    N is 1, at -inf, for an empty shard. Bans, additions, counts, masks and protected ids in `rows` are counted from
+    the first token of the shard, asked ids from the first of all.
+    """
+    for group in _groups(rows, which):
+        everything = group.size == rows.count
+        some = rows if everything else taken(rows, group)
+        columns = logits if everything else logits[integers(group, logits)]
+        _RowGroup.of(shard, columns, some).write(out, group, asked_of(rows, group))
 
 
-def write_rows(out: Drawn, drawn: Drawn, rows: SamplingMetadata, which: Ids) -> None:
-    """Put `drawn`, a Drawn of the rows `which` alone, into their places in `out`."""
-    status: Any = out.status
-    at = host(which, status)
-    n = drawn.top_ids.shape[1]
-    for f in fields(Drawn):
-        value, target = getattr(drawn, f.name), getattr(out, f.name)
-        if f.name == "asked_logprobs":
-            target[host(asked_of(rows, which), target)] = value
-        elif f.name in {"top_ids", "top_logprobs"}:
-            target[at, :n] = value
-        else:
-            target[at] = value
-    out.top_logprobs[at] = out.top_logprobs[at].masked_fill((out.status[at] != 0)[:, None], torch.nan)
+def _groups(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
+    """Of the rows `which` those that run one list of operations and all, or none, of which are drawn again."""
+    for group in by_program(rows, which):
+        again = rows.resample[group]
+        yield from (some for some in (group[~again], group[again]) if some.size)
 
 
-def draw(logits: Tensor, rows: SamplingMetadata) -> Drawn:
-    """One token for each row of float32 logits [B, V]; every row must be `on_device`."""
-    out = blank(rows, logits)
-    draw_into(out, logits, rows, np.arange(rows.count))
-    return out
+def _start(shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> tuple[FilterState, Tensor]:
+    """(the state that the filters of `rows` start from, their status int64 [G]), from `logits` [G, N]. One round."""
+    done = edited(logits, rows)
+    key = keys(done.x)
+    first = key.amax(1)
+    bad = done.bad | not_finite(first) | not_finite(key.amin(1))
+    bad, first = shard.comm.max(torch.stack([bad, first]).to(torch.int64))
+    status = torch.where(first > NEG_INF_KEY, OK, NO_TOKEN).masked_fill(bad > 0, NON_FINITE)
+    protected = protected_from_xtc(rows, done.x)
+    return FilterState.of(shard, done.x, key=key, first=first.to(torch.int32), protected=protected), status
 
 
-def draw_into(out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids) -> None:
-    """Draw the rows `which` into `out`."""
-    for part in by_program(rows, which):
-        whole = part.size == rows.count
-        some = rows if whole else taken(rows, part)
-        _Group.of(logits if whole else logits[host(part, logits)], some).write(out, part, asked_of(rows, part))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowGroup:
+    """Rows of one list of operations: logits [G, N] as they came, and the branches of their law.
 
+    `masked` are the branches under the mask that is only checked, to be drawn from when it forbids the token.
+    `shares` [G] is how often XTC is on, in units of 2^-32.
+    """
 
-@dataclass(slots=True, kw_only=True)
-class _Group:
-    """Rows of one list of operations: logits, edited logits, and the branches of their law."""
-
+    shard: VocabShard
     logits: Tensor
     rows: SamplingMetadata
-    x: Tensor
     status: Tensor
-    off: FilterState
-    on: FilterState | None
+    branches: list[FilterState]
+    masked: list[FilterState]
     shares: list[int]
 
     @classmethod
-    def of(cls, logits: Tensor, rows: SamplingMetadata) -> _Group:
-        state = edited(logits, rows)
-        bad, x = state.spoiled(), state.x
-        protected = protected_from_xtc(rows, x)
-        xtc = np.flatnonzero(rows.programs[0, :, 0] == int(Op.XTC))
-        off = FilterState.of(x)
-        status = torch.where(off.kept.any(1), OK, NO_TOKEN).masked_fill(bad, NON_FINITE)
-        on = run(FilterState.of(x, coin=True, protected=protected), rows.programs) if xtc.size else None
-        shares = rows.programs[:, xtc[0], 1].tolist() if xtc.size else [0] * rows.count
-        return cls(logits=logits, rows=rows, x=x, status=status, off=run(off, rows.programs), on=on, shares=shares)
+    def of(cls, shard: VocabShard, logits: Tensor, rows: SamplingMetadata) -> _RowGroup:
+        """The rows of `logits` [G, N] after their edits and filters."""
+        state, status = _start(shard, logits, rows)
+        masked: list[FilterState] = []
+        if rows.resample.any():
+            under_mask, status_under_mask = _start(shard, logits, _with_checks(rows))
+            status = torch.where(status == OK, status_under_mask, status)
+            masked = filters.run(under_mask, rows.programs)
+        xtc = np.flatnonzero(rows.programs[0, :, 0] == XTC)
+        return cls(
+            shard=shard,
+            logits=logits,
+            rows=rows,
+            status=status,
+            branches=filters.run(state, rows.programs),
+            masked=masked,
+            shares=rows.programs[:, xtc[0], 1].tolist() if xtc.size else [0] * rows.count,
+        )
 
-    def write(self, out: Drawn, part: Ids, asked: Ids) -> None:
-        """Draw, and put what each row asked for into its place in `out`."""
-        at = host(part, self.x)
+    def write(self, out: Drawn, group: Ids, asked: Ids) -> None:
+        """Draw, and put what each row asked for into its place in `out`: rows `group` [G], asked ids `asked` [A]."""
+        at = integers(group, self.logits)
         ok = self.status == OK
-        token, lp, support = self._draw()
+        law, held, support = self._weighed()
+        if law.redraw is None:
+            token, lp = self._draw(law, held)
+        else:
+            token, lp = self._draw_again(law, law.redraw, held)
+            support = self.shard.comm.sum(law.possible.sum(1))
         out.status[at] = self.status.to(torch.int8)
         out.token_ids[at] = torch.where(ok, token, -1)
         out.sampled_logprobs[at] = torch.where(ok, lp, torch.nan)
         out.support[at] = torch.where(ok, support, 0)
         out.top_logprobs[at] = torch.where(ok[:, None], out.top_logprobs[at], torch.nan)
         for view in np.unique(self.rows.views[self.rows.views != View.NONE]).tolist():
-            self._report(out, View(view), token, at, host(asked, self.x))
+            self._write_view(out, View(view), law, token, at, integers(asked, at))
 
     # --- the draw -------------------------------------------------------------------------------------------------
 
-    def _draw(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(token, sampled logprob, support) of each row; meaningless for bad rows."""
-        w_off = self.off.by_id(self.off.w())
-        if self.on is None:
-            token = self._pick(w_off)
-            lp = self.off.by_id(sampled(self.off)).gather(1, token[:, None])[:, 0]
-            return token, lp, (w_off > 0).sum(1)
-        w_on = self.on.by_id(self.on.w())
-        tossed = zip(uniforms(self.rows, Domain.XTC), self.shares, strict=True)
-        coin = host([u >> 32 < share for u, share in tossed], w_on)
-        token = self._pick(torch.where(coin[:, None] > 0, w_on, w_off))
-        at = token[:, None]
-        each = zip(
-            zip(w_off.gather(1, at)[:, 0].tolist(), w_on.gather(1, at)[:, 0].tolist(), strict=True),
-            zip(sums(w_off), sums(w_on), strict=True),
-            self.shares,
-            strict=True,
-        )
-        lp = floats([mixed_logprob(*row) for row in each], self.x)
-        never = host([share == 1 << 32 for share in self.shares], w_on)[:, None] > 0
-        return token, lp, ((w_on > 0) | ((w_off > 0) & ~never)).sum(1)
+    def _weighed(self) -> tuple[Mixture, Tensor, Tensor]:
+        """(the law, the masses on each shard [shards, K, G], how many tokens its branches hold [G]); one round."""
+        weights, again = [branch.w() for branch in self.branches], [branch.w() for branch in self.masked]
+        legal = unpacked(self.rows.checks, self.logits) if again else None
+        sums = [w.sum(1) for w in (*weights, *again)]
+        sums += [] if legal is None else [(w * ~legal).sum(1) for w in weights]
+        support = drawable([w > 0 for w in weights], self.shares).sum(1)
+        held = self.shard.comm.gather(torch.stack([*sums, support]))
+        *totals, count = held.sum(0)
+        n = len(weights)
+        masses = [[max(total, 1) for total in mass.tolist()] for mass in totals]
+        rejected = [mass.tolist() for mass in totals[2 * n :]]
+        redraw = legal if legal is None else Redraw(again, masses[n : 2 * n], rejected, legal)
+        return Mixture(weights=weights, masses=masses[:n], shares=self.shares, redraw=redraw), held, count
 
-    def _pick(self, w: Tensor) -> Tensor:
-        """First token, in id order, whose running sum exceeds floor(U * W / 2^64): rule S-W5."""
+    def _draw(self, law: Mixture, held: Tensor) -> tuple[Tensor, Tensor]:
+        """(token, logprob) of each row, [G]; meaningless for bad rows. One round."""
+        state = self.branches[0]
+        mine, column = self._located(law.weights, held, Domain.DRAW)
+        sort_key = state.sort_key_at(column).T
+        mixed = len(self.branches) > 1
+        known = torch.cat([sort_key, law.terms(column)]) if mixed else sort_key
+        found = self.shard.comm.max(torch.where(mine, known, ABSENT))
+        if mixed:
+            return id_of(found[0]), self._logprobs(law, found[1:])
+        return id_of(found[0]), LogitLaw.of(state, law.masses[0]).logprobs(found.T)[:, 0]
+
+    def _draw_again(self, law: Mixture, redraw: Redraw, held: Tensor) -> tuple[Tensor, Tensor]:
+        """`_draw` for rows whose token, when the mask forbids it, is drawn again under it (S-P5). Two rounds."""
+        mine, column = self._located(law.weights, held, Domain.DRAW)
+        free = torch.where(mine & redraw.legal.gather(1, column)[:, 0], self._ids(column), ABSENT)
+        mine, column = self._located(redraw.weights, held[:, len(law.weights) :], Domain.RESAMPLE)
+        free, again = self.shard.comm.max(torch.stack([free, torch.where(mine, self._ids(column), ABSENT)]))
+        token = torch.where(free == ABSENT, again, free)
+        column = token - self.shard.start
+        mine = (column >= 0) & (column < self.logits.shape[1])
+        terms = law.terms(column.clamp(0, self.logits.shape[1] - 1)[:, None])
+        return token, self._logprobs(law, self.shard.comm.max(torch.where(mine, terms, ABSENT)))
+
+    def _ids(self, column: Tensor) -> Tensor:
+        """Token ids int64 [G] of one column [G, 1] of each row."""
+        return column[:, 0] + self.shard.start
+
+    def _logprobs(self, law: Mixture, terms: Tensor) -> Tensor:
+        """Logprobs float32 [G] of a token of each row, from its `terms` [K, G]."""
+        return floats([law.logprob(row, each) for row, each in enumerate(terms.T.tolist())], self.logits)
+
+    def _located(self, weights: Weights, held: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
+        """(whether this shard holds the token [G], its column [G, 1]) of each row, by the branch that XTC's coin takes.
+
+        It is the first, in id order, whose running sum over all shards exceeds floor(U * W / 2^64): rule S-W5. `held`
+        [shards, branches, G] are the masses of the branches' `weights` [G, N] on each shard.
+        """
+        w, masses = weights[0], held[:, 0]
+        if len(weights) > 1:
+            on = self._xtc_on()
+            w, masses = torch.where(on[:, None], weights[1], w), torch.where(on, held[:, 1], masses)
+        r = [u * total >> 64 for u, total in zip(uniforms(self.rows, domain), masses.sum(0).tolist(), strict=True)]
+        rest = integers(r, w) - masses[list(self.shard.lower)].sum(0)
         reached = w.cumsum(1)
-        r = [u * total >> 64 for u, total in zip(uniforms(self.rows, Domain.DRAW), sums(w), strict=True)]
-        return (reached <= host(r, w)[:, None]).sum(1).clamp(max=w.shape[1] - 1)
+        column = torch.searchsorted(reached, rest[:, None], right=True).clamp_(max=w.shape[1] - 1)
+        return (rest >= 0) & (rest < reached[:, -1]), column
+
+    def _xtc_on(self) -> Tensor:
+        """bool [G]: rows whose coin says that XTC is on (S-O8)."""
+        coins = zip(uniforms(self.rows, Domain.XTC), self.shares, strict=True)
+        return integers([u >> 32 < share for u, share in coins], self.logits) > 0
 
     # --- the report -----------------------------------------------------------------------------------------------
 
-    def _report(self, out: Drawn, view: View, token: Tensor, at: Tensor, asked: Tensor) -> None:
-        """Fill in the rows of this group that ask for `view`."""
-        report = Report.of(view, self.logits, self.x, self.off)
-        mine = host(self.rows.views == int(view), at) > 0
-        good = mine & (self.status == OK)
-        lp, rank = report.of_tokens(token)
-        out.logprobs[at[good]] = lp[good]
-        out.ranks[at[good]] = rank[good]
-        wants = host(np.repeat(np.arange(self.rows.count), np.diff(self.rows.asked_start)), at)
-        out.asked_logprobs[asked[good[wants]]] = report.asked(self.rows)[good[wants]]
+    def _report(self, view: View, law: Mixture) -> Report:
+        if view != View.SAMPLED or (len(self.branches) == 1 and not self.masked):
+            return Report.of(view, self.logits, self.branches[0], law.masses[0])
+        wanted = (integers(self.rows.views == int(view), self.logits) > 0) & (self.status == OK)
+        return Report.of_mixture(self.shard, law.logprobs(wanted))
+
+    def _write_view(self, out: Drawn, view: View, law: Mixture, token: Tensor, at: Tensor, asked: Tensor) -> None:
+        """Fill in the rows of this group, at `at` [G], that ask for `view`; `token` [G] was drawn, `asked` [A] is where
+        asked logprobs go."""
+        report = self._report(view, law)
+        good = (integers(self.rows.views == int(view), at) > 0) & (self.status == OK)
+        wants = integers(np.repeat(np.arange(self.rows.count), np.diff(self.rows.asked_start)), at)
+        row = torch.cat([torch.arange(self.rows.count, device=at.device), wants])
+        sort_key = report.of_tokens(row, torch.cat([token, integers(self.rows.asked_ids, at)]))
+        drawn, given = sort_key[: self.rows.count], sort_key[self.rows.count :]
+        out.logprobs[at[good]] = report.law.logprobs(drawn[:, None])[good, 0]
+        out.ranks[at[good]] = report.ranks(drawn)[good]
+        out.asked_logprobs[asked[good[wants]]] = report.law.rows(wants).logprobs(given[:, None])[good[wants], 0]
         most = int(self.rows.top_n.max(initial=0))
         if most:
-            ids, values = report.top(most)
-            place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-            inside = (place < host(self.rows.top_n, at)[:, None]) & good[:, None]
-            to = at[:, None].expand_as(ids)[inside], place[inside]
-            out.top_ids[to], out.top_logprobs[to] = ids[inside], values[inside]
+            _write_top(out, *report.top(most), integers(self.rows.top_n, at), good, at)
+
+
+def _with_checks(rows: SamplingMetadata) -> SamplingMetadata:
+    """`rows` with the mask that is checked after a draw as a hard mask."""
+    return replace(rows, masks=rows.masks & rows.checks if rows.masks.size else rows.checks, memo={})
+
+
+def _write_top(out: Drawn, ids: Tensor, lp: Tensor, top_n: Tensor, good: Tensor, at: Tensor) -> None:
+    """Put the first `top_n` [G] of the entries `ids`, `lp` [G, n] into the rows `at` [G] of `out` that are `good`."""
+    n = ids.shape[1]
+    inside = (torch.arange(n, device=ids.device) < top_n[:, None]) & good[:, None]
+    row, column = torch.nonzero(inside, as_tuple=True)
+    out.top_ids[at[row], column] = ids[inside]
+    out.top_logprobs[at[row], column] = lp[inside]
 
 
 def uniforms(rows: SamplingMetadata, domain: Domain) -> list[int]:
@@ -163,10 +238,10 @@ def uniforms(rows: SamplingMetadata, domain: Domain) -> list[int]:
 
 
 def protected_from_xtc(rows: SamplingMetadata, x: Tensor) -> Tensor | None:
-    """Boolean [B, V] like `x`: the tokens that XTC must spare; None when no row has any."""
+    """bool [B, N] like `x`: the tokens that XTC must spare; None when no row has any."""
     if not rows.protected_ids.size:
         return None
     row, at = ranges(rows.protected_start[:-1], rows.protected_start[1:])
     mask = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
-    mask[host(row, x), host(rows.protected_ids[at], x)] = True
+    mask[integers(row, x), integers(rows.protected_ids[at], x)] = True
     return mask

@@ -15,7 +15,10 @@ import triton.language as tl
 from tirage.exact.keys import FLT_MAX
 from tirage.exact.logs import LN2_31, OCTAVE
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
-from tirage.stages import Op
+from tirage.operators.min_p import MIN_P
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
 
 _NEG_INF = tl.constexpr(-0x7F800000)
 _LARGEST = tl.constexpr(float(FLT_MAX))
@@ -24,8 +27,9 @@ _B0, _B1, _B2, _B3, _B4, _B5 = (tl.constexpr(float(b)) for b in COEFFICIENTS)
 _LN2 = tl.constexpr(LN2_31)
 _UNIT_LOG = tl.constexpr(40 * OCTAVE)
 _NO_ID = tl.constexpr(0x7FFFFFFF)
-_GREEDY, _TEMPERATURE = tl.constexpr(int(Op.GREEDY)), tl.constexpr(int(Op.TEMPERATURE))
-_TOP_K, _TOP_P, _MIN_P = tl.constexpr(int(Op.TOP_K)), tl.constexpr(int(Op.TOP_P)), tl.constexpr(int(Op.MIN_P))
+FILTERS = (GREEDY, TEMPERATURE, TOP_K, TOP_P, MIN_P)
+"""The filters that `select` runs: those that keep a prefix of (key descending, id ascending)."""
+_GREEDY, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in FILTERS)
 _OCTAVE = tl.constexpr(OCTAVE)
 
 
@@ -34,22 +38,26 @@ _OCTAVE = tl.constexpr(OCTAVE)
 
 @triton.jit
 def key_of(x):
+    """int32 keys of float32 logits, any shape (S-N3)."""
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
 
 
 @triton.jit
 def value_of(key):
+    """float32 logits of int32 keys, any shape."""
     return tl.where(key >= 0, key, (-key) | -2147483648).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def exponent_of(x, m, c):
+    """int32 exponents of float32 logits, any shape (S-W1)."""
     return tl.minimum((m - x) * c, 343932928.0).to(tl.int32)
 
 
 @triton.jit
 def weight_of(q):
+    """int64 weights of int32 exponents, any shape (S-W2)."""
     f = ((q & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True) - 1.0
     r = _B4 + tl.minimum(f * _B5, _LARGEST)
     r = _B3 + tl.minimum(r * f, _LARGEST)
@@ -89,6 +97,7 @@ def ln_of(log2):
 
 @triton.jit
 def is_in(key, ids, cut_key, cut_id):
+    """Whether tokens of these keys and ids, any shape, stand before or at the cut."""
     return (key > cut_key) | ((key == cut_key) & (ids <= cut_id))
 
 

@@ -1,7 +1,7 @@
 """Rows drawn by the Triton kernels: what they support, and how they are launched.
 
 Masks and edits are tensor operations on the tokens that they touch; the steps after them are three kernels. Rows with
-other operators, or with logprobs to report, are left to `eager`, which stays on the device too.
+other operators, or with logprobs to report, are left to tensor operations, which stay on the device too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends import Drawn, SamplingMetadata, View
-from tirage.backends.groups import Ids, taken
-from tirage.backends.torch import kernels
+from tirage.backends.groups import Ids, runs_only, taken
+from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.rule import floats, host
+from tirage.backends.torch.rule import floats, integers
 from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
-from tirage.stages import FIRST_FILTER, Op
-
-SUPPORTED_FILTERS = frozenset({Op.GREEDY, Op.TEMPERATURE, Op.TOP_K, Op.TOP_P, Op.MIN_P})
-"""Filters that keep a prefix of (key descending, id ascending); every edit but custom processors comes with them."""
+from tirage.operators import FIRST_FILTER
+from tirage.operators.temperature import TEMPERATURE
+from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 BLOCK = 512
 """Logits of one thread block of the first two kernels: small enough for 50 block maxima to bound a top-50."""
@@ -39,18 +37,18 @@ _SELECT: Any = kernels.select
 
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
-    ops = rows.programs[:, :, 0]
-    known = (ops < FIRST_FILTER) & (ops != int(Op.PROCESS))
-    for op in SUPPORTED_FILTERS:
-        known |= ops == int(op)
-    return known.all(1) & ~rows.resample & (rows.views == View.NONE)
+    known = runs_only(rows, (*edits.STEPS, *kernels.FILTERS))
+    return known & ~rows.resample & (rows.views == View.NONE)
 
 
 def draw_into(
     out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, *, block: int = BLOCK, tile: int = TILE
 ) -> None:
-    """Draw the rows `which` into `out`; sizes of `block` and `tile` are powers of two and change no result."""
-    at = host(which, logits)
+    """Draw the rows `which` [n] into `out`, from float32 logits [B, V] on CUDA.
+
+    `block` and `tile` are powers of two and change no result.
+    """
+    at = integers(which, logits)
     if which.size < rows.count:
         logits, rows = logits[at], taken(rows, which)
     state = edited(logits, rows)
@@ -82,7 +80,7 @@ def _launch(
     logprob, support = torch.full((b,), torch.nan, device=device), torch.zeros_like(token)
     programs = torch.from_numpy(np.ascontiguousarray(rows.programs)).to(device)
     listed = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
-    keys = (host(column, x) for column in (rows.seeds, rows.steps, rows.samples))
+    keys = (integers(column, x) for column in (rows.seeds, rows.steps, rows.samples))
     _SELECT[b,](
         *(x, high, mass, count, *listed, programs, status, top, c, *keys, token, logprob, support),
         *(size, blocks, programs.shape[1]),
@@ -101,4 +99,4 @@ def _first_constants(rows: SamplingMetadata) -> NDArray[np.float32]:
     first = np.argmax(ops >= FIRST_FILTER, axis=1)
     step = rows.programs[np.arange(rows.count), first]
     unit = numbers.bits(numbers.temperature_constant(1.0))
-    return np.where(step[:, 0] == int(Op.TEMPERATURE), step[:, 1], unit).astype(np.int32).view(np.float32)
+    return np.where(step[:, 0] == TEMPERATURE, step[:, 1], unit).astype(np.int32).view(np.float32)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, SamplingMetadata
 from tirage.backends.numpy.kernels import warm
 from tirage.errors import ParamsError
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tirage.backends import View
 from tirage.backends.numpy.kernels import filters
 from tirage.backends.numpy.kernels.bits import (
     NEG_INF,
@@ -20,6 +19,7 @@ from tirage.backends.numpy.kernels.bits import (
 from tirage.backends.numpy.kernels.passes import find_maxima, total_mass
 from tirage.backends.numpy.kernels.program import branch_logprob
 from tirage.backends.numpy.kernels.state import enter
+from tirage.sampling_metadata import View
 
 _RAW, _SAMPLED = int(View.RAW), int(View.SAMPLED)
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from tirage.backends import View
 from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, kernel, once, u64, uniform
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.entropy import xtc
@@ -31,6 +30,7 @@ from tirage.backends.numpy.kernels.support import OPERATIONS
 from tirage.exact.philox import Domain
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import View
 
 _log = logging.getLogger("tirage")
 

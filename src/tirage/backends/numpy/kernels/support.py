@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import SamplingMetadata, View
 from tirage.backends.groups import has, runs_only
 from tirage.backends.numpy.kernels import edits, steps
 from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import SamplingMetadata, View
 
 OPERATIONS = frozenset({*edits.EDITS, *steps.STEPS})
 """What the kernels run: every operation but custom processors, which are Python, and those without a kernel."""

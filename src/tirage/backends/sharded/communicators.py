@@ -1,67 +1,44 @@
-"""How shards talk: three collectives on small int64 tensors, over any transport.
+"""How shards talk: three collectives on small int64 tensors, over processes, threads, or any other transport.
 
-Everything that crosses between shards is an integer of a row, a threshold or a candidate; logits only of rows that need
-them whole (`whole`).
+What crosses between shards are integers of a row, thresholds and candidates; logits only of rows that need them whole
+(`shard_draw`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from tirage.backends import type_name
+from tirage.backends.torch.communicator import Communicator
 from tirage.errors import ParamsError
 
 BYTES = 8
 """Bytes of one int64."""
 
 
-@runtime_checkable
-class Communicator(Protocol):
-    """What shards need of each other. Every shard calls the same methods in the same order with equal shapes.
-
-    `values` are int64 tensors of any shape on the shard's device; results live there too.
-    """
-
-    @property
-    def rank(self) -> int:
-        """Which of the shards this is, in [0, size)."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many shards there are."""
-        ...
-
-    def max(self, values: Tensor) -> Tensor:
-        """The elementwise maximum over shards, same shape."""
-        ...
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The elementwise sum over shards, same shape."""
-        ...
-
-    def gather(self, values: Tensor) -> Tensor:
-        """The values of every shard, stacked by rank: [size, ...]."""
-        ...
-
-
 def communicator(group: Any = None) -> Communicator:
-    """`group` as a Communicator: one already, a `torch.distributed` group, or None for the default group."""
+    """`group` as a Communicator: one already, a `torch.distributed` group, or None for the default group.
+
+    ParamsError for anything else, and when there is no default group.
+    """
     if isinstance(group, Communicator):
         return group
     return Distributed(group)
 
 
 class Distributed:
-    """A `torch.distributed` process group (None: the default one); gloo carries tensors of any device over the host."""
+    """A `torch.distributed` process group (None: the default one); gloo carries tensors of any device over the host.
 
-    __slots__ = ("_group", "_home", "rank", "size")
+    ParamsError when torch.distributed has no such group, or this process is not in it.
+    """
+
+    __slots__ = ("_device", "_group", "rank", "size")
 
     def __init__(self, group: Any = None) -> None:
         if not dist.is_available() or not dist.is_initialized():
@@ -72,7 +49,7 @@ class Distributed:
         if group is not None and not isinstance(group, dist.ProcessGroup):
             raise ParamsError(f"group must be a torch.distributed group or a Communicator, got {type_name(group)}")
         self._group = group
-        self._home = {"gloo": "cpu", "nccl": "cuda"}.get(dist.get_backend(group))
+        self._device = {"gloo": "cpu", "nccl": "cuda"}.get(dist.get_backend(group))
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         if self.rank < 0:
@@ -88,40 +65,41 @@ class Distributed:
 
     def gather(self, values: Tensor) -> Tensor:
         """The values of every shard, stacked by rank: [size, ...]."""
-        mine = self._carried(values)
+        mine = self._sendable(values)
         theirs = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(theirs, mine, group=self._group)
         return torch.stack(theirs).to(values.device)
 
     def _reduced(self, values: Tensor, op: Any) -> Tensor:
-        carried = self._carried(values)
-        dist.all_reduce(carried, op, group=self._group)
-        return carried.to(values.device)
+        reduced = self._sendable(values)
+        dist.all_reduce(reduced, op, group=self._group)
+        return reduced.to(values.device)
 
-    def _carried(self, values: Tensor) -> Tensor:
+    def _sendable(self, values: Tensor) -> Tensor:
         """A private contiguous copy where the transport wants it."""
-        return values.to(self._home or values.device, copy=True).contiguous()
+        return values.to(self._device or values.device, copy=True).contiguous()
 
 
-class Table:
-    """Where shards of one process meet: a seat per shard, and a barrier that breaks when one of them fails."""
+class ThreadGroup:
+    """Shards of one process, each a thread of its own: where their values meet, and a barrier that breaks when one
+    of them fails."""
 
-    __slots__ = ("barrier", "seats")
+    __slots__ = ("barrier", "values")
 
     def __init__(self, size: int) -> None:
-        self.seats: list[Any] = [None] * size
+        self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
 
     def communicators(self) -> list[Communicator]:
         """One Communicator per shard, for one thread each."""
-        return [Seat(self, rank) for rank in range(len(self.seats))]
+        return [ThreadComm(self, rank) for rank in range(len(self.values))]
 
     def run(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """What each shard's `work` returns, by rank; the error of the lowest rank that failed of itself, if any did."""
+        """What each shard's `work` returns, by rank; the error of the lowest rank that failed by itself, if any did."""
         found: list[Any] = [None] * len(work)
         failed: dict[int, BaseException] = {}
 
-        def turn(rank: int) -> None:
+        def run_one(rank: int) -> None:
             try:
                 found[rank] = work[rank]()
             except threading.BrokenBarrierError:
@@ -130,10 +108,10 @@ class Table:
                 failed[rank] = error
                 self.barrier.abort()
 
-        threads = [threading.Thread(target=turn, args=(rank,), daemon=True) for rank in range(1, len(work))]
+        threads = [threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(1, len(work))]
         for thread in threads:
             thread.start()
-        turn(0)
+        run_one(0)
         for thread in threads:
             thread.join()
         if failed:
@@ -141,15 +119,15 @@ class Table:
         return found
 
 
-class Seat:
-    """One shard's place at a Table."""
+class ThreadComm:
+    """The communicator of one shard of a ThreadGroup."""
 
-    __slots__ = ("_table", "rank", "size")
+    __slots__ = ("_group", "rank", "size")
 
-    def __init__(self, table: Table, rank: int) -> None:
-        self._table = table
+    def __init__(self, group: ThreadGroup, rank: int) -> None:
+        self._group = group
         self.rank = rank
-        self.size = len(table.seats)
+        self.size = len(group.values)
 
     def max(self, values: Tensor) -> Tensor:
         """The elementwise maximum over shards, same shape."""
@@ -161,12 +139,12 @@ class Seat:
 
     def gather(self, values: Tensor) -> Tensor:
         """The values of every shard, stacked by rank: [size, ...]."""
-        table = self._table
-        table.seats[self.rank] = values
-        table.barrier.wait()
-        together = torch.stack([theirs.to(values.device) for theirs in table.seats])
-        # Nobody may sit down again before all have looked.
-        table.barrier.wait()
+        group = self._group
+        group.values[self.rank] = values
+        group.barrier.wait()
+        together = torch.stack([theirs.to(values.device) for theirs in group.values])
+        # Nobody may put down the next values before all have read these.
+        group.barrier.wait()
         return together
 
 

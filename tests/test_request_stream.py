@@ -1,4 +1,4 @@
-"""Requests in the hands of servers: deltas in event loops and threads, slow readers, aborts, full queues, ends."""
+"""Request streams: deltas in event loops and threads, slow readers, aborts, full queues, ends."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_deltas_in_an_event_loop_make_up_the_text() -> None:
     llm = slow_llm(ALPHABET)
 
     async def read() -> list[Delta]:
-        async with llm.engine.submit(llm.request("p", letters(20))) as handle:
-            return [delta async for delta in handle]
+        async with llm.engine.submit(llm.request("p", letters(20))) as stream:
+            return [delta async for delta in stream]
 
     deltas = run(llm, read())
     assert "".join(delta.text for delta in deltas) == ALPHABET[:20]
@@ -70,8 +70,8 @@ def test_deltas_in_an_event_loop_make_up_the_text() -> None:
 
 
 def test_deltas_in_a_thread_make_up_the_texts_of_every_sample() -> None:
-    with slow_llm(ALPHABET) as llm, llm.engine.submit(llm.request("p", letters(9).replace(n=3))) as handle:
-        deltas = list(handle)
+    with slow_llm(ALPHABET) as llm, llm.engine.submit(llm.request("p", letters(9).replace(n=3))) as stream:
+        deltas = list(stream)
     for index in range(3):
         assert "".join(delta.text for delta in deltas if delta.index == index) == ALPHABET[:9]
 
@@ -81,19 +81,19 @@ def test_a_result_comes_without_reading_deltas() -> None:
 
     async def results() -> list[str]:
         requests = [llm.request("p", letters(count)) for count in (3, 5, 8)]
-        handles = llm.engine.submit_all(requests, buffer=0)
-        return [(await handle.result()).text for handle in handles]
+        streams = llm.engine.submit_all(requests, buffer=0)
+        return [(await stream.result()).text for stream in streams]
 
     assert run(llm, results()) == [ALPHABET[:3], ALPHABET[:5], ALPHABET[:8]]
 
 
 def test_waiting_in_a_thread_has_a_limit() -> None:
     with slow_llm() as llm:
-        handle = llm.engine.submit(llm.request("p", LONG))
+        stream = llm.engine.submit(llm.request("p", LONG))
         with pytest.raises(TimeoutError, match=r"must end within 0\.01 seconds"):
-            handle.wait(0.01)
-        handle.abort()
-        assert handle.wait(60).finish_reason == "abort"
+            stream.wait(0.01)
+        stream.abort()
+        assert stream.wait(60).finish_reason == "abort"
 
 
 # Slow readers.
@@ -102,11 +102,11 @@ def test_waiting_in_a_thread_has_a_limit() -> None:
 def test_a_slow_reader_gets_larger_deltas_and_never_more_than_its_buffer() -> None:
     with slow_llm(ALPHABET, pause=0) as llm:
         params = letters(26).replace(n=2, logprobs=0)
-        handle = llm.engine.submit(llm.request("p", params), buffer=5)
-        done = handle.wait(60)
+        stream = llm.engine.submit(llm.request("p", params), buffer=5)
+        done = stream.wait(60)
         # The last delta of a sample that has none unread comes on top.
-        assert len(handle._unread) <= 6
-        deltas = list(handle)
+        assert len(stream._unread) <= 6
+        deltas = list(stream)
     for sample in done.samples:
         mine = [delta for delta in deltas if delta.index == sample.index]
         assert "".join(delta.text for delta in mine) == sample.text == ALPHABET
@@ -118,12 +118,12 @@ def test_a_slow_reader_gets_larger_deltas_and_never_more_than_its_buffer() -> No
 
 def test_the_last_delta_stays_the_last_however_deltas_are_merged() -> None:
     with slow_llm(ALPHABET, pause=0) as llm:
-        handle = llm.engine.submit(llm.request("p", letters(3).replace(n=2)), buffer=2)
-        done, wakeups = handle.wait(60), Notifier()
-        handle._unread.clear()
+        stream = llm.engine.submit(llm.request("p", letters(3).replace(n=2)), buffer=2)
+        done, notifier = stream.wait(60), Notifier()
+        stream._unread.clear()
         for index, completion in ((0, None), (1, None), (0, done)):
-            handle.put(Delta(text="x", index=index, completion=completion), wakeups)
-        assert [(delta.index, delta.text, delta.completion) for delta in handle] == [(1, "x", None), (0, "xx", done)]
+            stream.put(Delta(text="x", index=index, completion=completion), notifier)
+        assert [(delta.index, delta.text, delta.completion) for delta in stream] == [(1, "x", None), (0, "xx", done)]
 
 
 def test_a_slow_reader_does_not_slow_the_others() -> None:
@@ -145,16 +145,16 @@ def test_without_a_buffer_there_is_one_delta_at_the_end() -> None:
 
 def test_a_reader_who_leaves_deltas_lying_loses_its_request() -> None:
     with slow_llm(pause=0.002) as llm:
-        handle = llm.engine.submit(llm.request("p", LONG), patience_s=0.05)
-        done = handle.wait(60)
+        stream = llm.engine.submit(llm.request("p", LONG), patience_s=0.05)
+        done = stream.wait(60)
         assert done.finish_reason == "abort"
         assert 0 < len(done.token_ids) < 5000
 
 
 def test_a_reader_who_keeps_up_keeps_its_request() -> None:
     with slow_llm(ALPHABET) as llm:
-        handle = llm.engine.submit(llm.request("p", letters(26)), patience_s=30)
-        assert "".join(delta.text for delta in handle) == ALPHABET
+        stream = llm.engine.submit(llm.request("p", letters(26)), patience_s=30)
+        assert "".join(delta.text for delta in stream) == ALPHABET
 
 
 def test_merging_keeps_what_each_delta_had() -> None:
@@ -181,11 +181,11 @@ def test_readers_of_one_loop_are_woken_by_one_call(monkeypatch: pytest.MonkeyPat
         loop, calls = asyncio.get_running_loop(), []
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda fn, *args: calls.append(loop.call_soon(fn, *args)))
         waiters = [loop.create_future() for _ in range(3)]
-        wakeups = Notifier()
+        notifier = Notifier()
         for waiter in waiters:
-            wakeups.add(waiter)
-        wakeups.flush()
-        wakeups.flush()
+            notifier.add(waiter)
+        notifier.flush()
+        notifier.flush()
         await asyncio.gather(*waiters)
         return len(calls)
 
@@ -196,14 +196,14 @@ def test_a_loop_that_is_gone_harms_nobody() -> None:
     with slow_llm() as llm:
 
         async def leave() -> RequestStream:
-            handle = llm.engine.submit(llm.request("p", LONG))
-            waiting = asyncio.ensure_future(anext(aiter(handle)))
+            stream = llm.engine.submit(llm.request("p", LONG))
+            waiting = asyncio.ensure_future(anext(aiter(stream)))
             await asyncio.sleep(0)
             waiting.cancel()
-            return handle
+            return stream
 
-        handle = asyncio.run(leave())
-        assert handle.wait(60).finish_reason == "abort"
+        stream = asyncio.run(leave())
+        assert stream.wait(60).finish_reason == "abort"
         assert llm.generate("p", letters(3))[0].text == "aaa"
 
 
@@ -222,10 +222,10 @@ def test_a_loop_that_closes_while_it_is_woken_harms_no_other() -> None:
             return Closing()
 
     async def woken() -> bool:
-        wakeups, waiter = Notifier(), asyncio.get_running_loop().create_future()
-        wakeups.add(Waiter())  # type: ignore[arg-type]
-        wakeups.add(waiter)
-        wakeups.flush()
+        notifier, waiter = Notifier(), asyncio.get_running_loop().create_future()
+        notifier.add(Waiter())  # type: ignore[arg-type]
+        notifier.add(waiter)
+        notifier.flush()
         await asyncio.wait_for(waiter, 30)
         return waiter.done()
 
@@ -262,11 +262,11 @@ def test_an_abort_while_the_prompt_is_read_ends_the_request() -> None:
 
     model = Reads("abc", max_length=10_000)
     with LLM(model, tokenizer=Letters()) as llm:
-        handle = llm.engine.submit(llm.request("p" * 2000, letters(3)))
+        stream = llm.engine.submit(llm.request("p" * 2000, letters(3)))
         model.reached.wait(60)
-        handle.abort()
+        stream.abort()
         model.go_on.set()
-        assert (handle.wait(60).text, handle.wait().finish_reason) == ("", "abort")
+        assert (stream.wait(60).text, stream.wait().finish_reason) == ("", "abort")
         assert llm.engine.progress().reading == 0
 
 
@@ -282,7 +282,7 @@ def test_a_cancelled_result_and_a_left_iteration_abort() -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        return [await asyncio.to_thread(handle.wait, 60) for handle in (cancelled, left)]
+        return [await asyncio.to_thread(stream.wait, 60) for stream in (cancelled, left)]
 
     assert [done.finish_reason for done in run(llm, leave())] == ["abort", "abort"]
 
@@ -318,11 +318,11 @@ def test_two_hundred_requests_with_random_aborts_leave_nothing_behind() -> None:
 
     async def one(count: int, samples: int, patience: float | None) -> bool:
         request = llm.request("p" * (1 + count), letters(count).replace(n=samples))
-        handle = llm.engine.submit(request, buffer=rng.choice((0, 1, 8)))
-        reader = asyncio.ensure_future(collect(handle))
+        stream = llm.engine.submit(request, buffer=rng.choice((0, 1, 8)))
+        reader = asyncio.ensure_future(collect(stream))
         if patience is not None:
             await asyncio.sleep(patience)
-            handle.abort()
+            stream.abort()
         deltas = await reader
         done = deltas[-1].completion
         assert done is not None
@@ -331,8 +331,8 @@ def test_two_hundred_requests_with_random_aborts_leave_nothing_behind() -> None:
             assert sample.finish_reason == ("length" if len(sample.token_ids) == count else "abort")
         return done.finish_reason == "length"
 
-    async def collect(handle: RequestStream) -> list[Delta]:
-        return [delta async for delta in handle]
+    async def collect(stream: RequestStream) -> list[Delta]:
+        return [delta async for delta in stream]
 
     async def everyone() -> list[bool]:
         patience = [None if rng.random() < 0.5 else rng.random() * 0.5 for _ in range(200)]
@@ -344,7 +344,7 @@ def test_two_hundred_requests_with_random_aborts_leave_nothing_behind() -> None:
     assert (now.waiting, now.reading, now.running, now.busy) == (0, 0, 0, False)
     assert now.completed + now.aborted == 200
     assert now.failed == 0
-    assert len(llm.engine._scheduler._batch) == 0
+    assert llm.engine._scheduler._running == []
     assert llm.engine.call(lambda: model.rows) == set()
     llm.close()
     assert set(threading.enumerate()) <= before
@@ -357,13 +357,13 @@ def test_a_full_queue_refuses_by_name_and_takes_more_later() -> None:
     with slow_llm(max_running=2, max_waiting=3) as llm:
         llm.model.gate.clear()  # type: ignore[attr-defined]
         requests = [llm.request("p", letters(4)) for _ in range(7)]
-        handles = llm.engine.submit_all(requests[:5])
+        streams = llm.engine.submit_all(requests[:5])
         with pytest.raises(UnavailableError, match=r"at most 3 requests \(max_waiting\), got 1 more") as error:
             llm.engine.submit(requests[5])
         assert isinstance(error.value, TirageError)
         assert not error.value.closing
         llm.model.gate.set()  # type: ignore[attr-defined]
-        assert [handle.wait(60).text for handle in handles] == ["aaaa"] * 5
+        assert [stream.wait(60).text for stream in streams] == ["aaaa"] * 5
         assert llm.engine.submit(requests[5]).wait(60).text == "aaaa"
 
 
@@ -401,14 +401,14 @@ def test_a_loop_that_hangs_is_seen_and_an_idle_one_is_not() -> None:
     with slow_llm() as llm:
         assert llm.engine.progress().stalled_s() == 0
         llm.model.gate.clear()  # type: ignore[attr-defined]
-        handle = llm.engine.submit(llm.request("p", letters(3)))
-        deltas = iter(handle)
+        stream = llm.engine.submit(llm.request("p", letters(3)))
+        deltas = iter(stream)
         next(deltas)
         now = llm.engine.progress()
         assert (now.busy, now.running) == (True, 1)
         assert now.stalled_s(now.last_tick + 7.5) == 7.5
         llm.model.gate.set()  # type: ignore[attr-defined]
-        handle.wait(60)
+        stream.wait(60)
         assert llm.engine.progress().stalled_s(now.last_tick + 100) == 0
 
 
@@ -417,26 +417,26 @@ def test_a_loop_that_hangs_is_seen_and_an_idle_one_is_not() -> None:
 
 def test_closing_lets_requests_finish_and_takes_no_more() -> None:
     llm = slow_llm()
-    handle = llm.engine.submit(llm.request("p", letters(50)))
+    stream = llm.engine.submit(llm.request("p", letters(50)))
     llm.close(drain_s=60)
-    assert (handle.wait().text, handle.wait().finish_reason) == ("a" * 50, "length")
+    assert (stream.wait().text, stream.wait().finish_reason) == ("a" * 50, "length")
     for use in (lambda: llm.generate("p"), lambda: llm.engine.submit(llm.request("p"))):
         with pytest.raises(UnavailableError, match="the engine is closing") as error:
             use()
         assert error.value.closing
     with pytest.raises(UnavailableError, match="the engine is closed"):
         llm.engine.call(lambda: None)
-    handle.abort()
+    stream.abort()
     llm.close()
 
 
 def test_closing_aborts_those_that_take_too_long() -> None:
     llm = slow_llm(max_running=1)
-    handles = llm.engine.submit_all([llm.request("p", LONG), llm.request("p", LONG)])
-    deltas = iter(handles[0])
+    streams = llm.engine.submit_all([llm.request("p", LONG), llm.request("p", LONG)])
+    deltas = iter(streams[0])
     next(deltas)
     llm.close(drain_s=0.01)
-    assert [handle.wait(60).finish_reason for handle in handles] == ["abort", "abort"]
+    assert [stream.wait(60).finish_reason for stream in streams] == ["abort", "abort"]
     assert llm.engine._thread is None
 
 
@@ -457,8 +457,8 @@ def test_every_output_kind_ends_with_the_completion(kind: RequestOutputKind) -> 
     llm = slow_llm(ALPHABET, pause=0)
 
     async def read() -> list[Delta]:
-        handle = llm.engine.submit(llm.request(Prompt(text="p", salt="s"), letters(4).replace(output_kind=kind)))
-        return [delta async for delta in handle]
+        stream = llm.engine.submit(llm.request(Prompt(text="p", salt="s"), letters(4).replace(output_kind=kind)))
+        return [delta async for delta in stream]
 
     deltas = run(llm, read())
     assert deltas[-1].completion is not None

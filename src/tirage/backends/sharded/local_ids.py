@@ -1,4 +1,4 @@
-"""What of each row concerns one shard: its own ids of every table, counted from its first."""
+"""Packed rows as one shard sees them: of every table its own token ids, counted from its first."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import SamplingMetadata
-from tirage.stages import Op
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.sampling_metadata import SamplingMetadata
 
 
 def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata:
-    """`rows` as the shard of tokens [start, stop) must edit them: bans, additions, counts and masks of its own ids.
+    """`rows` with the bans, additions, counts, protected ids and masks of the tokens [start, stop) alone.
 
-    Asked ids stay global. A shard without tokens counts as one column that nothing refers to.
+    Asked ids stay global. A shard without tokens has one column, to which nothing refers.
     """
     edits, edit_at = _inside(rows.edit_ids, start, stop)
     counted, count_at = _inside(rows.count_ids, start, stop)
     spared, spared_at = _inside(rows.protected_ids, start, stop)
     programs = rows.programs.copy()
-    spans = np.isin(programs[:, :, 0], (Op.BAN, Op.ADD))
+    spans = np.isin(programs[:, :, 0], (BAN, ADD))
     programs[spans, 1:3] = edit_at[programs[spans, 1:3]]
     return replace(
         rows,
@@ -34,6 +35,7 @@ def localised(rows: SamplingMetadata, start: int, stop: int) -> SamplingMetadata
         protected_start=spared_at[rows.protected_start],
         protected_ids=rows.protected_ids[spared] - np.int32(start),
         masks=_part_of_mask(rows.masks, start, stop),
+        checks=_part_of_mask(rows.checks, start, stop),
         memo={},
     )
 

@@ -1,4 +1,4 @@
-"""Rows whose law is a mixture: XTC's coin, and masks that count only after the draw (S-W6, S-L4), over shards.
+"""Rows whose law is a mixture: XTC's coin, and masks that count only after the draw (S-W6, S-L4).
 
 A shard knows the weights of its own tokens and, once they are added up, the masses of the whole rows: enough for the
 probability of each of its tokens.
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tirage.backends.torch.rule import floats, host
+from tirage.backends.torch.rule import floats, integers
 from tirage.exact.logs import OCTAVE, ilog2, ln_fixed
 
 ONE = 1 << 32
@@ -28,17 +28,20 @@ Masses = list[list[int]]
 
 
 def drawable(each: Sequence[Tensor], shares: Sequence[int]) -> Tensor:
-    """bool [G, N]: tokens that some branch can draw, from those that `each` branch can."""
+    """bool [G, N]: tokens that some branch can draw, from those that `each` branch can, bool [G, N].
+
+    `shares` [G] is how often XTC is on, in units of 2^-32.
+    """
     if len(each) == 1:
         return each[0]
     # Rows that XTC always cuts cannot give what it removes.
-    never = host([share == ONE for share in shares], each[0])[:, None] > 0
-    return each[1] | (each[0] & ~never)
+    always = integers([share == ONE for share in shares], each[0])[:, None] > 0
+    return each[1] | (each[0] & ~always)
 
 
 @dataclass(frozen=True, slots=True)
 class Redraw:
-    """What a rejected draw falls back to: `weights` under the mask, their `masses`, and the mask itself, bool [G, N].
+    """What a rejected draw falls back to: `weights` under the mask, their `masses`, and the mask, `legal` bool [G, N].
 
     `rejected`: for each branch and row the mass of what the mask forbids.
     """
@@ -48,20 +51,20 @@ class Redraw:
     rejected: Masses
     legal: Tensor
 
-    def again(self, branch: int, row: int, mass: int) -> int:
+    def probability(self, branch: int, row: int, mass: int) -> int:
         """How often the row is drawn again, in units of 2^-63."""
         return (self.rejected[branch][row] << _POINT) // mass
 
     def least(self, branch: int, row: int, mass: int) -> int:
         """The smallest weight with which the second draw can give a token, at that precision."""
-        again = self.again(branch, row, mass)
+        again = self.probability(branch, row, mass)
         if not again:
             return _NEVER
         needed = -(-(1 << _POINT) // again)
         return min(-(-needed * self.masses[branch][row] >> _POINT), _NEVER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Mixture:
     """The law of G rows: the `weights` of one or two branches, how often XTC is on (units of 2^-32), and the redraw."""
 
@@ -69,59 +72,64 @@ class Mixture:
     masses: Masses
     shares: list[int]
     redraw: Redraw | None = None
+    _possible: Tensor | None = None
 
+    @property
     def possible(self) -> Tensor:
         """bool [G, N]: this shard's tokens that can be drawn."""
-        return drawable([self._possible(branch) for branch in range(len(self.weights))], self.shares)
+        if self._possible is None:
+            each = [self._possible_in(branch) for branch in range(len(self.weights))]
+            self._possible = drawable(each, self.shares)
+        return self._possible
 
-    def _possible(self, branch: int) -> Tensor:
+    def _possible_in(self, branch: int) -> Tensor:
         w = self.weights[branch]
         if self.redraw is None:
             return w > 0
         least = [self.redraw.least(branch, row, mass) for row, mass in enumerate(self.masses[branch])]
-        second = self.redraw.weights[branch] >= host(least, w)[:, None].clamp(min=1)
+        second = self.redraw.weights[branch] >= integers(least, w)[:, None].clamp(min=1)
         return (self.redraw.legal & (w > 0)) | second
 
-    def at(self, index: Tensor) -> Tensor:
-        """What `logprob` needs to know of one token of each row, [K, G], from its column `index` [G, 1]."""
-        return torch.cat([value.gather(1, index) for value in self._told()], 1).T
+    def terms(self, column: Tensor) -> Tensor:
+        """What `logprob` needs to know of one token of each row, int64 [K, G], from its `column` [G, 1]."""
+        return torch.cat([term.gather(1, column) for term in self._terms()], 1).T
 
-    def _told(self) -> list[Tensor]:
+    def _terms(self) -> list[Tensor]:
         if self.redraw is None:
             return list(self.weights)
         return [*self.weights, *self.redraw.weights, self.redraw.legal.to(torch.int64)]
 
-    def logprob(self, row: int, told: Sequence[int]) -> np.float32:
+    def logprob(self, row: int, terms: Sequence[int]) -> np.float32:
         """ln of a token's probability, at least 2^-63; for tokens that can be drawn."""
-        return ln_fixed(ilog2(max(self._point(row, told), 1)) - _POINT * OCTAVE) + np.float32(0)
+        return ln_fixed(ilog2(max(self._point(row, terms), 1)) - _POINT * OCTAVE) + np.float32(0)
 
-    def _point(self, row: int, told: Sequence[int]) -> int:
+    def _point(self, row: int, terms: Sequence[int]) -> int:
         """A token's probability in units of 2^-63."""
-        each = [self._branch(branch, row, told) for branch in range(len(self.weights))]
+        each = [self._branch_point(branch, row, terms) for branch in range(len(self.weights))]
         share = self.shares[row]
         return each[0] if len(each) == 1 else each[0] * (ONE - share) + each[1] * share >> 32
 
-    def _branch(self, branch: int, row: int, told: Sequence[int]) -> int:
+    def _branch_point(self, branch: int, row: int, terms: Sequence[int]) -> int:
         mass = self.masses[branch][row]
-        point = (told[branch] << _POINT) // mass
+        point = (terms[branch] << _POINT) // mass
         if self.redraw is None:
             return point
-        masked = (told[len(self.weights) + branch] << _POINT) // self.redraw.masses[branch][row]
-        return point * told[-1] + (self.redraw.again(branch, row, mass) * masked >> _POINT)
+        masked = (terms[len(self.weights) + branch] << _POINT) // self.redraw.masses[branch][row]
+        return point * terms[-1] + (self.redraw.probability(branch, row, mass) * masked >> _POINT)
 
     def logprobs(self, wanted: Tensor) -> Tensor:
         """Logprobs float32 [G, N] of this shard's tokens in the rows `wanted` bool [G]; -inf for the impossible."""
         out = torch.full(self.weights[0].shape, -torch.inf, device=wanted.device)
-        possible = self.possible() & wanted[:, None]
+        possible = self.possible & wanted[:, None]
         row, column = torch.nonzero(possible, as_tuple=True)
-        told = torch.stack([value[row, column] for value in self._told()]).T.tolist()
+        terms = torch.stack([term[row, column] for term in self._terms()]).T.tolist()
         known: dict[tuple[int, ...], np.float32] = {}
-        found = [self._remembered(known, r, tuple(each)) for r, each in zip(row.tolist(), told, strict=True)]
+        found = [self._remembered(known, r, tuple(each)) for r, each in zip(row.tolist(), terms, strict=True)]
         out[row, column] = floats(found, out)
         return out
 
-    def _remembered(self, known: dict[tuple[int, ...], np.float32], row: int, told: tuple[int, ...]) -> np.float32:
-        key = (row, *told)
+    def _remembered(self, known: dict[tuple[int, ...], np.float32], row: int, terms: tuple[int, ...]) -> np.float32:
+        key = (row, *terms)
         if key not in known:
-            known[key] = self.logprob(row, told)
+            known[key] = self.logprob(row, terms)
         return known[key]
