@@ -191,6 +191,13 @@ def test_a_chat_with_another_model_refuses_audio() -> None:
         chat.chat("hear <|audio|>")
 
 
+def test_a_chat_has_every_field_of_its_sampler_with_the_same_default() -> None:
+    chat = {one.name: (one.default, one.default_factory) for one in fields(ChatSampler)}
+    taken = {one.name: (one.default, one.default_factory) for one in fields(Gemma4Sampler) if one.init}
+    assert {name: chat.get(name) for name in taken} == taken
+    assert len(taken) > 12
+
+
 def test_the_fields_are_the_packages_own() -> None:
     names = [one.name for one in fields(Gemma4Sampler) if one.init]
     assert names[-5:] == [
