@@ -69,7 +69,8 @@ class TracedStage(NamedTuple):
 class TracedProgram:
     """B rows that run the same stages.
 
-    `columns[i]` are the operands of `stages[i]`, each [B]; `on[i]` bool [B] says which rows have that stage.
+    `columns[i]` are the operands of `stages[i]`, each [B]; `on[i]` bool [B] says which rows have that stage, None that
+    all have it.
     `tables`: "banned" int32 [B, n], "added" ids and float32 values per ADD stage, "counts" int32 [B, 3, n],
     "protected" int32 [B, n]; ids are padded with V. `mask` uint32 [B, ceil(V / 32)] or None.
     `keys` uint32 [B, 4]: seed low and high, step, sample. `views` int8 [B], `top_n` int32 [B], `asked` int32 [B, A]
@@ -170,7 +171,7 @@ def _program(
     return TracedProgram(
         stages=tuple(order),
         columns=tuple(columns(stage, [row.get(stage) for row in found]) for stage in order),
-        on=tuple(np.array([stage in row for row in found]) for stage in order),
+        on=tuple(_on([stage in row for row in found]) for stage in order),
         tables=tables,
         mask=both(rows.masks[members] if rows.masks.size else None, None if mask is None else mask[np.array(members)]),
         keys=key_words(rows.seeds[members], rows.steps[members], rows.samples[members]),
@@ -180,6 +181,10 @@ def _program(
         widths=(min(max(ks, default=0), vocab_size), int(top_n.max(initial=0))),
         modes=tuple(sorted({int(view) for view in rows.views[members]} - {0})),
     )
+
+
+def _on(rows: list[bool]) -> NDArray[np.bool_] | None:
+    return None if all(rows) else np.array(rows)
 
 
 def both(own: Any, given: Any) -> Any:

@@ -26,7 +26,7 @@ def lowered(program: TracedProgram, r: int) -> Program:
             steps.append(Step(Op.ADD, start, start + added.size))
             ids.append(added)
             values.append(by)
-        elif on[r]:
+        elif on is None or on[r]:
             a, b, c, d, e = (*operands(stage, given, r), 0, 0, 0, 0, 0)[:5]
             steps.append(Step(stage.op, a, b, c, d, e))
     return Program(tuple(steps), np.concatenate(ids), np.concatenate(values))

@@ -6,7 +6,7 @@ Every function is elementwise over arrays of one shape, exact, and wraps like ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -92,12 +92,19 @@ def is_zero(a: Wide) -> Array:
 
 def select(condition: Array, a: Wide, b: Wide) -> Wide:
     """a where the condition holds, else b."""
-    return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
+    same = all(part.shape == condition.shape for part in (*a, *b))
+    pick = lax.select if same else jnp.where
+    return tuple(pick(condition, x, y) for x, y in zip(a, b, strict=True))
 
 
 def take(a: Wide, index: Array) -> Wide:
     """The entry of each row at `index` [B], from limbs [B, N]."""
-    return tuple(jnp.take_along_axis(limb, index[:, None], 1)[:, 0] for limb in a)
+    return tuple(column(limb, index) for limb in a)
+
+
+def column(values: Array, index: Array) -> Array:
+    """The entry of each row of [B, N] at `index` [B]."""
+    return jnp.take_along_axis(values, index[:, None], 1)[:, 0]
 
 
 def mul32(a: Array, b: Array) -> Wide:
@@ -142,26 +149,27 @@ def right(a: Wide, n: int) -> Wide:
 
 def left_by(a: Wide, n: Array) -> Wide:
     """a << n, n int32 per entry, 0 <= n < 32 * len(a)."""
-    for bit in range((32 * len(a) - 1).bit_length()):
-        a = select((n >> bit) & 1 == 1, left(a, 1 << bit), a)
-    return a
+    a = _limbs_moved(a, n, left)
+    bits = u32(n & 31)
+    below = (jnp.zeros_like(a[0]), *a[:-1])
+    # Two shifts, since one by 32 bits is not defined.
+    return tuple((x << bits) | ((y >> 1) >> (31 - bits)) for x, y in zip(a, below, strict=True))
 
 
 def right_by(a: Wide, n: Array) -> Wide:
     """a >> n, n int32 per entry, n >= 0; 0 when n is at least the width of `a`."""
-    bits = (32 * len(a) - 1).bit_length()
-    kept = n < 1 << bits
-    for bit in range(bits):
-        a = select((n >> bit) & 1 == 1, right(a, 1 << bit), a)
-    return select(kept, a, wide(jnp.zeros_like(a[0]), len(a)))
+    inside = n < 32 * len(a)
+    a = tuple(lax.select(inside, limb, jnp.zeros_like(limb)) for limb in _limbs_moved(a, n, right))
+    bits = u32(n & 31)
+    above = (*a[1:], jnp.zeros_like(a[0]))
+    return tuple((x >> bits) | ((y << 1) << (31 - bits)) for x, y in zip(a, above, strict=True))
 
 
-def right_up(a: Wide, n: Array) -> Wide:
-    """ceil(a / 2^n) for n >= 0."""
-    floor = right_by(a, n)
-    bits = (32 * len(a) - 1).bit_length()
-    rest = sub(a, left_by(floor, jnp.minimum(n, (1 << bits) - 1)))
-    return add(floor, wide((~is_zero(rest)).astype(jnp.uint32), len(a)))
+def _limbs_moved(a: Wide, n: Array, move: Callable[[Wide, int], Wide]) -> Wide:
+    """`a` shifted by as many whole limbs as n < 32 * len(a) asks for."""
+    for step in range((len(a) - 1).bit_length()):
+        a = select((n >> (5 + step)) & 1 == 1, move(a, 32 << step), a)
+    return a
 
 
 def divide(a: Wide, b: Wide) -> Wide:
