@@ -38,7 +38,7 @@ def mean_exponent(state: TracedState, q: Array, mass: Mass) -> Array:
     products = wide.mul32(low, u32(q))
     products = (products[0], products[1] + high * u32(q))
     total = state.axis.sum_wide(wide.total_wide(products, 3))
-    return wide.divide(total, state.total(mass))[0].astype(jnp.int32)
+    return wide.divide_short(total, state.total(mass)).astype(jnp.int32)
 
 
 def dynamic_temperature(
@@ -52,7 +52,7 @@ def dynamic_temperature(
     t = wide.add(ratio, wide.right(wide.mul(rest, fraction), 32)[:2])
     floor = wide.constant(1 << 9, ratio[0], 2)
     t = wide.select(wide.less(t, floor), floor, t)
-    r = wide.to_float32(wide.divide(wide.constant(1 << 62, ratio[0], 2), t)) * np.float32(2.0**-30)
+    r = wide.to_float32(wide.fraction(wide.constant(1, ratio[0], 2), t, 62)) * np.float32(2.0**-30)
     c, inverse_t = (either(on, product(given[name], r), getattr(state, name)) for name in ("c", "inverse_t"))
     return state.weighed(m, c, inverse_t, on)
 
@@ -132,18 +132,18 @@ def top_h(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     surprise = q + (wide.ilog2(mass.total()) - 40 * OCTAVE)[:, None]
     parts = _signed_product(mass.wide(), surprise)
     upto = np.tri(key.shape[1], dtype=bool)
-    reached = wide.total_wide(tuple(jnp.where(upto, limb[:, None, :], 0) for limb in parts), 4)
+    reached = wide.total_wide(tuple(jnp.where(upto, limb[:, None, :], 0) for limb in parts), 3)
     whole = tuple(limb[:, -1:] for limb in reached)
-    bound = wide.mul(_extended(whole, 5), tuple(limb[:, None] for limb in _long(given["h"])), 5)
-    over = _signed_less(bound, wide.left(_extended(reached, 5), 32))
+    bound = wide.mul(_extended(whole, 4), tuple(limb[:, None] for limb in _long(given["h"])), 4)
+    over = _signed_less(bound, wide.left(_extended(reached, 4), 32))
     first = smallest(jnp.where(over, lax.broadcasted_iota(jnp.int32, over.shape, 1), key.shape[1]))
     last = jnp.maximum(jnp.minimum(first, jnp.sum(inside, -1, dtype=jnp.int32)) - 1, 0)
     return state.keep_to(Cut(wide.column(key, last), wide.column(ids, last)), on)
 
 
 def _signed_product(w: Wide, n: Array) -> Wide:
-    """w * n for int32 n, four limbs in two's complement."""
-    size = wide.resized(wide.mul(w, (u32(jnp.abs(n)),)), 4)
+    """w * n for int32 n, three limbs in two's complement."""
+    size = wide.mul(w, (u32(jnp.abs(n)),))
     return wide.select(n < 0, wide.negated(size), size)
 
 

@@ -145,8 +145,7 @@ def _within(distance: Array, mass: Mass, ends: Array) -> Wide:
     size = min(distance.shape[1], 1024)
     parts = [block(jnp.where(distance <= end[:, None], limb, 0), size) for end in ends for limb in mass]
     total = sums(parts)
-    high, low = wide.totals([jnp.stack(total[::2]), jnp.stack(total[1::2])], 31)
-    return wide.add(low, wide.left(high, 20))
+    return Mass(jnp.stack(total[::2]), jnp.stack(total[1::2])).total_of_sums()
 
 
 # --- the few ------------------------------------------------------------------------------------------------------

@@ -87,9 +87,19 @@ class Mass(NamedTuple):
         return Mass(jnp.where(kept, self.high, 0), jnp.where(kept, self.low, 0))
 
     def total(self) -> Wide:
-        """Their sum over the last axis, two limbs."""
-        low, high = wide.totals([self.low, self.high], 20)
-        return wide.add(low, wide.left(high, 20))
+        """Their sum over the last axis, two limbs; at most 1024 entries, or a multiple of that."""
+        if self.low.shape[-1] <= 1024:
+            low, high = sums([self.low, self.high])
+            return Mass(high, low).wide()
+        low, high = sums([block(self.low, 1024), block(self.high, 1024)])
+        return Mass(high, low).total_of_sums()
+
+    def total_of_sums(self) -> Wide:
+        """As `total`, of sums of 1024 weights each; at most 1024 of them."""
+        parts = sums([half for limb in self for half in (limb & 0xFFFF, limb >> 16)])
+        # The high half counts 2^20: a digit of 16 bits and four bits more.
+        high, higher, low, middle = parts
+        return wide.from_digits([low, middle + (high << 4), higher << 4], 2)
 
     def wide(self) -> Wide:
         """Each as two limbs."""

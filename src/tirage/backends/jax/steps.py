@@ -158,8 +158,8 @@ class TracedState:
 
     def keep(self, kept: Array, on: Array | None) -> TracedState:
         """Rows that are `on` (None: all) without the tokens that are not `kept`."""
-        kept = kept if on is None else kept | ~on[:, None]
-        return replace(self, kept=self.kept & kept, uncut=False)
+        kept = self.kept & (kept if on is None else kept | ~on[:, None])
+        return replace(self, kept=kept, uncut=False)
 
     def keep_to(self, cut: Cut, on: Array | None, *, ties: bool = False) -> TracedState:
         """Rows that are `on` without the tokens beyond a cut; with ties, all that share its key stay."""

@@ -220,7 +220,7 @@ def _mixture(law: _Law, ids: Array | None) -> Array:
     sides = [_weight_and_total(state, ids) for state in (law.off, law.on)]
     # One quotient for both sides, so that it is compiled once.
     weight, total = (tuple(map(jnp.stack, zip(*part, strict=True))) for part in zip(*sides, strict=True))
-    points = wide.divide(wide.left(wide.resized(weight, 4), _POINT), total)[:2]
+    points = wide.fraction(weight, total, _POINT)
     off, on = (tuple(limb[side] for limb in points) for side in (0, 1))
     share: Wide = tuple(limb[:, None] for limb in law.coin.share)
     rest = wide.sub(wide.constant(1 << 32, share[0], 2), share)
