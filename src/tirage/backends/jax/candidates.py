@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax.passes import block
@@ -38,19 +39,27 @@ def highest(key: Array, n: int) -> tuple[Array, Array]:
 
 def ranked(key: Array, n: int) -> tuple[Array, Array]:
     """As `highest`, by `lax.top_k` of the whole rows [B, N]."""
+    top, ids = _top(values(key), min(n, key.shape[1]))
+    return keys(top), ids
+
+
+def _top(x: Array, n: int) -> tuple[Array, Array]:
+    """The n largest of float32 [B, N] without -0.0, in descending order, and their positions."""
     # `lax.top_k` is fast on float32 alone, and there it puts -0.0 below +0.0; values made from keys have no -0.0.
+    # Asked for whole rows it becomes a slower sort.
+    x = jnp.pad(x, ((0, 0), (0, int(n == x.shape[1]))), constant_values=-np.inf)
     # Without the barriers a later slice of the result turns top_k into a full sort. There is one for each result:
     # compiling for several devices, XLA crashes on one around both.
-    top, ids = (lax.optimization_barrier(each) for each in lax.top_k(values(key), min(n, key.shape[1])))
-    return keys(top), ids
+    top, ids = (lax.optimization_barrier(each) for each in lax.top_k(x, n))
+    return top, ids
 
 
 def _ascending(ids: Array) -> Array:
     """Small non-negative integers [B, n] in ascending order."""
-    return -lax.optimization_barrier(lax.top_k(-ids.astype(jnp.float32), ids.shape[1])[0]).astype(jnp.int32)
+    return -_top(-ids.astype(jnp.float32), ids.shape[1])[0].astype(jnp.int32)
 
 
 def in_id_order(key: Array, ids: Array) -> tuple[Array, Array]:
     """Keys and ids [B, n], each row by ascending id."""
-    sorted_ids, at = (lax.optimization_barrier(e) for e in lax.top_k(-ids.astype(jnp.float32), ids.shape[1]))
+    sorted_ids, at = _top(-ids.astype(jnp.float32), ids.shape[1])
     return jnp.take_along_axis(key, at, 1), -sorted_ids.astype(jnp.int32)

@@ -18,7 +18,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tirage.backends import Drawn, Frame, Process, SamplingMetadata
-from tirage.backends.groups import has, taken
+from tirage.backends.groups import taken
 from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import is_traced, to_numpy
 from tirage.backends.jax.program import programs
@@ -70,9 +70,10 @@ def stand_in(frame: Frame, shape: tuple[int, ...], mask: Any) -> NDArray[np.int3
 
 
 def needs_host(frame: Frame, rows: SamplingMetadata, mask: Any) -> NDArray[np.bool_]:
-    """bool [B]: rows that no trace can draw."""
+    """bool [B]: rows that no trace can draw: those with an operation that it does not know, and late masks."""
     checked = frame.checks_masks if is_traced(mask) else rows.resample
-    return has(rows, Op.PROCESS) | checked
+    known = np.isin(rows.programs[:, :, 0], [Op.END, *filter(traced.runs, Op)]).all(axis=1)
+    return ~known | checked
 
 
 def by_callback(

@@ -15,7 +15,6 @@ from tirage.backends.jax.rule import (
     NO_KEY,
     Mass,
     bits_of,
-    cleaned,
     exponents,
     float_of,
     product,
@@ -26,10 +25,13 @@ from tirage.backends.jax.steps import TracedState, either
 from tirage.backends.jax.sums import share, target
 from tirage.backends.jax.wide import OCTAVE, Wide, u32
 from tirage.exact import numbers
+from tirage.exact.keys import TINY_BITS
 from tirage.exact.weights import Q_LIMIT
 
 _UNIT = numbers.temperature_constant(1.0)
 _TOP_H_TOKENS = 100
+_LIFT, _TINY = np.int32(64 << 23), np.int32((127 - 60) << 23)
+"""What multiplies a float32 by 2^64, added to its bits; the bits of 2^-60."""
 
 
 def mean_exponent(state: TracedState, q: Array, mass: Mass) -> Array:
@@ -83,8 +85,7 @@ def _entropy_fraction(state: TracedState, m: Array, given: Columns) -> Wide:
 
 def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
-    distance = cleaned(jnp.minimum(values(state.top())[:, None] - state.x, FLT_MAX))
-    distance = jnp.where(state.kept, distance, 0)
+    distance = _below_top(state)
     widest = state.axis.max(largest(bits_of(distance)))
     shift = 29 + 127 - (widest >> 23)
     half = shift >> 1
@@ -100,6 +101,27 @@ def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     far = ~wide.less(limit, tuple(limb for limb in wide.constant(1 << 31, limit[0], 2)))
     bound = jnp.where(far, jnp.uint32(0xFFFFFFFF), limit[0])
     return state.keep((v <= bound[:, None]) | (widest == 0)[:, None], on)
+
+
+def _below_top(state: TracedState) -> Array:
+    """Distances [B, N] from the largest logit, 0 for tokens that are out; of rows of tiny logits 2^64 times as much.
+
+    XLA takes subnormals for zeros, so that their differences would be wrong.
+    """
+    size = jnp.where(state.kept, jnp.abs(state.key), 0)
+    tiny = state.axis.max(largest(size)) < _TINY
+    top = state.top()[:, None]
+    x, most = (jnp.where(tiny[:, None], _lifted(key), values(key)) for key in (state.key, top))
+    distance = jnp.minimum(most - x, FLT_MAX)
+    nothing = jnp.where(tiny, TINY_BITS + _LIFT, TINY_BITS)
+    return jnp.where(state.kept & (bits_of(distance) > nothing[:, None]), distance, 0)
+
+
+def _lifted(key: Array) -> Array:
+    """2^64 times the logits of these keys, from their bits; right below 2^60."""
+    size = jnp.abs(key)
+    lifted = jnp.where(size < 1 << 23, size.astype(jnp.float32) * np.float32(2.0**-85), float_of(size + _LIFT))
+    return jnp.where(key < 0, -lifted, lifted)
 
 
 def _power_of_two(n: Array) -> Array:

@@ -16,7 +16,7 @@ from tirage.backends.jax import wide
 from tirage.backends.jax.axis import ONE_DEVICE, Axis
 from tirage.backends.jax.filters import FILTERS, xtc
 from tirage.backends.jax.passes import largest
-from tirage.backends.jax.program import TracedProgram
+from tirage.backends.jax.program import OPERANDS, TracedProgram
 from tirage.backends.jax.rule import bits_of, exponents, keys, product, uniform, values, weights
 from tirage.backends.jax.steps import (
     TracedState,
@@ -74,6 +74,11 @@ class _Law(NamedTuple):
     off: TracedState
     on: TracedState | None = None
     coin: XtcSplit | None = None
+
+
+def runs(op: Op) -> bool:
+    """Whether a trace knows an operation: by its operands and, of a filter, by what it does."""
+    return op in OPERANDS and (op < FIRST_FILTER or op in FILTERS or op == Op.XTC)
 
 
 AT_ONCE = 1 << 19
