@@ -182,6 +182,12 @@ class JaxBatch(Batch):
         self._check_room(history.length)
         state = SamplingRow.of(params, history, sample_index=sample_index)
         state.plan.check(self.vocab_size)
+        for step in state.plan.filters:
+            if not traced.runs(step.op):
+                raise ParamsError(
+                    f"{step.stage} must be a filter that JAX compiles in a batch like a JAX array, got one that it "
+                    "does not; make the batch without like"
+                )
         return SlotRequest(plan=state.plan, history=history, seed=state.seed, sample_index=sample_index)
 
     def _check_room(self, length: int) -> None:
