@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends import View
-from tirage.backends.jax import traced_history as said
+from tirage.backends.jax import traced_history
 from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.program import Columns, TracedProgram, TracedStage, both, columns, merged, staged, words
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
@@ -199,12 +199,12 @@ def row_of(request: SlotRequest, layout: SlotLayout, vocab_size: int, room: int)
     """One row in a layout that holds it; its tables are as wide as it needs."""
     found = dict(listed(request.plan))
     group = layout.group(list(found))
-    places = [(g == group, order) for g, order in enumerate(layout.orders)]
-    steps = [[found.get(stage) if mine else None for stage in order] for mine, order in places]
+    groups = [(g == group, order) for g, order in enumerate(layout.orders)]
+    steps = [[found.get(stage) if mine else None for stage in order] for mine, order in groups]
     return Slots(
         columns=tuple(
             tuple(columns(stage, [step]) for stage, step in zip(order, row, strict=True))
-            for (_, order), row in zip(places, steps, strict=True)
+            for (_, order), row in zip(groups, steps, strict=True)
         ),
         on=tuple(tuple(np.array([step is not None]) for step in row) for row in steps),
         tables=_tables(request.plan, vocab_size, room),
@@ -303,14 +303,14 @@ def grown(slots: Slots, layout: SlotLayout, widths: Mapping[str, tuple[int, ...]
     ]
     known += [{}] * (len(layout.orders) - len(known))
     off = np.zeros(slots.count, bool)
-    places = [
+    placed_stages = [
         [found.get(stage, (columns(stage, [None] * slots.count), off)) for stage in order]
         for order, found in zip(layout.orders, known, strict=True)
     ]
     return replace(
         slots,
-        columns=tuple(tuple(column for column, _ in row) for row in places),
-        on=tuple(tuple(on for _, on in row) for row in places),
+        columns=tuple(tuple(column for column, _ in row) for row in placed_stages),
+        on=tuple(tuple(on for _, on in row) for row in placed_stages),
         tables={name: _widened(name, slots.tables[name], width) for name, width in widths.items()},
         layout=layout,
     )
@@ -372,7 +372,9 @@ def programs(slots: Slots, mask: Any = None) -> list[TracedProgram]:
     shared: dict[str, Any] = {
         "tables": {
             "banned": _banned(slots),
-            "counts": said.windowed(slots.past, one["window"], layout.window) if layout.window else slots.past.counts,
+            "counts": traced_history.windowed(slots.past, one["window"], layout.window)
+            if layout.window
+            else slots.past.counts,
             "protected": tables["protected"],
             "added 0": (tables["bias_ids"], tables["bias_values"]),
             "added 1": _dry(slots),
@@ -402,9 +404,9 @@ def _banned(slots: Slots) -> Any:
     if tables["stops"].shape[1]:
         lists.append(jnp.where((slots.step < one["min_tokens"])[:, None], tables["stops"], BEYOND))
     if tables["words"].shape[1]:
-        lists.append(said.by_words(slots.past, tables["words"], one["output_words"]))
+        lists.append(traced_history.by_words(slots.past, tables["words"], one["output_words"]))
     if slots.layout.ngrams:
-        lists.append(said.by_ngrams(slots.past, one["ngram"]))
+        lists.append(traced_history.by_ngrams(slots.past, one["ngram"]))
     return jnp.concatenate(lists, 1) if len(lists) > 1 else lists[0]
 
 
@@ -412,7 +414,7 @@ def _dry(slots: Slots) -> tuple[Any, Any]:
     tables, one = slots.tables, slots.scalars
     if not tables["dry"].shape[1]:
         return np.zeros((slots.count, 0), np.int32), np.zeros((slots.count, 0), np.float32)
-    ids, length = said.dry_lengths(slots.past, one["dry_last_n"], tables["breakers"], slots.vocab_size)
+    ids, length = traced_history.dry_lengths(slots.past, one["dry_last_n"], tables["breakers"], slots.vocab_size)
     penalty = jnp.take_along_axis(jnp.asarray(tables["dry"]), length, 1)
     return jnp.where(length >= one["dry_length"][:, None], ids, BEYOND), -penalty
 
