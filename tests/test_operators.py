@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from platforms import needs_triton
 
 import tirage
 from tirage import ParamsError, SamplingParams, Semantics
+from tirage.backends import sharded
 from tirage.backends.numpy import kernels
 from tirage.operators import OPERATIONS, OPERATORS, Operation, Operator, Step
 from tirage.operators.row import RowState
+from tirage.sampling import row_states
+from tirage.sampling_batch import SamplingBatch
 
 ROWS = 24
 
@@ -21,7 +28,7 @@ def _drop_even(row: RowState, step: Step) -> None:
     row.keep(kept | row.is_top() if not kept.any() else kept)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def odd() -> Iterator[Semantics]:
     """A semantics with a stage of its own between top-k and top-p: only odd tokens stay."""
     op = Operation("ODD", "rest:int", run=_drop_even)
@@ -90,3 +97,27 @@ def test_explain_shows_it(odd: Semantics) -> None:
     assert (stage.rule, stage.reached, stage.note) == ("S-X1", True, f"{stage.candidates_after} odd tokens left")
     assert explained.token_id == tirage.sample(logits()[0], params).token_ids[0]
     assert explained.token_id % 2 == 1
+
+
+def test_tensors_draw_it_whole_and_in_shards(odd: Semantics) -> None:
+    alone, x = expected(odd), torch.from_numpy(logits())
+    assert drawn(x, odd) == alone
+    parts = [x[:, :20].contiguous(), x[:, 20:].contiguous()]
+    assert drawn(sharded.Shards(parts), odd) == alone
+
+
+def test_jax_draws_it_eagerly_inside_jit_and_on_a_mesh(odd: Semantics) -> None:
+    alone, x = expected(odd), jnp.asarray(logits())
+    assert drawn(x, odd) == alone
+    compiled = jax.jit(lambda x: tirage.sample(x, requests(odd), history=[((), ())] * ROWS).token_ids)
+    assert compiled(x).tolist() == alone
+    mesh = jax.make_mesh((1,), ("vocab",))
+    assert drawn(sharded.MeshLogits(logits=x, mesh=mesh, axis="vocab"), odd) == alone
+
+
+@needs_triton
+def test_triton_leaves_it_to_others(odd: Semantics) -> None:
+    from tirage.backends.torch import triton
+
+    rows = SamplingBatch.of(row_states((ROWS, 64), requests(odd), [((), ())] * ROWS, None, 0), 64).rows(None)
+    assert not triton.supports(rows).any()
