@@ -143,14 +143,15 @@ def new_parameters_need_no_new_program() -> None:
 
 def devices_contribute_the_stated_bytes_whatever_the_vocabulary() -> None:
     costs = {
-        "nothing": ({}, 52, 0),
-        "top_k": ({"top_k": 40}, 52 + 8 * 40, 0),
-        "large top_k": ({"top_k": 257}, 52 + 20, 4),
-        "top_p": ({"top_p": 0.9}, 52 + 56, 16),
-        "min_p": ({"min_p": 0.1}, 52 + 4, 0),
-        "greedy": ({"temperature": 0.0}, 52 + 4, 0),
-        "raw logprobs": ({"logprobs": 5}, 52 + 28 + 8 * 5, 0),
-        "sampled logprobs": ({"logprobs": 5, "logprobs_mode": "sampled"}, 52 + 8 + 8 * 5, 0),
+        "nothing": ({}, 44, 0),
+        "top_k": ({"top_k": 40}, 8 + 8 * 40, 0),
+        "top_k and more": ({"top_k": 40, "top_p": 0.9, "typical_p": 0.9, "top_h": 0.9}, 8 + 8 * 40, 0),
+        "large top_k": ({"top_k": 257}, 44 + 48, 16),
+        "top_p": ({"top_p": 0.9}, 44 + 64, 16),
+        "min_p": ({"min_p": 0.1}, 44 + 4, 0),
+        "greedy": ({"temperature": 0.0}, 44 + 8, 0),
+        "raw logprobs": ({"logprobs": 5}, 44 + 28 + 8 * 5, 0),
+        "sampled logprobs": ({"logprobs": 5, "logprobs_mode": "sampled"}, 44 + 8 + 8 * 5, 0),
     }
     measured = {
         name: [traffic(SamplingParams(**fields, seed=1), size) for size in (512, 4096)]
@@ -242,9 +243,32 @@ def rows_that_need_whole_logits_leave_their_neighbours_as_they_are() -> None:
 
 
 def whole_logits_are_gathered_for_the_rows_that_need_them_alone() -> None:
-    typical = SamplingParams(typical_p=0.5, seed=1)
-    assert traffic(typical, 512) == (4 * 512 // 8, 0)
-    assert traffic([SamplingParams(seed=1), typical, SamplingParams(seed=2)], 1024) == ((52 + 512 + 52) // 3, 0)
+    tirage.register_processor("mesh test: same", lambda x, args: x)
+    processed = SamplingParams(seed=1, logits_processors=(("mesh test: same", {}),))
+    assert traffic(processed, 512) == (4 * 512 // 8, 0)
+    assert traffic([SamplingParams(seed=1), processed, SamplingParams(seed=2)], 1024) == ((44 + 512 + 44) // 3, 0)
+
+
+def every_filter_is_worked_out_in_parts() -> None:
+    each: list[dict[str, Any]] = [
+        {"typical_p": 0.8},
+        {"eta_cutoff": 0.02},
+        {"top_n_sigma": 1.2},
+        {"top_h": 0.6},
+        {"dynatemp_range": 0.5, "top_p": 0.9},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.02, "xtc_protected_ids": (0, 130)},
+        {"top_k": 300, "typical_p": 0.9},
+        {"top_k": 30, "epsilon_cutoff": 0.01, "eta_cutoff": 0.02, "top_h": 0.9, "min_p": 0.001},
+        {"semantics": "llamacpp", "top_k": 40, "top_p": 0.95, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+    ]
+    for ties in (False, True):
+        logits = logits_of(len(each), 1001, ties=ties)
+        params = [
+            SamplingParams(**fields, seed=i, logprobs=4, logprobs_mode="sampled", logprob_token_ids=(1, 999))
+            for i, fields in enumerate(each)
+        ]
+        spread = sharded.MeshLogits(logits=jnp.asarray(logits), mesh=mesh_of(), axis="vocab")
+        assert_same(tirage.sample(logits, params), tirage.sample(spread, params))
 
 
 def refusal(call: Callable[[], Any], text: str) -> str:
@@ -274,6 +298,7 @@ CHECKS = (
     wrong_arguments_are_refused_by_name,
     rows_that_need_whole_logits_leave_their_neighbours_as_they_are,
     whole_logits_are_gathered_for_the_rows_that_need_them_alone,
+    every_filter_is_worked_out_in_parts,
     results_are_on_every_device,
 )
 

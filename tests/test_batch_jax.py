@@ -20,11 +20,13 @@ from test_batch import Schedules, check_schedules, picking
 import tirage
 from tirage import Batch, Draw, ParamsError, SamplingParams, Status
 from tirage.backends.jax import traced_history
+from tirage.backends.jax.filters import FILTERS
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.history import History
 from tirage.operators.bad_words import completing
 from tirage.operators.dry import penalties as dry_penalties
 from tirage.operators.no_repeat_ngram import repeating
+from tirage.operators.top_h import TOP_H
 
 LIKE = jnp.zeros((1, V))
 NUCLEUS = SamplingParams(
@@ -311,6 +313,12 @@ def test_what_a_trace_cannot_do_is_refused_by_name() -> None:
         with pytest.raises(ParamsError, match=message):
             jax.jit(use)(checked)
     assert checked.sample(jnp.zeros((4, V)), mask).status.tolist() == [0, 0, 0, Status.empty_slot]
+
+
+def test_a_filter_that_no_trace_knows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FILTERS, TOP_H)
+    with pytest.raises(ParamsError, match="top_h must be a filter that JAX compiles in a batch like a JAX array"):
+        filled().add(SamplingParams(top_h=0.5))
 
 
 def test_guided_requests_must_have_a_mask_in_either_world() -> None:

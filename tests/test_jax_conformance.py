@@ -5,6 +5,10 @@ The tables of presets and stages are read, not copied: one that is added is test
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,12 +21,13 @@ from strategies import SHAPES, logits_of
 
 import tirage
 from tirage import Draw, SamplingParams
-from tirage.backends.jax.program import OPERANDS
+from tirage.backends.jax import filters, traced
 from tirage.backends.numpy import distribution, kernels
 from tirage.compiled_params import compiled
 from tirage.history import History
 from tirage.operators import OPERATIONS
 from tirage.operators.processors import PROCESS
+from tirage.operators.top_k import TOP_K
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn
@@ -99,7 +104,7 @@ def test_every_operation_is_traced_and_tried() -> None:
     }
 
     assert set(OPERATIONS) - {PROCESS} == tried
-    assert set(OPERATIONS) - {PROCESS} == set(OPERANDS)
+    assert set(OPERATIONS) - {PROCESS} == traced.operations()
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -281,3 +286,43 @@ def test_rows_that_a_trace_cannot_do_are_drawn_on_the_host(name: str):
 
     assert same.token_ids.tolist() == np.asarray(drawn.token_ids).tolist()
     assert same.sampled_logprobs.tobytes() == np.asarray(drawn.sampled_logprobs).tobytes()
+
+
+def test_an_operation_that_no_trace_knows_is_drawn_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(filters.FILTERS, TOP_K)
+    params = [SamplingParams(top_k=5, seed=1, logprobs=2, logprobs_mode="sampled"), SamplingParams(seed=2)]
+    x = rows_of(2)
+
+    assert_same(by_plain(x, params), jax.jit(lambda x: tirage.sample(x, params))(jnp.asarray(x)))
+
+
+CACHED = """
+import sys, jax, jax.numpy as jnp, jax.monitoring, tirage
+counts = {}
+jax.monitoring.register_event_listener(lambda name, **_: counts.update({name: counts.get(name, 0) + 1}))
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+params = tirage.SamplingParams(top_k=5, top_p=0.9, repetition_penalty=1.2, seed=3, logprobs=1)
+draw = jax.jit(lambda x: tirage.sample(x, params, history=[([1, 2], [3])]))
+batch = tirage.Batch(40, 1, like=jnp.zeros(1), history_capacity=8)
+batch.add(params, [1, 2], output_ids=[3])
+step = jax.jit(lambda batch, x: batch.sample(x))
+print(draw(jnp.arange(40.0)).token_ids.tolist(), step(batch, jnp.arange(40.0)[None]).token_ids.tolist())
+print(counts.get("/jax/compilation_cache/cache_misses", 0), counts.get("/jax/compilation_cache/cache_hits", 0))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing_that_jax_has_cached(tmp_path: Path):
+    def run(hashing: str) -> list[str]:
+        environment = {**os.environ, "PYTHONHASHSEED": hashing, "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-c", CACHED, str(tmp_path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+        return done.stdout.splitlines()
+
+    (first, compiled), (second, again) = run("1"), run("2")
+
+    assert first == second
+    assert int(compiled.split()[0]) > 0
+    assert again.split() == ["0", str(sum(map(int, compiled.split())))]

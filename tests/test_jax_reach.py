@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import tirage
 from tirage import SamplingParams
-from tirage.backends.jax import passes, reach, rule
+from tirage.backends.jax import candidates, passes, reach, rule
 from tirage.exact import weights
 
 SIZE = 4 * reach.ROOM
@@ -26,40 +26,59 @@ def limbs(numbers: list[int]) -> Any:
     return tuple(jnp.asarray(np.array([n >> s & 0xFFFFFFFF for n in numbers], np.uint32)) for s in (0, 32))
 
 
-def python_reach(distance: NDArray, among: NDArray, w: NDArray, goal: int) -> tuple[int, int]:
-    """The least distance within which the mass reaches the goal, and the mass that is nearer."""
-    order = np.argsort(distance[among], kind="stable")
-    near, mass = distance[among][order], w[among][order].tolist()
-    at = next((i for i, total in enumerate(np.cumsum(mass, dtype=object)) if total >= goal), len(mass) - 1)
-    return int(near[at]), sum(m for d, m in zip(near, mass, strict=True) if d < near[at])
+def python_reach(key: NDArray, among: NDArray, w: NDArray, goal: int) -> tuple[int, int, int]:
+    """Id and key of the last token that the goal needs, in (key descending, id ascending) order; the mass before it."""
+    order = np.flatnonzero(among)[np.argsort(-key[among], kind="stable")]
+    totals = np.cumsum(w[order].astype(object))
+    at = next((i for i, total in enumerate(totals) if total >= goal), len(order) - 1)
+    return int(order[at]), int(key[order[at]]), int(totals[at] - w[order[at]])
 
 
-@pytest.mark.parametrize("spread", [1, 7, 300, 2**32 - 1])
-def test_the_reach_is_the_least_distance_whose_mass_meets_the_goal(spread: int):
+def reached(coarse: NDArray, key: NDArray, among: NDArray, w: NDArray, goals: list[int]) -> list[tuple[int, int, int]]:
+    found = jax.jit(lambda c, k, a, m, g: reach.first_reaching(c, k, a, rule.Mass(*m), g))
+    ids, last, before = found(coarse, key, among, parts(w), limbs(goals))
+    totals = [int(low) | int(high) << 32 for low, high in zip(*before, strict=True)]
+    return list(zip(ids.tolist(), last.tolist(), totals, strict=True))
+
+
+@pytest.mark.parametrize("size", [96, 2048, SIZE])
+@pytest.mark.parametrize("spread", [1, 7, 300, 2**30])
+def test_the_last_token_needed_is_the_first_whose_mass_meets_the_goal(spread: int, size: int):
     rng = np.random.default_rng(spread)
-    distance = rng.integers(0, spread, (6, 2048), endpoint=True).astype(np.uint32)
-    distance[:, 5], distance[:, 6] = 0, spread
-    among = rng.random((6, 2048)) < np.array([1, 0.5, 0.01, 0.5, 1, 0.2])[:, None]
+    key = rng.integers(-spread, spread, (6, size), endpoint=True).astype(np.int32)
+    coarse = (~(key.view(np.uint32) ^ np.uint32(1 << 31))) >> np.uint32(spread % 5)
+    among = rng.random((6, size)) < np.array([1, 0.5, 0.1, 0.5, 1, 0.2])[:, None]
     among[:, 7] = True
     w = np.where(among, rng.integers(0, 1 << 40, among.shape, endpoint=True), 0)
     totals = w.sum(1).tolist()
     goals = [1, totals[1], totals[2] + 1, totals[3] // 2, totals[4] - 1, totals[5] // 3 + 1]
 
-    found = jax.jit(lambda d, a, m, g: reach.reach(d, a, rule.Mass(*m), g))(distance, among, parts(w), limbs(goals))
-
-    expected = [python_reach(*row) for row in zip(distance, among, w, goals, strict=True)]
-    before = [int(low) | int(high) << 32 for low, high in zip(*found.before, strict=True)]
-    assert expected == list(zip(found.low.tolist(), before, strict=True))
+    expected = [python_reach(*row) for row in zip(key, among, w, goals, strict=True)]
+    assert expected == reached(coarse, key, among, w, goals)
 
 
 def test_a_row_without_tokens_does_not_keep_the_others_searching():
-    among = np.zeros((2, 1024), bool)
+    among = np.zeros((2, SIZE), bool)
     among[1, 3:9] = True
-    distance = jnp.broadcast_to(jnp.arange(1024, dtype=jnp.uint32), (2, 1024))
+    key = np.broadcast_to(-np.arange(SIZE, dtype=np.int32), (2, SIZE))
 
-    found = jax.jit(lambda a, m: reach.reach(distance, a, rule.Mass(*m), limbs([1, 3])))(among, parts(among * 1))
+    assert reached(-key.astype(np.uint32), key, among, among * 1, [1, 3])[1] == (5, -5, 2)
 
-    assert found.low.tolist()[1] == 5
+
+@pytest.mark.parametrize("size", [96, 5120, 1 << 15])
+def test_the_largest_keys_come_in_order_of_key_and_then_of_id(size: int):
+    rng = np.random.default_rng(size)
+    few = rng.integers(0, 40, size).astype(np.int32)
+    keys = np.stack([rng.integers(-(2**30), 2**30, size).astype(np.int32), few, np.zeros(size, np.int32)])
+    keys[0, : size // 2] = rule.NO_KEY
+
+    for rows in (keys, keys[:1], np.where(rng.random(keys.shape) < 1e-3, keys, rule.NO_KEY)):
+        top, ids = jax.jit(lambda k: candidates.highest(k, 50))(rows)
+        for row, key, at in zip(rows, np.asarray(top), np.asarray(ids), strict=True):
+            order = np.argsort(-row.astype(np.int64), kind="stable")[:50]
+            assert row[order].tolist() == key.tolist()
+            held = key > rule.NO_KEY
+            assert order[held].tolist() == at[held].tolist()
 
 
 def test_chosen_tokens_are_brought_together_in_id_order():

@@ -33,7 +33,6 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "batch warm",
         "sampling",
         "backends",
-        "stages",
         "sampling_batch",
         "compiled_params sampling_metadata",
         "params",

@@ -35,7 +35,7 @@ def test_a_mesh_of_eight_devices_passes_the_quick_checks() -> None:
 
 @pytest.mark.slow
 def test_every_check_is_known_here() -> None:
-    assert len(CHECKS) == 11
+    assert len(CHECKS) == 12
     assert sorted(said()) == sorted(CHECKS)
 
 

@@ -13,12 +13,13 @@ from typing import Any, Protocol, cast
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
-from tirage.operators.row import Process
+from tirage.operators.row import Process as Process
 from tirage.sampling_batch import SamplingBatch
-from tirage.sampling_metadata import MAX_VOCAB, STEP_WIDTH, Drawn, SamplingMetadata, View
-
-Frame = SamplingBatch
-__all__ = ["MAX_VOCAB", "STEP_WIDTH", "Drawn", "Process", "SamplingMetadata", "View"]
+from tirage.sampling_metadata import MAX_VOCAB as MAX_VOCAB
+from tirage.sampling_metadata import STEP_WIDTH as STEP_WIDTH
+from tirage.sampling_metadata import Drawn
+from tirage.sampling_metadata import SamplingMetadata as SamplingMetadata
+from tirage.sampling_metadata import View as View
 
 
 class Backend(Protocol):

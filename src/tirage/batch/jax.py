@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, SamplingMetadata, find, known, type_name
+from tirage.backends import find, known, type_name
 from tirage.backends import jax as backend
 from tirage.backends.jax import slots as rows
 from tirage.backends.jax import traced, unpack
@@ -26,6 +26,7 @@ from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY, History
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingRow, joined, packed, starts
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 HISTORY_CAPACITY = 4096
 """Tokens, prompt and output, that a request may have unless the batch is told otherwise."""
@@ -130,12 +131,12 @@ class JaxBatch(Batch):
         inside = is_traced(matrix, mask, *self._leaves())
         if inside and matrix.shape[0] != self.capacity:
             raise ParamsError(f"rows must be {self.capacity} (one per slot) inside jit, got {matrix.shape[0]}")
-        places = range(self.capacity) if inside else self._rows(matrix.shape[0])
+        slots = range(self.capacity) if inside else self._rows(matrix.shape[0])
         if matrix.shape[1] != self.vocab_size:
             raise ParamsError(f"logits must have {self.vocab_size} columns, got {matrix.shape[1]}")
         words = backend.as_mask(mask, matrix.shape)
         self._check_mask(words, inside)
-        return self._traced(matrix, words) if inside else self._drawn(matrix, places, words)
+        return self._traced(matrix, words) if inside else self._drawn(matrix, slots, words)
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:
         tokens: Any = drawn.token_ids if isinstance(drawn, Draw) else drawn
@@ -155,8 +156,8 @@ class JaxBatch(Batch):
     def history(self, slot: int) -> tuple[list[int], list[int]]:
         slot, past = self._occupied(slot), self._arrays.past
         prompt, length = int(past.prompt[slot]), int(past.length[slot])
-        said = np.asarray(past.tokens[slot]).tolist()
-        return said[:prompt], said[prompt:length]
+        tokens = np.asarray(past.tokens[slot]).tolist()
+        return tokens[:prompt], tokens[prompt:length]
 
     # --- what comes in --------------------------------------------------------------------------------------------
 
@@ -182,6 +183,12 @@ class JaxBatch(Batch):
         self._check_room(history.length)
         state = SamplingRow.of(params, history, sample_index=sample_index)
         state.compiled.check(self.vocab_size)
+        for step in state.compiled.filters:
+            if step.op not in traced.operations():
+                raise ParamsError(
+                    f"{step.stage} must be a filter that JAX compiles in a batch like a JAX array, got one that it "
+                    "does not; make the batch without like"
+                )
         return SlotRequest(plan=state.compiled, history=history, seed=state.seed, sample_index=sample_index)
 
     def _check_room(self, length: int) -> None:
@@ -260,20 +267,20 @@ class JaxBatch(Batch):
         given: Any = jnp.where(absent[:, None], np.float32(np.nan), jnp.asarray(found.asked_logprobs))
         return Draw(**fields, status=code, seeds=jnp.asarray(arrays.seeds), given_logprobs=given if viewed else None)
 
-    def _drawn(self, logits: Array, places: Sequence[int], mask: Any) -> Draw:
-        """What the host's kernels draw for the requests among `places`, the slot of each row."""
+    def _drawn(self, logits: Array, slots: Sequence[int], mask: Any) -> Draw:
+        """What the host's kernels draw for the requests among `slots`, the slot of each row."""
         full = np.asarray(self._arrays.overgrown)
         used = self._concrete("used")
-        at = [row for row, slot in enumerate(places) if used[slot] and not full[slot]]
-        held = [places[row] for row in at]
+        at = [row for row, slot in enumerate(slots) if used[slot] and not full[slot]]
+        held = [slots[row] for row in at]
         packed_rows = self._host_rows(held, None if mask is None else np.asarray(mask)[at])
-        drawn = draw_rows(logits if len(at) == len(places) else logits[np.array(at, np.int32)], packed_rows)
+        drawn = draw_rows(logits if len(at) == len(slots) else logits[np.array(at, np.int32)], packed_rows)
         viewed = packed_rows.wants_logprobs
-        code = [Status.empty_slot if not used[slot] else Status.history_full for slot in places]
+        code = [Status.empty_slot if not used[slot] else Status.history_full for slot in slots]
 
         def spread(values: Any, fill: Any) -> Any:
             values = np.asarray(values)
-            out = np.full((len(places), *values.shape[1:]), fill, values.dtype)
+            out = np.full((len(slots), *values.shape[1:]), fill, values.dtype)
             out[at] = values
             return jax.device_put(out, logits.sharding)
 
@@ -284,8 +291,8 @@ class JaxBatch(Batch):
                 if viewed or name not in _VIEWED
             },
             status=spread(drawn.status, code if code else 0),
-            seeds=_seeds(self._arrays, places, used),
-            given_logprobs=_given_logprobs(drawn, packed_rows, at, len(places)) if viewed else None,
+            seeds=_seeds(self._arrays, slots, used),
+            given_logprobs=_given_logprobs(drawn, packed_rows, at, len(slots)) if viewed else None,
         )
 
     def _host_rows(self, held: list[int], mask: NDArray | None) -> SamplingMetadata:
@@ -343,9 +350,9 @@ def _beside(condition: Array, values: Any) -> Array:
     return condition.reshape(-1, *[1] * (values.ndim - 1))
 
 
-def _seeds(arrays: Slots, places: Sequence[int], used: NDArray) -> NDArray[np.int64]:
-    low, high = np.asarray(arrays.seeds)[list(places)].astype(np.int64).T
-    return np.where(used[list(places)], low | high << 32, 0)
+def _seeds(arrays: Slots, slots: Sequence[int], used: NDArray) -> NDArray[np.int64]:
+    low, high = np.asarray(arrays.seeds)[list(slots)].astype(np.int64).T
+    return np.where(used[list(slots)], low | high << 32, 0)
 
 
 def _given_logprobs(

@@ -11,8 +11,9 @@ from jax import Array, lax
 from jax.core import Tracer
 from numpy.typing import NDArray
 
-from tirage.backends import MAX_VOCAB, type_name
+from tirage.backends import type_name
 from tirage.errors import ParamsError
+from tirage.sampling_metadata import MAX_VOCAB
 
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _TINY = 2.0**-126

@@ -17,19 +17,20 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, Process, SamplingMetadata
-from tirage.backends.groups import has, taken
+from tirage.backends.groups import runs_only, taken
 from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import is_traced, to_numpy
 from tirage.backends.jax.program import programs
 from tirage.backends.numpy import dispatch as host
 from tirage.errors import ParamsError
-from tirage.stages import Op
+from tirage.operators.row import Process
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 _WIDTHS = {"token_ids": np.int32, "support": np.int32, "ranks": np.int32, "top_ids": np.int32}
 
 
-def draw(logits: Array, frame: Frame, mask: Any) -> Drawn:
+def draw(logits: Array, frame: SamplingBatch, mask: Any) -> Drawn:
     """One token for each row of float32 logits [B, V], as JAX arrays; traced when logits or mask are."""
     if not is_traced(logits, mask):
         return draw_rows(logits, frame.rows(None if mask is None else to_numpy(mask)), frame.processes)
@@ -53,7 +54,7 @@ def narrowed(drawn: Drawn) -> Drawn:
     return drawn
 
 
-def refuse_unseeded(frame: Frame) -> None:
+def refuse_unseeded(frame: SamplingBatch) -> None:
     """Raise ParamsError for rows whose seed would be frozen into the compiled program."""
     if frame.unseeded:
         raise ParamsError(
@@ -62,21 +63,21 @@ def refuse_unseeded(frame: Frame) -> None:
         )
 
 
-def stand_in(frame: Frame, shape: tuple[int, ...], mask: Any) -> NDArray[np.int32] | None:
+def stand_in(frame: SamplingBatch, shape: tuple[int, ...], mask: Any) -> NDArray[np.int32] | None:
     """A mask that allows everything, in place of one whose bits are not known yet."""
     if mask is None or not is_traced(mask):
         return mask if mask is None else to_numpy(mask)
     return np.full((shape[0], -(-shape[1] // 32)), -1, np.int32)
 
 
-def needs_host(frame: Frame, rows: SamplingMetadata, mask: Any) -> NDArray[np.bool_]:
-    """bool [B]: rows that no trace can draw."""
+def needs_host(frame: SamplingBatch, rows: SamplingMetadata, mask: Any) -> NDArray[np.bool_]:
+    """bool [B]: rows that no trace can draw: those with an operation that it does not know, and late masks."""
     checked = frame.checks_masks if is_traced(mask) else rows.resample
-    return has(rows, Op.PROCESS) | checked
+    return ~runs_only(rows, traced.operations()) | checked
 
 
 def by_callback(
-    logits: Array, frame: Frame, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
+    logits: Array, frame: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
 ) -> dict[str, Array]:
     """The fields of a Drawn of the rows `which`, whose `logits` are given, drawn on the host while a trace runs."""
     some = taken(rows, which)
@@ -93,7 +94,9 @@ def by_callback(
     return {**found, "asked_logprobs": tabled(found["asked_logprobs"], some.asked_start)}
 
 
-def on_host(logits: NDArray[np.float32], frame: Frame, rows: SamplingMetadata, which: NDArray[np.int64]) -> Drawn:
+def on_host(
+    logits: NDArray[np.float32], frame: SamplingBatch, rows: SamplingMetadata, which: NDArray[np.int64]
+) -> Drawn:
     """The rows `which`, whose `logits` are given, drawn by the host's kernels."""
     processes = None if frame.processes is None else [frame.processes[r] for r in which.tolist()]
     return narrowed(host.draw_rows(logits, taken(rows, which), processes))

@@ -2,49 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.passes import count, largest
+from tirage.backends.jax.axis import Cut
+from tirage.backends.jax.passes import largest, smallest
 from tirage.backends.jax.program import Columns, TracedStage
-from tirage.backends.jax.reach import reach
 from tirage.backends.jax.rule import (
     FLT_MAX,
+    NO_KEY,
     Mass,
     bits_of,
-    cleaned,
     exponents,
     float_of,
     product,
     values,
     weights,
 )
-from tirage.backends.jax.steps import TracedState
-from tirage.backends.jax.sums import Cut, mean_exponent, ranked, share, target
+from tirage.backends.jax.steps import TracedState, either
+from tirage.backends.jax.sums import share, target
 from tirage.backends.jax.wide import OCTAVE, Wide, u32
 from tirage.exact import numbers
+from tirage.exact.keys import TINY_BITS
 from tirage.exact.weights import Q_LIMIT
 
 _UNIT = numbers.temperature_constant(1.0)
 _TOP_H_TOKENS = 100
+_LIFT, _TINY = np.int32(64 << 23), np.int32((127 - 60) << 23)
+"""What multiplies a float32 by 2^64, added to its bits; the bits of 2^-60."""
 
 
-def dynamic_temperature(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def mean_exponent(state: TracedState, q: Array, mass: Mass) -> Array:
+    """floor(sum(w * q) / sum(w)) of exponents and weights [B, N], int32 [B]."""
+    low, high = mass.low | (mass.high << 20), mass.high >> 12
+    products = wide.mul32(low, u32(q))
+    products = (products[0], products[1] + high * u32(q))
+    total = state.axis.sum_wide(wide.total_wide(products, 3))
+    return wide.divide_short(total, state.total(mass)).astype(jnp.int32)
+
+
+def dynamic_temperature(
+    state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int
+) -> TracedState:
     """T between T min and T max by the entropy of the set, in integers: rule S-O9."""
-    state = state.rebased(on)
-    fraction = _entropy_fraction(state, given)
+    m = state.highest_value(on)
+    fraction = _entropy_fraction(state, m, given)
     ratio = _long(given["ratio"])
     rest = wide.sub(wide.constant(1 << 32, ratio[0], 2), ratio)
     t = wide.add(ratio, wide.right(wide.mul(rest, fraction), 32)[:2])
     floor = wide.constant(1 << 9, ratio[0], 2)
     t = wide.select(wide.less(t, floor), floor, t)
-    r = wide.to_float32(wide.divide(wide.constant(1 << 62, ratio[0], 2), t)) * np.float32(2.0**-30)
-    c = jnp.where(on, product(given["c"], r), state.c)
-    return replace(state, c=c, inverse_t=jnp.where(on, product(given["inverse_t"], r), state.inverse_t)).weighed()
+    r = wide.to_float32(wide.fraction(wide.constant(1, ratio[0], 2), t, 62)) * np.float32(2.0**-30)
+    c, inverse_t = (either(on, product(given[name], r), getattr(state, name)) for name in ("c", "inverse_t"))
+    return state.weighed(m, c, inverse_t, on)
 
 
 def _long(words: Array) -> Wide:
@@ -52,14 +64,17 @@ def _long(words: Array) -> Wide:
     return words[:, 0], words[:, 1]
 
 
-def _entropy_fraction(state: TracedState, given: Columns) -> Wide:
+def _entropy_fraction(state: TracedState, m: Array, given: Columns) -> Wide:
     """(H / H max) ** exponent in units of 2^-32, entropies at T = 1 over the current set; two limbs."""
-    q = exponents(state.x, state.m, jnp.full_like(state.m, _UNIT))
+    q = exponents(state.x, m, jnp.full_like(m, _UNIT))
     w = weights(q).where(state.kept)
-    entropy = mean_exponent(q, w) + wide.ilog2(w.total()) - 40 * OCTAVE
-    size = u32(count(state.kept))
-    most = wide.ilog2((size,))
-    octaves = jnp.maximum(_ilog2(most) - _ilog2(entropy), 0)
+    total = state.total(w)
+    size = u32(state.count(state.kept))
+    log_mass, most = wide.ilog2(tuple(jnp.stack(limbs) for limbs in zip(total, wide.wide(size, 2), strict=True)))
+    entropy = mean_exponent(state, q, w) + log_mass - 40 * OCTAVE
+    one = jnp.stack([most, entropy])
+    most_log, entropy_log = wide.ilog2((u32(jnp.maximum(one, 1)),))
+    octaves = jnp.maximum(most_log - entropy_log, 0)
     scaled = wide.right_by(wide.mul32(u32(octaves), jnp.asarray(given["e"])), jnp.asarray(given["s"]))
     far = (scaled[1] != 0) | (scaled[0] > Q_LIMIT)
     power = jnp.where(far, Q_LIMIT, scaled[0].astype(jnp.int32))
@@ -68,76 +83,89 @@ def _entropy_fraction(state: TracedState, given: Columns) -> Wide:
     return wide.select(none, wide.constant(0, fraction[0], 2), fraction)
 
 
-def _ilog2(n: Array) -> Array:
-    return wide.ilog2((u32(jnp.maximum(n, 1)),))
-
-
-def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
-    distance = cleaned(jnp.minimum(values(state.top())[:, None] - state.x, FLT_MAX))
-    distance = jnp.where(state.kept, distance, 0)
-    widest = largest(bits_of(distance))
+    distance = _below_top(state)
+    widest = state.axis.max(largest(bits_of(distance)))
     shift = 29 + 127 - (widest >> 23)
     half = shift >> 1
     # Two steps, since 2^shift itself may leave the float32 range.
     scaled = distance * _power_of_two(half)[:, None] * _power_of_two(shift - half)[:, None]
     v = scaled.astype(jnp.int32).astype(jnp.uint32)
-    n = wide.wide(u32(count(state.kept)), 1)
-    s1, s2 = wide.total_wide((v,), 2), wide.total_wide(wide.mul32(v, v), 3)
+    n = wide.wide(u32(state.count(state.kept)), 1)
+    s1, s2 = (state.axis.sum_wide(wide.total_wide(*of)) for of in (((v,), 2), (wide.mul32(v, v), 3)))
     spread = wide.sub(wide.mul(n, s2), wide.mul(s1, s1))
     variance = wide.divide(spread, wide.mul(n, n))
     deviation = wide.isqrt(wide.left(variance[:2], 2))
     limit = wide.right_by(wide.mul32(jnp.asarray(given["e"]), deviation), jnp.asarray(given["s"]) + 1)
     far = ~wide.less(limit, tuple(limb for limb in wide.constant(1 << 31, limit[0], 2)))
     bound = jnp.where(far, jnp.uint32(0xFFFFFFFF), limit[0])
-    return state.keep(v <= bound[:, None], on & (widest > 0))
+    return state.keep((v <= bound[:, None]) | (widest == 0)[:, None], on)
+
+
+def _below_top(state: TracedState) -> Array:
+    """Distances [B, N] from the largest logit, 0 for tokens that are out; of rows of tiny logits 2^64 times as much.
+
+    XLA takes subnormals for zeros, so that their differences would be wrong.
+    """
+    size = jnp.where(state.kept, jnp.abs(state.key), 0)
+    tiny = state.axis.max(largest(size)) < _TINY
+    top = state.top()[:, None]
+    x, most = (jnp.where(tiny[:, None], _lifted(key), values(key)) for key in (state.key, top))
+    distance = jnp.minimum(most - x, FLT_MAX)
+    nothing = jnp.where(tiny, TINY_BITS + _LIFT, TINY_BITS)
+    return jnp.where(state.kept & (bits_of(distance) > nothing[:, None]), distance, 0)
+
+
+def _lifted(key: Array) -> Array:
+    """2^64 times the logits of these keys, from their bits; right below 2^60."""
+    size = jnp.abs(key)
+    lifted = jnp.where(size < 1 << 23, size.astype(jnp.float32) * np.float32(2.0**-85), float_of(size + _LIFT))
+    return jnp.where(key < 0, -lifted, lifted)
 
 
 def _power_of_two(n: Array) -> Array:
     return float_of((n + 127) << 23)
 
 
-def typical(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def typical(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep the tokens nearest to the mean exponent whose mass reaches p: rule S-O4."""
     q, mass = state.q, state.mass()
-    distance = u32(jnp.abs(q - mean_exponent(q, mass)[:, None]))
-    goal = target(given["p"], mass.total(), above=bool(stage.option("exceed")))
-    found = reach(distance, state.kept, mass, goal).low
-    return state.keep(distance <= found[:, None], on)
+    distance = jnp.abs(q - mean_exponent(state, q, mass)[:, None])
+    goal = target(given["p"], state.total(mass), above=bool(stage.option("exceed")))
+    cut, _ = state.reach(u32(distance), -distance, mass, goal)
+    return state.keep(-distance >= cut.key[:, None], on)
 
 
-def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep at least epsilon of the mass, or an exponent not far above the mean: rule S-O5."""
     q, mass = state.q, state.mass()
-    likely = share(given, mass.total()).at_least(mass)
-    near = q <= (mean_exponent(q, mass) + given["distance"])[:, None]
+    likely = share(given, state.total(mass)).at_least(mass)
+    near = q <= (mean_exponent(state, q, mass) + given["distance"])[:, None]
     return state.keep(likely | near | (state.key == state.top()[:, None]), on)
 
 
-def top_h(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def top_h(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
-    key, ids = ranked(state, _TOP_H_TOKENS)
-    inside = jnp.take_along_axis(state.kept, ids, 1)
-    q = jnp.take_along_axis(state.q, ids, 1)
-    mass = Mass(*(jnp.take_along_axis(part, ids, 1) for part in state.mass())).where(inside)
+    key, ids = state.ranked(state.kept_key(), _TOP_H_TOKENS)
+    inside = key > NO_KEY
+    q = exponents(values(key), state.m, state.c)
+    mass = state.mass_of(key, ids)
     surprise = q + (wide.ilog2(mass.total()) - 40 * OCTAVE)[:, None]
     parts = _signed_product(mass.wide(), surprise)
-    n = key.shape[1]
-    upto = np.tri(n, dtype=bool)
-    reached = wide.total_wide(tuple(jnp.where(upto, limb[:, None, :], 0) for limb in parts), 4)
+    upto = np.tri(key.shape[1], dtype=bool)
+    reached = wide.total_wide(tuple(jnp.where(upto, limb[:, None, :], 0) for limb in parts), 3)
     whole = tuple(limb[:, -1:] for limb in reached)
-    bound = wide.mul(_extended(whole, 5), tuple(limb[:, None] for limb in _long(given["h"])), 5)
-    over = _signed_less(bound, wide.left(_extended(reached, 5), 32))
-    first = jnp.sum(jnp.cumsum(over, -1, dtype=jnp.int32) == 0, -1, dtype=jnp.int32)
-    inside_count = jnp.sum(inside, -1, dtype=jnp.int32)
-    last = jnp.maximum(jnp.minimum(first, inside_count) - 1, 0)[:, None]
-    cut = Cut(*(jnp.take_along_axis(each, last, 1)[:, 0] for each in (key, ids)))
-    return state.keep(cut.keeps(state), on)
+    bound = wide.mul(_extended(whole, 4), tuple(limb[:, None] for limb in _long(given["h"])), 4)
+    over = _signed_less(bound, wide.left(_extended(reached, 4), 32))
+    first = smallest(jnp.where(over, lax.broadcasted_iota(jnp.int32, over.shape, 1), key.shape[1]))
+    last = jnp.maximum(jnp.minimum(first, jnp.sum(inside, -1, dtype=jnp.int32)) - 1, 0)
+    return state.keep_to(Cut(wide.column(key, last), wide.column(ids, last)), on)
 
 
 def _signed_product(w: Wide, n: Array) -> Wide:
-    """w * n for int32 n, four limbs in two's complement."""
-    size = wide.resized(wide.mul(w, (u32(jnp.abs(n)),)), 4)
+    """w * n for int32 n, three limbs in two's complement."""
+    size = wide.mul(w, (u32(jnp.abs(n)),))
     return wide.select(n < 0, wide.negated(size), size)
 
 

@@ -1,196 +1,137 @@
 """Filters that cut the set of tokens by rank, by mass or by weight, without a sort (S-W4, S-O1 ... S-O8).
 
 A cut in (key descending, id ascending) order is two integers per row: the key it falls on and the highest id kept
-among equal keys. Both are found by narrowing down where the mass reaches its goal, or by `lax.top_k`; either way the
-same integers.
+among equal keys. Columns may lie on one device or along a mesh axis; see `axis`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from tirage.backends.jax import wide
+from tirage.backends.jax.axis import Cut
 from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h, typical
-from tirage.backends.jax.passes import count, largest, smallest
+from tirage.backends.jax.passes import largest, smallest
 from tirage.backends.jax.program import Columns, TracedStage
-from tirage.backends.jax.reach import ROOM, narrowed, reach, together
-from tirage.backends.jax.rule import (
-    Mass,
-    clamped,
-    keys,
-    nth,
-    ordered,
-    product,
-    values,
-)
-from tirage.backends.jax.steps import TracedState
-from tirage.backends.jax.sums import Cut, ranked, share, target
-from tirage.backends.jax.wide import Wide, u32
-from tirage.stages import TOP_P_RULES, Op
+from tirage.backends.jax.rule import NO_KEY, Mass, clamped, exponents, keys, product, values
+from tirage.backends.jax.steps import TracedState, either
+from tirage.backends.jax.sums import share, target
+from tirage.backends.jax.wide import u32
+from tirage.operators import Operation
+from tirage.operators.epsilon import EPSILON
+from tirage.operators.eta import ETA
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
+from tirage.operators.top_h import TOP_H
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
+from tirage.operators.top_p import RULES, TOP_P
+from tirage.operators.typical import TYPICAL
 
-TOP_K_LIMIT = 1024
-"""Largest k that is found by `lax.top_k`; larger ones by bisection."""
-
-Filter = Callable[[TracedState, TracedStage, Columns, Array, int], TracedState]
+Filter = Callable[[TracedState, TracedStage, Columns, Array | None, int], TracedState]
+"""(state, stage, its operands, rows that are on or None for all, largest top-k) -> state without what is cut."""
 
 
-def greedy(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def greedy(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep the largest key, at its lowest id."""
-    best = state.first(state.kept & (state.key == state.top()[:, None]))
-    return replace(state.keep(state.ids == best[:, None], on), greedy=state.greedy | on, special=True)
+    key, ids = state.top(), state.ids
+    best = jnp.where(state.kept & (state.key == key[:, None]), ids, jnp.int32(0x7FFFFFFF))
+    best = state.axis.min(smallest(best))
+    greedy = jnp.ones_like(state.greedy) if on is None else state.greedy | on
+    return replace(state.keep(ids == best[:, None], on), greedy=greedy, special=True)
 
 
-def temperature(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def temperature(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Weights are those of this temperature from here on (S-W1)."""
-    c, inverse_t = (jnp.where(on, given[name], getattr(state, name)) for name in ("c", "inverse_t"))
-    return replace(state.rebased(on), c=c, inverse_t=inverse_t).weighed()
+    c, inverse_t = (either(on, given[name], getattr(state, name)) for name in ("c", "inverse_t"))
+    return state.weighed(state.highest_value(on), c, inverse_t, on)
 
 
-def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep the first k; with ties, every key equal to the last of them."""
-    k = jnp.minimum(given["k"], state.x.shape[1])
-    if 0 < width <= min(TOP_K_LIMIT, state.x.shape[1]):
-        key, ids = ranked(state, width)
-        last = jnp.maximum(k - 1, 0)[:, None]
-        cut = Cut(*(jnp.take_along_axis(each, last, 1)[:, 0] for each in (key, ids)))
-    else:
-        cut = _cut_by_count(state, k)
-    return state.keep(cut.keeps(state, bool(stage.option("ties"))), on)
+    ties = bool(stage.option("ties"))
+    if not 0 < width <= state.axis.most:
+        one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
+        cut, _ = state.reach(u32(state.q), state.key, one.where(state.kept), wide.wide(u32(given["k"]), 2))
+        return state.keep_to(cut, on, ties=ties)
+    key, ids = state.ranked(state.kept_key(), width)
+    last = jnp.clip(given["k"] - 1, 0, key.shape[1] - 1)
+    cut = Cut(wide.column(key, last), wide.column(ids, last))
+    if on is not None or ties or not state.narrows:
+        return state.keep_to(cut, on, ties=ties)
+    rank = lax.broadcasted_iota(jnp.int32, key.shape, 1)
+    return state.narrowed(jnp.where(rank <= last[:, None], key, NO_KEY), ids)
 
 
-def _cut_by_count(state: TracedState, k: Array) -> Cut:
-    one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
-    return _cut_by_mass(state, one.where(state.kept), wide.wide(u32(k), 2))[0]
-
-
-def top_p(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def top_p(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep the shortest prefix that reaches its share of the mass, under the rule, scope and ties of the stage."""
     mass = state.mass()
-    judged = state.w.where(state.base) if stage.option("joint") else mass
-    goal = target(given["p"], judged.total(), above=TOP_P_RULES[stage.option("rule")] == "le")
-    cut, before = _cut_by_mass(state, mass, goal)
-    kept = state.keep(cut.keeps(state, bool(stage.option("ties"))), on)
-    if TOP_P_RULES[stage.option("rule")] != "truncated":
+    judged = state.judged() if stage.option("joint") else state.total(mass)
+    goal = target(given["p"], judged, above=RULES[stage.option("rule")] == "le")
+    cut, before = state.reach(u32(state.q), state.key, mass, goal)
+    kept = state.keep_to(cut, on, ties=bool(stage.option("ties")))
+    if RULES[stage.option("rule")] != "truncated":
         return kept
-    return _truncated(kept, mass, cut, wide.sub(goal, before), on)
-
-
-def _cut_by_mass(state: TracedState, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
-    """The last token with less than `goal` before it, and what is before it; everything when the goal is too high."""
-    level = _level(state.key, state.kept, mass, goal) if state.x.shape[1] <= 2 * ROOM else _far(state, mass, goal)
-    each = mass.at(level.first)
-    # Of tokens with equal keys, each with the weight w, the first ceil((goal - before) / w) are needed.
-    rest = wide.add(wide.sub(goal, level.before), wide.sub(each, wide.constant(1, level.first, 2)))
-    needed = wide.divide(rest, each)
-    unbounded = wide.is_zero(each) | wide.less(wide.wide(u32(level.ties), 2), needed)
-    n = jnp.where(unbounded, level.ties, needed[0].astype(jnp.int32))
-    before = wide.add(level.before, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
-    # Ties at the cut are rare, and to count them off is another pass.
-    tied = state.kept & (state.key == level.key[:, None])
-    return Cut(level.key, lax.cond(jnp.all(n <= 1), lambda: level.first, lambda: nth(tied, n))), before
-
-
-class _Level(NamedTuple):
-    """The key that a cut falls on, the mass of larger ones, and how many tokens have it, from which position on."""
-
-    key: Array
-    before: Wide
-    first: Array
-    ties: Array
-
-
-def _level(key: Array, among: Array, mass: Mass, goal: Wide) -> _Level:
-    distance = ~ordered(key)
-    at = reach(distance, among, mass, goal)
-    tied = among & (distance == at.low[:, None])
-    position = lax.broadcasted_iota(jnp.int32, key.shape, 1)
-    first = smallest(jnp.where(tied, position, key.shape[1] - 1))
-    return _Level(jnp.take_along_axis(key, first[:, None], 1)[:, 0], at.before, first, count(tied))
-
-
-def _far(state: TracedState, mass: Mass, goal: Wide) -> _Level:
-    """The level of long rows: narrowed down by exponents, then found among the few tokens left."""
-    exponent = u32(state.q)
-    at, few = narrowed(exponent, state.kept, mass, goal)
-    inside = state.kept & at.of(exponent)
-    rest = wide.sub(goal, at.before)
-
-    def alone() -> _Level:
-        ids, there = together(inside)
-        key, *limbs = (jnp.take_along_axis(part, ids, 1) for part in (state.key, *mass))
-        level = _level(key, there, Mass(*limbs).where(there), rest)
-        return level._replace(first=jnp.take_along_axis(ids, level.first[:, None], 1)[:, 0])
-
-    # More than few are left only where they share one exponent, so that their keys differ little.
-    level = lax.cond(jnp.all(few), alone, lambda: _level(state.key, inside, mass.where(inside), rest))
-    return level._replace(before=wide.add(at.before, level.before))
-
-
-def _truncated(state: TracedState, mass: Mass, cut: Cut, left: Wide, on: Array) -> TracedState:
-    """The crossing token keeps no more weight than the prefix needed."""
-    whole = mass.at(cut.id)
+    # The crossing token keeps no more weight than the prefix needed.
+    left, whole = wide.sub(goal, before), _one(state, cut)
     left = wide.select(wide.less(left, whole), left, whole)
-    return replace(
-        state,
-        trimmed=jnp.where(on, cut.id, state.trimmed),
-        left=wide.select(on, left, state.left),
-        special=True,
-    )
+    left = left if on is None else wide.select(on, left, state.left)
+    return replace(kept, trimmed=either(on, cut.id, state.trimmed), left=left, special=True)
 
 
-def min_p(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
-    """Keep q within a threshold of the smallest."""
-    q = state.q
-    least_q = smallest(jnp.where(state.kept, q, jnp.int32(0x7FFFFFFF)))
-    return state.keep(q - least_q[:, None] <= given["widest"][:, None], on)
+def _one(state: TracedState, cut: Cut) -> wide.Wide:
+    """The weight [B] of the token that a cut falls on."""
+    low, high = state.mass_of(cut.key[:, None], cut.id[:, None]).wide()
+    return low[:, 0], high[:, 0]
 
 
-def min_p_logit(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def min_p(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
+    """Keep q within a threshold of the smallest, which is that of the largest key."""
+    least_q = exponents(values(state.top())[:, None], state.m, state.c)
+    return state.keep(state.q - least_q <= given["widest"][:, None], on)
+
+
+def min_p_logit(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep logits of at least the ratio times the largest."""
     top = state.top()
     bound = keys(clamped(product(given["ratio"], values(top))))
     return state.keep((state.key >= bound[:, None]) | (state.key == top[:, None]), on)
 
 
-def epsilon(state: TracedState, stage: TracedStage, given: Columns, on: Array, width: int) -> TracedState:
+def epsilon(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """Keep at least a share of the mass, and the largest keys."""
     mass = state.mass()
-    likely = share(given, mass.total()).at_least(mass)
+    likely = share(given, state.total(mass)).at_least(mass)
     return state.keep(likely | (state.key == state.top()[:, None]), on)
 
 
-def xtc(state: TracedState, stage: TracedStage, given: Columns, on: Array, protected: Any) -> TracedState:
+def xtc(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, protected: Any) -> TracedState:
     """Without every token at or above the threshold but the last of them (S-O8): the branch where the coin says so."""
-    mass = state.mass()
-    above = state.kept & share(given, mass.total(), strict=bool(stage.option("strict"))).at_least(mass)
-    lowest = smallest(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF)))
-    last = largest(jnp.where(above & (state.key == lowest[:, None]), state.ids, -1))
-    several = count(above) >= 2
-    spared = jnp.asarray(protected)
-    kept = ~above | (state.ids == last[:, None])
-    if spared.shape[1]:
-        rows = lax.broadcasted_iota(jnp.int32, spared.shape, 0)
-        kept = kept.at[rows, spared].set(True, mode="drop")
-    return state.keep(kept, on & several)
+    mass, ids = state.mass(), state.ids
+    above = state.kept & share(given, state.total(mass), strict=bool(stage.option("strict"))).at_least(mass)
+    lowest = state.axis.min(smallest(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF))))
+    last = state.axis.max(largest(jnp.where(above & (state.key == lowest[:, None]), ids, -1)))
+    kept = ~above | (ids == last[:, None]) | (state.count(above) < 2)[:, None]
+    return state.keep(state.marked(kept, jnp.asarray(protected)), on)
 
 
-FILTERS: dict[Op, Filter] = {
-    Op.GREEDY: greedy,
-    Op.TEMPERATURE: temperature,
-    Op.TOP_K: top_k,
-    Op.TOP_P: top_p,
-    Op.MIN_P: min_p,
-    Op.MIN_P_LOGIT: min_p_logit,
-    Op.EPSILON: epsilon,
-    Op.DYNAMIC_TEMPERATURE: dynamic_temperature,
-    Op.TOP_N_SIGMA: sigma,
-    Op.TYPICAL: typical,
-    Op.ETA: eta,
-    Op.TOP_H: top_h,
+FILTERS: dict[Operation, Filter] = {
+    GREEDY: greedy,
+    TEMPERATURE: temperature,
+    TOP_K: top_k,
+    TOP_P: top_p,
+    MIN_P: min_p,
+    MIN_P_LOGIT: min_p_logit,
+    EPSILON: epsilon,
+    DYNAMIC_TEMPERATURE: dynamic_temperature,
+    TOP_N_SIGMA: sigma,
+    TYPICAL: typical,
+    ETA: eta,
+    TOP_H: top_h,
 }
 """The filters by operation; XTC is apart, because it splits a row in two."""

@@ -24,7 +24,7 @@ def block(v: Array, size: int) -> Array:
 
 def sums(parts: Sequence[Array]) -> list[Array]:
     """Sums over the last axis of arrays of one shape and integer dtype, modulo 2^32, in one pass."""
-    return _reduced(parts, lax.add, 0)
+    return reduced(parts, lax.add, 0)
 
 
 def largest(v: Array) -> Array:
@@ -44,12 +44,13 @@ def count(chosen: Array) -> Array:
 
 def _halved(v: Array, join: Callable[[Any, Any], Any], start: int) -> Array:
     if v.shape[-1] <= _SHORT or v.shape[-1] % 2:
-        return _reduced([v], join, start)[0]
+        return reduced([v], join, start)[0]
     halves = block(v, v.shape[-1] // 2)
-    return join(*_reduced([halves[..., 0, :], halves[..., 1, :]], join, start))
+    return join(*reduced([halves[..., 0, :], halves[..., 1, :]], join, start))
 
 
-def _reduced(parts: Sequence[Array], join: Callable[[Any, Any], Any], start: int) -> list[Array]:
+def reduced(parts: Sequence[Array], join: Callable[[Any, Any], Any], start: int) -> list[Array]:
+    """Arrays [..., N] of one shape, each joined over its last axis, in one pass."""
     first = np.array(start, parts[0].dtype)
     together = lambda a, b: tuple(map(join, a, b))  # noqa: E731
     return list(lax.reduce(tuple(parts), (first,) * len(parts), together, (parts[0].ndim - 1,)))

@@ -15,48 +15,27 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import SamplingMetadata
 from tirage.backends.numpy.plain import steps_of
-from tirage.stages import Op, Step
+from tirage.operators import Operation, Step
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.operators.top_k import TOP_K
+from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import SamplingMetadata
 
 Columns = dict[str, Any]
-
-OPERANDS: dict[Op, str] = {
-    Op.BAN: "",
-    Op.ADD: "",
-    Op.REPETITION: "scope:static r:float inverse:float",
-    Op.FREQUENCY: "scope:static penalty:float",
-    Op.PRESENCE: "scope:static penalty:float",
-    Op.SCALE: "factor:float",
-    Op.GREEDY: "",
-    Op.TEMPERATURE: "c:float inverse_t:float",
-    Op.DYNAMIC_TEMPERATURE: "c:float inverse_t:float ratio:long e:word s:int",
-    Op.TOP_N_SIGMA: "e:word s:int",
-    Op.TOP_K: "k:int ties:static",
-    Op.TOP_P: "p:word rule:static ties:static joint:static",
-    Op.MIN_P: "widest:int",
-    Op.MIN_P_LOGIT: "ratio:float",
-    Op.TYPICAL: "p:word exceed:static",
-    Op.EPSILON: "e:word s:int",
-    Op.ETA: "e:word s:int distance:int",
-    Op.TOP_H: "h:long",
-    Op.XTC: "coin:long e:word s:int strict:static",
-}
-"""What the operands a..e of each operation are called, and what they become: float32, uint32, int32, two uint32."""
-
-_LAYOUT = {op: [tuple(part.split(":")) for part in text.split()] for op, text in OPERANDS.items()}
 
 
 class TracedStage(NamedTuple):
     """One step of a compiled program: the operation, its fixed options, and which of several like it this is."""
 
-    op: Op
+    op: Operation
     options: tuple[int, ...] = ()
     nth: int = 0
 
     def option(self, name: str) -> int:
         """The value of a fixed option."""
-        names = [n for n, kind in _LAYOUT[self.op] if kind == "static"]
+        names = [n for n, kind in self.op.operands if kind == "static"]
         return self.options[names.index(name)]
 
 
@@ -69,7 +48,8 @@ class TracedStage(NamedTuple):
 class TracedProgram:
     """B rows that run the same stages.
 
-    `columns[i]` are the operands of `stages[i]`, each [B]; `on[i]` bool [B] says which rows have that stage.
+    `columns[i]` are the operands of `stages[i]`, each [B]; `on[i]` bool [B] says which rows have that stage, None that
+    all have it.
     `tables`: "banned" int32 [B, n], "added" ids and float32 values per ADD stage, "counts" int32 [B, 3, n],
     "protected" int32 [B, n]; ids are padded with V. `mask` uint32 [B, ceil(V / 32)] or None.
     `keys` uint32 [B, 4]: seed low and high, step, sample. `views` int8 [B], `top_n` int32 [B], `asked` int32 [B, A]
@@ -119,10 +99,10 @@ def staged(steps: Iterable[Step]) -> list[tuple[TracedStage, Step]]:
     """The stages that steps belong to, in their order; bans are no stage."""
     listed: list[tuple[TracedStage, Step]] = []
     for step in steps:
-        if step.op == Op.BAN:
+        if step.op == BAN:
             continue
         operands = (step.a, step.b, step.c, step.d, step.e)
-        kinds = [kind for _, kind in _LAYOUT[step.op]]
+        kinds = [kind for _, kind in step.op.operands]
         options = tuple(value for kind, value in zip(kinds, operands, strict=False) if kind == "static")
         nth = sum(stage.op == step.op and stage.options == options for stage, _ in listed)
         listed.append((TracedStage(step.op, options, nth), step))
@@ -141,7 +121,7 @@ def merged(order: list[TracedStage], stages: list[TracedStage]) -> list[TracedSt
         elif joined.index(stage) < at:
             return None
         at = joined.index(stage) + 1
-    return joined if sum(stage.op == Op.XTC for stage in joined) <= 1 else None
+    return joined if sum(stage.op == XTC for stage in joined) <= 1 else None
 
 
 def _program(
@@ -154,14 +134,14 @@ def _program(
 ) -> TracedProgram:
     found = [dict(listed[r]) for r in members]
     top_n = rows.top_n[members]
-    ks = [row[stage].a for row in found for stage in row if stage.op == Op.TOP_K]
+    ks = [row[stage].a for row in found for stage in row if stage.op == TOP_K]
     tables: dict[str, Any] = {
         "banned": _padded([_banned(rows, r) for r in members], vocab_size),
         "counts": _counts(rows, members, vocab_size),
         "protected": _padded([_part(rows.protected_ids, rows.protected_start, r) for r in members], vocab_size),
     }
     for stage in order:
-        if stage.op == Op.ADD:
+        if stage.op == ADD:
             spans = [slice(*row[stage][1:3]) if stage in row else slice(0, 0) for row in found]
             tables[f"added {stage.nth}"] = (
                 _padded([rows.edit_ids[span] for span in spans], vocab_size),
@@ -170,7 +150,7 @@ def _program(
     return TracedProgram(
         stages=tuple(order),
         columns=tuple(columns(stage, [row.get(stage) for row in found]) for stage in order),
-        on=tuple(np.array([stage in row for row in found]) for stage in order),
+        on=tuple(_on([stage in row for row in found]) for stage in order),
         tables=tables,
         mask=both(rows.masks[members] if rows.masks.size else None, None if mask is None else mask[np.array(members)]),
         keys=key_words(rows.seeds[members], rows.steps[members], rows.samples[members]),
@@ -180,6 +160,10 @@ def _program(
         widths=(min(max(ks, default=0), vocab_size), int(top_n.max(initial=0))),
         modes=tuple(sorted({int(view) for view in rows.views[members]} - {0})),
     )
+
+
+def _on(rows: list[bool]) -> NDArray[np.bool_] | None:
+    return None if all(rows) else np.array(rows)
 
 
 def both(own: Any, given: Any) -> Any:
@@ -192,7 +176,7 @@ def both(own: Any, given: Any) -> Any:
 def columns(stage: TracedStage, steps: Sequence[Step | None]) -> Columns:
     """Operands of one stage for each row; 0 where a row does not have it."""
     made: Columns = {}
-    for at, (name, kind) in enumerate(_LAYOUT[stage.op]):
+    for at, (name, kind) in enumerate(stage.op.operands):
         numbers = [0 if step is None else int(step[1 + at]) for step in steps]
         if kind == "float":
             made[name] = np.array(numbers, np.int32).view(np.float32)
@@ -209,7 +193,7 @@ def operands(stage: TracedStage, given: Columns, r: int) -> tuple[int, ...]:
     """The operands a..e of row r: the inverse of `columns`."""
     fixed, out = iter(stage.options), []
     number: Any
-    for name, kind in _LAYOUT[stage.op]:
+    for name, kind in stage.op.operands:
         number = next(fixed) if kind == "static" else given[name][r]
         if kind == "float":
             number = np.float32(number).view(np.int32)
@@ -234,7 +218,7 @@ def _part(flat: NDArray, start: NDArray[np.int64], r: int) -> NDArray:
 
 
 def _banned(rows: SamplingMetadata, r: int) -> NDArray[np.int32]:
-    spans = [slice(p[1], p[2]) for p in rows.programs[r] if p[0] == Op.BAN]
+    spans = [slice(p[1], p[2]) for p in rows.programs[r] if p[0] == BAN]
     return np.concatenate([rows.edit_ids[:0], *[rows.edit_ids[span] for span in spans]])
 
 

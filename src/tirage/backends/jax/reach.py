@@ -1,28 +1,62 @@
-"""Where the mass of a row reaches a goal, without a sort: the search behind top-p and typical-p (S-W4).
+"""Where the mass of a row reaches a goal, without a sort of it: the search behind top-p and typical-p (S-W4).
 
-Tokens have a distance, and the question is the least distance within which their mass reaches the goal. Each pass over
-the row sums within seven distances at once, which leaves an eighth of the range. Once few tokens are left in question,
-they are brought together and looked at alone.
+The question is the last token that is needed, in (key descending, id ascending) order. Tokens have a distance that
+rises as keys fall. Each pass over the row sums within seven distances at once, which leaves an eighth of the range.
+Once few tokens are left in question, they are brought together and ranked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.passes import block, count, largest, smallest, sums
-from tirage.backends.jax.rule import Mass
-from tirage.backends.jax.wide import Wide, u32
+from tirage.backends.jax.candidates import ranked
+from tirage.backends.jax.passes import block, count, largest, reduced, smallest, sums
+from tirage.backends.jax.rule import NO_KEY, Mass, locate, ordered
+from tirage.backends.jax.wide import Wide
 
 ROOM = 2048
-"""Tokens that can be brought together; rows up to twice that length are searched as they are."""
+"""Tokens that can be brought together; rows up to twice that length are ranked as they are."""
 _WAYS = 8
 _LANES = np.arange(32, dtype=np.uint32)
+_FAR = np.uint32(0xFFFFFFFF)
+
+
+def first_reaching(coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Array, Array, Wide]:
+    """Of tokens `among`, bool [B, N], the last that is needed for the mass `goal` [B]: its position and key, int32 [B],
+    and the mass before it; the last of all when the goal is too high.
+
+    `coarse` uint32 [B, N] rises as the key falls, and is below 2^32 - 1; `mass` is 0 for tokens that are not `among`.
+    """
+    if key.shape[1] <= 2 * ROOM:
+        return _ranked(key, among, mass, goal)
+    inside, before = narrowed((coarse, ~ordered(key), _positions(key)), among, mass, goal)
+    ids, there = together(inside)
+    key, *limbs = (jnp.take_along_axis(part, ids, 1) for part in (key, *mass))
+    at, last, rest = _ranked(key, there, Mass(*limbs).where(there), wide.sub(goal, before))
+    return jnp.take_along_axis(ids, at[:, None], 1)[:, 0], last, wide.add(before, rest)
+
+
+def _positions(key: Array) -> Array:
+    return lax.broadcasted_iota(jnp.uint32, key.shape, 1)
+
+
+def _ranked(key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Array, Array, Wide]:
+    key, at = ranked(jnp.where(among, key, NO_KEY), key.shape[1])
+    mass = Mass(*(jnp.take_along_axis(limb, at, 1) for limb in mass))
+    # The first whose running sum exceeds one less than the goal.
+    last = locate(mass, wide.sub(goal, wide.constant(1, goal[0], 2)))
+    last = jnp.minimum(last, jnp.maximum(count(among) - 1, 0))[:, None]
+    before = mass.where(_positions(key).astype(jnp.int32) < last).total()
+    return jnp.take_along_axis(at, last, 1)[:, 0], jnp.take_along_axis(key, last, 1)[:, 0], before
+
+
+# --- long rows --------------------------------------------------------------------------------------------------
 
 
 class Reach(NamedTuple):
@@ -32,27 +66,62 @@ class Reach(NamedTuple):
     high: Array
     before: Wide
 
-    def of(self, distance: Array) -> Array:
+    def holds(self, distance: Array) -> Array:
         """Which tokens are still in question."""
         return (distance >= self.low[:, None]) & (distance <= self.high[:, None])
 
 
-def reach(distance: Array, among: Array, mass: Mass, goal: Wide) -> Reach:
-    """The least distance within which tokens `among` have the mass `goal`; their largest when they do not have it.
+class _Question(NamedTuple):
+    """Tokens in question: those whose every distance lies in its range. `by`: the distance to narrow next, [B]."""
 
-    distance: uint32 [B, N]; mass: 0 for tokens that are not `among`.
+    low: tuple[Array, ...]
+    high: tuple[Array, ...]
+    before: Wide
+    by: Array
+    few: Array
+
+    def holds(self, distances: tuple[Array, ...], among: Array) -> Array:
+        for low, high, distance in zip(self.low, self.high, distances, strict=True):
+            among &= (distance >= low[:, None]) & (distance <= high[:, None])
+        return among
+
+
+def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide) -> tuple[Array, Wide]:
+    """At most `ROOM` tokens among which the last needed one is, bool [B, N], and the mass of all that are nearer.
+
+    Tokens are compared by the first distance, uint32 [B, N], those with equal ones by the next; no two agree in all.
     """
-    return _until(_whole(distance, among), distance, mass, goal, lambda at: at.low < at.high)
+    none, levels = jnp.zeros_like(goal[0]), range(len(distances))
+    whole = (none,) * len(distances), (none | _FAR,) * len(distances)
+
+    def narrower(at: _Question) -> _Question:
+        inside = at.holds(distances, among)
+        here = [at.by == level for level in levels]
+        distance = distances[-1]
+        for level in levels[-2::-1]:
+            distance = jnp.where(here[level][:, None], distances[level], distance)
+        found = _until_few(jnp.where(inside, distance, _FAR), mass, wide.sub(goal, at.before))
+        few = count(inside & found.holds(distance)) <= ROOM
+        return _Question(
+            tuple(jnp.where(now, found.low, low) for now, low in zip(here, at.low, strict=True)),
+            tuple(jnp.where(now, found.high, high) for now, high in zip(here, at.high, strict=True)),
+            wide.add(at.before, found.before),
+            jnp.where(few, at.by, at.by + 1),
+            few,
+        )
+
+    start = _Question(*whole, (none, none), none.astype(jnp.int32), none > 0)
+    at = lax.while_loop(lambda at: ~jnp.all(at.few), narrower, start)
+    return at.holds(distances, among), at.before
 
 
-def _whole(distance: Array, among: Array) -> Reach:
-    low = smallest(jnp.where(among, distance, np.uint32(0xFFFFFFFF)))
-    return Reach(low, largest(jnp.where(among, distance, 0)), wide.constant(0, low, 2))
-
-
-def _until(start: Reach, distance: Array, mass: Mass, goal: Wide, unfinished: Callable[[Reach], Array]) -> Reach:
+def _until_few(distance: Array, mass: Mass, goal: Wide) -> Reach:
+    """A range that holds `ROOM` tokens at most, or one distance; tokens at the distance `_FAR` do not count."""
+    low, high = smallest(distance), largest(jnp.where(distance == _FAR, 0, distance))
     distance, *limbs = lax.optimization_barrier((distance, *mass))
+    unfinished = lambda at: (at.low < at.high) & (count(at.holds(distance)) > ROOM)  # noqa: E731
     step = lambda at: _narrowed(at, distance, Mass(*limbs), goal)  # noqa: E731
+    start = Reach(low, high, wide.constant(0, low, 2))
     return lax.while_loop(lambda at: jnp.any(unfinished(at)), step, start)
 
 
@@ -64,9 +133,8 @@ def _narrowed(at: Reach, distance: Array, mass: Mass, goal: Wide) -> Reach:
     inside = (at.low < at.high) & (steps * width <= at.high - at.low)
     within = _within(distance, mass, at.low + steps * width - 1)
     short = inside & wide.less(within, tuple(limb[None] for limb in goal))
-    n = u32(count(short.T))
-    last = jnp.maximum(n, 1).astype(jnp.int32) - 1
-    before = tuple(jnp.take_along_axis(limb, last[None], 0)[0] for limb in within)
+    n = jnp.sum(short, 0, dtype=jnp.uint32)
+    before = tuple(jnp.max(jnp.where(steps == n, limb, 0), 0) for limb in within)
     low = at.low + n * width
     high = jnp.where(at.high - low < width, at.high, low + width - 1)
     return Reach(low, high, wide.select(n > 0, before, at.before))
@@ -77,11 +145,10 @@ def _within(distance: Array, mass: Mass, ends: Array) -> Wide:
     size = min(distance.shape[1], 1024)
     parts = [block(jnp.where(distance <= end[:, None], limb, 0), size) for end in ends for limb in mass]
     total = sums(parts)
-    high, low = wide.totals([jnp.stack(total[::2]), jnp.stack(total[1::2])], 31)
-    return wide.add(low, wide.left(high, 20))
+    return Mass(jnp.stack(total[::2]), jnp.stack(total[1::2])).total_of_sums()
 
 
-# --- long rows --------------------------------------------------------------------------------------------------
+# --- the few ------------------------------------------------------------------------------------------------------
 
 
 class Few(NamedTuple):
@@ -91,23 +158,11 @@ class Few(NamedTuple):
     there: Array
 
 
-def narrowed(distance: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Reach, Array]:
-    """A range that holds `ROOM` tokens at most, or one distance; and which rows have the former, bool [B].
-
-    Distances must be below 2^32 - 1.
-    """
-    start = _whole(distance, among)
-    distance = jnp.where(among, distance, np.uint32(0xFFFFFFFF))
-    many = lambda at: count(at.of(distance)) > ROOM  # noqa: E731
-    at = _until(start, distance, mass, goal, lambda at: many(at) & (at.low < at.high))
-    return at, ~many(at)
-
-
 def together(chosen: Array) -> Few:
-    """The first `ROOM` tokens that are chosen, bool [B, N]."""
+    """The first `ROOM` tokens that are chosen, bool [B, N]; N a multiple of 1024."""
     words = sums([jnp.where(block(chosen, 32), jnp.uint32(1) << _LANES, 0)])[0]
     counts = lax.population_count(words).astype(jnp.int32)
-    ends = jnp.cumsum(counts, -1)
+    ends = _running(counts, lax.add, 0)
     starts = ends - counts
     slots = lax.broadcasted_iota(jnp.int32, (words.shape[0], ROOM), 1)
     word = _word_of(slots, jnp.where(counts > 0, starts, ROOM))
@@ -115,11 +170,20 @@ def together(chosen: Array) -> Few:
     return Few(32 * word + bit, slots < ends[:, -1:])
 
 
+def _running(v: Array, join: Callable[[Any, Any], Any], start: int) -> Array:
+    """Running sums or maxima of int32 [B, N], N a multiple of 32, over groups of 32 and over the groups."""
+    upto = np.tri(32, dtype=bool)
+    inside = reduced([jnp.where(upto, block(v, 32)[..., None, :], start)], join, start)[0]
+    earlier = np.tri(inside.shape[1], k=-1, dtype=bool)
+    before = reduced([jnp.where(earlier, inside[:, None, :, -1], start)], join, start)[0]
+    return join(inside, jnp.broadcast_to(before[..., None], inside.shape)).reshape(v.shape)
+
+
 def _word_of(slots: Array, starts: Array) -> Array:
     """Which word each slot is filled from, given where the words that fill any start."""
     rows = lax.broadcasted_iota(jnp.int32, starts.shape, 0)
     words = lax.broadcasted_iota(jnp.int32, starts.shape, 1)
-    return lax.cummax(jnp.zeros_like(slots).at[rows, starts].max(words, mode="drop"), axis=1)
+    return _running(jnp.zeros_like(slots).at[rows, starts].max(words, mode="drop"), lax.max, 0)
 
 
 def _nth_bit(word: Array, n: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.passes import block, count
+from tirage.backends.jax.passes import block, count, sums
 from tirage.backends.jax.wide import Wide, u32
 from tirage.exact.keys import NEG_INF_KEY, TINY_BITS
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
@@ -77,7 +77,7 @@ def exponents(x: Array, m: Array, c: Array) -> Array:
 
 
 class Mass(NamedTuple):
-    """Integer weights of at most 2^40 each: `high` * 2^20 + `low`, uint32, so that 1024 of them can be summed."""
+    """Integer weights of at most 2^40 each, or sums of 1024: `high` * 2^20 + `low`, uint32."""
 
     high: Array
     low: Array
@@ -87,13 +87,23 @@ class Mass(NamedTuple):
         return Mass(jnp.where(kept, self.high, 0), jnp.where(kept, self.low, 0))
 
     def total(self) -> Wide:
-        """Their sum over the last axis, two limbs."""
-        low, high = wide.totals([self.low, self.high], 20)
-        return wide.add(low, wide.left(high, 20))
+        """Their sum over the last axis, two limbs; at most 1024 entries, or a multiple of that."""
+        if self.low.shape[-1] <= 1024:
+            low, high = sums([self.low, self.high])
+            return Mass(high, low).wide()
+        low, high = sums([block(self.low, 1024), block(self.high, 1024)])
+        return Mass(high, low).total_of_sums()
+
+    def total_of_sums(self) -> Wide:
+        """As `total`, of sums of 1024 weights each; at most 1024 of them."""
+        parts = sums([half for limb in self for half in (limb & 0xFFFF, limb >> 16)])
+        # The high half counts 2^20: a digit of 16 bits and four bits more.
+        high, higher, low, middle = parts
+        return wide.from_digits([low, middle + (high << 4), higher << 4], 2)
 
     def wide(self) -> Wide:
-        """Each weight as two limbs."""
-        return self.low | (self.high << 20), self.high >> 12
+        """Each as two limbs."""
+        return wide.add((self.low, jnp.zeros_like(self.low)), (self.high << 20, self.high >> 12))
 
     def at(self, index: Array) -> Wide:
         """The weight of each row's entry at `index` [B], two limbs."""
@@ -139,31 +149,47 @@ def uniform(key: tuple[Array, Array], step: Array, sample: Array, domain: int) -
 def locate(mass: Mass, rest: Wide) -> Array:
     """The first position [B] whose running sum of weights [B, N] exceeds `rest` [B] (two limbs), int32.
 
-    Descends through groups of 1024, 32 and 1, so that no pass is longer than the row. N is a multiple of 1024, or of
-    32 up to 1024; the total must exceed `rest`.
+    N is a multiple of 1024, or of 32 up to 1024; the total must exceed `rest`.
     """
-    at = jnp.zeros(rest[0].shape, jnp.int32)
-    for size in (1024, 32, 1):
-        if mass.low.shape[-1] <= size > 1:
-            continue
-        grouped = Mass(block(mass.high, size), block(mass.low, size))
-        sums = grouped.total()
-        before = _before(sums)
-        reached = wide.add(before, sums)
-        limit = tuple(limb[:, None] for limb in rest)
-        group = count(~wide.less(limit, reached))
-        group = jnp.minimum(group, sums[0].shape[-1] - 1)
-        rest = wide.sub(rest, wide.take(before, group))
-        mass = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in grouped))
-        at += group * size
-    return at
+    size = mass.low.shape[-1]
+    if size <= 1024:
+        return _within_block(mass, rest)
+    grouped = Mass(*(block(limb, 1024) for limb in mass))
+    low, high = sums([grouped.low, grouped.high])
+    each = Mass(high, low).wide()
+    before = _before(each)
+    group = count(~wide.less(tuple(limb[:, None] for limb in rest), wide.add(before, each)))
+    group = jnp.minimum(group, each[0].shape[-1] - 1)
+    rest = wide.sub(rest, wide.take(before, group))
+    one = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in grouped))
+    return group * 1024 + _within_block(one, rest)
 
 
-def _before(sums: Wide) -> Wide:
+def _within_block(mass: Mass, rest: Wide) -> Array:
+    """`locate` among at most 1024 weights, whose halves can be summed in one word each."""
+    reached = running(mass).wide()
+    reached = tuple(limb.reshape(limb.shape[0], -1) for limb in reached)
+    passed = count(~wide.less(tuple(limb[:, None] for limb in rest), reached))
+    return jnp.minimum(passed, mass.low.shape[-1] - 1)
+
+
+def running(mass: Mass) -> Mass:
+    """Inclusive running sums of at most 1024 weights [B, N], as [B, N / 32, 32]; N a multiple of 32."""
+    parts = [block(limb, 32) for limb in (mass.low, mass.high)]
+    upto = np.tri(32, dtype=bool)
+    inside = sums([jnp.where(upto, part[..., None, :], 0) for part in parts])
+    if parts[0].shape[-2] == 1:
+        return Mass(inside[1], inside[0])
+    earlier = np.tri(parts[0].shape[-2], k=-1, dtype=bool)
+    before = sums([jnp.where(earlier, part[..., None, :, -1], 0) for part in inside])
+    low, high = (part + early[..., None] for part, early in zip(inside, before, strict=True))
+    return Mass(high, low)
+
+
+def _before(each: Wide) -> Wide:
     """Exclusive running sums over the last axis, by a triangle: short rows only."""
-    n = sums[0].shape[-1]
-    earlier = np.tri(n, k=-1, dtype=bool)
-    return wide.total_wide(tuple(jnp.where(earlier, limb[:, None, :], 0) for limb in sums), 2)
+    earlier = np.tri(each[0].shape[-1], k=-1, dtype=bool)
+    return wide.total_wide(tuple(jnp.where(earlier, limb[:, None, :], 0) for limb in each), 2)
 
 
 def nth(chosen: Array, n: Array) -> Array:

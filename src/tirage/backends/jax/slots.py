@@ -16,15 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import View
-from tirage.backends.jax import traced_history as said
+from tirage.backends.jax import traced_history
 from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.program import Columns, TracedProgram, TracedStage, both, columns, merged, staged, words
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
+from tirage.compiled_params import CompiledParams
 from tirage.exact import numbers
 from tirage.history import History
+from tirage.operators import Step
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
 from tirage.params import SamplingParams
-from tirage.stages import CompiledParams, Op, Step
+from tirage.sampling_metadata import View
 
 _TABLES: dict[str, tuple[Any, float]] = {
     "banned": (np.int32, BEYOND),
@@ -59,7 +63,7 @@ _SCALARS: dict[str, Any] = {
     "resamples": np.bool_,
     "guided": np.bool_,
 }
-_BIAS, _DRY = TracedStage(Op.ADD, (), 0), TracedStage(Op.ADD, (), 1)
+_BIAS, _DRY = TracedStage(ADD, (), 0), TracedStage(ADD, (), 1)
 _NOTHING = History(np.zeros(0, np.int32), 0, 0)
 _LATE = 1 << 32
 
@@ -162,9 +166,9 @@ def view_of(params: SamplingParams) -> int:
 def listed(plan: CompiledParams) -> list[tuple[TracedStage, Step]]:
     """The stages of a plan with their steps: bans apart, and DRY wherever the history may call for it."""
     order = plan.semantics.stages
-    steps = [step for step in plan.lower(_NOTHING, _LATE).steps if step.op != Op.BAN]
+    steps = [step for step in plan.lower(_NOTHING, _LATE).steps if step.op != BAN]
     if plan.params.dry_multiplier and "dry" in order:
-        steps.append(Step(Op.ADD, stage="dry"))
+        steps.append(Step(ADD, stage="dry"))
     steps.sort(key=lambda step: order.index(step.stage) if step.stage in order else len(order))
     known = {"logit_bias": _BIAS, "dry": _DRY}
     return [(known.get(step.stage, stage), step) for stage, step in staged(steps)]
@@ -199,12 +203,12 @@ def row_of(request: SlotRequest, layout: SlotLayout, vocab_size: int, room: int)
     """One row in a layout that holds it; its tables are as wide as it needs."""
     found = dict(listed(request.plan))
     group = layout.group(list(found))
-    places = [(g == group, order) for g, order in enumerate(layout.orders)]
-    steps = [[found.get(stage) if mine else None for stage in order] for mine, order in places]
+    groups = [(g == group, order) for g, order in enumerate(layout.orders)]
+    steps = [[found.get(stage) if mine else None for stage in order] for mine, order in groups]
     return Slots(
         columns=tuple(
             tuple(columns(stage, [step]) for stage, step in zip(order, row, strict=True))
-            for (_, order), row in zip(places, steps, strict=True)
+            for (_, order), row in zip(groups, steps, strict=True)
         ),
         on=tuple(tuple(np.array([step is not None]) for step in row) for row in steps),
         tables=_tables(request.plan, vocab_size, room),
@@ -303,14 +307,14 @@ def grown(slots: Slots, layout: SlotLayout, widths: Mapping[str, tuple[int, ...]
     ]
     known += [{}] * (len(layout.orders) - len(known))
     off = np.zeros(slots.count, bool)
-    places = [
+    placed_stages = [
         [found.get(stage, (columns(stage, [None] * slots.count), off)) for stage in order]
         for order, found in zip(layout.orders, known, strict=True)
     ]
     return replace(
         slots,
-        columns=tuple(tuple(column for column, _ in row) for row in places),
-        on=tuple(tuple(on for _, on in row) for row in places),
+        columns=tuple(tuple(column for column, _ in row) for row in placed_stages),
+        on=tuple(tuple(on for _, on in row) for row in placed_stages),
         tables={name: _widened(name, slots.tables[name], width) for name, width in widths.items()},
         layout=layout,
     )
@@ -372,7 +376,9 @@ def programs(slots: Slots, mask: Any = None) -> list[TracedProgram]:
     shared: dict[str, Any] = {
         "tables": {
             "banned": _banned(slots),
-            "counts": said.windowed(slots.past, one["window"], layout.window) if layout.window else slots.past.counts,
+            "counts": traced_history.windowed(slots.past, one["window"], layout.window)
+            if layout.window
+            else slots.past.counts,
             "protected": tables["protected"],
             "added 0": (tables["bias_ids"], tables["bias_values"]),
             "added 1": _dry(slots),
@@ -402,9 +408,9 @@ def _banned(slots: Slots) -> Any:
     if tables["stops"].shape[1]:
         lists.append(jnp.where((slots.step < one["min_tokens"])[:, None], tables["stops"], BEYOND))
     if tables["words"].shape[1]:
-        lists.append(said.by_words(slots.past, tables["words"], one["output_words"]))
+        lists.append(traced_history.by_words(slots.past, tables["words"], one["output_words"]))
     if slots.layout.ngrams:
-        lists.append(said.by_ngrams(slots.past, one["ngram"]))
+        lists.append(traced_history.by_ngrams(slots.past, one["ngram"]))
     return jnp.concatenate(lists, 1) if len(lists) > 1 else lists[0]
 
 
@@ -412,7 +418,7 @@ def _dry(slots: Slots) -> tuple[Any, Any]:
     tables, one = slots.tables, slots.scalars
     if not tables["dry"].shape[1]:
         return np.zeros((slots.count, 0), np.int32), np.zeros((slots.count, 0), np.float32)
-    ids, length = said.dry_lengths(slots.past, one["dry_last_n"], tables["breakers"], slots.vocab_size)
+    ids, length = traced_history.dry_lengths(slots.past, one["dry_last_n"], tables["breakers"], slots.vocab_size)
     penalty = jnp.take_along_axis(jnp.asarray(tables["dry"]), length, 1)
     return jnp.where(length >= one["dry_length"][:, None], ids, BEYOND), -penalty
 
@@ -425,7 +431,7 @@ def _divided_columns(slots: Slots, group: int) -> tuple[Columns, ...]:
     penalty = jnp.take_along_axis(jnp.asarray(table), at, 1)[:, 0]
 
     def changed(stage: TracedStage, given: Columns) -> Columns:
-        if stage.op != Op.FREQUENCY:
+        if stage.op != FREQUENCY:
             return given
         return {"penalty": jnp.where(slots.scalars["divides"], penalty, given["penalty"])}
 

@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tirage.backends.jax.passes import largest, smallest
+from tirage.backends.jax import wide
+from tirage.backends.jax.axis import ONE_DEVICE, Axis, Cut
+from tirage.backends.jax.candidates import in_id_order
+from tirage.backends.jax.passes import count, largest
 from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import (
     NO_KEY,
@@ -26,79 +29,195 @@ from tirage.backends.jax.rule import (
     values,
     weights,
 )
-from tirage.backends.jax.wide import Wide, u32
+from tirage.backends.jax.wide import Wide
 from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
-from tirage.stages import SCOPES, Op
+from tirage.operators.frequency import FREQUENCY
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
+from tirage.operators.presence import PRESENCE
+from tirage.operators.repetition import REPETITION
+from tirage.operators.row import SCOPES
+from tirage.operators.scale import SCALE
+from tirage.sampling_metadata import MAX_VOCAB
 
 _UNIT = numbers.temperature_constant(1.0)
 
 
+class Weighing:
+    """Exponents and weights of logits [B, N] for m and c [B], worked out when first asked for."""
+
+    __slots__ = ("_known", "_of")
+
+    def __init__(self, x: Array, m: Array, c: Array) -> None:
+        self._of, self._known = (x, m, c), None
+
+    def __call__(self) -> tuple[Array, Mass]:
+        """q int32 [B, N] and the weights."""
+        if self._known is None:
+            q = exponents(*self._of)
+            self._known = q, weights(q)
+        return self._known
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedState:
-    """[B, N] logits and sets of B rows, N a padded V; per-row numbers [B]. Names as in the plain path's Row.
+    """[B, N] logits and sets of B rows; per-row numbers [B]. Names as in the plain path's Row.
 
-    `q` and `w` are the exponents and weights of all tokens at that `m` and `c`; `kept` are the tokens still in, `base`
-    what the last temperature stage saw. `trimmed` is the token (or -1) whose weight a truncated top-p cut to `left`.
-    `greedy`: rows whose one token was chosen. `special`: whether the program has stages that do either; without them
-    the weights are simply `w`.
+    `kept` are the tokens still in. `columns` are the ids of the columns, None where these are the axis's own, in order.
+    `judged` gives the mass of what the last temperature stage saw. `uncut`: no filter has cut since `m` was found.
+    `trimmed` is the token (or -1) whose weight a truncated top-p cut to `left`. `greedy`: rows whose one token was
+    chosen. `special`: whether the program has stages that do either; without them weights are those of `weighing`.
+    `narrows`: whether a top-k may leave its candidates as the only columns.
     """
 
+    axis: Axis
     x: Array
     key: Array
     kept: Array
-    base: Array
     m: Array
     c: Array
     inverse_t: Array
-    q: Array
-    w: Mass
+    weighing: Weighing
+    judged: Callable[[], Wide]
     trimmed: Array
     left: Wide
     greedy: Array
+    columns: Array | None = None
+    uncut: bool = True
     special: bool = False
+    narrows: bool = True
 
     @property
     def ids(self) -> Array:
-        """Token ids of the columns, int32 [1, N]."""
-        return lax.broadcasted_iota(jnp.int32, (1, self.x.shape[1]), 1)
+        """Token ids of the columns, int32 [B, N] or [1, N]."""
+        own = lax.broadcasted_iota(jnp.int32, (1, self.x.shape[1]), 1) + self.axis.start
+        return own if self.columns is None else self.columns
+
+    @property
+    def q(self) -> Array:
+        """Exponents of all columns at the present m and c, int32 [B, N]."""
+        return self.weighing()[0]
+
+    @property
+    def w(self) -> Mass:
+        """Weights of all columns at the present m and c, [B, N]."""
+        return self.weighing()[1]
 
     def mass(self) -> Mass:
-        """Weights of the tokens still in, a truncated one included; 0 for the others."""
+        """Weights [B, N] of the tokens still in, a truncated one included; 0 for the others."""
+        return self._special(self.w, self.ids).where(self.kept)
+
+    def mass_of(self, key: Array, ids: Array) -> Mass:
+        """Weights of tokens still in by key and id, [B, n]; 0 for the key of -inf."""
+        w = weights(exponents(values(key), self.m, self.c))
+        return self._special(w, ids).where(key > NO_KEY)
+
+    def _special(self, w: Mass, ids: Array) -> Mass:
         if not self.special:
-            return self.w.where(self.kept)
-        left = mass_of(self.left)
-        cut = self.ids == self.trimmed[:, None]
-        w = Mass(*(jnp.where(cut, part[:, None], whole) for part, whole in zip(left, self.w, strict=True)))
+            return w
+        cut = ids == self.trimmed[:, None]
+        w = Mass(*(jnp.where(cut, part[:, None], whole) for part, whole in zip(mass_of(self.left), w, strict=True)))
         one = self.greedy[:, None]
-        return Mass(jnp.where(one, jnp.uint32(1 << 20), w.high), jnp.where(one, 0, w.low)).where(self.kept)
+        return Mass(jnp.where(one, jnp.uint32(1 << 20), w.high), jnp.where(one, 0, w.low))
+
+    def kept_key(self) -> Array:
+        """Keys [B, N] of the tokens still in, that of -inf for the others."""
+        return jnp.where(self.kept, self.key, NO_KEY)
 
     def top(self) -> Array:
         """The largest key of the tokens still in, [B]."""
-        return largest(jnp.where(self.kept, self.key, NO_KEY))
+        return self.axis.max(largest(self.kept_key()))
 
-    def first(self, chosen: Array) -> Array:
-        """The lowest id where bool [B, N] holds, [B]; a minimum, because XLA's argmax is slow on a CPU."""
-        return smallest(jnp.where(chosen, self.ids, self.x.shape[1] - 1))
+    def count(self, chosen: Array) -> Array:
+        """How many tokens are chosen, bool [B, N]: int32 [B]."""
+        return self.axis.sum(count(chosen))
 
-    def keep(self, kept: Array, on: Array) -> TracedState:
-        """Rows that are `on` without the tokens that are not `kept`."""
-        return replace(self, kept=self.kept & (kept | ~on[:, None]))
+    def total(self, mass: Mass) -> Wide:
+        """The sum of weights [B, N], two limbs [B]."""
+        return self.axis.sum_wide(mass.total())
 
-    def weighed(self) -> TracedState:
-        """With `q` and `w` of the present m and c."""
-        q = exponents(self.x, self.m, self.c)
-        return replace(self, q=q, w=weights(q))
+    def key_at(self, key: Array, ids: Array) -> Array:
+        """Of keys [B, N], those of the tokens `ids` [B, n]; that of -inf for tokens without a column."""
+        if self.columns is None:
+            return self.axis.key_at(key, ids)
+        same = self.columns[:, None, :] == ids[:, :, None]
+        return jnp.max(jnp.where(same, key[:, None, :], NO_KEY), -1)
 
-    def rebased(self, on: Array) -> TracedState:
-        """Rows that are `on` with the set still in as what the temperature stage sees."""
-        if self.kept is self.base:
-            return self
+    def ranked(self, key: Array, n: int) -> tuple[Array, Array]:
+        """The n largest of keys [B, N] and their ids, [B, n], in (key descending, id ascending) order."""
+        key, at = self.axis.top(key, n)
+        return key, at if self.columns is None else jnp.take_along_axis(self.columns, at, 1)
+
+    def reach(self, coarse: Array, key: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+        """As `Axis.reach`, among the tokens still in."""
+        cut, before = self.axis.reach(coarse, key, self.kept, mass, goal)
+        return self._with_ids(cut), before
+
+    def _with_ids(self, cut: Cut) -> Cut:
+        return cut if self.columns is None else Cut(cut.key, wide.column(self.columns, cut.id))
+
+    def pick(self, mass: Mass, rest: Wide) -> Array:
+        """The token [B], first in id order whose running weight exceeds `rest` [B]."""
+        at = self.axis.pick(mass, rest)
+        return at if self.columns is None else wide.column(self.columns, at)
+
+    def keep(self, kept: Array, on: Array | None) -> TracedState:
+        """Rows that are `on` (None: all) without the tokens that are not `kept`."""
+        kept = self.kept & (kept if on is None else kept | ~on[:, None])
+        return replace(self, kept=kept, uncut=False)
+
+    def keep_to(self, cut: Cut, on: Array | None, *, ties: bool = False) -> TracedState:
+        """Rows that are `on` without the tokens beyond a cut; with ties, all that share its key stay."""
+        level = self.key == cut.key[:, None]
+        level = level if ties else level & (self.ids <= cut.id[:, None])
+        return self.keep((self.key > cut.key[:, None]) | level, on)
+
+    def weighed(self, m: Array, c: Array, inverse_t: Array, on: Array | None) -> TracedState:
+        """At another temperature: what is still in is what it sees, in rows that are `on`."""
+        weighing, kept, before = Weighing(self.x, m, c), self.kept, self.judged
+
+        def judged() -> Wide:
+            seen = self.total(weighing()[1].where(kept))
+            return seen if on is None else wide.select(on, seen, before())
+
+        uncut = self.uncut or on is None
+        return replace(self, m=m, c=c, inverse_t=inverse_t, weighing=weighing, judged=judged, uncut=uncut)
+
+    def highest_value(self, on: Array | None) -> Array:
+        """The largest logit still in, [B], of rows that are `on`; the others' m."""
+        return self.m if self.uncut else either(on, values(self.top()), self.m)
+
+    def marked(self, chosen: Array, ids: Array) -> Array:
+        """bool [B, N] with the columns of token ids [B, n] set."""
+        if not ids.shape[1]:
+            return chosen
+        if self.columns is not None:
+            return chosen | jnp.any(self.columns[:, :, None] == ids[:, None, :], -1)
+        rows = lax.broadcasted_iota(jnp.int32, ids.shape, 0)
+        return chosen.at[rows, self.axis.local(ids, chosen.shape[1])].set(True, mode="drop")
+
+    def narrowed(self, key: Array, ids: Array) -> TracedState:
+        """With the tokens of these keys and ids [B, n] as the only columns, on every device; -inf's key is none."""
+        key, ids = in_id_order(key, jnp.where(key > NO_KEY, ids, MAX_VOCAB))
+        room = ((0, 0), (0, -key.shape[1] % 32))
+        key = jnp.pad(key, room, constant_values=NO_KEY)
+        x = values(key)
         return replace(
             self,
-            base=jnp.where(on[:, None], self.kept, self.base),
-            m=jnp.where(on, values(self.top()), self.m),
+            axis=ONE_DEVICE,
+            x=x,
+            key=key,
+            kept=key > NO_KEY,
+            weighing=Weighing(x, self.m, self.c),
+            columns=jnp.pad(ids, room, constant_values=MAX_VOCAB),
+            uncut=False,
         )
+
+
+def either(on: Array | None, a: Array, b: Array) -> Array:
+    """a [B, ...] in rows that are `on` (None: all), b in the others."""
+    return a if on is None else jnp.where(on.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
 
 def padded(x: Array) -> Array:
@@ -107,72 +226,71 @@ def padded(x: Array) -> Array:
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)), constant_values=-np.inf)
 
 
-def masked(x: Array, program: TracedProgram) -> Array:
-    """Logits with the hard masks applied: the bitmask and the banned ids."""
+def masked(axis: Axis, x: Array, program: TracedProgram) -> Array:
+    """Logits [B, N] with the hard masks applied: the bitmask and the banned ids."""
     if program.mask is not None:
-        words = u32(program.mask)
-        allowed = (words[:, :, None] >> lax.broadcasted_iota(jnp.uint32, (1, 1, 32), 2)) & 1
-        allowed = allowed.reshape(words.shape[0], -1)[:, : x.shape[1]] == 1
-        room = ((0, 0), (0, x.shape[1] - allowed.shape[1]))
-        x = jnp.where(jnp.pad(allowed, room, constant_values=True), x, -np.inf)
+        x = jnp.where(axis.allowed(jnp.asarray(program.mask), x.shape[1]), x, -np.inf)
     banned = jnp.asarray(program.tables["banned"])
-    return _put(x, banned, jnp.full(banned.shape, -np.inf, jnp.float32)) if banned.shape[1] else x
+    if not banned.shape[1]:
+        return x
+    return _put(x, axis.local(banned, x.shape[1]), jnp.full(banned.shape, -np.inf, jnp.float32))
 
 
-def status(x: Array) -> Array:
-    """int8 [B] after the hard masks: 1 for NaN or +inf, 2 when nothing is above -inf, else 0 (S-N4, S-N5)."""
-    most = _most(x)
+def status(most: Array) -> Array:
+    """int8 [B] by the largest key after the hard masks: 1 NaN or +inf, 2 nothing above -inf, else 0 (S-N4, S-N5)."""
     return jnp.where(most >= POS_INF_KEY, 1, jnp.where(most <= NEG_INF_KEY, 2, 0)).astype(jnp.int8)
 
 
-def _most(x: Array) -> Array:
-    """The largest key, [B]; NaN of either sign counts as the largest of all."""
+def largest_key(x: Array) -> Array:
+    """The largest key of [B, N], [B]; NaN of either sign counts as the largest of all."""
     bad = ((bits_of(x) & 0x7FFFFFFF) >= POS_INF_KEY) & ~is_neg_inf(x)
     return largest(jnp.where(bad, jnp.int32(0x7FFFFFFF), keys(x)))
 
 
-def entered(x: Array) -> TracedState:
-    """The State of rows whose logits are final: everything above -inf is in (S-N4)."""
+def entered(axis: Axis, x: Array) -> TracedState:
+    """The state of rows whose logits [B, N] are final: everything above -inf is in (S-N4)."""
     key = keys(x)
     kept = key > NEG_INF_KEY
     rows = x.shape[0]
     zero = jnp.zeros(rows, jnp.uint32)
-    state = TracedState(
+    # The maximum that `status` asks for, so that rows without edits are read for it once.
+    m, c = values(axis.max(largest_key(x))), jnp.full(rows, _UNIT, jnp.float32)
+    weighing = Weighing(x, m, c)
+    return TracedState(
+        axis=axis,
         x=x,
         key=key,
         kept=kept,
-        base=kept,
-        # The maximum that `status` asks for, so that rows without edits are read for it once.
-        m=values(_most(x)),
-        c=jnp.full(rows, _UNIT, jnp.float32),
+        m=m,
+        c=c,
         inverse_t=jnp.ones(rows, jnp.float32),
-        q=key,
-        w=Mass(key, key),
+        weighing=weighing,
+        judged=lambda: axis.sum_wide(weighing()[1].where(kept).total()),
         trimmed=jnp.full(rows, -1, jnp.int32),
         left=(zero, zero),
         greedy=jnp.zeros(rows, bool),
     )
-    return state.weighed()
 
 
 # --- edits: rule S-N7, on candidates they touch only ------------------------------------------------------------
 
 
-def edited(x: Array, program: TracedProgram) -> Array:
+def edited(axis: Axis, x: Array, program: TracedProgram) -> Array:
     """Logits after the stages that change them, in the program's order."""
     stages = zip(program.stages, program.columns, program.on, strict=True)
     for stage, given, active in stages:
-        on = jnp.asarray(active)
-        if stage.op == Op.ADD:
+        on = True if active is None else jnp.asarray(active)[:, None]
+        if stage.op == ADD:
             ids, added = map(jnp.asarray, program.tables[f"added {stage.nth}"])
-            x = _write(x, ids, on[:, None] & (ids < x.shape[1]), lambda v, added=added: v + added)
-        elif stage.op == Op.SCALE:
-            x = _changed(x, lambda v, given=given: product(v, given["factor"][:, None]), on[:, None])
+            ids = axis.local(ids, x.shape[1])
+            x = _write(x, ids, (ids < x.shape[1]) & on, lambda v, added=added: v + added)
+        elif stage.op == SCALE:
+            x = _changed(x, lambda v, given=given: product(v, jnp.asarray(given["factor"])[:, None]), on)
         elif stage.op in _PENALTIES:
             counts = jnp.asarray(program.tables["counts"])
             n = _seen(counts, stage.option("scope"))
             change = _PENALTIES[stage.op](given, n.astype(jnp.float32))
-            x = _write(x, counts[:, 0], on[:, None] & (n > 0), change)
+            x = _write(x, axis.local(counts[:, 0], x.shape[1]), (n > 0) & on, change)
     return x
 
 
@@ -195,7 +313,9 @@ def _presence(given: dict[str, Any], n: Array) -> Callable[[Array], Array]:
     return lambda v: v - given["penalty"][:, None]
 
 
-_PENALTIES = {Op.REPETITION: _repetition, Op.FREQUENCY: _frequency, Op.PRESENCE: _presence}
+_PENALTIES = {REPETITION: _repetition, FREQUENCY: _frequency, PRESENCE: _presence}
+EDITS = frozenset({BAN, ADD, SCALE, *_PENALTIES})
+"""The edits that a trace runs."""
 
 
 def _write(x: Array, ids: Array, on: Array, change: Callable[[Array], Array]) -> Array:
@@ -206,8 +326,8 @@ def _write(x: Array, ids: Array, on: Array, change: Callable[[Array], Array]) ->
     return _put(x, ids, _changed(old, change, on))
 
 
-def _changed(old: Array, change: Callable[[Array], Array], on: Array) -> Array:
-    return jnp.where(is_neg_inf(old) | ~on, old, clamped(change(cleaned(old))))
+def _changed(old: Array, change: Callable[[Array], Array], on: Array | bool) -> Array:
+    return jnp.where(~is_neg_inf(old) & on, clamped(change(cleaned(old))), old)
 
 
 def _put(x: Array, ids: Array, new: Array) -> Array:

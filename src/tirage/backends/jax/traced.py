@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -11,29 +11,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tirage.backends import Drawn, View
 from tirage.backends.jax import wide
+from tirage.backends.jax.axis import ONE_DEVICE, Axis
 from tirage.backends.jax.filters import FILTERS, xtc
-from tirage.backends.jax.passes import count, largest
+from tirage.backends.jax.passes import largest
 from tirage.backends.jax.program import TracedProgram
-from tirage.backends.jax.rule import (
-    bits_of,
-    exponents,
-    is_neg_inf,
-    keys,
-    locate,
-    product,
-    uniform,
-    values,
-    weights,
+from tirage.backends.jax.rule import bits_of, exponents, keys, product, uniform, values, weights
+from tirage.backends.jax.steps import (
+    EDITS,
+    TracedState,
+    Weighing,
+    edited,
+    either,
+    entered,
+    largest_key,
+    masked,
+    padded,
+    status,
 )
-from tirage.backends.jax.steps import TracedState, edited, entered, masked, padded, status
-from tirage.backends.jax.sums import top_entries
 from tirage.backends.jax.wide import OCTAVE, Wide
 from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.philox import Domain
-from tirage.stages import FIRST_FILTER, Op
+from tirage.operators import FIRST_FILTER, Operation
+from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, View
 
 _UNIT = numbers.temperature_constant(1.0)
 _NAN = np.float32(np.nan)
@@ -50,12 +52,35 @@ class XtcSplit:
     heads: Array
 
 
+class _Branch(NamedTuple):
+    """Rows after all filters, and the mass of what is left, two limbs [B]."""
+
+    state: TracedState
+    total: Wide
+
+    def logprobs(self, key: Array, ids: Array) -> Array:
+        """Logprobs [B, n] of tokens by key and id; -inf for the key of -inf."""
+        state = self.state
+        lp = _logprobs(key, state.m, state.inverse_t, self.total)
+        if not state.special:
+            return lp
+        cut = wide.ln_fixed(wide.ilog2(_at_least_one(state.left)) - wide.ilog2(_at_least_one(self.total)))
+        lp = jnp.where(ids == state.trimmed[:, None], cut[:, None], lp)
+        lp = jnp.where(state.greedy[:, None], np.float32(0), lp)
+        return jnp.where(key > NEG_INF_KEY, lp, -np.inf)
+
+
 class _Law(NamedTuple):
     """Rows after all filters on both sides of the coin; without XTC there is only the first."""
 
     off: TracedState
-    on: TracedState | None
-    coin: XtcSplit | None
+    on: TracedState | None = None
+    coin: XtcSplit | None = None
+
+
+def operations() -> frozenset[Operation]:
+    """What a trace runs, by its tables; rows with anything else are drawn on the host."""
+    return frozenset({*EDITS, *FILTERS, XTC})
 
 
 AT_ONCE = 1 << 19
@@ -84,48 +109,57 @@ def _divisor(rows: int, most: int) -> int:
 
 
 def _drawn(logits: Array, program: TracedProgram) -> Drawn:
-    x = masked(padded(logits), program)
-    state = status(x)
-    off = entered(edited(x, program))
-    off, on, coin = _filtered(off, program, 0)
-    token, branch = _token(off, on, coin, program)
-    logprobs = _branch_logprobs(branch, token[:, None])[:, 0]
-    if on is not None and coin is not None:
-        logprobs = jnp.where(coin.mixed, _mixture(off, on, coin, token[:, None])[:, 0], logprobs)
+    return draw_on(ONE_DEVICE, logits, program)
+
+
+def draw_on(axis: Axis, logits: Array, program: TracedProgram) -> Drawn:
+    """One token for each row of the float32 logits [B, N] that a device of the axis has, as `draw` gives them."""
+    raw = padded(logits)
+    x = masked(axis, raw, program)
+    code = status(axis.max(largest_key(x)))
+    whole = entered(axis, edited(axis, x, program))
+    law = _filtered(whole, program, 0)
+    token, key, branch = _token(law, program)
+    logprobs = branch.logprobs(key[:, None], token[:, None])[:, 0]
+    if law.coin is not None:
+        logprobs = jnp.where(law.coin.mixed, _mixture(law, token[:, None])[:, 0], logprobs)
 
     def report(view: View) -> dict[str, Array]:
-        described = _sampled(_Law(off, on, coin)) if view == View.SAMPLED else _described(logits, off, view)
+        described = _sampled(law, branch) if view == View.SAMPLED else _described(raw, whole, law.off, view)
         return _reported(described, program, token)
 
     found: dict[str, Any] = {
         "token_ids": token,
         "sampled_logprobs": logprobs,
-        "support": _support(off, on, coin),
+        "support": _support(law),
         **by_view(program, token.shape[0], report),
     }
-    return Drawn(status=cast("Any", state), **_without_bad_rows(found, state))
+    return Drawn(status=cast("Any", code), **_without_bad_rows(found, code))
 
 
-def _filtered(
-    state: TracedState, program: TracedProgram, at: int
-) -> tuple[TracedState, TracedState | None, XtcSplit | None]:
+def _filtered(state: TracedState, program: TracedProgram, at: int) -> _Law:
     """The state after the filters from stage `at` on; after an XTC stage, the states without it and with it."""
     for i in range(at, len(program.stages)):
-        stage, given, on = program.stages[i], program.columns[i], jnp.asarray(program.on[i])
+        stage, given = program.stages[i], program.columns[i]
+        on = None if program.on[i] is None else jnp.asarray(program.on[i])
         if stage.op < FIRST_FILTER:
             continue
         given = {name: jnp.asarray(column) for name, column in given.items()}
-        if stage.op == Op.XTC:
+        if stage.op == XTC:
+            state = replace(state, narrows=False)
             cut = xtc(state, stage, given, on, program.tables["protected"])
-            return _filtered(state, program, i + 1)[0], _filtered(cut, program, i + 1)[0], _coin(given, on, program)
+            off, on_side = (_filtered(side, program, i + 1).off for side in (state, cut))
+            return _Law(off, on_side, _coin(given, on, program))
         state = FILTERS[stage.op](state, stage, given, on, program.widths[0])
-    return state, None, None
+    return _Law(state)
 
 
-def _coin(given: dict[str, Any], on: Array, program: TracedProgram) -> XtcSplit:
+def _coin(given: dict[str, Any], on: Array | None, program: TracedProgram) -> XtcSplit:
     share = given["coin"][:, 0], given["coin"][:, 1]
     tossed = _uniform(program, Domain.XTC)[1]
-    return XtcSplit(share=share, mixed=on, heads=on & wide.less(wide.wide(tossed, 2), share))
+    heads = wide.less(wide.wide(tossed, 2), share)
+    on = jnp.ones_like(heads) if on is None else on
+    return XtcSplit(share=share, mixed=on, heads=on & heads)
 
 
 def _uniform(program: TracedProgram, domain: int) -> Wide:
@@ -133,38 +167,36 @@ def _uniform(program: TracedProgram, domain: int) -> Wide:
     return uniform((words[:, 0], words[:, 1]), words[:, 2], words[:, 3], domain)
 
 
-def _token(
-    off: TracedState, on: TracedState | None, coin: XtcSplit | None, program: TracedProgram
-) -> tuple[Array, TracedState]:
-    """The token, first in id order whose running weight exceeds floor(U * W / 2^64), and the branch it is from."""
-    state = off
-    if on is not None and coin is not None:
-        state = _either(coin.heads, on, off)
+def _token(law: _Law, program: TracedProgram) -> tuple[Array, Array, _Branch]:
+    """The token, first in id order whose running weight exceeds floor(U * W / 2^64), its key, and its branch."""
+    state = law.off
+    if law.on is not None and law.coin is not None:
+        state = _either(law.coin.heads, law.on, law.off)
     mass = state.mass()
-    rest = wide.mul(_uniform(program, Domain.DRAW), mass.total())[2:]
-    return locate(mass, rest), state
+    branch = _Branch(state, state.total(mass))
+    rest = wide.mul(_uniform(program, Domain.DRAW), branch.total)[2:]
+    # A row without a token has none to point at.
+    token = jnp.maximum(state.pick(mass, rest), 0)
+    return token, state.key_at(state.key, token[:, None])[:, 0], branch
 
 
 def _either(condition: Array, a: TracedState, b: TracedState) -> TracedState:
-    def pick(x: Array, y: Array) -> Array:
-        return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
-
-    arrays = {
-        name: jax.tree.map(pick, getattr(a, name), getattr(b, name))
-        for name in TracedState.__slots__
-        if name != "special"
-    }
-    return TracedState(**arrays, special=a.special or b.special)
+    """Row by row the one state or the other, of the same columns."""
+    names = ("kept", "m", "c", "inverse_t", "trimmed", "greedy")
+    picked: dict[str, Any] = {name: either(condition, getattr(a, name), getattr(b, name)) for name in names}
+    weighing = a.weighing if a.weighing is b.weighing else Weighing(a.x, picked["m"], picked["c"])
+    left = wide.select(condition, a.left, b.left)
+    return replace(a, **picked, left=left, weighing=weighing, special=a.special or b.special)
 
 
-def _support(off: TracedState, on: TracedState | None, coin: XtcSplit | None) -> Array:
-    possible = _possible(off)
-    if on is not None and coin is not None:
-        with_xtc = _possible(on)
-        always = coin.share[1] != 0
+def _support(law: _Law) -> Array:
+    possible = _possible(law.off)
+    if law.on is not None and law.coin is not None:
+        with_xtc = _possible(law.on)
+        always = law.coin.share[1] != 0
         mixed = (possible & ~always[:, None]) | with_xtc
-        possible = jnp.where(coin.mixed[:, None], mixed, possible)
-    return count(possible)
+        possible = jnp.where(law.coin.mixed[:, None], mixed, possible)
+    return law.off.count(possible)
 
 
 def _possible(state: TracedState) -> Array:
@@ -175,47 +207,41 @@ def _possible(state: TracedState) -> Array:
 # --- logprobs ---------------------------------------------------------------------------------------------------
 
 
-def _logprobs(x: Array, m: Array, inverse_t: Array, total: Wide) -> Array:
-    """ln p of logits [B, n]; the total's logarithm is [B]. Rule S-L2."""
+def _logprobs(key: Array, m: Array, inverse_t: Array, total: Wide) -> Array:
+    """ln p of tokens by key [B, n]; the rest are [B]. -inf for the key of -inf. Rule S-L2."""
     log_mass = wide.ln_fixed(wide.ilog2(total) - 40 * OCTAVE)
-    distance = product(m[:, None] - x, inverse_t[:, None]) + log_mass[:, None]
+    distance = product(m[:, None] - values(key), inverse_t[:, None]) + log_mass[:, None]
     # 0 - v, without leaving it to the compiler whether that can be -0.0.
     lp = jnp.where(bits_of(distance) & 0x7FFFFFFF == 0, np.float32(0), -distance)
-    return jnp.where(is_neg_inf(x), -np.inf, lp)
-
-
-def _branch_logprobs(state: TracedState, ids: Array) -> Array:
-    """Logprobs of the tokens `ids` [B, n] under the law of one branch; -inf for those that are out."""
-    mass = state.mass()
-    total = mass.total()
-    lp = _logprobs(jnp.take_along_axis(state.x, ids, 1), state.m, state.inverse_t, total)
-    cut = wide.ln_fixed(wide.ilog2(_at_least_one(state.left)) - wide.ilog2(total))
-    lp = jnp.where(ids == state.trimmed[:, None], cut[:, None], lp)
-    lp = jnp.where(state.greedy[:, None], np.float32(0), lp)
-    return jnp.where(jnp.take_along_axis(state.kept, ids, 1), lp, -np.inf)
+    return jnp.where(key > NEG_INF_KEY, lp, -np.inf)
 
 
 def _at_least_one(a: Wide) -> Wide:
     return wide.select(wide.is_zero(a), wide.constant(1, a[0], len(a)), a)
 
 
-def _mixture(off: TracedState, on: TracedState, coin: XtcSplit, ids: Array) -> Array:
-    """Logprobs of the tokens `ids` [B, n] over both sides of the coin, in units of 2^-63; -inf where neither (S-L4)."""
-    share: Wide = tuple(limb[:, None] for limb in coin.share)
+def _mixture(law: _Law, ids: Array | None) -> Array:
+    """Logprobs over both sides of the coin, in units of 2^-63, of tokens [B, n], or of all columns if None (S-L4)."""
+    assert law.on is not None
+    assert law.coin is not None
+    sides = [_weight_and_total(state, ids) for state in (law.off, law.on)]
+    # One quotient for both sides, so that it is compiled once.
+    weight, total = (tuple(map(jnp.stack, zip(*part, strict=True))) for part in zip(*sides, strict=True))
+    points = wide.fraction(weight, total, _POINT)
+    off, on = (tuple(limb[side] for limb in points) for side in (0, 1))
+    share: Wide = tuple(limb[:, None] for limb in law.coin.share)
     rest = wide.sub(wide.constant(1 << 32, share[0], 2), share)
-    points = [_points(state, ids) for state in (off, on)]
-    mixed = [wide.mul(p, _broadcast(part, ids)) for p, part in zip(points, (rest, share), strict=True)]
+    mixed = [wide.mul(p, _broadcast(part, p[0])) for p, part in ((off, rest), (on, share))]
     possible = ~wide.is_zero(mixed[0]) | ~wide.is_zero(mixed[1])
-    total = _at_least_one(wide.right(wide.add(*mixed), 32)[:2])
-    return jnp.where(possible, wide.ln_fixed(wide.ilog2(total) - _POINT * OCTAVE), -np.inf)
+    whole = _at_least_one(wide.right(wide.add(*mixed), 32)[:2])
+    return jnp.where(possible, wide.ln_fixed(wide.ilog2(whole) - _POINT * OCTAVE), -np.inf)
 
 
-def _points(state: TracedState, ids: Array) -> Wide:
-    """Probability of the tokens `ids` [B, n] in one branch, in units of 2^-63, two limbs."""
+def _weight_and_total(state: TracedState, ids: Array | None) -> tuple[Wide, Wide]:
+    """The weights of tokens [B, n] in one branch and, as often, that of all; two limbs each."""
     mass = state.mass()
-    weight = tuple(jnp.take_along_axis(limb, ids, 1) for limb in mass.wide())
-    total: Wide = tuple(limb[:, None] for limb in mass.total())
-    return wide.divide(wide.left(wide.resized(weight, 4), _POINT), _broadcast(total, ids))[:2]
+    some = mass if ids is None else state.mass_of(state.key_at(state.kept_key(), ids), ids)
+    return some.wide(), _broadcast(tuple(limb[:, None] for limb in state.total(mass)), some.low)
 
 
 def _broadcast(number: Wide, like: Array) -> Wide:
@@ -227,10 +253,12 @@ def _broadcast(number: Wide, like: Array) -> Wide:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One view: keys [B, N] to rank by, that of -inf for tokens it does not hold, and logprobs of ids [B, n]."""
+    """One view: keys [B, N] to rank by, that of -inf for tokens it does not hold, the state whose columns these are,
+    and logprobs [B, n] of tokens by key and id."""
 
     key: Array
-    logprobs: Callable[[Array], Array]
+    state: TracedState
+    logprobs: Callable[[Array, Array], Array]
 
 
 def by_view(program: TracedProgram, count: int, report: Callable[[View], dict[str, Array]]) -> dict[str, Array]:
@@ -251,40 +279,49 @@ def by_view(program: TracedProgram, count: int, report: Callable[[View], dict[st
     return out
 
 
-def _described(logits: Array, off: TracedState, view: View) -> Described:
-    x = padded(logits) if view == View.RAW else off.x
+def _described(raw: Array, whole: TracedState, off: TracedState, view: View) -> Described:
+    x = raw if view == View.RAW else whole.x
     finite = (bits_of(x) & 0x7F800000) != 0x7F800000
-    x = jnp.where(finite, x, -np.inf)
-    plain = jnp.full(off.greedy.shape, view == View.RAW) | off.greedy
+    key = jnp.where(finite, keys(x), NEG_INF_KEY)
+    plain = jnp.ones_like(off.greedy) if view == View.RAW else off.greedy
     c = jnp.where(plain, _UNIT, off.c)
     inverse_t = jnp.where(plain, np.float32(1), off.inverse_t)
-    m = values(largest(keys(x)))
-    total = weights(exponents(x, m, c)).total()
-    return Described(keys(x), lambda ids: _logprobs(jnp.take_along_axis(x, ids, 1), m, inverse_t, total))
+    m = values(whole.axis.max(largest(key)))
+    total = whole.total(weights(exponents(jnp.where(finite, x, -np.inf), m, c)))
+    return Described(key, whole, lambda key, ids: _logprobs(key, m, inverse_t, _at_least_one(total)))
 
 
-def _sampled(law: _Law) -> Described:
+def _sampled(law: _Law, branch: _Branch) -> Described:
     """The law that is drawn from; a mixture is ranked by its logprobs, and worked out for every token."""
-    off, on, coin = law
-    key = jnp.where(off.kept, off.key, NEG_INF_KEY)
-    if on is None or coin is None:
-        return Described(key, lambda ids: _branch_logprobs(off, ids))
-    ids = jnp.broadcast_to(off.ids, off.x.shape)
-    lp = jnp.where(coin.mixed[:, None], _mixture(off, on, coin, ids), _branch_logprobs(off, ids))
-    return Described(jnp.where(coin.mixed[:, None], keys(lp), key), lambda ids: jnp.take_along_axis(lp, ids, 1))
+    off, key = law.off, law.off.kept_key()
+    if law.coin is None:
+        return Described(key, off, branch.logprobs)
+    unmixed = _Branch(off, off.total(off.mass()))
+    mixed = law.coin.mixed[:, None]
+    mixture = jnp.where(mixed, keys(_mixture(law, None)), key)
+
+    def logprobs(key: Array, ids: Array) -> Array:
+        # The key that a mixture is ranked by is its logprob.
+        return jnp.where(mixed, values(key), unmixed.logprobs(key, ids))
+
+    return Described(mixture, off, logprobs)
 
 
 def _reported(view: Described, program: TracedProgram, token: Array) -> dict[str, Array]:
-    own = jnp.take_along_axis(view.key, token[:, None], 1)
     asked, n = jnp.asarray(program.asked), program.widths[1]
-    top_key, top = top_entries(view.key, n)
+    ids = jnp.concatenate([token[:, None], jnp.maximum(asked, 0)], 1)
+    own = view.state.key_at(view.key, ids)
+    top_key, top = view.state.ranked(view.key, n)
+    top_key, top = (jnp.pad(each, ((0, 0), (0, n - each.shape[1]))) for each in (top_key, top))
     held = (top_key > NEG_INF_KEY) & (jnp.arange(n, dtype=jnp.int32) < jnp.asarray(program.top_n)[:, None])
-    given = view.logprobs(jnp.maximum(asked, 0))
+    # One call for all, so that it is compiled once.
+    lp = view.logprobs(jnp.concatenate([own, top_key], 1), jnp.concatenate([ids, top], 1))
+    given, ranked = lp[:, 1 : ids.shape[1]], lp[:, ids.shape[1] :]
     return {
-        "logprobs": view.logprobs(token[:, None])[:, 0],
-        "ranks": 1 + count(view.key > own),
+        "logprobs": lp[:, 0],
+        "ranks": 1 + view.state.count(view.key > own[:, :1]),
         "top_ids": jnp.where(held, top, -1),
-        "top_logprobs": jnp.where(held, view.logprobs(top), -np.inf),
+        "top_logprobs": jnp.where(held, ranked, -np.inf),
         "asked_logprobs": jnp.where(asked >= 0, given, _NAN),
     }
 

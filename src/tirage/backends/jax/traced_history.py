@@ -1,4 +1,4 @@
-"""What the requests of a batch have said, as arrays, and the rules that read it inside a trace (S-H1 ... S-H5).
+"""The tokens of the requests in a batch, as arrays, and the rules that read it inside a trace (S-H1 ... S-H5).
 
 Every row has room for the same number of tokens. A row that outgrows it keeps counting its length, so that it can be
 told: nothing it says can be drawn any more.
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tirage.backends import MAX_VOCAB
 from tirage.history import History
+from tirage.sampling_metadata import MAX_VOCAB
 
 BEYOND = MAX_VOCAB
 """An id that no row has: what tables of ids are filled up with."""
@@ -42,12 +42,12 @@ class TracedHistory:
     @classmethod
     def of(cls, history: History, room: int) -> TracedHistory:
         """One row, on the host; the history must fit."""
-        said, table = history.tokens(), history.counts().table
+        tokens_so_far, table = history.tokens(), history.counts().table
         tokens, counts = np.zeros((1, room), np.int32), np.zeros((1, 3, room), np.int32)
-        tokens[0, : said.size] = said
+        tokens[0, : tokens_so_far.size] = tokens_so_far
         counts[0, 0] = BEYOND
         counts[0, :, : table.shape[1]] = table
-        numbers = (history.prompt_length, said.size, table.shape[1])
+        numbers = (history.prompt_length, tokens_so_far.size, table.shape[1])
         prompt, length, distinct = (np.array([n], np.int32) for n in numbers)
         return cls(tokens=tokens, prompt=prompt, length=length, counts=counts, distinct=distinct)
 
@@ -104,8 +104,8 @@ def by_words(past: TracedHistory, words: Array, output_only: Array) -> Array:
     first = jnp.where(output_only, past.prompt, 0)[:, None]
     recent = _tail(past, words.shape[2] - 1, first)
     prefix, last = words[:, :, :-1], words[:, :, -1]
-    said = jnp.all((prefix == -1) | (prefix == recent[:, None, :]), -1)
-    return jnp.where(said & (last >= 0), last, BEYOND)
+    matches = jnp.all((prefix == -1) | (prefix == recent[:, None, :]), -1)
+    return jnp.where(matches & (last >= 0), last, BEYOND)
 
 
 @jax.jit

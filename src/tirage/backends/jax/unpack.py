@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 
 from tirage.backends.jax.program import TracedProgram, TracedStage, operands
 from tirage.backends.jax.traced_history import BEYOND
+from tirage.compiled_params import Program
 from tirage.history import Counts
-from tirage.stages import Op, Program, Step
+from tirage.operators import Step
+from tirage.operators.logit_bias import ADD
+from tirage.operators.masks import BAN
 
 
 def lowered(program: TracedProgram, r: int) -> Program:
@@ -18,15 +21,15 @@ def lowered(program: TracedProgram, r: int) -> Program:
     ids, values, steps = [_known(program.tables["banned"][r])], [], []
     values.append(np.zeros(ids[0].size, np.float32))
     if ids[0].size:
-        steps.append(Step(Op.BAN, 0, ids[0].size))
+        steps.append(Step(BAN, 0, ids[0].size))
     for stage, given, on in zip(program.stages, program.columns, program.on, strict=True):
-        if stage.op == Op.ADD:
+        if stage.op == ADD:
             added, by = _added(program, stage, r)
             start = sum(part.size for part in ids)
-            steps.append(Step(Op.ADD, start, start + added.size))
+            steps.append(Step(ADD, start, start + added.size))
             ids.append(added)
             values.append(by)
-        elif on[r]:
+        elif on is None or on[r]:
             a, b, c, d, e = (*operands(stage, given, r), 0, 0, 0, 0, 0)[:5]
             steps.append(Step(stage.op, a, b, c, d, e))
     return Program(tuple(steps), np.concatenate(ids), np.concatenate(values))

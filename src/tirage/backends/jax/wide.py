@@ -6,7 +6,7 @@ Every function is elementwise over arrays of one shape, exact, and wraps like ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,19 +27,23 @@ def u32(value: Any) -> Array:
     return jnp.asarray(value).astype(jnp.uint32)
 
 
+def _zero(like: Array) -> Array:
+    return lax.full(like.shape, 0, jnp.uint32)
+
+
 def wide(value: Array, size: int) -> Wide:
     """A uint32 array as a number of `size` limbs."""
-    return (value, *[jnp.zeros_like(value)] * (size - 1))
+    return (value, *[_zero(value)] * (size - 1))
 
 
 def constant(value: int, like: Array, size: int) -> Wide:
     """The Python integer `value` as `size` limbs, in the shape of `like`."""
-    return tuple(jnp.full(like.shape, (value >> 32 * i) & 0xFFFFFFFF, jnp.uint32) for i in range(size))
+    return tuple(lax.full(like.shape, (value >> 32 * i) & 0xFFFFFFFF, jnp.uint32) for i in range(size))
 
 
 def resized(a: Wide, size: int) -> Wide:
     """`a` with zero limbs added, or high limbs dropped."""
-    return (*a, *[jnp.zeros_like(a[0])] * (size - len(a)))[:size]
+    return (*a, *[_zero(a[0])] * (size - len(a)))[:size]
 
 
 def add(a: Wide, b: Wide) -> Wide:
@@ -64,7 +68,7 @@ def _added(a: Wide, b: Wide, carry: Array | None) -> Wide:
 
 def negated(a: Wide) -> Wide:
     """-a in two's complement."""
-    return _added(tuple(~limb for limb in a), wide(jnp.zeros_like(a[0]), len(a)), jnp.ones_like(a[0]))
+    return _added(tuple(~limb for limb in a), wide(_zero(a[0]), len(a)), jnp.ones_like(a[0]))
 
 
 def sub(a: Wide, b: Wide) -> Wide:
@@ -92,12 +96,19 @@ def is_zero(a: Wide) -> Array:
 
 def select(condition: Array, a: Wide, b: Wide) -> Wide:
     """a where the condition holds, else b."""
-    return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
+    same = all(part.shape == condition.shape for part in (*a, *b))
+    pick = lax.select if same else jnp.where
+    return tuple(pick(condition, x, y) for x, y in zip(a, b, strict=True))
 
 
 def take(a: Wide, index: Array) -> Wide:
     """The entry of each row at `index` [B], from limbs [B, N]."""
-    return tuple(jnp.take_along_axis(limb, index[:, None], 1)[:, 0] for limb in a)
+    return tuple(column(limb, index) for limb in a)
+
+
+def column(values: Array, index: Array) -> Array:
+    """The entry of each row of [B, N] at `index` [B]."""
+    return jnp.take_along_axis(values, index[:, None], 1)[:, 0]
 
 
 def mul32(a: Array, b: Array) -> Wide:
@@ -112,7 +123,7 @@ def mul32(a: Array, b: Array) -> Wide:
 def mul(a: Wide, b: Wide, size: int | None = None) -> Wide:
     """a * b in len(a) + len(b) limbs, or its lowest `size`."""
     size = len(a) + len(b) if size is None else size
-    out = wide(jnp.zeros_like(a[0]), size)
+    out = wide(_zero(a[0]), size)
     for i, x in enumerate(a):
         for j, y in enumerate(b):
             if i + j < size:
@@ -123,45 +134,46 @@ def mul(a: Wide, b: Wide, size: int | None = None) -> Wide:
 def left(a: Wide, n: int) -> Wide:
     """a << n for a Python integer n."""
     limbs, bits = divmod(n, 32)
-    moved = resized((*[jnp.zeros_like(a[0])] * limbs, *a), len(a))
+    moved = resized((*[_zero(a[0])] * limbs, *a), len(a))
     if not bits:
         return moved
-    below = (jnp.zeros_like(a[0]), *moved[:-1])
+    below = (_zero(a[0]), *moved[:-1])
     return tuple((x << bits) | (y >> (32 - bits)) for x, y in zip(moved, below, strict=True))
 
 
 def right(a: Wide, n: int) -> Wide:
     """a >> n for a Python integer n."""
     limbs, bits = divmod(n, 32)
-    moved = resized(a[limbs:], len(a)) if limbs < len(a) else wide(jnp.zeros_like(a[0]), len(a))
+    moved = resized(a[limbs:], len(a)) if limbs < len(a) else wide(_zero(a[0]), len(a))
     if not bits:
         return moved
-    above = (*moved[1:], jnp.zeros_like(a[0]))
+    above = (*moved[1:], _zero(a[0]))
     return tuple((x >> bits) | (y << (32 - bits)) for x, y in zip(moved, above, strict=True))
 
 
 def left_by(a: Wide, n: Array) -> Wide:
     """a << n, n int32 per entry, 0 <= n < 32 * len(a)."""
-    for bit in range((32 * len(a) - 1).bit_length()):
-        a = select((n >> bit) & 1 == 1, left(a, 1 << bit), a)
-    return a
+    a = _limbs_moved(a, n, left)
+    bits = u32(n & 31)
+    below = (_zero(a[0]), *a[:-1])
+    # Two shifts, since one by 32 bits is not defined.
+    return tuple((x << bits) | ((y >> 1) >> (31 - bits)) for x, y in zip(a, below, strict=True))
 
 
 def right_by(a: Wide, n: Array) -> Wide:
     """a >> n, n int32 per entry, n >= 0; 0 when n is at least the width of `a`."""
-    bits = (32 * len(a) - 1).bit_length()
-    kept = n < 1 << bits
-    for bit in range(bits):
-        a = select((n >> bit) & 1 == 1, right(a, 1 << bit), a)
-    return select(kept, a, wide(jnp.zeros_like(a[0]), len(a)))
+    inside = n < 32 * len(a)
+    a = tuple(lax.select(inside, limb, _zero(limb)) for limb in _limbs_moved(a, n, right))
+    bits = u32(n & 31)
+    above = (*a[1:], _zero(a[0]))
+    return tuple((x >> bits) | ((y << 1) << (31 - bits)) for x, y in zip(a, above, strict=True))
 
 
-def right_up(a: Wide, n: Array) -> Wide:
-    """ceil(a / 2^n) for n >= 0."""
-    floor = right_by(a, n)
-    bits = (32 * len(a) - 1).bit_length()
-    rest = sub(a, left_by(floor, jnp.minimum(n, (1 << bits) - 1)))
-    return add(floor, wide((~is_zero(rest)).astype(jnp.uint32), len(a)))
+def _limbs_moved(a: Wide, n: Array, move: Callable[[Wide, int], Wide]) -> Wide:
+    """`a` shifted by as many whole limbs as n < 32 * len(a) asks for."""
+    for step in range((len(a) - 1).bit_length()):
+        a = select((n >> (5 + step)) & 1 == 1, move(a, 32 << step), a)
+    return a
 
 
 def divide(a: Wide, b: Wide) -> Wide:
@@ -178,8 +190,33 @@ def divide(a: Wide, b: Wide) -> Wide:
         number = (number[0] | fits.astype(jnp.uint32), *number[1:])
         return select(fits, sub(rest, divisor), rest), number
 
-    zero = tuple(jnp.zeros_like(a[0]) for _ in range(size + 1))
+    zero = tuple(_zero(a[0]) for _ in range(size + 1))
     return lax.fori_loop(0, 32 * size, body, (zero, a))[1]
+
+
+def divide_short(a: Wide, b: Wide) -> Array:
+    """floor(a / b), uint32, where it is below 2^32; `b` has a limb less than `a`."""
+    divisor = (_zero(a[0]), *b)
+
+    def body(_: Any, state: tuple[Wide, Wide, Array]) -> tuple[Wide, Wide, Array]:
+        rest, divisor, number = state
+        divisor = right(divisor, 1)
+        fits = ~less(rest, divisor)
+        return select(fits, sub(rest, divisor), rest), divisor, (number << 1) | fits.astype(jnp.uint32)
+
+    return lax.fori_loop(0, 32, body, (a, divisor, _zero(a[0])))[2]
+
+
+def fraction(a: Wide, b: Wide, bits: int) -> Wide:
+    """floor(a * 2^bits / b) of two-limb numbers a <= b < 2^63, for bits < 64; two limbs."""
+
+    def body(_: Any, state: tuple[Wide, Wide]) -> tuple[Wide, Wide]:
+        rest, number = state
+        fits = ~less(rest, b)
+        number = left(number, 1)
+        return left(select(fits, sub(rest, b), rest), 1), (number[0] | fits.astype(jnp.uint32), number[1])
+
+    return lax.fori_loop(0, bits + 1, body, (a, constant(0, a[0], 2)))[1]
 
 
 def isqrt(a: Wide) -> Array:
@@ -189,7 +226,7 @@ def isqrt(a: Wide) -> Array:
         tried = root | (jnp.uint32(1) << u32(31 - i))
         return jnp.where(less(a, mul32(tried, tried)), root, tried)
 
-    return lax.fori_loop(0, 32, body, jnp.zeros_like(a[0]))
+    return lax.fori_loop(0, 32, body, _zero(a[0]))
 
 
 def bit_length(a: Wide) -> Array:
@@ -236,29 +273,29 @@ def to_float32(a: Wide) -> Array:
     return lax.bitcast_convert_type(pattern, jnp.float32)
 
 
-def total(v: Array, bits: int) -> Wide:
-    """The sum over the last axis of uint32 entries of at most 2^bits, in two limbs; at most 2^20 entries.
+def from_digits(digits: Sequence[Array], size: int) -> Wide:
+    """The sum of digits[i] * 2^(16 i), each digit a uint32 below 2^31, modulo 2^(32 * size); `size` limbs."""
+    carry, halves = None, []
+    for digit in digits[: 2 * size]:
+        whole = digit if carry is None else digit + carry
+        carry = whole >> 16
+        halves.append(whole & 0xFFFF)
+    if len(halves) < 2 * size and carry is not None:
+        halves += [carry & 0xFFFF, carry >> 16]
+    halves += [_zero(digits[0])] * (2 * size - len(halves))
+    return tuple(halves[2 * i] | (halves[2 * i + 1] << 16) for i in range(size))
 
-    The length must be a multiple of 1024, or at most 1024.
-    """
-    return totals([v], bits)[0]
 
-
-def totals(parts: Sequence[Array], bits: int) -> list[Wide]:
-    """The totals of several arrays of one shape, read in one pass."""
-    if parts[0].shape[-1] <= 1 << (31 - bits):
-        return [wide(one, 2) for one in sums(parts)]
-    size = min(1 << (31 - bits), 1024)
-    if size > 1:
-        parts = sums([block(v, size) for v in parts])
-    halves = totals([half for v in parts for half in (v & 0xFFFF, v >> 16)], 16)
-    return [add(low, left(high, 16)) for low, high in zip(halves[::2], halves[1::2], strict=True)]
+def digit_sums(parts: Sequence[Array]) -> list[Array]:
+    """Digits of the sum over the last axis of parts[i] * 2^(16 i), at most 1024 entries below 2^31, in one pass."""
+    found = sums([half for part in parts for half in (part & 0xFFFF, part >> 16)])
+    low, high = found[::2], found[1::2]
+    return [low[0], *(a + b for a, b in zip(low[1:], high, strict=False)), high[-1]]
 
 
 def total_wide(a: Wide, size: int) -> Wide:
-    """The sum over the last axis of limbs, modulo 2^(32 * size)."""
-    out = wide(jnp.zeros(a[0].shape[:-1], jnp.uint32), size)
-    pieces = totals([piece for limb in a for piece in (limb & 0xFFFF, limb >> 16)], 16)
-    for i, piece in enumerate(pieces):
-        out = add(out, left(resized(piece, size), 16 * i))
-    return out
+    """The sum over the last axis of limbs [..., N], modulo 2^(32 * size); N a multiple of 1024, or at most 1024."""
+    halves = [half for limb in a for half in (limb & 0xFFFF, limb >> 16)]
+    if a[0].shape[-1] <= 1024:
+        return from_digits(sums(halves), size)
+    return from_digits(digit_sums(sums([block(half, 1024) for half in halves])), size)

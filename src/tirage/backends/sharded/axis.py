@@ -1,4 +1,4 @@
-"""What devices along one mesh axis exchange inside `shard_map`: maxima, counts and sums in limbs, small lists.
+"""A mesh axis that the vocabulary lies on: what its devices exchange inside `shard_map`, in sums and short lists.
 
 The counterpart of `communicate` for programs that XLA compiles; numbers are int32 and uint32, for JAX without x64.
 """
@@ -12,19 +12,23 @@ import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.rule import NO_KEY, Mass, keys, locate, values
+from tirage.backends.jax.axis import Cut
+from tirage.backends.jax.candidates import ranked
+from tirage.backends.jax.passes import count, largest, smallest
+from tirage.backends.jax.rule import NO_KEY, Mass, least, locate, ordered
 from tirage.backends.jax.wide import Wide, u32
 
 NO_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """The mesh axis that the vocabulary lies on; each device holds `width` token ids of it."""
+class MeshAxis:
+    """An `Axis` over the devices of a mesh axis; each holds `width` token ids of it."""
 
     name: str
     size: int
     width: int
+    most = 256
 
     @property
     def start(self) -> Array:
@@ -43,18 +47,17 @@ class Axis:
         """The smallest over devices."""
         return lax.pmin(values, self.name)
 
-    def count(self, chosen: Array) -> Array:
-        """How many True the rows bool [B, N] have on all devices, int32 [B]."""
-        return lax.psum(jnp.sum(chosen, -1, dtype=jnp.int32), self.name)
+    def sum(self, number: Array) -> Array:
+        """The sum over devices of int32 [B]."""
+        return lax.psum(number, self.name)
 
-    def total(self, mass: Mass) -> Wide:
-        """The sum of weights [B, N] over all devices, two limbs."""
-        limbs = mass.total()
+    def sum_wide(self, number: Wide) -> Wide:
+        """The sum over devices, limbs [B]."""
         # Halves of 16 bits leave room for 2^16 devices.
-        halves = jnp.stack([part for limb in limbs for part in (limb & 0xFFFF, limb >> 16)])
-        out = _zero(limbs)
+        halves = jnp.stack([part for limb in number for part in (limb & 0xFFFF, limb >> 16)])
+        out = _zero(number)
         for at, half in enumerate(lax.psum(halves, self.name)):
-            out = wide.add(out, wide.left((half, jnp.zeros_like(half)), 16 * at))
+            out = wide.add(out, wide.left(wide.wide(half, len(number)), 16 * at))
         return out
 
     def before(self, values: Wide) -> tuple[Wide, Wide]:
@@ -82,13 +85,36 @@ class Axis:
     def top(self, key: Array, n: int) -> tuple[Array, Array]:
         """Keys and global ids [B, n] of the n largest of all devices' keys [B, N], in (key descending, id ascending)
         order; NO_KEY where there are no more."""
-        mine, at = _highest(key, n)
+        mine, at = ranked(key, n)
         room = ((0, 0), (0, n - mine.shape[1]))
         mine = jnp.pad(mine, room, constant_values=NO_KEY)
         both = lax.all_gather(jnp.stack([mine, jnp.pad(at, room) + self.start]), self.name)
         each, ids = jnp.moveaxis(both, 0, 2).reshape(2, key.shape[0], self.size * n)
-        best, position = _highest(each, n)
+        best, position = ranked(each, n)
         return best, jnp.take_along_axis(ids, position, 1)
+
+    def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+        """As `Axis.reach`, of [B, N] on each device; a round of the bisection exchanges 16 bytes per row.
+
+        Tokens of one key must have one weight for the id and the mass to be right, as they do unless `key` is a
+        distance.
+        """
+        distance = ~ordered(key)
+        low = self.min(smallest(jnp.where(among, distance, jnp.uint32(0xFFFFFFFF))))
+        high = self.max(largest(jnp.where(among, distance, 0)))
+        within = lambda t: self.sum_wide(mass.where(distance <= t[:, None]).total())  # noqa: E731
+        found = least(low, high, lambda t: ~wide.less(within(t), goal))
+        nearer = self.sum_wide(mass.where(distance < found[:, None]).total())
+        tied = among & (distance == found[:, None])
+        one = Mass(*(self.max(largest(jnp.where(tied, limb, 0)))[:, None] for limb in mass)).wide()
+        each: Wide = one[0][:, 0], one[1][:, 0]
+        # Of tokens with equal keys, each with the weight w, the first ceil((goal - nearer) / w) are needed.
+        needed = wide.divide(wide.add(wide.sub(goal, nearer), wide.sub(each, wide.constant(1, low, 2))), each)
+        ties = self.sum(count(tied))
+        unbounded = wide.is_zero(each) | wide.less(wide.wide(u32(ties), 2), needed)
+        n = jnp.where(unbounded, ties, needed[0].astype(jnp.int32))
+        before = wide.add(nearer, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
+        return Cut((~found ^ jnp.uint32(0x80000000)).astype(jnp.int32), self.nth(tied, n)), before
 
     def key_at(self, key: Array, ids: Array) -> Array:
         """Keys [B, n] of tokens by global id, from all devices' keys [B, N]; below NO_KEY for ids that nobody holds."""
@@ -97,11 +123,16 @@ class Axis:
         found = jnp.take_along_axis(key, jnp.clip(at, 0, self.width - 1), 1)
         return self.max(jnp.where(mine, found, np.int32(-0x80000000)))
 
+    def allowed(self, mask: Array, size: int) -> Array:
+        """Which of this device's `size` columns a bitmask [B, W] of whole rows allows, bool [B, size]."""
+        words, ids = u32(mask), self.start + jnp.arange(size, dtype=jnp.int32)
+        word = jnp.take(words, jnp.minimum(ids >> 5, words.shape[1] - 1), axis=1)
+        return (word >> u32(ids & 31)) & 1 == 1
 
-def _highest(key: Array, n: int) -> tuple[Array, Array]:
-    """The n largest of keys [B, N] and where they are, equal ones in order; values made from keys have no -0.0."""
-    top, at = lax.top_k(values(key), min(n, key.shape[1]))
-    return keys(top), at
+    def local(self, ids: Array, size: int) -> Array:
+        """This device's columns of token ids [B, n]; `size` for those of others."""
+        at = ids - self.start
+        return jnp.where((at >= 0) & (at < self.width), at, size)
 
 
 def _zero(number: Wide) -> Wide:

@@ -14,7 +14,6 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from tirage.backends import Drawn, Frame, SamplingMetadata
 from tirage.backends.groups import taken
 from tirage.backends.jax import traced
 from tirage.backends.jax.arrays import as_logits, is_traced
@@ -30,15 +29,13 @@ from tirage.backends.jax.dispatch import (
     widened,
 )
 from tirage.backends.jax.program import TracedProgram, programs
-from tirage.backends.sharded.axis import Axis
-from tirage.backends.sharded.mesh_draw import draw
-from tirage.backends.sharded.mesh_filters import FILTERS
+from tirage.backends.sharded.axis import MeshAxis
 from tirage.errors import ParamsError, nearest
-from tirage.stages import FIRST_FILTER, Op
+from tirage.sampling_batch import SamplingBatch
+from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 Group = tuple[NDArray[np.int32], TracedProgram]
 """Rows that run one program: which they are, and the program."""
-_NOT_IN_PARTS = [op for op in Op if op >= FIRST_FILTER and op not in FILTERS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +46,13 @@ class MeshLogits:
     None means W. Columns that do not divide evenly are padded here. Axes of either type, Auto or Explicit; rows are
     the same on all other axes. The Draw is replicated over the mesh. Inside jit rows need seeds.
 
-    Rows whose filters are temperature, top-k, top-p, min-p and epsilon are drawn in parts. Of a row with another one,
-    with custom processors or with a mask that its semantics checks after the draw ("resample"), the devices gather the
-    logits, 4 V bytes, and of that row alone; rows of the last two kinds are then drawn on the host.
+    Rows are drawn in parts. Only of a row with custom processors, or with a mask that its semantics checks after the
+    draw ("resample"), do the devices gather the logits, 4 V bytes, and of that row alone; the host draws it.
 
-    Each device contributes, in bytes per row drawn in parts: entry 12, temperature, greedy and min-p 4, epsilon 20;
-    top-k 8 k up to k = 256, else 20 and 4 in each of at most 32 rounds; top-p 56 (joint scope 72) and 16 in each of at
-    most 32 rounds; the draw 36; logprobs 28 + 8 top_n + 4 for each asked id (processed 24, sampled 8).
+    Each device contributes, in bytes per row: entry 8, min-p 4, greedy 8, epsilon 20; top-p 64 and 16 in each of at
+    most 32 rounds, top-k above 256 likewise 48 and 16; the draw 36; logprobs 28 + 8 top_n + 4 for each asked id
+    (processed 24, sampled 8). A top-k up to 256 costs 8 k, and nothing after it but logprobs that are not sampled's:
+    its candidates are then on every device.
     """
 
     logits: Any
@@ -78,7 +75,7 @@ class MeshLogits:
         room = -wide % count
         if room:
             matrix = jnp.pad(matrix, ((0, 0), (0, room)), constant_values=-np.inf)
-        axis = Axis(self.axis, count, (wide + room) // count)
+        axis = MeshAxis(self.axis, count, (wide + room) // count)
         laid = _laid_out(matrix, self.mesh, PartitionSpec(None, self.axis))
         return ReadyMesh(matrix=laid, mesh=self.mesh, axis=axis, vocab_size=wide if size is None else size)
 
@@ -97,7 +94,7 @@ class ReadyMesh:
 
     matrix: Array
     mesh: Mesh
-    axis: Axis
+    axis: MeshAxis
     vocab_size: int
 
     @property
@@ -113,20 +110,19 @@ class ReadyMesh:
     def __getitem__(self, rows: Any) -> ReadyMesh:
         return replace(self, matrix=self.matrix[jnp.asarray(rows)])
 
-    def draw(self, frame: Frame, mask: Any) -> Drawn:
+    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
         """One token per row, replicated over the mesh."""
         inside_jit = is_traced(self.matrix, mask)
         if inside_jit:
             refuse_unseeded(frame)
         rows = frame.rows(stand_in(frame, self.shape, mask))
         host = needs_host(frame, rows, mask)
-        whole = ~host & _needs_whole(rows)
-        parts, gathered = (self._groups(rows, mask, np.flatnonzero(w)) for w in (~host & ~whole, whole))
+        groups = self._groups(rows, mask, np.flatnonzero(~host))
         found: dict[str, Any] = dict(arrays_of(narrowed(Drawn.empty(rows))))
         found["asked_logprobs"] = tabled(found["asked_logprobs"], rows.asked_start)
         place = {"mesh": self.mesh, "axis": self.axis, "vocab_size": self.vocab_size}
         if not host.all():
-            found = _drawn(self.matrix, parts, gathered, found, **place)
+            found = _drawn(self.matrix, groups, found, **place)
         if host.any():
             found = self._filled_by_host(found, frame, rows, mask, np.flatnonzero(host))
         if not inside_jit:
@@ -139,7 +135,7 @@ class ReadyMesh:
         return [(members.astype(np.int32), program) for members, program in listed]
 
     def _filled_by_host(
-        self, found: dict[str, Any], frame: Frame, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
+        self, found: dict[str, Any], frame: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
     ) -> dict[str, Any]:
         """`found` with the rows `which`, whose logits alone are gathered and drawn on the host."""
         members = which.astype(np.int32)
@@ -158,43 +154,34 @@ class ReadyMesh:
         return _with_rows(found, members, drawn, mesh=self.mesh)
 
 
-def _needs_whole(rows: SamplingMetadata) -> NDArray[np.bool_]:
-    """bool [B]: rows with a filter that devices cannot work out each from its part."""
-    return np.logical_or.reduce(np.isin(rows.programs[:, :, 0], _NOT_IN_PARTS), axis=1)
-
-
 @partial(jax.jit, static_argnames=("mesh", "axis", "vocab_size"))
 def _drawn(
     matrix: Array,
-    parts: list[Group],
-    gathered: list[Group],
+    groups: list[Group],
     blank: dict[str, Any],
     *,
     mesh: Mesh,
-    axis: Axis,
+    axis: MeshAxis,
     vocab_size: int,
 ) -> dict[str, Array]:
-    """`blank` with the rows that each device draws from its part, and with those that it draws from gathered logits."""
+    """`blank` with the rows of the groups, each device drawing from its part."""
 
-    def local(logits: Array, parts: list[Group], gathered: list[Group], out: dict[str, Any]) -> dict[str, Array]:
+    def local(logits: Array, groups: list[Group], out: dict[str, Any]) -> dict[str, Array]:
         ids = axis.start + jnp.arange(axis.width, dtype=jnp.int32)
         # What pads the vocabulary is out before anything else looks at it.
         logits = jnp.where(ids < vocab_size, logits, -np.inf)
-        for members, program in parts:
-            out = _filled(out, members, draw(axis, logits[members], program))
-        for members, program in gathered:
-            whole = traced.draw(axis.whole(logits[members])[:, :vocab_size], program)
-            out = _filled(out, members, arrays_of(whole))
+        for members, program in groups:
+            out = _filled(out, members, arrays_of(traced.draw_on(axis, logits[members], program)))
         return out
 
     everywhere = PartitionSpec()
-    specs = (PartitionSpec(None, axis.name), everywhere, everywhere, everywhere)
+    specs = (PartitionSpec(None, axis.name), everywhere, everywhere)
     run = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
-    return run(matrix, parts, gathered, blank)
+    return run(matrix, groups, blank)
 
 
 @partial(jax.jit, static_argnames=("mesh", "axis", "vocab_size"))
-def _gathered(matrix: Array, members: Any, *, mesh: Mesh, axis: Axis, vocab_size: int) -> Array:
+def _gathered(matrix: Array, members: Any, *, mesh: Mesh, axis: MeshAxis, vocab_size: int) -> Array:
     """The whole logits of some rows, on every device."""
     local = lambda logits, members: axis.whole(logits[members])[:, :vocab_size]  # noqa: E731
     specs = (PartitionSpec(None, axis.name), PartitionSpec())
