@@ -203,7 +203,7 @@ def test_imports_point_downward() -> None:
 @pytest.mark.parametrize(
     ("importer", "text", "wrong"),
     [
-        ("stages", "from tirage import sampling", ["tirage.sampling"]),
+        ("compiled_params", "from tirage import sampling", ["tirage.sampling"]),
         ("params", "from tirage import law", ["tirage.sampling"]),
         ("exact", "from tirage import SamplingParams", ["tirage.params.sampling"]),
         ("params", "import tirage.batch.host as h", ["tirage.batch.host"]),
