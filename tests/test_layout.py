@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import statistics
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tirage
+from tirage.compat import DOORS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tirage"
@@ -227,6 +229,26 @@ def test_the_executable_specification_reads_parameters_and_no_path_that_it_check
     read = {part(home(name)) for path in files for name in imports(parsed(path)) if name.startswith("tirage")}
     assert len(files) > 3
     assert read <= {"params", "semantics", "processors"}
+    assert not [name for name in modules() if name.startswith("tirage.exact.reference")], "it is no part of the wheel"
+
+
+def class_names(*folders: str) -> Iterator[tuple[str, str]]:
+    for path in python_files(*folders):
+        yield from ((node.name, module_of(path)) for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef))
+
+
+def exported_by_doors() -> set[str]:
+    """Names of other systems' classes, which the modules in `compat` export because their users know them."""
+    doors = [importlib.import_module(f"tirage.compat.{name}") for name in DOORS]
+    return {name for door in [*doors, importlib.import_module("tirage.compat.gemma.gm.text")] for name in door.__all__}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, module in class_names("src"):
+        if not (part(module) == "compat" and name in exported_by_doors()):
+            homes.setdefault(name, []).append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 def test_only_backends_know_an_array_library_by_name() -> None:

@@ -41,7 +41,7 @@ class Program:
     edit_values: NDArray[np.float32]
 
 
-class _Builder:
+class _ProgramBuilder:
     """Collects the steps of a Program, and its ids and values, in order."""
 
     __slots__ = ("ids", "size", "steps", "values")
@@ -147,7 +147,7 @@ class CompiledParams:
         if self.fixed is not None:
             return self.fixed
         reader = _Reader(params=self.params, semantics=self.semantics, history=history, step=step)
-        builder = _Builder()
+        builder = _ProgramBuilder()
         for operator in masks_of(self.semantics):
             ids = reader.call(operator, "bans")
             if ids is not None:

@@ -26,7 +26,7 @@ Counter = int | np.integer[Any] | Sequence[int] | NDArray[np.integer[Any]]
 
 @runtime_checkable
 class DrawsItself(Protocol):
-    """Parameters in a form of their own, which know how to draw, as EasyDeL's JitableSamplingParams do."""
+    """Parameters that draw from logits [B, V] themselves, as EasyDeL's JitableSamplingParams do."""
 
     def sample(self, logits: Any, *, history: Any, step: Any, mask: Any, sample_index: Any) -> Draw: ...
 
@@ -121,7 +121,7 @@ def host_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
 def outcomes(
     logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None
 ) -> list[distribution.Distribution]:
-    """The law of each row, as a Distribution: what `explain` and beams read."""
+    """The law of each row of logits [B, V], as a Distribution: what `explain` and beams read."""
     rows = frame.rows(mask)
     processes = frame.processes or (None,) * len(frame.states)
     return [
@@ -165,7 +165,7 @@ def row_states(
     step: Counter | None,
     sample_index: Counter,
 ) -> list[SamplingRow]:
-    """One checked SamplingRow per row of logits of this shape."""
+    """One checked SamplingRow per row of logits [B, V] = `shape`."""
     count, vocab_size = shape
     each = _per_row(params, count, "params", SamplingParams)
     pairs = [((), ())] * count if history is None else _pairs(history, count)

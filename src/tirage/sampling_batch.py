@@ -125,7 +125,10 @@ class SamplingBatch:
         return np.array([state.compiled.semantics.mask_mode == "resample" for state in self.states], bool)
 
     def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
-        """The metadata of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)]."""
+        """The metadata of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)].
+
+        Raises ParamsError where a row's constraint needs a mask and there is none.
+        """
         if mask is None and self.guided:
             raise ParamsError(
                 f"{self.guided} must come with a mask of the tokens it allows, got mask None; "
@@ -266,10 +269,12 @@ def _view(params: SamplingParams) -> View:
 
 
 def starts(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Where each of several parts begins when they are joined, and where the last ends: int64 [n + 1]."""
     return np.array([0, *accumulate(sizes)], np.int64)
 
 
 def joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """The arrays [n] one after the other, int32 [N]."""
     return np.concatenate(arrays) if arrays else _NONE
 
 

@@ -34,15 +34,15 @@ class Backend(Protocol):
         ...
 
     def draw(self, logits: Any, frame: SamplingBatch, mask: Any) -> Drawn:
-        """A Drawn whose arrays belong to the library."""
+        """A Drawn of float32 logits [B, V], whose arrays belong to the library."""
         ...
 
     def to_numpy(self, array: Any) -> NDArray:
-        """An array of the library as NumPy."""
+        """An array of the library as NumPy, same shape."""
         ...
 
     def from_numpy(self, array: NDArray, like: Any) -> Any:
-        """Host values as an array of the library, where `like` lives."""
+        """Host values as an array of the library, same shape, where `like` lives."""
         ...
 
 
@@ -59,7 +59,10 @@ _LIBRARIES = tuple(dict.fromkeys(name.rpartition(".")[2] for key, name in _BACKE
 
 
 def find(array: Any) -> Backend:
-    """The backend of an array, by its type alone: no library is imported that the caller does not use."""
+    """The backend of an array of any shape, by its type alone: no library is imported that the caller does not use.
+
+    Raises ParamsError for a type that no backend has.
+    """
     library = _library(type(array))
     if library not in _BACKENDS:
         raise ParamsError(
@@ -74,9 +77,9 @@ def known(array: Any) -> bool:
 
 
 def tell(logits: Any, error: Exception) -> None:
-    """Say why arguments are refused to those who wait for them: the other shards of the same rows, if there are any.
+    """Tells the other shards of the logits [B, V], if there are any, why this one refuses the arguments.
 
-    They, and the caller, then get one ParamsError that names this shard; for logits in one place nothing happens.
+    They, and the caller, then get one ParamsError that names this shard; nothing happens for logits that are whole.
     """
     refuse = getattr(logits, "refuse", None)
     if refuse is not None:

@@ -15,7 +15,7 @@ Ids = NDArray[np.int64]
 
 
 def taken(rows: SamplingMetadata, which: Ids) -> SamplingMetadata:
-    """The Rows of `which` (row numbers, ascending or not), with their tables; edit ids keep their positions."""
+    """The metadata of the rows `which` [n], in this order, with their tables; edit ids keep their positions."""
     counted, count_start = _spans(rows.count_start, which)
     asked, asked_start = _spans(rows.asked_start, which)
     protected, protected_start = _spans(rows.protected_start, which)
@@ -43,7 +43,7 @@ def taken(rows: SamplingMetadata, which: Ids) -> SamplingMetadata:
 
 
 def asked_of(rows: SamplingMetadata, which: Ids) -> Ids:
-    """Where in `asked_ids` the ids of the rows `which` lie, in the order of `taken`."""
+    """Where in `asked_ids` the ids of the rows `which` [n] lie, [A], in the order of `taken`."""
     return _spans(rows.asked_start, which)[0]
 
 
@@ -54,7 +54,7 @@ def _spans(start: Ids, which: Ids) -> tuple[Ids, Ids]:
 
 
 def ranges(start: Ids, stop: Ids) -> tuple[Ids, Ids]:
-    """All positions of [start, stop) of each row, joined: (row of each position, position).
+    """All positions of `start` [B] to `stop` [B] of each row, joined: (row of each position [n], position [n]).
 
     ranges([0, 5], [2, 6]) -> ([0, 0, 1], [0, 1, 5])
     """
@@ -65,7 +65,7 @@ def ranges(start: Ids, stop: Ids) -> tuple[Ids, Ids]:
 
 
 def by_program(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
-    """The rows `which`, parted so that each part runs one list of operations."""
+    """The rows `which` [n], split into groups [m] that run the same operations."""
     ops = rows.programs[which, :, 0]
     if not which.size or (ops == ops[0]).all():
         yield from [which] if which.size else []

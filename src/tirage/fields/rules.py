@@ -46,11 +46,15 @@ class Rule(Protocol):
     @property
     def text(self) -> str: ...
 
-    def check(self, value: Any, /) -> Any: ...
+    def check(self, value: Any, /) -> Any:
+        """The value as it is stored; raises BrokenRuleError for one that breaks the rule."""
+        ...
 
     def dump(self, value: Any, /) -> Any: ...
 
-    def load(self, plain: Any, /) -> Any: ...
+    def load(self, plain: Any, /) -> Any:
+        """The value of its JSON form, to be checked; raises BrokenRuleError for a form that no value has."""
+        ...
 
     def highest_id(self, value: Any, /) -> int: ...
 
@@ -108,12 +112,14 @@ def binary32(value: float) -> float:
 
 
 def integer(value: object, rule: str) -> int:
+    """`value` as an int; raises BrokenRuleError, with `rule`, for what is no integer."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise BrokenRuleError(rule, value)
     return int(value)
 
 
 def number(value: object, rule: str) -> float:
+    """`value` as a float; raises BrokenRuleError, with `rule`, for what is no number, or beyond float64."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise BrokenRuleError(rule, value)
     try:
@@ -123,7 +129,7 @@ def number(value: object, rule: str) -> float:
 
 
 def items(value: object, rule: str) -> list[Any]:
-    """The elements of a list, tuple, set, range or one-dimensional array; anything else breaks `rule`."""
+    """The elements of a list, tuple, set, range or one-dimensional array; BrokenRuleError, with `rule`, otherwise."""
     if isinstance(value, (list, tuple, range)):
         return list(value)
     if isinstance(value, (set, frozenset)):
@@ -282,7 +288,7 @@ class PatternRule(Plain):
 
 
 def string(value: str, where: str = "") -> str:
-    """`value` as a plain str when it is not empty and UTF-8 can hold it."""
+    """`value` as a plain str; raises BrokenRuleError for an empty one and for one that UTF-8 cannot hold."""
     if not value:
         raise BrokenRuleError("a non-empty string", value, where)
     if not is_utf8(value):
@@ -372,7 +378,7 @@ class IdWords(Plain):
 
 
 def token_id(value: Any, where: str) -> int:
-    """`value` as a token id; the vocabulary of the model may be smaller and is checked with the logits."""
+    """`value` as a token id; BrokenRuleError for anything else. The model's vocabulary is checked with the logits."""
     rule = f"a token id in [0, {TOKEN_ID_LIMIT})"
     try:
         checked = integer(value, rule)
@@ -499,7 +505,7 @@ class Json(Plain):
 
 
 def frozen(value: Mapping[str, Any], *, sort: bool = True, where: str = "") -> FrozenDict:
-    """`freeze_mapping`, with its error turned into a broken rule."""
+    """`freeze_mapping`, with its error turned into a BrokenRuleError."""
     try:
         return freeze_mapping(value, sort=sort)
     except NotPlainError as error:

@@ -28,7 +28,7 @@ ENDED_BAD = "not reached: the row has no token"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RecordedMoment:
     """A row that has just run a step, with the candidates before and after: what operators put into words."""
 
     state: SamplingRow
@@ -80,12 +80,12 @@ class Moment:
 
 
 def hard_mask(name: str, allowed: NDArray[np.bool_]) -> str:
-    """The note of a mask that is applied before the first step."""
+    """The note of a mask, bool [V], that is applied before the first step."""
     giver = "the call's mask" if name == "mask" else "allowed_token_ids"
     return f"{giver} lets {counted(int(allowed.sum()), 'token')} of {allowed.size:,} through"
 
 
-def note(moment: Moment) -> str:
+def note(moment: RecordedMoment) -> str:
     """The note of a stage that ran, in the words of its operator."""
     operator = OPERATORS[moment.slot.name]
     return operator.ban_note(moment) if moment.step.op is BAN else operator.note(moment)

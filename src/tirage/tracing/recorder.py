@@ -89,7 +89,7 @@ class Recorder:
     def _observe(self, step: Step, row: RowState) -> None:
         slot = self._take(lambda slot: slot.holds(step))
         before, after = self._now, Snapshot.after(step, row)
-        moment = notes.Moment(self.watch.state, slot, step, row, before, after)
+        moment = notes.RecordedMoment(self.watch.state, slot, step, row, before, after)
         self._add(slot, after, notes.note(moment))
         if step.op == GREEDY:
             self._ended = notes.ENDED_GREEDY

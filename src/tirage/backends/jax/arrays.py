@@ -45,7 +45,10 @@ def _float32(logits: Array) -> Array:
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> Array | NDArray[np.int32] | None:
-    """`mask`, a JAX or NumPy array, as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row."""
+    """`mask`, a JAX or NumPy array, as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row.
+
+    Raises ParamsError for another type or shape.
+    """
     if mask is None:
         return None
     if not isinstance(mask, (Array, np.ndarray)) or mask.dtype.name not in {"int32", "uint32"}:
@@ -66,14 +69,14 @@ def is_traced(*arrays: Any) -> bool:
 
 
 def to_numpy(array: Any) -> NDArray:
-    """A concrete array as NumPy: without a copy when it lies in host memory."""
+    """A concrete array of any shape as NumPy, without a copy from host memory; ParamsError for a traced one."""
     if is_traced(array):
         raise ParamsError("logits must be concrete here, got a traced array; call law and explain outside jit")
     return np.asarray(array)
 
 
 def from_numpy(array: NDArray, like: Any) -> Any:
-    """Host values where `like` lives; int64 becomes int32, but seeds keep all their bits as a NumPy array.
+    """Host values of any shape where `like` lives; int64 becomes int32, seeds keep all their bits as a NumPy array.
 
     Without x64 JAX has no 64-bit integers: it would silently drop the upper half of a seed.
     """

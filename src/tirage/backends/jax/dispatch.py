@@ -64,7 +64,7 @@ def refuse_unseeded(frame: SamplingBatch) -> None:
 
 
 def stand_in(frame: SamplingBatch, shape: tuple[int, ...], mask: Any) -> NDArray[np.int32] | None:
-    """A mask that allows everything, in place of one whose bits are not known yet."""
+    """A mask [B, ceil(V / 32)] that allows everything, in place of one whose bits are not known yet."""
     if mask is None or not is_traced(mask):
         return mask if mask is None else to_numpy(mask)
     return np.full((shape[0], -(-shape[1] // 32)), -1, np.int32)
@@ -79,7 +79,7 @@ def needs_host(frame: SamplingBatch, rows: SamplingMetadata, mask: Any) -> NDArr
 def by_callback(
     logits: Array, frame: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
 ) -> dict[str, Array]:
-    """The fields of a Drawn of the rows `which`, whose `logits` are given, drawn on the host while a trace runs."""
+    """The fields of a Drawn of the rows `which` [n], drawn from their `logits` [n, V] on the host inside a trace."""
     some = taken(rows, which)
     shapes = {
         name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays_of(narrowed(Drawn.empty(some))).items()
@@ -97,7 +97,7 @@ def by_callback(
 def on_host(
     logits: NDArray[np.float32], frame: SamplingBatch, rows: SamplingMetadata, which: NDArray[np.int64]
 ) -> Drawn:
-    """The rows `which`, whose `logits` are given, drawn by the host's kernels."""
+    """The rows `which` [n], drawn from their `logits` [n, V] by the host's kernels."""
     processes = None if frame.processes is None else [frame.processes[r] for r in which.tolist()]
     return narrowed(host.draw_rows(logits, taken(rows, which), processes))
 
@@ -110,7 +110,7 @@ def tabled(flat: Array, start: NDArray[np.int64]) -> Array:
 
 
 def arrays_of(drawn: Drawn) -> dict[str, NDArray]:
-    """The fields of a Drawn by name."""
+    """The fields of a Drawn by name, each of the same shape."""
     return {name: getattr(drawn, name) for name in Drawn.__slots__}
 
 
@@ -126,7 +126,7 @@ def _traced(logits: Array, rows: SamplingMetadata, mask: Any) -> Drawn:
 
 
 def widened(name: str, value: Any, width: int, status: Any) -> Array:
-    """Top entries and asked logprobs with the columns that another group of rows asks for."""
+    """Top entries and asked logprobs [B, width], with the columns that another group of rows asks for."""
     fill = {"top_ids": -1, "top_logprobs": -np.inf}.get(name, np.nan)
     wide = jnp.pad(value, ((0, 0), (0, width - value.shape[1])), constant_values=fill)
     return wide if name == "top_ids" else jnp.where(status[:, None] == 0, wide, np.float32(np.nan))

@@ -46,7 +46,7 @@ def mean_exponent(state: TracedState, q: Array, mass: Mass) -> Array:
 def dynamic_temperature(
     state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int
 ) -> TracedState:
-    """T between T min and T max by the entropy of the set, in integers: rule S-O9."""
+    """The state [B, N] at a T between T min and T max, by the entropy of the set in integers: rule S-O9."""
     m = state.highest_value(on)
     fraction = _entropy_fraction(state, m, given)
     ratio = _long(given["ratio"])
@@ -84,7 +84,7 @@ def _entropy_fraction(state: TracedState, m: Array, given: Columns) -> Wide:
 
 
 def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
+    """The state [B, N] that keeps x >= max - n * standard deviation, in row-relative fixed point: rule S-O6."""
     distance = _below_top(state)
     widest = state.axis.max(largest(bits_of(distance)))
     shift = 29 + 127 - (widest >> 23)
@@ -129,7 +129,7 @@ def _power_of_two(n: Array) -> Array:
 
 
 def typical(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep the tokens nearest to the mean exponent whose mass reaches p: rule S-O4."""
+    """The state [B, N] that keeps the tokens nearest to the mean exponent whose mass reaches p: rule S-O4."""
     q, mass = state.q, state.mass()
     distance = jnp.abs(q - mean_exponent(state, q, mass)[:, None])
     goal = target(given["p"], state.total(mass), above=bool(stage.option("exceed")))
@@ -138,7 +138,7 @@ def typical(state: TracedState, stage: TracedStage, given: Columns, on: Array | 
 
 
 def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep at least epsilon of the mass, or an exponent not far above the mean: rule S-O5."""
+    """The state [B, N] that keeps at least epsilon of the mass, or an exponent not far above the mean: rule S-O5."""
     q, mass = state.q, state.mass()
     likely = share(given, state.total(mass)).at_least(mass)
     near = q <= (mean_exponent(state, q, mass) + given["distance"])[:, None]
@@ -146,7 +146,7 @@ def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array | None
 
 
 def top_h(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
+    """The state [B, N] that keeps, of the first 100 tokens, the prefix with the share H of their entropy: rule S-O7."""
     key, ids = state.ranked(state.kept_key(), _TOP_H_TOKENS)
     inside = key > NO_KEY
     q = exponents(values(key), state.m, state.c)

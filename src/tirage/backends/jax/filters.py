@@ -38,7 +38,7 @@ Filter = Callable[[TracedState, TracedStage, Columns, Array | None, int], Traced
 
 
 def greedy(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep the largest key, at its lowest id."""
+    """The state [B, N] that keeps the largest key, at its lowest id."""
     key, ids = state.top(), state.ids
     best = jnp.where(state.kept & (state.key == key[:, None]), ids, jnp.int32(0x7FFFFFFF))
     best = state.axis.min(smallest(best))
@@ -47,13 +47,13 @@ def greedy(state: TracedState, stage: TracedStage, given: Columns, on: Array | N
 
 
 def temperature(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Weights are those of this temperature from here on (S-W1)."""
+    """The state [B, N] whose weights are those of this temperature (S-W1)."""
     c, inverse_t = (either(on, given[name], getattr(state, name)) for name in ("c", "inverse_t"))
     return state.weighed(state.highest_value(on), c, inverse_t, on)
 
 
 def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep the first k; with ties, every key equal to the last of them."""
+    """The state [B, N] that keeps the first k; with ties, every key equal to the last of them."""
     ties = bool(stage.option("ties"))
     if not 0 < width <= state.axis.most:
         one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
@@ -69,7 +69,7 @@ def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
 
 
 def top_p(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep the shortest prefix that reaches its share of the mass, under the rule, scope and ties of the stage."""
+    """The state [B, N] that keeps the shortest prefix with its share of the mass, by the stage's options."""
     mass = state.mass()
     judged = state.judged() if stage.option("joint") else state.total(mass)
     goal = target(given["p"], judged, above=RULES[stage.option("rule")] == "le")
@@ -91,27 +91,27 @@ def _one(state: TracedState, cut: Cut) -> wide.Wide:
 
 
 def min_p(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep q within a threshold of the smallest, which is that of the largest key."""
+    """The state [B, N] that keeps q within a threshold of the smallest, which is that of the largest key."""
     least_q = exponents(values(state.top())[:, None], state.m, state.c)
     return state.keep(state.q - least_q <= given["widest"][:, None], on)
 
 
 def min_p_logit(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep logits of at least the ratio times the largest."""
+    """The state [B, N] that keeps logits of at least the ratio times the largest."""
     top = state.top()
     bound = keys(clamped(product(given["ratio"], values(top))))
     return state.keep((state.key >= bound[:, None]) | (state.key == top[:, None]), on)
 
 
 def epsilon(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """Keep at least a share of the mass, and the largest keys."""
+    """The state [B, N] that keeps at least a share of the mass, and the largest keys."""
     mass = state.mass()
     likely = share(given, state.total(mass)).at_least(mass)
     return state.keep(likely | (state.key == state.top()[:, None]), on)
 
 
 def xtc(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, protected: Any) -> TracedState:
-    """Without every token at or above the threshold but the last of them (S-O8): the branch where the coin says so."""
+    """The state [B, N] without the tokens at or above the threshold but the last (S-O8): the branch with XTC on."""
     mass, ids = state.mass(), state.ids
     above = state.kept & share(given, state.total(mass), strict=bool(stage.option("strict"))).at_least(mass)
     lowest = state.axis.min(smallest(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF))))

@@ -23,22 +23,22 @@ def block(v: Array, size: int) -> Array:
 
 
 def sums(parts: Sequence[Array]) -> list[Array]:
-    """Sums over the last axis of arrays of one shape and integer dtype, modulo 2^32, in one pass."""
+    """Sums over the last axis of integer arrays [..., V] of one dtype, modulo 2^32, in one pass."""
     return reduced(parts, lax.add, 0)
 
 
 def largest(v: Array) -> Array:
-    """The largest entry of the last axis, int32 or uint32."""
+    """The largest entry of the last axis of `v` [..., V], int32 or uint32 [...]."""
     return _halved(v, lax.max, np.iinfo(v.dtype).min)
 
 
 def smallest(v: Array) -> Array:
-    """The smallest entry of the last axis, int32 or uint32."""
+    """The smallest entry of the last axis of `v` [..., V], int32 or uint32 [...]."""
     return _halved(v, lax.min, np.iinfo(v.dtype).max)
 
 
 def count(chosen: Array) -> Array:
-    """How many entries of the last axis hold, int32."""
+    """How many entries of the last axis of `chosen` [..., V] are True, int32 [...]."""
     return _halved(chosen.astype(jnp.int32), lax.add, 0)
 
 

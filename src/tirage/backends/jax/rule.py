@@ -25,48 +25,48 @@ _SIGN = np.int32(-0x80000000)
 
 
 def bits_of(x: Array) -> Array:
-    """The bits of float32 values, int32."""
+    """The bits of float32 values, int32 of the same shape."""
     return lax.bitcast_convert_type(x, jnp.int32)
 
 
 def float_of(bits: Array) -> Array:
-    """The float32 values with these int32 or uint32 bits."""
+    """The float32 values, same shape, with these int32 or uint32 bits."""
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def keys(x: Array) -> Array:
-    """Keys of float32 `x`, int32. Rule S-N3."""
+    """Keys of float32 `x`, int32 of the same shape. Rule S-N3."""
     b = bits_of(x)
     return jnp.where(b >= 0, b, -(b & 0x7FFFFFFF))
 
 
 def values(key: Array) -> Array:
-    """Logits whose keys are `key`; +0.0 for both zeros."""
+    """Logits, same shape, whose keys are `key`; +0.0 for both zeros."""
     return float_of(jnp.where(key >= 0, key, _SIGN | -key))
 
 
 def ordered(key: Array) -> Array:
-    """Keys as uint32 in the same order."""
+    """Keys as uint32 in the same order, same shape."""
     return u32(key) ^ jnp.uint32(0x80000000)
 
 
 def product(a: Array, b: Array) -> Array:
-    """a * b as a float32 of its own: min with FLT_MAX keeps XLA from fusing it into a following sum (S-N7)."""
+    """a * b for any shape, as a float32 of its own: min with FLT_MAX keeps XLA from fusing it into a sum (S-N7)."""
     return jnp.minimum(a * b, FLT_MAX)
 
 
 def cleaned(x: Array) -> Array:
-    """`x` with every |v| <= 2^-126 made +0.0 (S-N7)."""
+    """`x`, same shape, with every |v| <= 2^-126 made +0.0 (S-N7)."""
     return jnp.where((bits_of(x) & 0x7FFFFFFF) <= TINY_BITS, np.float32(0), x)
 
 
 def clamped(x: Array) -> Array:
-    """`x` held within the finite float32 range, then cleaned (S-N7)."""
+    """`x`, same shape, held within the finite float32 range, then cleaned (S-N7)."""
     return cleaned(jnp.minimum(jnp.maximum(x, -FLT_MAX), FLT_MAX))
 
 
 def is_neg_inf(x: Array) -> Array:
-    """Where `x` is -inf, by its bits."""
+    """Where `x` is -inf, by its bits: bool of the same shape."""
     return bits_of(x) == _NEG_INF_BITS
 
 
@@ -83,11 +83,11 @@ class Mass(NamedTuple):
     low: Array
 
     def where(self, kept: Array) -> Mass:
-        """The weights of kept tokens, 0 for the others."""
+        """The weights of kept tokens, 0 for the others, same shape."""
         return Mass(jnp.where(kept, self.high, 0), jnp.where(kept, self.low, 0))
 
     def total(self) -> Wide:
-        """Their sum over the last axis, two limbs; at most 1024 entries, or a multiple of that."""
+        """The sum over the last axis of [..., V], two limbs; at most 1024 entries, or a multiple of that."""
         if self.low.shape[-1] <= 1024:
             low, high = sums([self.low, self.high])
             return Mass(high, low).wide()
@@ -95,14 +95,14 @@ class Mass(NamedTuple):
         return Mass(high, low).total_of_sums()
 
     def total_of_sums(self) -> Wide:
-        """As `total`, of sums of 1024 weights each; at most 1024 of them."""
+        """As `total`, of sums [..., n] of 1024 weights each; at most 1024 of them."""
         parts = sums([half for limb in self for half in (limb & 0xFFFF, limb >> 16)])
         # The high half counts 2^20: a digit of 16 bits and four bits more.
         high, higher, low, middle = parts
         return wide.from_digits([low, middle + (high << 4), higher << 4], 2)
 
     def wide(self) -> Wide:
-        """Each as two limbs."""
+        """Each as two limbs of the same shape."""
         return wide.add((self.low, jnp.zeros_like(self.low)), (self.high << 20, self.high >> 12))
 
     def at(self, index: Array) -> Wide:
@@ -111,12 +111,12 @@ class Mass(NamedTuple):
 
 
 def mass_of(number: Wide) -> Mass:
-    """Two limbs as a Mass."""
+    """Two limbs as a Mass of the same shape."""
     return Mass((number[0] >> 20) | (number[1] << 12), number[0] & 0xFFFFF)
 
 
 def weights(q: Array) -> Mass:
-    """Weights of exponents: w(0) = 2^40, w(41 * 2^23) = 0. Rule S-W2."""
+    """Weights of exponents, same shape: w(0) = 2^40, w(41 * 2^23) = 0. Rule S-W2."""
     f = float_of((q & 0x7FFFFF) | 0x3F800000) - np.float32(1)
     r = jnp.full(q.shape, COEFFICIENTS[5])
     for b in COEFFICIENTS[4::-1]:
@@ -130,7 +130,7 @@ def weights(q: Array) -> Mass:
 
 
 def uniform(key: tuple[Array, Array], step: Array, sample: Array, domain: int) -> Wide:
-    """U of Philox4x32-10 for uint32 arrays of one shape: two limbs. Rule S-W7."""
+    """U of Philox4x32-10 for uint32 arrays [B], as two limbs. Rule S-W7."""
     m0, m1 = jnp.full_like(step, 0xD2511F53), jnp.full_like(step, 0xCD9E8D57)
 
     def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -276,7 +276,7 @@ def entered(axis: Axis, x: Array) -> TracedState:
 
 
 def edited(axis: Axis, x: Array, program: TracedProgram) -> Array:
-    """Logits after the stages that change them, in the program's order."""
+    """Logits [B, V] after the stages that change them, in the program's order."""
     stages = zip(program.stages, program.columns, program.on, strict=True)
     for stage, given, active in stages:
         on = True if active is None else jnp.asarray(active)[:, None]

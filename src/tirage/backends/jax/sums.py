@@ -35,7 +35,7 @@ def share(given: Columns, mass: Wide, *, strict: bool = False) -> Share:
 
 
 def target(p: Array, total: Wide, *, above: bool) -> Wide:
-    """max(1, ceil(P * W / 2^32)), or floor(P * W / 2^32) + 1 where mass must lie above: two limbs (S-W4)."""
+    """max(1, ceil(P * W / 2^32)) of each row [B], or floor(P * W / 2^32) + 1 where mass must lie above (S-W4)."""
     scaled = wide.mul(total, (jnp.asarray(p),))
     floor, rest = scaled[1:], scaled[0]
     more = jnp.ones_like(rest) if above else (rest != 0).astype(jnp.uint32)

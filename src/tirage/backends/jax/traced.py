@@ -262,7 +262,7 @@ class Described:
 
 
 def by_view(program: TracedProgram, count: int, report: Callable[[View], dict[str, Array]]) -> dict[str, Array]:
-    """What each of `count` rows reports: its own of `report(view)`, sentinels where it asks for no view."""
+    """What each of `count` rows reports, [B, ...]: its own of `report(view)`, sentinels where it asks for no view."""
     asked, n = jnp.asarray(program.asked), program.widths[1]
     out = {
         "logprobs": jnp.full(count, _NAN),

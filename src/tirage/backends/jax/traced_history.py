@@ -59,7 +59,7 @@ class TracedHistory:
 
 @jax.jit
 def appended(past: TracedHistory, tokens: Array) -> TracedHistory:
-    """With one output token more in each row; -1 adds none."""
+    """The history with one output token more in each row, `tokens` [B]; -1 adds none."""
     new, row = tokens >= 0, jnp.arange(tokens.shape[0])
     same = past.counts[:, 0] == tokens[:, None]
     seen = jnp.any(same, -1)

@@ -45,7 +45,7 @@ def counts(program: TracedProgram, r: int) -> Counts:
 
 
 def listed(program: TracedProgram, name: str, r: int) -> NDArray[np.int32]:
-    """The ids of row r in a table that is filled up with ids no row has."""
+    """The ids [n] of row r in a table that is padded with ids no row has."""
     return _known(program.tables[name][r])
 
 

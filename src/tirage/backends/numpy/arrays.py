@@ -38,7 +38,7 @@ def _sized(logits: NDArray) -> NDArray:
 
 
 def as_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
-    """`mask` as int32 [B, ceil(V / 32)]; [ceil(V / 32)] is accepted for one row. None stays None."""
+    """`mask` as int32 [B, ceil(V / 32)], or [ceil(V / 32)] for one row; None stays None. ParamsError otherwise."""
     if mask is None:
         return None
     if not isinstance(mask, np.ndarray) or mask.dtype not in {np.dtype(np.int32), np.dtype(np.uint32)}:
@@ -52,10 +52,10 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
 
 
 def to_numpy(array: Any) -> NDArray:
-    """The array itself."""
+    """The array itself, of any shape."""
     return array
 
 
 def from_numpy(array: NDArray, like: Any) -> NDArray:
-    """A copy of host values, for the caller to keep."""
+    """A copy of host values, same shape, for the caller to keep."""
     return array.copy()

@@ -34,7 +34,7 @@ def draw(logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int
 def draw_rows(
     logits: NDArray[np.float32], rows: SamplingMetadata, processes: Sequence[Process | None] | None = None
 ) -> Drawn:
-    """One token for each row of packed `rows`; `processes` are the rows' custom processors, if any."""
+    """One token for each row of logits [B, V]; `processes` are the rows' custom processors, if any."""
     if not kernels.ready():
         _count_plain_work(logits.size)
         return distribution.draw(logits, rows, Drawn.empty(rows), processes=processes)

@@ -203,7 +203,7 @@ def _points(row: RowState) -> dict[int, int]:
 
 
 def logprobs(x: NDArray[np.float32], m: np.float32, inverse_t: np.float32, total: int) -> NDArray[np.float32]:
-    """ln p of each logit, float32: -(min((m - x) / T, FLT_MAX) + ln Z), -inf for -inf. Rule S-L2."""
+    """ln p of each logit, float32 [V]: -(min((m - x) / T, FLT_MAX) + ln Z), -inf for -inf. Rule S-L2."""
     with np.errstate(over="ignore"):
         distance = np.minimum((m - x) * inverse_t, FLT_MAX)
     return np.where(x == -np.inf, np.float32(-np.inf), np.float32(0) - (distance + log_mass(total))).astype(np.float32)
@@ -308,7 +308,7 @@ def _report_view(result: Distribution, rows: SamplingMetadata, r: int, token: in
 
 
 def request_of(logits: NDArray[np.float32], rows: SamplingMetadata, r: int, process: Process | None = None) -> RowInput:
-    """Row `r` of packed `rows` as a Request."""
+    """Row `r` of the logits [B, V] and of their metadata as a RowInput."""
     counted = slice(int(rows.count_start[r]), int(rows.count_start[r + 1]))
     protected = rows.protected_ids[rows.protected_start[r] : rows.protected_start[r + 1]]
     return RowInput(
@@ -337,7 +337,7 @@ def draw(
     which: Iterable[int] | None = None,
     processes: Sequence[Process | None] | None = None,
 ) -> Drawn:
-    """`out`, with the rows `which` (default all) drawn into it one by one; a processor that fails ends its row."""
+    """`out`, with the rows `which` (default all) of logits [B, V] drawn into it; a failing processor ends its row."""
     for r in range(rows.count) if which is None else which:
         process = None if processes is None else processes[r]
         try:

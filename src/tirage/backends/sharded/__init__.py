@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 
 def as_logits(logits: Any) -> Any:
-    """The shards, checked, as something with a shape (B, V) that can be drawn from.
+    """The shards, checked, as logits [B, V] that can be drawn from.
 
     ParamsError for what is neither shards nor an array.
     """

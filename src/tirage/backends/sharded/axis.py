@@ -32,7 +32,7 @@ class MeshAxis:
 
     @property
     def start(self) -> Array:
-        """The first token id of this device, int32."""
+        """The first token id of this device, an int32 scalar."""
         return lax.axis_index(self.name).astype(jnp.int32) * self.width
 
     def whole(self, x: Array) -> Array:
@@ -40,11 +40,11 @@ class MeshAxis:
         return lax.all_gather(x, self.name, axis=1, tiled=True)
 
     def max(self, values: Array) -> Array:
-        """The largest over devices."""
+        """The largest over devices, same shape."""
         return lax.pmax(values, self.name)
 
     def min(self, values: Array) -> Array:
-        """The smallest over devices."""
+        """The smallest over devices, same shape."""
         return lax.pmin(values, self.name)
 
     def sum(self, number: Array) -> Array:

@@ -61,7 +61,7 @@ class MeshLogits:
     vocab_size: int | None = None
 
     def ready(self) -> ReadyMesh:
-        """The logits, checked and laid out over the mesh."""
+        """The logits, checked and laid out over the mesh; raises ParamsError for what cannot be."""
         matrix = as_logits(self.logits)
         if not isinstance(self.mesh, Mesh):
             raise ParamsError(f"mesh must be a jax.sharding.Mesh, got {type(self.mesh).__name__}")

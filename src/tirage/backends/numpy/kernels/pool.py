@@ -62,7 +62,10 @@ def threads() -> int:
 
 
 def set_threads(n: int) -> None:
-    """Use `n` threads (>= 1) for large batches; results do not depend on it. `TIRAGE_THREADS` sets the default."""
+    """Sets the number of threads (>= 1) for large batches, by default `TIRAGE_THREADS`; results do not depend on it.
+
+    Raises ParamsError for another number.
+    """
     global _threads, _workers
     if type(n) is not int or n < 1:
         raise ParamsError(f"threads must be an integer >= 1, got {n!r}; 1 draws on the calling thread alone")

@@ -50,7 +50,7 @@ def _list_top(x, s, work, top_n):
 
 @kernel
 def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
-    """Write the view that the row asks for; `whole` is spare state for views of the whole row."""
+    """Writes the view that the row of logits [V] asks for; `whole` is spare state for views of the whole row."""
     if view != _SAMPLED:
         x = _take_whole(logits, x, s, whole, work, copied, view)
     shown = s if view == _SAMPLED else whole
