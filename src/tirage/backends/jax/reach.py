@@ -20,7 +20,7 @@ from tirage.backends.jax.passes import block, count, largest, reduced, smallest,
 from tirage.backends.jax.rule import NO_KEY, Mass, locate, ordered
 from tirage.backends.jax.wide import Wide
 
-ROOM = 2048
+ROOM = 1024
 """Tokens that can be brought together; rows up to twice that length are ranked as they are."""
 _WAYS = 8
 _LANES = np.arange(32, dtype=np.uint32)
@@ -111,7 +111,7 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
         )
 
     start = _Question(*whole, (none, none), none.astype(jnp.int32), none > 0)
-    at = lax.while_loop(lambda at: ~jnp.all(at.few), narrower, start)
+    at = lax.while_loop(lambda at: ~jnp.all(at.few), narrower, narrower(start))
     return at.holds(distances, among), at.before
 
 
