@@ -246,7 +246,7 @@ TASKS = {"patterns": pattern_task, "choices": choice_task, "schemas": schema_tas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(6, 20))])
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_completion_is_found_exactly_when_the_budget_allows_one(kind: str, seed: int) -> None:
     assert sum(1 for _ in some_tasks(kind, seed, 10)) > 5
