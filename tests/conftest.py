@@ -15,6 +15,7 @@ gigabytes.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -30,7 +31,7 @@ settings.register_profile("tirage", deadline=None, derandomize=True, suppress_he
 settings.load_profile("tirage")
 
 
-GROWTH_BYTES = 200_000_000
+GROWTH_BYTES = 100_000_000
 """By how much a process may grow before what JAX compiled is forgotten; some tests compile 500 MB."""
 
 
@@ -52,7 +53,8 @@ def memory_is_given_back(held: dict[str, int]) -> Iterator[None]:
         return
     if jax := sys.modules.get("jax"):
         jax.clear_caches()
-    # What is free lies between what is not, and glibc would keep all of it.
+    # Models and engines lie in cycles, and what is free lies between what is not: glibc would keep all of it.
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
