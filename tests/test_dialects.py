@@ -30,6 +30,7 @@ from tirage.dialects.openai import OPENAI
 from tirage.dialects.own import OWN
 from tirage.dialects.table import join, lost_fields
 from tirage.dialects.vllm import VLLM
+from tirage.operators import OPERATORS
 from tirage.params import FIELDS
 from tirage.patterns import compile_pattern, search
 
@@ -52,6 +53,7 @@ def requests(draw: st.DrawFn, case: Case) -> dict[str, Any]:
 
 
 OURS: dict[str, list[Any]] = {
+    **{name: list(tries[:1]) for operator in OPERATORS.values() for name, tries in operator.examples.items()},
     "temperature": [0, 0.5, 1.0],
     "top_p": [0.5],
     "top_k": [3],

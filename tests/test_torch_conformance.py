@@ -216,12 +216,12 @@ def test_the_check_for_owners_of_a_gpu_runs_whole(tmp_path: Path) -> None:
 def test_the_check_for_owners_of_a_gpu_sees_a_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     check = import_module("scripts.cuda_check")
-    logits, rows = random_case(3, 40)
-    job, cpu = check.Job(logits=logits, rows=rows), torch.device("cpu")
-    assert check._differences("eager", job, cpu) == 0
+    cases, cpu = [random_case(seed, 40) for seed in range(8)], torch.device("cpu")
+    jobs = [check.Job(logits=logits, rows=rows) for logits, rows in cases]
+    assert [check._differences("eager", job, cpu) for job in jobs] == [0] * 8
     weights = state.weights
     monkeypatch.setattr(state, "weights", lambda q: weights(q) ^ 1)
-    assert check._differences("eager", job, cpu) > 0
+    assert sum(check._differences("eager", job, cpu) for job in jobs) > 0
 
 
 def cuda_check(folder: Path, options: str, *more: str) -> dict[str, Any]:
