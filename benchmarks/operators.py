@@ -35,6 +35,7 @@ OPERATORS: dict[str, dict] = {
     "top_p 0.95": {"top_p": 0.95},
     "top_k 50 + top_p 0.95": {"top_k": 50, "top_p": 0.95},
     "min_p 0.05": {"min_p": 0.05},
+    "top_a 0.2": {"top_a": 0.2},
     "typical_p 0.9": {"typical_p": 0.9},
     "epsilon_cutoff 3e-4": {"epsilon_cutoff": 3e-4},
     "eta_cutoff 3e-4": {"eta_cutoff": 3e-4},

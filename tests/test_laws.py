@@ -165,6 +165,7 @@ FORMULAS = {
     "top_k": (lambda x, k: x >= np.sort(x)[-k], [1, 5, 40]),
     "top_p": (_prefix, [0.1, 0.5, 0.9, 0.99]),
     "min_p": (lambda x, m: softmax(x) >= m * softmax(x).max(), [0.01, 0.1, 0.5]),
+    "top_a": (lambda x, a: softmax(x) >= a * softmax(x).max() ** 2, [0.05, 0.3, 1.0]),
     "typical_p": (_typical, [0.2, 0.9]),
     "epsilon_cutoff": (lambda x, e: (softmax(x) >= e) | (x == x.max()), [3e-4, 0.02]),
     "eta_cutoff": (_eta, [3e-4, 0.02]),

@@ -326,6 +326,14 @@ def _epsilon(row: Branch) -> None:
         row.ranked = [t for t in row.ranked if row.w(t) >= bound or key(row.x[t]) == first]
 
 
+def _top_a(row: Branch) -> None:
+    a = Fraction(f32(row.params.top_a))
+    if a > 0:
+        bound = math.ceil(a * max(row.w(t) for t in row.ranked) ** 2 / row.mass(row.ranked))
+        first = key(row.x[row.ranked[0]])
+        row.ranked = [t for t in row.ranked if row.w(t) >= bound or key(row.x[t]) == first]
+
+
 def _eta(row: Branch) -> None:
     if f32(row.params.eta_cutoff) > 0:
         bound = at_least(row.params.eta_cutoff, row.mass(row.ranked))
@@ -370,6 +378,7 @@ _FILTERS = {
     "typical": _typical,
     "epsilon": _epsilon,
     "eta": _eta,
+    "top_a": _top_a,
     "top_h": _top_h,
     "xtc": _xtc,
 }

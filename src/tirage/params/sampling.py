@@ -241,6 +241,7 @@ class SamplingParams(Record):
         "whose meaning the parameters have: stage order and the rule of each stage",
         source="tirage",
     )
+    top_a: Accepts[float, Number] = declared("top_a")
     typical_p: Accepts[float, Number] = declared("typical_p")
     epsilon_cutoff: Accepts[float, Number] = declared("epsilon_cutoff")
     eta_cutoff: Accepts[float, Number] = declared("eta_cutoff")

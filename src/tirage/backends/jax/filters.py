@@ -18,15 +18,16 @@ from tirage.backends.jax.axis import Cut
 from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h, typical
 from tirage.backends.jax.passes import largest, smallest
 from tirage.backends.jax.program import Columns, TracedStage
-from tirage.backends.jax.rule import NO_KEY, Mass, clamped, exponents, keys, product, values
+from tirage.backends.jax.rule import NO_KEY, Mass, clamped, exponents, keys, product, values, weights
 from tirage.backends.jax.steps import TracedState, either
-from tirage.backends.jax.sums import share, target
+from tirage.backends.jax.sums import Share, share, target
 from tirage.backends.jax.wide import u32
 from tirage.operators import Operation
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
+from tirage.operators.top_a import TOP_A
 from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
@@ -110,6 +111,19 @@ def epsilon(state: TracedState, stage: TracedStage, given: Columns, on: Array | 
     return state.keep(likely | (state.key == state.top()[:, None]), on)
 
 
+def top_a(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
+    """The state [B, N] that keeps at least a share of the square of the largest probability."""
+    mass, top = state.mass(), state.top()
+    total = state.total(mass)
+    best: wide.Wide = tuple(w[:, 0] for w in weights(exponents(values(top)[:, None], state.m, state.c)).wide())
+    square = wide.mul(wide.mul(best, best), (jnp.asarray(given["e"]),), 4)
+    one = wide.constant(1, total[0], 4)
+    # Rounded up twice, which is as once: ceil(ceil(E M^2 / 2^s) / W).
+    scaled = wide.add(wide.right_by(wide.sub(square, one), jnp.asarray(given["s"])), one)
+    least = wide.divide(wide.add(scaled, wide.sub(total, one[:2])), total)[:2]
+    return state.keep(Share(least).at_least(mass) | (state.key == top[:, None]), on)
+
+
 def xtc(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, protected: Any) -> TracedState:
     """The state [B, N] without the tokens at or above the threshold but the last (S-O8): the branch with XTC on."""
     mass, ids = state.mass(), state.ids
@@ -127,6 +141,7 @@ FILTERS: dict[Operation, Filter] = {
     TOP_P: top_p,
     MIN_P: min_p,
     MIN_P_LOGIT: min_p_logit,
+    TOP_A: top_a,
     EPSILON: epsilon,
     DYNAMIC_TEMPERATURE: dynamic_temperature,
     TOP_N_SIGMA: sigma,

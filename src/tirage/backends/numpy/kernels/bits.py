@@ -291,6 +291,20 @@ def shifted(e, s, total):
     return (high << (_32 - by)) | (low >> by), (low & ((u64(1) << by) - u64(1))) != u64(0)
 
 
+@once
+def shifted_up(high, low, s):
+    """ceil((high * 2^64 + low) / 2^s) in 128 bits; s may be any int > 0."""
+    if s >= i64(128):
+        return u64(0), u64((high | low) != u64(0))
+    if s >= i64(64):
+        by = u64(s - i64(64))
+        rest = (low | (high & ((u64(1) << by) - u64(1)))) != u64(0)
+        return u64(0), (high >> by) + u64(rest)
+    by = u64(s)
+    rest = (low & ((u64(1) << by) - u64(1))) != u64(0)
+    return add(high >> by, (high << (u64(64) - by)) | (low >> by), u64(0), u64(rest))
+
+
 @inline
 def rounded_up(e, s, total):
     """ceil(e * total / 2^s)."""

@@ -10,7 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.backends.numpy.kernels import entropy, filters, nucleus
-from tirage.backends.numpy.kernels.bits import float_of, i32, i64, once, u64, value_of
+from tirage.backends.numpy.kernels.bits import (
+    MAX_KEY,
+    NEG_INF,
+    add,
+    divide,
+    exponent,
+    float_of,
+    i32,
+    i64,
+    multiply,
+    once,
+    shifted_up,
+    u64,
+    value_of,
+    weight,
+)
 from tirage.backends.numpy.kernels.passes import first_with
 from tirage.backends.numpy.kernels.state import UNIT, set_high, set_low
 from tirage.operators import Operation
@@ -18,6 +33,7 @@ from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
+from tirage.operators.top_a import TOP_A
 from tirage.operators.top_h import TOKENS, TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
@@ -88,6 +104,19 @@ def _epsilon(x, s, work, step, coin):
 
 
 @once
+def _top_a(x, s, work, step, coin):
+    filters.weigh(x, s, work)
+    best = weight(exponent(value_of(s.high_key), s.m, s.c))
+    square, low = multiply(best, best)
+    high, low = multiply(low, u64(step[1]))
+    # Rounded up twice, which is as once: ceil(ceil(E M^2 / 2^s) / W).
+    high, low = shifted_up(high + square * u64(step[1]), low, step[2])
+    high, low = add(high, low, u64(0), s.total - u64(1))
+    least = i64(divide(high, low, s.total))
+    set_low(s, filters.lowest_key(filters.W_AT_LEAST, least, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
+
+
+@once
 def _eta(x, s, work, step, coin):
     filters.find_mean(x, s, work, s.c)
     filters.eta(s, step[1], step[2], step[3])
@@ -132,6 +161,7 @@ STEPS: Mapping[Operation, Any] = {
     TOP_P: _top_p,
     MIN_P: _min_p,
     MIN_P_LOGIT: _min_p_logit,
+    TOP_A: _top_a,
     TYPICAL: _typical,
     EPSILON: _epsilon,
     ETA: _eta,
