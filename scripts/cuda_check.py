@@ -161,7 +161,7 @@ def _preset_jobs(sizes: list[int], batch: int | None) -> Iterator[Job]:
         for size in (max(size, 33) for size in sizes):
             some = random.permutation(len(requests))[:batch]
             frame = SamplingBatch.of(states([requests[at] for at in some], size), size)
-            yield Job(logits=logits_rows(random, some.size, size), rows=frame.rows(None), processes=frame.processes)
+            yield Job(logits=logits_rows(random, some.size, size), rows=frame.metadata(None), processes=frame.processes)
 
 
 def _differences(path: str, job: Job, device: torch.device) -> int:

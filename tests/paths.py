@@ -135,7 +135,7 @@ def _by_rows(cases: Sequence[Case], draw: Callable[[NDArray[np.float32], Samplin
         )
         for case in cases
     ]
-    rows = SamplingBatch.of(states, size).rows(mask_words([case.mask for case in cases], size))
+    rows = SamplingBatch.of(states, size).metadata(mask_words([case.mask for case in cases], size))
     out = draw(np.stack([case.logits for case in cases]), rows)
     return [_of_drawn(out, rows, r, case) for r, case in enumerate(cases)]
 

@@ -74,7 +74,7 @@ def rows_of(count: int, size: int = SIZE) -> NDArray[np.float32]:
 def by_plain(logits: NDArray[np.float32], params: Any, **given: Any) -> dict[str, Any]:
     """What the plain NumPy path says, by the names of Draw."""
     states = row_states(logits.shape, params, given.get("history"), None, 0)
-    rows = SamplingBatch.of(states, logits.shape[1]).rows(given.get("mask"))
+    rows = SamplingBatch.of(states, logits.shape[1]).metadata(given.get("mask"))
     with np.errstate(all="ignore"):
         out = distribution.draw(logits, rows, Drawn.empty(rows))
     named = {"support_sizes": out.support, "top_token_ids": out.top_ids, "given_logprobs": out.asked_logprobs}

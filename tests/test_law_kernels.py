@@ -45,8 +45,8 @@ def test_every_operator_of_every_preset_has_the_law_of_the_plain_path(preset: st
     logits = np.round(rng.standard_normal((len(params), 300)) * 8).astype(np.float32) / 4
     frame = SamplingBatch.of(states(params, 300), 300)
     mask = bitmask(*([sorted(rng.permutation(300)[:200].tolist())] * len(params)), size=300)
-    assert_laws_equal(logits, frame.rows(None))
-    assert_laws_equal(logits, frame.rows(mask))
+    assert_laws_equal(logits, frame.metadata(None))
+    assert_laws_equal(logits, frame.metadata(mask))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -119,5 +119,5 @@ def test_jax_draws_it_eagerly_inside_jit_and_on_a_mesh(odd: Semantics) -> None:
 def test_triton_leaves_it_to_others(odd: Semantics) -> None:
     from tirage.backends.torch import triton
 
-    rows = SamplingBatch.of(row_states((ROWS, 64), requests(odd), [((), ())] * ROWS, None, 0), 64).rows(None)
+    rows = SamplingBatch.of(row_states((ROWS, 64), requests(odd), [((), ())] * ROWS, None, 0), 64).metadata(None)
     assert not triton.supports(rows).any()

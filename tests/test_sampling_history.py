@@ -75,7 +75,7 @@ def test_a_parameter_that_asks_nothing_of_the_past_needs_no_history(neutral: dic
 def asked_of(params: SamplingParams, prompt: tuple[int, ...], output: tuple[int, ...]) -> list[bytes]:
     """Steps, tables and counts of a row with this past, at step 5 whatever its length."""
     history = History.of(prompt, output, vocab_size=32)
-    rows = SamplingBatch.of([SamplingRow.of(params.replace(seed=1), history, step=5)], 32).rows(None)
+    rows = SamplingBatch.of([SamplingRow.of(params.replace(seed=1), history, step=5)], 32).metadata(None)
     tables = (rows.programs, rows.edit_ids, rows.edit_values, rows.count_ids, rows.prompt_counts, rows.output_counts)
     return [table.tobytes() for table in tables]
 

@@ -124,7 +124,7 @@ def test_every_operator_of_every_preset_draws_what_whole_rows_draw(preset: str) 
     rng = np.random.default_rng(5)
     logits = np.round(rng.standard_normal((len(params), size)) * 8).astype(np.float32) / 4
     mask = rng.integers(-(2**31), 2**31, (len(params), 2)).astype(np.int32) if preset == "llamacpp" else None
-    rows = SamplingBatch.of(states(params, size), size).rows(mask)
+    rows = SamplingBatch.of(states(params, size), size).metadata(mask)
     with np.errstate(all="ignore"):
         expected = expected_drawn(logits, rows)
     assert_same(expected, by_shards(logits, rows, spans([0, 23, size])))
@@ -258,6 +258,7 @@ def metered(
         ({"min_p": 0.1}, 0, 0),
         ({"typical_p": 0.5}, 24 + 1024, 9),
         ({"epsilon_cutoff": 0.01}, 8, 1),
+        ({"top_a": 0.2}, 8, 1),
         ({"eta_cutoff": 0.01}, 24, 1),
         ({"top_n_sigma": 1.0}, 40, 2),
         ({"top_h": 0.5}, 800, 1),

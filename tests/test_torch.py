@@ -97,14 +97,14 @@ def test_logits_are_left_as_they_were() -> None:
     before = x.clone()
     tirage.sample(x, params, history=[((1,), (2,))] * 3)
     frame = SamplingBatch.of([SamplingRow.of(params, History.of((1,), (2,), vocab_size=V))] * 3, V)
-    draw_on_device(x, frame.rows(None))
+    draw_on_device(x, frame.metadata(None))
     assert torch.equal(before, x)
 
 
 def test_no_rows_give_an_empty_draw() -> None:
     drawn = tirage.sample(torch.empty(0, V), SEEDED)
     assert tuple(drawn.token_ids.shape) == (0,)
-    assert draw_on_device(torch.empty(0, V), SamplingBatch.of([], V).rows(None)).token_ids.tolist() == []
+    assert draw_on_device(torch.empty(0, V), SamplingBatch.of([], V).metadata(None)).token_ids.tolist() == []
 
 
 def test_a_bitmask_is_an_int32_tensor() -> None:
@@ -256,7 +256,7 @@ def test_rows_that_need_python_are_drawn_on_the_host() -> None:
     mixture = SamplingParams(seed=6, xtc_probability=0.5, logprobs=3, logprobs_mode="sampled", logprob_token_ids=(1,))
     states = [SamplingRow.of(p, History.of((), (), vocab_size=V)) for p in (plain, other, mixture, plain)]
     frame = SamplingBatch.of(states, V)
-    rows, x = frame.rows(None), matrix(4)
+    rows, x = frame.metadata(None), matrix(4)
     x[1, 2] = float("nan")
     assert eager.supports(rows).tolist() == [True, False, True, True]
     expected = distribution.draw(x.numpy(), rows, tirage.backends.Drawn.empty(rows), processes=frame.processes)
@@ -269,10 +269,10 @@ def test_flush_to_zero_changes_no_token() -> None:
     x = torch.tensor([[-1e-40, 1e-40, 2e-40, 1e-39], [0.0, 1e-41, -0.0, 1e-45]])
     params = SamplingParams(seed=2, top_k=2, logit_bias={0: 1e-39}, repetition_penalty=1.5)
     frame = SamplingBatch.of([SamplingRow.of(params, History.of((1,), (2,), vocab_size=4))] * 2, 4)
-    before = draw_on_device(x, frame.rows(None))
+    before = draw_on_device(x, frame.metadata(None))
     assert torch.set_flush_denormal(True)
     try:
-        after = draw_on_device(x, frame.rows(None))
+        after = draw_on_device(x, frame.metadata(None))
     finally:
         torch.set_flush_denormal(False)
     assert before.token_ids.tolist() == after.token_ids.tolist()

@@ -44,11 +44,11 @@ V = 97
 
 def by_tensors(logits: NDArray[np.float32], frame: SamplingBatch) -> Drawn:
     """What plain tensor operations draw, and the host where a row needs Python."""
-    return draw_on_device(torch.from_numpy(logits), frame.rows(None), frame.processes).moved(torch.Tensor.numpy)
+    return draw_on_device(torch.from_numpy(logits), frame.metadata(None), frame.processes).moved(torch.Tensor.numpy)
 
 
 def by_plain(logits: NDArray[np.float32], frame: SamplingBatch) -> Drawn:
-    rows = frame.rows(None)
+    rows = frame.metadata(None)
     return distribution.draw(logits, rows, Drawn.empty(rows), processes=frame.processes)
 
 
@@ -97,7 +97,7 @@ class Steps:
     def of_every_request(cls, size: int) -> Steps:
         params = every_request()
         frame = SamplingBatch.of(states([params[r % len(params)] for r in range(ROWS)], size), size)
-        packed = frame.rows(None)
+        packed = frame.metadata(None)
         return cls(replace(packed, seeds=np.arange(ROWS, dtype=np.int64) * -7_777_777_777), frame.processes)
 
     def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
@@ -125,7 +125,7 @@ def drawn_alike(size: int, dtype: str, steps: int, eager_steps: int) -> int:
         x = torch_backend.as_logits(tensor)
         assert_same(expected, torch_backend.draw(x, frame, None).moved(torch_backend.to_numpy))
         if frame.at < eager_steps:
-            plain = draw_on_device(x, frame.rows(None), frame.processes)
+            plain = draw_on_device(x, frame.metadata(None), frame.processes)
             assert_same(expected, plain.moved(torch_backend.to_numpy))
     return ROWS * (steps + eager_steps)
 

@@ -82,11 +82,11 @@ def sample(
         states = row_states(matrix.shape, params, history, step, sample_index)
         if isinstance(sample_index, (int, np.integer)):
             _refuse_several(states)
-        frame, words = SamplingBatch.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
+        batch, words = SamplingBatch.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
     except Exception as error:
         tell(matrix, error)
         raise
-    return draw_frame(backend, matrix, frame, words)
+    return draw_batch(backend, matrix, batch, words)
 
 
 def law(
@@ -119,31 +119,31 @@ def host_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
 
 
 def outcomes(
-    logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None
+    logits: NDArray[np.float32], batch: SamplingBatch, mask: NDArray[np.int32] | None
 ) -> list[distribution.Distribution]:
     """The law of each row of logits [B, V], as a Distribution: what `explain` and beams read."""
-    rows = frame.rows(mask)
-    processes = frame.processes or (None,) * len(frame.states)
+    rows = batch.metadata(mask)
+    processes = batch.processes or (None,) * len(batch.states)
     return [
         distribution.outcome(distribution.request_of(logits, rows, r, process)) for r, process in enumerate(processes)
     ]
 
 
-def draw_frame(backend: Backend, matrix: Any, frame: SamplingBatch, mask: Any) -> Draw:
+def draw_batch(backend: Backend, matrix: Any, batch: SamplingBatch, mask: Any) -> Draw:
     """The Draw of rows that were checked already: the backend's own float32 logits [B, V], one request each."""
-    drawn = backend.draw(matrix, frame, mask)
-    asked = frame.wants_logprobs
+    drawn = backend.draw(matrix, batch, mask)
+    asked = batch.wants_logprobs
     return Draw(
         token_ids=drawn.token_ids,
         sampled_logprobs=drawn.sampled_logprobs,
         support_sizes=drawn.support,
         status=drawn.status,
-        seeds=backend.from_numpy(frame.base.seeds, matrix),
+        seeds=backend.from_numpy(batch.base.seeds, matrix),
         logprobs=drawn.logprobs if asked else None,
         ranks=drawn.ranks if asked else None,
         top_token_ids=drawn.top_ids if asked else None,
         top_logprobs=drawn.top_logprobs if asked else None,
-        given_logprobs=_given(drawn, frame.states) if asked else None,
+        given_logprobs=_given(drawn, batch.states) if asked else None,
     )
 
 

@@ -67,7 +67,7 @@ class SamplingRow:
 class SamplingBatch:
     """The requests of one call or of many: everything about them that a step does not change, packed once.
 
-    `base` is the packed form, brought up to date by `rows`. `fixed`: no request's steps depend on its history;
+    `base` is the packed form, brought up to date by `metadata`. `fixed`: no request's steps depend on its history;
     `counted`: some penalty reads counts; `guided`: the parameter of some request that needs a mask, or "";
     `masked`: the last call had one; `lowered`: the history lengths and positions that the steps hold for.
     `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
@@ -124,7 +124,7 @@ class SamplingBatch:
         """bool [B]: rows whose semantics applies a mask only after the draw."""
         return np.array([state.compiled.semantics.mask_mode == "resample" for state in self.states], bool)
 
-    def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
+    def metadata(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
         """The metadata of this moment, valid until the next call; `mask` is the caller's int32 [B, ceil(V / 32)].
 
         Raises ParamsError where a row's constraint needs a mask and there is none.

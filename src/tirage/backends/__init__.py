@@ -33,7 +33,7 @@ class Backend(Protocol):
         """A checked bitmask int32 [B, ceil(V / 32)], or None."""
         ...
 
-    def draw(self, logits: Any, frame: SamplingBatch, mask: Any) -> Drawn:
+    def draw(self, logits: Any, batch: SamplingBatch, mask: Any) -> Drawn:
         """A Drawn of float32 logits [B, V], whose arrays belong to the library."""
         ...
 

@@ -15,7 +15,7 @@ from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.sampling import draw_frame
+from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.sampling_metadata import MAX_VOCAB
 
@@ -149,10 +149,10 @@ class Batch:
         if self._batch is None:
             self._batch = SamplingBatch.of([row for row in self._slots if row is not None], self.vocab_size)
         if len(self._batch.states) == len(slots):
-            return draw_frame(backend, matrix, self._batch, words)
+            return draw_batch(backend, matrix, self._batch, words)
         used = [row for row, slot in enumerate(slots) if self._slots[slot] is not None]
         at = np.asarray(used, np.intp)
-        drawn = draw_frame(backend, matrix[at], self._batch, None if words is None else words[at])
+        drawn = draw_batch(backend, matrix[at], self._batch, None if words is None else words[at])
         return _spread(drawn, used, len(slots), backend, matrix)
 
     def advance(self, drawn: Draw | Sequence[int] | NDArray) -> None:

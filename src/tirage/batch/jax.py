@@ -100,7 +100,7 @@ class JaxBatch(Batch):
     ) -> Any:
         request = self._request(params, prompt_ids, output_ids, sample_index, is_traced(slot, *self._leaves()))
         slot = self._slot(slot)
-        layout = self._arrays.layout.with_plan(request.plan, self.vocab_size)
+        layout = self._arrays.layout.with_params(request.compiled, self.vocab_size)
         row = rows.row_of(request, layout, self.vocab_size, self._arrays.past.room)
         self._arrays = rows.placed(self._arrays, row, self._place(slot))
         return slot
@@ -189,7 +189,7 @@ class JaxBatch(Batch):
                     f"{step.stage} must be a filter that JAX compiles in a batch like a JAX array, got one that it "
                     "does not; make the batch without like"
                 )
-        return SlotRequest(plan=state.compiled, history=history, seed=state.seed, sample_index=sample_index)
+        return SlotRequest(compiled=state.compiled, history=history, seed=state.seed, sample_index=sample_index)
 
     def _check_room(self, length: int) -> None:
         room = self._arrays.past.room

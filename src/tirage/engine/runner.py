@@ -15,7 +15,7 @@ from tirage.engine.sample import GrowingSample, masks_of
 from tirage.engine.sequence import RunningSequence
 from tirage.errors import ModelError, ParamsError
 from tirage.models import StepModel
-from tirage.sampling import draw_frame
+from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch
 
 Logits = NDArray[np.float32]
@@ -49,20 +49,20 @@ def draw_together(batch: SamplingBatch, logits: Logits, samples: Sequence[Growin
     tried, and when none is left the row is drawn under its constraint alone. The other rows draw the same token again.
     """
     masks = masks_of(samples, batch.vocab_size)
-    drawn = draw_frame(find(logits), logits, batch, masks)
+    drawn = draw_batch(find(logits), logits, batch, masks)
     if masks is None:
         return drawn
     late = [row for row, each in enumerate(samples) if not each.can_close_after(int(drawn.token_ids[row]))]
     for row in late:
         masks[row] = samples[row].closing_mask(batch.vocab_size)
-    drawn = draw_frame(find(logits), logits, batch, masks) if late else drawn
+    drawn = draw_batch(find(logits), logits, batch, masks) if late else drawn
     for attempt in range(1, MAX_CLOSING_PATHS + 1):
         stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row)]
         if not stuck:
             break
         for row in stuck:
             masks[row] = samples[row].next_closing_mask(batch.vocab_size, last=attempt == MAX_CLOSING_PATHS)
-        drawn = draw_frame(find(logits), logits, batch, masks)
+        drawn = draw_batch(find(logits), logits, batch, masks)
     return drawn
 
 

@@ -66,9 +66,9 @@ def _check_top(top: Any) -> None:
 
 def _named_outcome(matrix: NDArray[np.float32], state: SamplingRow, words: NDArray[np.int32] | None) -> Distribution:
     """The law of the row, its steps with the names of their stages (which packing drops)."""
-    frame = SamplingBatch.of([state], matrix.shape[1])
-    process = frame.processes[0] if frame.processes else None
-    request = request_of(matrix, frame.rows(words), 0, process and _remembered(process))
+    batch = SamplingBatch.of([state], matrix.shape[1])
+    process = batch.processes[0] if batch.processes else None
+    request = request_of(matrix, batch.metadata(words), 0, process and _remembered(process))
     return outcome(replace(request, steps=state.lower().steps))
 
 

@@ -30,14 +30,14 @@ from tirage.sampling_metadata import Drawn, SamplingMetadata
 _WIDTHS = {"token_ids": np.int32, "support": np.int32, "ranks": np.int32, "top_ids": np.int32}
 
 
-def draw(logits: Array, frame: SamplingBatch, mask: Any) -> Drawn:
+def draw(logits: Array, batch: SamplingBatch, mask: Any) -> Drawn:
     """One token for each row of float32 logits [B, V], as JAX arrays; traced when logits or mask are."""
     if not is_traced(logits, mask):
-        return draw_rows(logits, frame.rows(None if mask is None else to_numpy(mask)), frame.processes)
-    refuse_unseeded(frame)
-    rows = frame.rows(stand_in(frame, logits.shape, mask))
-    if needs_host(frame, rows, mask).any():
-        return Drawn(**cast("dict[str, Any]", by_callback(logits, frame, rows, mask, np.arange(rows.count))))
+        return draw_rows(logits, batch.metadata(None if mask is None else to_numpy(mask)), batch.processes)
+    refuse_unseeded(batch)
+    rows = batch.metadata(stand_in(batch, logits.shape, mask))
+    if needs_host(batch, rows, mask).any():
+        return Drawn(**cast("dict[str, Any]", by_callback(logits, batch, rows, mask, np.arange(rows.count))))
     return _traced(logits, rows, mask)
 
 
@@ -54,30 +54,30 @@ def narrowed(drawn: Drawn) -> Drawn:
     return drawn
 
 
-def refuse_unseeded(frame: SamplingBatch) -> None:
+def refuse_unseeded(batch: SamplingBatch) -> None:
     """Raise ParamsError for rows whose seed would be frozen into the compiled program."""
-    if frame.unseeded:
+    if batch.unseeded:
         raise ParamsError(
-            f"seed must be given inside jit, got None for rows {list(frame.unseeded)}; a fresh seed would be frozen "
+            f"seed must be given inside jit, got None for rows {list(batch.unseeded)}; a fresh seed would be frozen "
             "into the compiled program"
         )
 
 
-def stand_in(frame: SamplingBatch, shape: tuple[int, ...], mask: Any) -> NDArray[np.int32] | None:
+def stand_in(batch: SamplingBatch, shape: tuple[int, ...], mask: Any) -> NDArray[np.int32] | None:
     """A mask [B, ceil(V / 32)] that allows everything, in place of one whose bits are not known yet."""
     if mask is None or not is_traced(mask):
         return mask if mask is None else to_numpy(mask)
     return np.full((shape[0], -(-shape[1] // 32)), -1, np.int32)
 
 
-def needs_host(frame: SamplingBatch, rows: SamplingMetadata, mask: Any) -> NDArray[np.bool_]:
+def needs_host(batch: SamplingBatch, rows: SamplingMetadata, mask: Any) -> NDArray[np.bool_]:
     """bool [B]: rows that no trace can draw: those with an operation that it does not know, and late masks."""
-    checked = frame.checks_masks if is_traced(mask) else rows.resample
+    checked = batch.checks_masks if is_traced(mask) else rows.resample
     return ~runs_only(rows, traced.operations()) | checked
 
 
 def by_callback(
-    logits: Array, frame: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
+    logits: Array, batch: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
 ) -> dict[str, Array]:
     """The fields of a Drawn of the rows `which` [n], drawn from their `logits` [n, V] on the host inside a trace."""
     some = taken(rows, which)
@@ -86,8 +86,8 @@ def by_callback(
     }
 
     def run(x: Any, words: Any) -> dict[str, NDArray]:
-        now = frame.rows(np.asarray(words) if words.size else None)
-        return arrays_of(on_host(np.ascontiguousarray(x, np.float32), frame, now, which))
+        now = batch.metadata(np.asarray(words) if words.size else None)
+        return arrays_of(on_host(np.ascontiguousarray(x, np.float32), batch, now, which))
 
     words = jnp.zeros((0, 0), jnp.int32) if mask is None else jnp.asarray(mask)
     found = jax.pure_callback(run, shapes, logits, words, vmap_method="sequential")
@@ -95,10 +95,10 @@ def by_callback(
 
 
 def on_host(
-    logits: NDArray[np.float32], frame: SamplingBatch, rows: SamplingMetadata, which: NDArray[np.int64]
+    logits: NDArray[np.float32], batch: SamplingBatch, rows: SamplingMetadata, which: NDArray[np.int64]
 ) -> Drawn:
     """The rows `which` [n], drawn from their `logits` [n, V] by the host's kernels."""
-    processes = None if frame.processes is None else [frame.processes[r] for r in which.tolist()]
+    processes = None if batch.processes is None else [batch.processes[r] for r in which.tolist()]
     return narrowed(host.draw_rows(logits, taken(rows, which), processes))
 
 

@@ -80,18 +80,18 @@ class SlotLayout(NamedTuple):
     guided: bool = False
     resamples: bool = False
 
-    def with_plan(self, plan: CompiledParams, vocab_size: int) -> SlotLayout:
-        """The least Layout that also holds a request with this plan."""
-        params = plan.params
+    def with_params(self, compiled: CompiledParams, vocab_size: int) -> SlotLayout:
+        """The least Layout that also holds a request with this compiled."""
+        params = compiled.params
         view = view_of(params)
         return SlotLayout(
-            orders=self._orders([stage for stage, _ in listed(plan)]),
+            orders=self._orders([stage for stage, _ in listed(compiled)]),
             views=tuple(sorted({*self.views, *([view] if view else [])})),
             top_n=max(self.top_n, min(params.logprobs or 0, vocab_size)),
-            window=max(self.window, plan.semantics.penalty_window or 0) if plan.needs_counts else self.window,
+            window=max(self.window, compiled.semantics.penalty_window or 0) if compiled.needs_counts else self.window,
             ngrams=self.ngrams or bool(params.no_repeat_ngram_size),
             guided=self.guided or params.guided_decoding is not None,
-            resamples=self.resamples or plan.semantics.mask_mode == "resample",
+            resamples=self.resamples or compiled.semantics.mask_mode == "resample",
         )
 
     def _orders(self, stages: list[TracedStage]) -> tuple[tuple[TracedStage, ...], ...]:
@@ -151,7 +151,7 @@ class Slots:
 class SlotRequest:
     """One request to be put into a slot."""
 
-    plan: CompiledParams
+    compiled: CompiledParams
     history: History
     seed: int
     sample_index: int = 0
@@ -163,11 +163,11 @@ def view_of(params: SamplingParams) -> int:
     return int(View[params.logprobs_mode.upper()]) if wanted else int(View.NONE)
 
 
-def listed(plan: CompiledParams) -> list[tuple[TracedStage, Step]]:
-    """The stages of a plan with their steps: bans apart, and DRY wherever the history may call for it."""
-    order = plan.semantics.stages
-    steps = [step for step in plan.lower(_NOTHING, _LATE).steps if step.op != BAN]
-    if plan.params.dry_multiplier and "dry" in order:
+def listed(compiled: CompiledParams) -> list[tuple[TracedStage, Step]]:
+    """The stages of a compiled with their steps: bans apart, and DRY wherever the history may call for it."""
+    order = compiled.semantics.stages
+    steps = [step for step in compiled.lower(_NOTHING, _LATE).steps if step.op != BAN]
+    if compiled.params.dry_multiplier and "dry" in order:
         steps.append(Step(ADD, stage="dry"))
     steps.sort(key=lambda step: order.index(step.stage) if step.stage in order else len(order))
     known = {"logit_bias": _BIAS, "dry": _DRY}
@@ -201,7 +201,7 @@ def empty(count: int, vocab_size: int, room: int) -> Slots:
 
 def row_of(request: SlotRequest, layout: SlotLayout, vocab_size: int, room: int) -> Slots:
     """One row in a layout that holds it; its tables are as wide as it needs."""
-    found = dict(listed(request.plan))
+    found = dict(listed(request.compiled))
     group = layout.group(list(found))
     groups = [(g == group, order) for g, order in enumerate(layout.orders)]
     steps = [[found.get(stage) if mine else None for stage in order] for mine, order in groups]
@@ -211,7 +211,7 @@ def row_of(request: SlotRequest, layout: SlotLayout, vocab_size: int, room: int)
             for (_, order), row in zip(groups, steps, strict=True)
         ),
         on=tuple(tuple(np.array([step is not None]) for step in row) for row in steps),
-        tables=_tables(request.plan, vocab_size, room),
+        tables=_tables(request.compiled, vocab_size, room),
         scalars=_scalars(request, group or 0, vocab_size),
         seeds=words(np.array([request.seed], np.int64)),
         past=TracedHistory.of(request.history, room),
@@ -220,20 +220,20 @@ def row_of(request: SlotRequest, layout: SlotLayout, vocab_size: int, room: int)
     )
 
 
-def _tables(plan: CompiledParams, vocab_size: int, room: int) -> dict[str, NDArray]:
-    params = plan.params
+def _tables(compiled: CompiledParams, vocab_size: int, room: int) -> dict[str, NDArray]:
+    params = compiled.params
     made: dict[str, Any] = {
-        "banned": plan.banned,
-        "bias_ids": plan.bias[0],
-        "bias_values": plan.bias[1],
-        "stops": plan.stop_ids if params.min_tokens else (),
+        "banned": compiled.banned,
+        "bias_ids": compiled.bias[0],
+        "bias_values": compiled.bias[1],
+        "stops": compiled.stop_ids if params.min_tokens else (),
         "words": _left_padded(params.bad_words_token_ids),
         "dry": _dry_penalties(params, room) if params.dry_multiplier else (),
         "breakers": params.dry_breaker_token_ids if params.dry_multiplier else (),
-        "divided": _divided(plan, room) if _divides(plan) else (),
-        "protected": params.xtc_protected_ids if plan.coin else (),
+        "divided": _divided(compiled, room) if _divides(compiled) else (),
+        "protected": params.xtc_protected_ids if compiled.coin else (),
         "asked": params.logprob_token_ids,
-        "allowed": () if plan.allowed is None else _bitmask(plan.allowed, vocab_size),
+        "allowed": () if compiled.allowed is None else _bitmask(compiled.allowed, vocab_size),
     }
     return {name: np.asarray(value, _TABLES[name][0])[None] for name, value in made.items()}
 
@@ -255,15 +255,15 @@ def _dry_penalties(params: SamplingParams, room: int) -> NDArray[np.float32]:
     return out
 
 
-def _divides(plan: CompiledParams) -> bool:
-    return bool(plan.params.frequency_penalty) and plan.semantics.frequency_divisor == "length"
+def _divides(compiled: CompiledParams) -> bool:
+    return bool(compiled.params.frequency_penalty) and compiled.semantics.frequency_divisor == "length"
 
 
-def _divided(plan: CompiledParams, room: int) -> NDArray[np.float32]:
+def _divided(compiled: CompiledParams, room: int) -> NDArray[np.float32]:
     """The frequency penalty for a history of each length up to `room`."""
     counted = np.arange(room + 1)
-    counted = np.minimum(counted, plan.semantics.penalty_window or room)
-    penalty = numbers.operand(plan.params.frequency_penalty)
+    counted = np.minimum(counted, compiled.semantics.penalty_window or room)
+    penalty = numbers.operand(compiled.params.frequency_penalty)
     return np.array([numbers.operand(penalty / np.float32(max(n, 1))) for n in counted], np.float32)
 
 
@@ -274,7 +274,7 @@ def _bitmask(ids: NDArray[np.int32], vocab_size: int) -> NDArray[np.int32]:
 
 
 def _scalars(request: SlotRequest, group: int, vocab_size: int) -> dict[str, NDArray]:
-    plan, params = request.plan, request.plan.params
+    compiled, params = request.compiled, request.compiled.params
     made = {
         "used": True,
         "group": group,
@@ -282,13 +282,13 @@ def _scalars(request: SlotRequest, group: int, vocab_size: int) -> dict[str, NDA
         "view": view_of(params),
         "top_n": min(params.logprobs or 0, vocab_size),
         "min_tokens": min(params.min_tokens, (1 << 31) - 1),
-        "window": (plan.semantics.penalty_window or 0) if plan.needs_counts else 0,
+        "window": (compiled.semantics.penalty_window or 0) if compiled.needs_counts else 0,
         "ngram": min(params.no_repeat_ngram_size, 1 << 30),
-        "output_words": plan.semantics.bad_words_history == "output",
+        "output_words": compiled.semantics.bad_words_history == "output",
         "dry_length": min(max(params.dry_allowed_length, 1), 1 << 30) if params.dry_multiplier else 1 << 30,
         "dry_last_n": max(min(params.dry_last_n, 1 << 30), -1),
-        "divides": _divides(plan),
-        "resamples": plan.semantics.mask_mode == "resample",
+        "divides": _divides(compiled),
+        "resamples": compiled.semantics.mask_mode == "resample",
         "guided": params.guided_decoding is not None,
     }
     return {name: np.array([made[name]], dtype) for name, dtype in _SCALARS.items()}

@@ -26,9 +26,9 @@ A short run over a small vocabulary ends sooner than a compile would.
 _plain_work = 0
 
 
-def draw(logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None) -> Drawn:
+def draw(logits: NDArray[np.float32], batch: SamplingBatch, mask: NDArray[np.int32] | None) -> Drawn:
     """One token for each row of float32 logits [B, V]."""
-    return draw_rows(logits, frame.rows(mask), frame.processes)
+    return draw_rows(logits, batch.metadata(mask), batch.processes)
 
 
 def draw_rows(
@@ -47,9 +47,9 @@ def draw_rows(
     return distribution.draw(logits, rows, out, which=left, processes=processes)
 
 
-def law(logits: NDArray[np.float32], frame: SamplingBatch, mask: NDArray[np.int32] | None) -> NDArray[np.float64]:
+def law(logits: NDArray[np.float32], batch: SamplingBatch, mask: NDArray[np.int32] | None) -> NDArray[np.float64]:
     """The law of each row of float32 logits [B, V], float64 [B, V]; NaN for rows that draw nothing."""
-    return law_rows(logits, frame.rows(mask), frame.processes)
+    return law_rows(logits, batch.metadata(mask), batch.processes)
 
 
 def law_rows(

@@ -65,9 +65,9 @@ def as_mask(mask: Any, shape: tuple[int, ...]) -> Any:
     return find(mask).as_mask(mask, shape)
 
 
-def draw(logits: Any, frame: SamplingBatch, mask: Any) -> Drawn:
+def draw(logits: Any, batch: SamplingBatch, mask: Any) -> Drawn:
     """A Drawn that is the same on every shard, from shards of [B, V] logits and a `mask` int32 [B, ceil(V / 32)]."""
-    return logits.draw(frame, mask)
+    return logits.draw(batch, mask)
 
 
 def to_numpy(array: Any) -> NDArray:

@@ -110,13 +110,13 @@ class ReadyMesh:
     def __getitem__(self, rows: Any) -> ReadyMesh:
         return replace(self, matrix=self.matrix[jnp.asarray(rows)])
 
-    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
+    def draw(self, batch: SamplingBatch, mask: Any) -> Drawn:
         """One token per row, replicated over the mesh."""
         inside_jit = is_traced(self.matrix, mask)
         if inside_jit:
-            refuse_unseeded(frame)
-        rows = frame.rows(stand_in(frame, self.shape, mask))
-        host = needs_host(frame, rows, mask)
+            refuse_unseeded(batch)
+        rows = batch.metadata(stand_in(batch, self.shape, mask))
+        host = needs_host(batch, rows, mask)
         groups = self._groups(rows, mask, np.flatnonzero(~host))
         found: dict[str, Any] = dict(arrays_of(narrowed(Drawn.empty(rows))))
         found["asked_logprobs"] = tabled(found["asked_logprobs"], rows.asked_start)
@@ -124,7 +124,7 @@ class ReadyMesh:
         if not host.all():
             found = _drawn(self.matrix, groups, found, **place)
         if host.any():
-            found = self._filled_by_host(found, frame, rows, mask, np.flatnonzero(host))
+            found = self._filled_by_host(found, batch, rows, mask, np.flatnonzero(host))
         if not inside_jit:
             held = np.arange(found["asked_logprobs"].shape[1]) < np.diff(rows.asked_start)[:, None]
             found["asked_logprobs"] = np.asarray(found["asked_logprobs"])[held]
@@ -135,7 +135,7 @@ class ReadyMesh:
         return [(members.astype(np.int32), program) for members, program in listed]
 
     def _filled_by_host(
-        self, found: dict[str, Any], frame: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
+        self, found: dict[str, Any], batch: SamplingBatch, rows: SamplingMetadata, mask: Any, which: NDArray[np.int64]
     ) -> dict[str, Any]:
         """`found` with the rows `which`, whose logits alone are gathered and drawn on the host."""
         members = which.astype(np.int32)
@@ -144,12 +144,12 @@ class ReadyMesh:
             # Every device calls back: to tell the others what one was told is a collective that XLA may start before
             # those of the draw, and on a CPU the two can wait for each other for ever.
             words = jnp.zeros((0, 0), jnp.int32) if mask is None else jnp.asarray(mask)
-            call = lambda x, words: by_callback(x, frame, rows, words, which)  # noqa: E731
+            call = lambda x, words: by_callback(x, batch, rows, words, which)  # noqa: E731
             everywhere = PartitionSpec()
             run = jax.shard_map(call, mesh=self.mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
             drawn = run(logits, words)
         else:
-            drawn: dict[str, Any] = arrays_of(on_host(np.asarray(logits), frame, rows, which))
+            drawn: dict[str, Any] = arrays_of(on_host(np.asarray(logits), batch, rows, which))
             drawn["asked_logprobs"] = tabled(drawn["asked_logprobs"], taken(rows, which).asked_start)
         return _with_rows(found, members, drawn, mesh=self.mesh)
 

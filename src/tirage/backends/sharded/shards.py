@@ -79,21 +79,21 @@ class ReadyShard:
         """Raise ParamsError for arguments that this shard refused, here and on the shards that wait for it."""
         refuse(self.comm, error, self.matrix)
 
-    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
+    def draw(self, batch: SamplingBatch, mask: Any) -> Drawn:
         """One token per row, the same on every shard; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None.
 
         ParamsError, on every shard, when one refuses its arguments or they do not fit together.
         """
         try:
-            rows = frame.rows(_words(mask))
-            own = digest(rows, frame.unseeded, frame.asked())
+            rows = batch.metadata(_words(mask))
+            own = digest(rows, batch.unseeded, batch.asked())
         except Exception as error:
             self.refuse(error)
         size = self.matrix.shape[0]
         shape = ShardShape(rows=size, start=self.start, width=self.width, vocab_size=self.vocab_size, digest=own)
         layout = agree(self.comm, shape, self.matrix)
-        share_seeds(self.comm, rows, frame.unseeded, self.matrix)
-        return draw_shard(self.comm, layout, self.matrix, rows, frame.processes)
+        share_seeds(self.comm, rows, batch.unseeded, self.matrix)
+        return draw_shard(self.comm, layout, self.matrix, rows, batch.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,12 @@ class ReadyShards:
     def __getitem__(self, rows: Sequence[int]) -> ReadyShards:
         return replace(self, parts=tuple(part[rows] for part in self.parts))
 
-    def draw(self, frame: SamplingBatch, mask: Any) -> Drawn:
+    def draw(self, batch: SamplingBatch, mask: Any) -> Drawn:
         """One token per row; `mask` int32 [B, ceil(V / 32)] is of whole rows, or None."""
-        rows = frame.rows(_words(mask))
+        rows = batch.metadata(_words(mask))
         group = ThreadGroup(len(self.parts))
         work = [
-            partial(draw_shard, comm, self.layout, part, rows, frame.processes)
+            partial(draw_shard, comm, self.layout, part, rows, batch.processes)
             for comm, part in zip(group.communicators(), self.parts, strict=True)
         ]
         drawn = group.run(work)[0]

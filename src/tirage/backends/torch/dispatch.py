@@ -27,16 +27,16 @@ from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 
 
-def draw(logits: Tensor, frame: SamplingBatch, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
+def draw(logits: Tensor, batch: SamplingBatch, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
     """One token for each row of float32 logits [B, V], as tensors on their device.
 
     `mask` int32 [B, ceil(V / 32)] may be on the host; a tensor on another device than the logits is a ParamsError.
     """
     check_device(mask, logits)
-    rows = frame.rows(to_numpy(mask) if isinstance(mask, Tensor) else mask)
+    rows = batch.metadata(to_numpy(mask) if isinstance(mask, Tensor) else mask)
     if logits.is_cpu:
-        return draw_rows(borrowed(logits), rows, frame.processes).moved(torch.from_numpy, viewed=frame.wants_logprobs)
-    return draw_on_device(logits, rows, frame.processes, kernels=kernels_for(logits))
+        return draw_rows(borrowed(logits), rows, batch.processes).moved(torch.from_numpy, viewed=batch.wants_logprobs)
+    return draw_on_device(logits, rows, batch.processes, kernels=kernels_for(logits))
 
 
 def kernels_for(logits: Tensor) -> ModuleType | None:
