@@ -31,7 +31,7 @@ settings.register_profile("tirage", deadline=None, derandomize=True, suppress_he
 settings.load_profile("tirage")
 
 
-GROWTH_BYTES = 100_000_000
+GROWTH_BYTES = 200_000_000
 """By how much a process may grow before what JAX compiled is forgotten; some tests compile 500 MB."""
 
 
