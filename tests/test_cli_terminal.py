@@ -148,5 +148,5 @@ def test_ctrl_c_stops_the_reply_and_not_the_chat(chat: Terminal) -> None:
 
 def test_words_are_completed_one_by_one() -> None:
     assert [complete("/se", i) for i in range(3)] == ["/set ", "/seed ", None]
-    assert [complete("top_", i) for i in range(5)] == ["top_p ", "top_k ", "top_n_sigma ", "top_h ", None]
+    assert [complete("top_", i) for i in range(5)] == ["top_p ", "top_k ", "top_a ", "top_n_sigma ", "top_h "]
     assert complete("/", len(COMMANDS) - 1) == "/quit "

@@ -100,7 +100,7 @@ class Steps:
         packed = frame.metadata(None)
         return cls(replace(packed, seeds=np.arange(ROWS, dtype=np.int64) * -7_777_777_777), frame.processes)
 
-    def rows(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
+    def metadata(self, mask: NDArray[np.int32] | None) -> SamplingMetadata:
         return replace(self.packed, steps=np.full(ROWS, self.at), memo=self.packed.memo)
 
 

@@ -108,14 +108,16 @@ def with_filter(op: Operation, rows: SamplingMetadata, some: list[int]) -> Sampl
 
 @pytest.mark.parametrize("path", DRAWN_BY)
 def test_an_operation_that_has_only_its_plain_rule_is_drawn_right(path: str, unheard_of: Operation) -> None:
+    felt = 0
     for seed in range(6):
         logits, rows = random_case(60_000 + seed, V)
         changed = with_filter(unheard_of, rows, [1, 3, 4, 6])
         assert np.flatnonzero(~eager.supports(changed)).tolist() == [1, 3, 4, 6]
         with np.errstate(all="ignore"):
             expected = expected_drawn(logits, changed)
-            assert expected.support.tolist() != expected_drawn(logits, rows).support.tolist()
+            felt += expected.support.tolist() != expected_drawn(logits, rows).support.tolist()
             assert_same(expected, DRAWN_BY[path](logits, changed))
+    assert felt >= 3
 
 
 @pytest.mark.parametrize("path", DRAWN_BY)
