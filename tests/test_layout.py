@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "engine",
         "tracing",
         "guided models",
-        "batch warm",
+        "batch warm integrations",
         "sampling",
         "backends",
         "sampling_batch",

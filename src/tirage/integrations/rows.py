@@ -1,0 +1,126 @@
+"""`EngineRows`: the requests that an engine runs, each with its parameters, seed and history."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.backends import find
+from tirage.draw import Draw
+from tirage.errors import ParamsError
+from tirage.history import History
+from tirage.params import SamplingParams
+from tirage.sampling import draw_batch
+from tirage.sampling_batch import SamplingBatch, SamplingRow
+
+Ids = Sequence[int] | NDArray[np.integer[Any]]
+
+
+@dataclass(slots=True)
+class _Request:
+    """A row, the prompt from which its history is made anew where the engine has taken tokens back, and that output."""
+
+    row: SamplingRow
+    prompt: Ids
+    output: list[int] = field(default_factory=list)
+
+
+class EngineRows:
+    """Requests under keys of the engine's own; what each has said so far is what the engine says at every draw.
+
+    A row depends on its own parameters, prompt and output alone: not on its neighbours, on the order of the rows, nor
+    on whether the engine has preempted the request, taken tokens back or drawn a step twice.
+    """
+
+    __slots__ = ("_drawn", "_requests", "vocab_size")
+
+    def __init__(self, vocab_size: int) -> None:
+        """No requests, over the columns of the engine's logits."""
+        self.vocab_size = vocab_size
+        self._requests: dict[Hashable, _Request] = {}
+        self._drawn: tuple[tuple[Hashable, ...], SamplingBatch] | None = None
+
+    def __len__(self) -> int:
+        """The number of requests."""
+        return len(self._requests)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._requests
+
+    def check(self, params: SamplingParams) -> None:
+        """Raises ParamsError where `params` name a token beyond the vocabulary."""
+        SamplingRow.of(params, History.of((), (), vocab_size=self.vocab_size)).compiled.check(self.vocab_size)
+
+    def add(
+        self, key: Hashable, params: SamplingParams, prompt_ids: Iterable[int] = (), *, sample_index: int = 0
+    ) -> None:
+        """Puts a request under `key`, in place of one that was there; its seed, given or fresh, stays.
+
+        `prompt_ids` are integers [T] in [0, V). Raises ParamsError for an id out of range, and for parameters that
+        name one or whose words are not tokenised.
+        """
+        prompt = np.array(list(prompt_ids), np.int64)
+        row = SamplingRow.of(params, History.of(prompt, (), vocab_size=self.vocab_size), sample_index=sample_index)
+        row.compiled.check(self.vocab_size)
+        self._requests[key] = _Request(row, prompt)
+        self._drawn = None
+
+    def remove(self, key: Hashable) -> None:
+        """Forgets a request; one that is not there is none."""
+        if self._requests.pop(key, None) is not None:
+            self._drawn = None
+
+    def seed(self, key: Hashable) -> int:
+        """The seed of a request, given or fresh. Raises KeyError for one that is not there."""
+        return self._requests[key].row.seed
+
+    def draw(self, logits: Any, keys: Sequence[Hashable], outputs: Sequence[Ids], *, mask: Any = None) -> Draw:
+        """One token for each of `keys`, which may be any requests in any order, none of them twice.
+
+        `logits` [n, V] of any library; `outputs`, for each row, all ids [t] that the engine has put out for it so far:
+        t is the position that keys the uniform. Ids that are not known yet may be -1 where no parameter of the row
+        reads them. A row that cannot be drawn has token -1 and its `status`. Raises ParamsError for arrays that do not
+        fit, KeyError for a key that is not there.
+        """
+        if len(set(keys)) != len(keys):
+            raise ParamsError(f"keys must be different requests, got {list(keys)}")
+        for key, output in zip(keys, outputs, strict=True):
+            self._follow(key, output)
+        backend = find(logits)
+        matrix = backend.as_logits(logits)
+        if tuple(matrix.shape) != (len(keys), self.vocab_size):
+            raise ParamsError(f"logits must be [{len(keys)}, {self.vocab_size}], got {list(matrix.shape)}")
+        return draw_batch(backend, matrix, self._batch(tuple(keys)), backend.as_mask(mask, matrix.shape))
+
+    def _batch(self, keys: tuple[Hashable, ...]) -> SamplingBatch:
+        """The packed rows, kept while the same requests are drawn in the same order."""
+        if self._drawn is None or self._drawn[0] != keys:
+            rows = [self._requests[key].row for key in keys]
+            self._drawn = keys, SamplingBatch.of(rows, self.vocab_size)
+        return self._drawn[1]
+
+    def _follow(self, key: Hashable, output: Ids) -> None:
+        """Brings a row to the position after `output`; its tokens matter only to parameters that read them."""
+        request = self._requests[key]
+        row = request.row
+        row.step = len(output)
+        if not (row.compiled.readers or row.params.logits_processors):
+            return
+        ids = output if isinstance(output, list) else np.asarray(output).tolist()
+        known = len(request.output)
+        if ids[:known] != request.output:
+            row.history = History.of(request.prompt, (), vocab_size=self.vocab_size)
+            request.output, known, self._drawn = [], 0, None
+        for token in ids[known:]:
+            if not 0 <= token < self.vocab_size:
+                raise ParamsError(
+                    f"output ids must be known where {row.compiled.readers or ('logits_processors',)} read them, "
+                    f"got {token}"
+                )
+            row.history.check_room()
+            row.history.append(token)
+            request.output.append(token)
