@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, settings
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything that reads it is imported
+os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # read by the processes that run the tests: each thread's own would grow
 settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tirage")
 

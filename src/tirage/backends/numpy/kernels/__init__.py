@@ -8,15 +8,15 @@ compiling thread.
 from __future__ import annotations
 
 from tirage.backends.numpy.kernels.pool import draw, law, set_threads, threads
-from tirage.backends.numpy.kernels.support import OPERATIONS, supports
+from tirage.backends.numpy.kernels.support import operations, supports
 from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, start, wait
 
 __all__ = [
-    "OPERATIONS",
     "compiling",
     "draw",
     "law",
     "law_ready",
+    "operations",
     "ready",
     "set_threads",
     "start",

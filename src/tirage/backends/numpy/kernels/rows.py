@@ -26,7 +26,7 @@ from tirage.backends.numpy.kernels.program import (
 )
 from tirage.backends.numpy.kernels.report import report
 from tirage.backends.numpy.kernels.state import STATE, Work, enter
-from tirage.backends.numpy.kernels.support import OPERATIONS
+from tirage.backends.numpy.kernels.support import operations
 from tirage.exact.philox import Domain
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
@@ -178,7 +178,7 @@ def numba_type(dtype: np.dtype) -> Any:
 def _source_digest() -> int:
     sources = sorted(Path(__file__).parent.glob("*.py"))
     # Codes of operations are constants of the compiled code, and another operation may move them.
-    codes = repr([(op.name, int(op)) for op in sorted(OPERATIONS)])
+    codes = repr([(op.name, int(op)) for op in sorted(operations())])
     text = b"".join(path.read_bytes() for path in sources) + codes.encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little") | 1
 
