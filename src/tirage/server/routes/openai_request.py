@@ -135,6 +135,8 @@ _MORE = (
 _LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=Int(low=0, high=20, optional=True))])
 _RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
+_NEUTRAL = SamplingParams()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
@@ -288,10 +290,9 @@ def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -
 
 def model_defaults(llm: LLM) -> dict[str, Any]:
     """The sampling parameters of the model's generation config."""
-    neutral = SamplingParams()
-    adopted = neutral.update_with_generation_config(llm.generation_config, adopt_sampling=True)
+    adopted = _NEUTRAL.update_with_generation_config(llm.generation_config, adopt_sampling=True)
     values = {name: getattr(adopted, name) for name in ADOPTED}
-    return {name: value for name, value in values.items() if value != getattr(neutral, name)}
+    return {name: value for name, value in values.items() if value != getattr(_NEUTRAL, name)}
 
 
 def clipped(params: SamplingParams, llm: LLM) -> SamplingParams:
