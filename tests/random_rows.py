@@ -105,7 +105,7 @@ def _lowered(operator: Operator, op: Operation, r: Rng) -> tuple[int, ...]:
         values = {name: _value(operator, name, r) for name in operator.reads["lower"]}
         step = operator.lower(**values)
         if isinstance(step, Step) and step.op is op:
-            return step.operands
+            return step.operands[: len(op.operands)]
 
 
 def _value(operator: Operator, name: str, r: Rng) -> Any:
