@@ -34,7 +34,8 @@ class TirageLogitsProcessor(*_INTERFACES):
         self._requests: dict[int, Request] = {}
         self._state: Any = state
         self._numbers = count()
-        self._idle = self._is_second()
+        self._idle = False
+        self._replace_earlier()
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -146,10 +147,9 @@ class TirageLogitsProcessor(*_INTERFACES):
         digest = blake2b(f"{self._config.instance_id} {number}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    def _is_second(self) -> bool:
-        """Whether this engine has one already: found by its entry point, and named by `--logits-processors` as well."""
-        known = self._in_engine.get(id(self._config))
-        if known is not None and known() is not None:
-            return True
+    def _replace_earlier(self) -> None:
+        """Of two in one engine, found by the entry point and named by `--logits-processors`, the last alone draws."""
+        earlier = self._in_engine.get(id(self._config), lambda: None)()
+        if earlier is not None:
+            earlier._idle = True
         self._in_engine[id(self._config)] = weakref.ref(self)
-        return False
