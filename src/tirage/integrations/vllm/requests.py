@@ -117,16 +117,22 @@ class Request:
 
     @classmethod
     def of(cls, own: Any, output: list[int], *, seed: int | None) -> Request:
-        """The request of vLLM's checked SamplingParams `own`; `seed` is taken where tirage is given none."""
-        params = read(own)
+        """The request of vLLM's SamplingParams `own`; `seed` is taken where tirage is given none.
+
+        It has failed where its fields cannot be read here: they were checked in another process, which may have custom
+        processors that this one lacks.
+        """
         ends = [own.eos_token_id, *(own.stop_token_ids or ())]
-        return cls(
-            params=params if params.seed is not None else params.replace(seed=seed),
-            sample_index=0 if own.seed is None or params.seed is None else own.seed - params.seed,
-            output=output,
-            end=next((token for token in ends if token is not None), None),
-            alone=own.temperature > 0,
-        )
+        end = next((token for token in ends if token is not None), None)
+        request = cls(params=SamplingParams(), sample_index=0, output=output, end=end, alone=own.temperature > 0)
+        try:
+            params = read(own)
+        except ParamsError as error:
+            request.fail(error)
+            return request
+        request.sample_index = 0 if own.seed is None or params.seed is None else own.seed - params.seed
+        request.params = params if params.seed is not None else params.replace(seed=seed)
+        return request
 
     @property
     def reads(self) -> bool:
