@@ -21,7 +21,7 @@ from tirage.integrations.vllm import TirageLogitsProcessor
 SEEDED = [{"seed": seed, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1} for seed in range(16)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     """128 tokens to a block, 14 blocks: 16 requests that grow past one block do not fit."""
     made = engine(tmp_path_factory.mktemp("llama"), num_gpu_blocks_override=14)

@@ -3,69 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
-from llama_folder import PROMPTS, write_folder
+from llama_folder import PROMPTS
+from served import Server
 
 FIELDS = {"seed": 11, "top_p": 0.9, "temperature": 1.2, "presence_penalty": 0.5}
-DEADLINE_S = 300
-
-
-class Server:
-    """vLLM's server as a process of its own, in which the entry point is found and the processor named as well."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
-        command += [
-            str(write_folder(folder)),
-            "--port",
-            str(self.port),
-            "--dtype",
-            "float32",
-            "--enforce-eager",
-            "--max-model-len",
-            "256",
-        ]
-        command += ["--max-num-seqs", "16", "--served-model-name", "small", "--logits-processors"]
-        command += ["tirage.integrations.vllm:TirageLogitsProcessor"]
-        self.log = folder / "log"
-        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        self.process = subprocess.Popen(command, env=environment, stdout=self.log.open("w"), stderr=subprocess.STDOUT)
-
-    def wait(self) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end and self.process.poll() is None:
-            try:
-                urlopen(f"http://127.0.0.1:{self.port}/health").close()
-                return
-            except OSError:
-                time.sleep(0.5)
-        raise AssertionError(self.log.read_text()[-2000:])
-
-    def post(self, route: str, **body: Any) -> Any:
-        given = {"model": "small", "max_tokens": 8, "temperature": 0, "ignore_eos": True, **body}
-        url = f"http://127.0.0.1:{self.port}/v1/{route}"
-        request = Request(url, json.dumps(given).encode(), {"Content-Type": "application/json"})
-        with urlopen(request) as answer:
-            return answer.read().decode() if body.get("stream") else json.load(answer)
-
-    def text(self, fields: Any, prompt: str = PROMPTS[0], **body: Any) -> str:
-        answer = self.post("completions", prompt=prompt, vllm_xargs={"tirage": json.dumps(fields)}, **body)
-        return answer["choices"][0]["text"]
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         made.wait()
         yield made
     finally:
-        made.process.terminate()
-        made.process.wait(60)
+        made.stop()
 
 
 def test_a_seed_says_the_same_text_at_any_temperature_of_vllm(server: Server) -> None:

@@ -54,8 +54,8 @@ def check(own: Any) -> None:
         value = getattr(own, name, off[0])
         if value not in off:
             raise ParamsError(
-                f"{name} of vLLM must be {off[0]} where tirage draws, got {shown(value)}; give it to tirage, and set "
-                "vLLM's temperature=0, which turns off what the model's generation_config.json asks for"
+                f"{name} of vLLM must be {off[0]} where tirage draws, got {shown(value)}; give it to tirage "
+                "(--generation-config vllm keeps out what the model's generation_config.json sets)"
             )
     _check_seeds(own, params)
     if (config := engine_config()) is not None:
