@@ -238,7 +238,8 @@ class Slots:
     def context(self, rows: list[tuple[int, int, int, int]]) -> Any:
         """One (slot, position, place among the request's rows, input id) for each row."""
         names = ("expanded_idx_mapping", "pos", "expanded_local_pos", "input_ids")
-        return SimpleNamespace(**dict(zip(names, torch.tensor(rows).T, strict=True)))
+        slots = np.array(list(dict.fromkeys(slot for slot, *_ in rows)))
+        return SimpleNamespace(**dict(zip(names, torch.tensor(rows).T, strict=True)), idx_mapping_np=slots)
 
 
 def test_slots_draw_what_requests_draw_alone_whatever_is_resumed_and_reused() -> None:

@@ -48,17 +48,20 @@ class Drawing:
 
         vLLM's greedy sampler then needs it to be the largest; for the random one everything else goes to -inf.
         """
+        if not places:
+            return
         tokens = self._tokens(logits, [place for place in places if not place.request.failed])
         cleared = [place.row for place in places if place.request.alone or place.request.failed]
         if len(cleared) == logits.shape[0]:
             logits.fill_(float("-inf"))
         elif cleared:
             logits[cleared] = float("-inf")
-        if places:
-            rows = [place.row for place in places]
-            logits[rows, [tokens.get(row, place.request.end or 0) for row, place in zip(rows, places, strict=True)]] = (
-                LARGEST
-            )
+        columns = [tokens.get(place.row, self._end(place.request)) for place in places]
+        logits[[place.row for place in places], columns] = LARGEST
+
+    def _end(self, request: Request) -> int:
+        """The token that ends a request; 0 for one that has none in this vocabulary."""
+        return request.end if request.end is not None and request.end < self.vocab_size else 0
 
     def _tokens(self, logits: Any, places: list[Place]) -> dict[int, int]:
         """The token drawn for each row; a row whose draw fails has none, and its request has failed."""

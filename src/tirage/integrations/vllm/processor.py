@@ -100,6 +100,8 @@ class TirageLogitsProcessor(*_INTERFACES):
 
     def _in_turn(self, context: Any) -> Iterator[list[Place]]:
         """The rows to draw, those of one request one after the other, as each is a position further."""
+        if self._requests.keys().isdisjoint(context.idx_mapping_np.tolist()):
+            return
         columns = (context.expanded_idx_mapping, context.pos, context.expanded_local_pos, context.input_ids)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         turns: dict[int, list[Place]] = {}

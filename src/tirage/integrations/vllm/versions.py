@@ -20,7 +20,7 @@ _NAMES = {
     },
     V2: {
         "LogitsProcessor": {"add_request", "apply", "validate_params"},
-        "LogitsContext": {"expanded_idx_mapping", "expanded_local_pos", "input_ids", "pos"},
+        "LogitsContext": {"expanded_idx_mapping", "expanded_local_pos", "idx_mapping_np", "input_ids", "pos"},
         "LogitsProcRequestState": {"all_token_ids", "prefill_len", "prompt_len", "vocab_size"},
     },
 }
