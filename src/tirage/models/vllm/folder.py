@@ -1,0 +1,136 @@
+"""Opening a folder with vLLM: its engine arguments, the versions that are known, and errors with a remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tirage.errors import ModelError, ParamsError, nearest
+from tirage.models.vllm import installed
+from tirage.models.vllm.llvmlite_names import hide_special_names
+from tirage.models.vllm.logits_processor import processor_class
+from tirage.models.vllm.model import VllmModel
+
+_ONE_WORKER = "tirage draws in the engine's process, and the workers of several devices are processes of their own"
+_OWN: Mapping[str, str] = {
+    "model": "it is the folder",
+    "tokenizer": "tirage has a tokenizer of its own",
+    "skip_tokenizer_init": "tirage has a tokenizer of its own",
+    "max_num_seqs": "use max_running",
+    "dtype": "use dtype",
+    "logits_processors": "use SamplingParams(logits_processors=...)",
+    "async_scheduling": "each token is drawn before the next step begins",
+    "disable_log_stats": "the engine's metrics are tirage's",
+    "distributed_executor_backend": _ONE_WORKER,
+    "tensor_parallel_size": _ONE_WORKER,
+    "pipeline_parallel_size": _ONE_WORKER,
+    "data_parallel_size": _ONE_WORKER,
+    "speculative_config": "tokens are drawn one at a time",
+    "enable_lora": "adapters are not supported on the vLLM backend",
+    "enable_prompt_embeds": "prompts are text and token ids only",
+}
+"""Engine arguments that are not the caller's to give, with the reason."""
+_ENVIRONMENT = {
+    # Before vLLM is imported: its log would go to stdout, which is for generated text, and it would report its use.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+def open_folder(
+    folder: Path,
+    *,
+    max_running: int = 32,
+    dtype: str | None = None,
+    engine_args: Mapping[str, Any] | None = None,
+) -> VllmModel:
+    """The model of a folder in vLLM's engine, which runs at most `max_running` requests at once.
+
+    `engine_args` are fields of vLLM's `EngineArgs`, such as `max_model_len`, `gpu_memory_utilization` or
+    `quantization`. Raises ParamsError for one that is unknown or that tirage sets itself, and ModelError where vLLM is
+    missing, is of a version without what is used here, or cannot load the folder.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    version = installed.check_version()
+    given = checked_args(engine_args or {})
+    hide_special_names()
+    try:
+        engine = start(folder, max_running=max_running, dtype=dtype, given=given)
+    except (ParamsError, ModelError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"{folder.name} cannot be opened with vLLM {version}: {reason:.2000}") from error
+    return VllmModel(engine, numerics_of(engine, version))
+
+
+def checked_args(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's engine arguments. Raises ParamsError for one that vLLM does not have or that tirage sets."""
+    known = {each.name for each in dataclasses.fields(installed.find(installed.EngineArgs))}
+    for name in given:
+        if name in _OWN:
+            raise ParamsError(f"engine_args must leave out {name!r}: {_OWN[name]}")
+        if name not in known:
+            raise ParamsError(f"engine_args must be fields of vLLM's EngineArgs, got {name!r}{nearest(name, known)}")
+    return dict(given)
+
+
+def start(folder: Path, *, max_running: int, dtype: str | None, given: Mapping[str, Any]) -> Any:
+    """vLLM's engine, with its core in this process. Raises ParamsError for a configuration of several workers."""
+    args = installed.find(installed.EngineArgs)(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        dtype=dtype or "auto",
+        max_num_seqs=max_running,
+        logits_processors=[processor_class()],
+        async_scheduling=False,
+        distributed_executor_backend="uni",
+        disable_log_stats=True,
+        **given,
+    )
+    with one_process():
+        config = args.create_engine_config()
+    parallel = config.parallel_config
+    if parallel.world_size_across_dp != 1 or parallel.distributed_executor_backend != "uni":
+        raise ParamsError(
+            f"vLLM must run with one worker in this process, got {parallel.world_size_across_dp} with the executor "
+            f"{parallel.distributed_executor_backend!r}; {_ONE_WORKER}"
+        )
+    executor = installed.find(installed.Executor).get_class(config)
+    return installed.find(installed.LLMEngine)(
+        vllm_config=config, executor_class=executor, log_stats=False, multiprocess_mode=False
+    )
+
+
+@contextlib.contextmanager
+def one_process() -> Iterator[None]:
+    """Lets vLLM be configured without a process for its workers, which on a CPU it decides by the environment."""
+    name = "VLLM_ENABLE_V1_MULTIPROCESSING"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def numerics_of(engine: Any, version: str) -> dict[str, Any]:
+    """What the last bits of the logits depend on, besides the weights and the other rows of a step."""
+    import torch
+
+    config = engine.vllm_config
+    return {
+        "vllm": version,
+        "torch": torch.__version__,
+        "device": str(config.device_config.device_type),
+        "dtype": str(config.model_config.dtype).removeprefix("torch."),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
