@@ -32,6 +32,7 @@ from tirage.engine import (
 from tirage.errors import ModelError, ParamsError
 from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
 from tirage.models import (
+    BatchingModel,
     Inputs,
     Model,
     find_folder,
@@ -60,12 +61,12 @@ class LLM:
     """A model that generates text.
 
     `model` is a bundled name (`"tiny"`), a local Hugging Face folder, or an object that implements
-    `tirage.models.Model`; an object needs a `tokenizer`, which is a `tokenizers` or Hugging Face object or any with
-    `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it is installed, but NumPy for the
-    bundled model), "torch", "vllm", "numpy" or "jax"; the last two run Llamas. `chat_template` is a Jinja file that
-    replaces the model's own. `generation_config` adds to the EOS ids and sampling defaults of the folder, or replaces
-    them. At most `max_running` samples and beams run at once and the others wait; with `max_waiting`, at most so many
-    requests wait, and the next one is refused with an UnavailableError.
+    `tirage.models.Model` or `tirage.models.BatchingModel`; an object needs a `tokenizer`, which is a `tokenizers` or
+    Hugging Face object or any with `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it
+    is installed, but NumPy for the bundled model), "torch", "vllm", "numpy" or "jax"; the last two run Llamas.
+    `chat_template` is a Jinja file that replaces the model's own. `generation_config` adds to the EOS ids and sampling
+    defaults of the folder, or replaces them. At most `max_running` samples and beams run at once and the others wait;
+    with `max_waiting`, at most so many requests wait, and the next one is refused with an UnavailableError.
 
     No request may have more than `cache_length` tokens, prompt and output together; None is the model's context.
 
@@ -79,7 +80,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path | Model = "tiny",
+        model: str | Path | Model | BatchingModel = "tiny",
         *,
         tokenizer: Any = None,
         backend: str = "auto",
@@ -122,9 +123,9 @@ class LLM:
         self.generation_config = read_generation_config(folder)
         self._add_tokenizer_eos()
 
-    def _set_model(self, model: Model, tokenizer: Any) -> None:
-        missing = [name for name in ("prefill", "decode", "vocab_size", "max_length") if not hasattr(model, name)]
-        if missing:
+    def _set_model(self, model: Model | BatchingModel, tokenizer: Any) -> None:
+        ways = ("step", "add") if hasattr(model, "step") else ("prefill", "decode")
+        if not all(hasattr(model, name) for name in (*ways, "vocab_size", "max_length")):
             raise ModelError(f"model must be a name, a folder or a tirage.models.Model, got {model!r:.60}")
         if tokenizer is None:
             raise ModelError("tokenizer must be given with a Model object, got None; pass tokenizer=...")

