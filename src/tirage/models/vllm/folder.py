@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tirage.errors import ModelError, ParamsError
+from tirage.models.json_file import read_json_object
 from tirage.models.vllm import installed
 from tirage.models.vllm.engine_args import ONE_WORKER, checked_args
 from tirage.models.vllm.llvmlite_names import hide_special_names
@@ -31,6 +32,7 @@ def open_folder(
 ) -> VllmModel:
     """The model of a folder in vLLM's engine, which runs at most `max_running` requests at once.
 
+    `dtype` is vLLM's, but "auto", the default, leaves float32 weights as they are, where vLLM would round them.
     `engine_args` are fields of vLLM's `EngineArgs`, such as `max_model_len`, `gpu_memory_utilization` or
     `quantization`. Raises ParamsError for one that is unknown or that tirage sets itself, and ModelError where vLLM is
     missing, is of a version without what is used here, or cannot load the folder.
@@ -55,7 +57,7 @@ def start(folder: Path, *, max_running: int, dtype: str | None, given: Mapping[s
     args = installed.find(installed.EngineArgs)(
         model=str(folder),
         skip_tokenizer_init=True,
-        dtype=dtype or "auto",
+        dtype=dtype if dtype not in (None, "auto") else stored_dtype(folder),
         max_num_seqs=max_running,
         logits_processors=[processor_class()],
         async_scheduling=False,
@@ -75,6 +77,16 @@ def start(folder: Path, *, max_running: int, dtype: str | None, given: Mapping[s
     return installed.find(installed.LLMEngine)(
         vllm_config=config, executor_class=executor, log_stats=False, multiprocess_mode=False
     )
+
+
+def stored_dtype(folder: Path) -> str:
+    """vLLM's word for the dtype of a folder: "float32" where its config says so, else "auto", which is as stored."""
+    config = read_json_object(folder / "config.json")
+    nested = config.get("text_config")
+    for each in (config, nested if isinstance(nested, dict) else {}):
+        if "float32" in (each.get("dtype"), each.get("torch_dtype")):
+            return "float32"
+    return "auto"
 
 
 @contextlib.contextmanager
