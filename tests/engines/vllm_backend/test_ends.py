@@ -12,6 +12,7 @@ from llama_folder import PROMPTS
 
 import tirage
 from tirage import LLM, BeamSearchParams, ModelError, ParamsError, Prompt, SamplingParams
+from tirage.models.vllm.engine_args import checked_args
 
 LONG_TEXT = SamplingParams(seed=1, max_tokens=900, ignore_eos=True)
 
@@ -104,12 +105,12 @@ def test_what_vllm_cannot_give_is_refused(llm: LLM) -> None:
         ({"max_num_seqs": 9}, "use max_running"),
     ],
 )
-def test_engine_arguments_are_checked(folder: Path, given: dict[str, Any], says: str) -> None:
+def test_engine_arguments_are_checked(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParamsError, match=says):
-        LLM(folder, backend="vllm", engine_args=given)
+        checked_args(given)
 
 
-def test_a_folder_that_vllm_cannot_load_is_named(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["NoSuchModel"]}')
-    with pytest.raises(ModelError, match="cannot be opened with vLLM 0"):
-        LLM(tmp_path, backend="vllm", engine_args=ENGINE_ARGS)
+def test_a_second_model_is_refused_while_one_is_open(llm: LLM, folder: Path) -> None:
+    assert llm.max_running == 16
+    with pytest.raises(ModelError, match="one model at a time in a process, got a second one; close the first LLM"):
+        LLM(folder, backend="vllm", engine_args=ENGINE_ARGS)

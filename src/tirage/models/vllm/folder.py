@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
 }
+_opening = threading.Lock()
+_models = weakref.WeakSet[VllmModel]()
 
 
 def open_folder(
@@ -35,8 +39,18 @@ def open_folder(
     `dtype` is vLLM's, but "auto", the default, leaves float32 weights as they are, where vLLM would round them.
     `engine_args` are fields of vLLM's `EngineArgs`, such as `max_model_len`, `gpu_memory_utilization` or
     `quantization`. Raises ParamsError for one that is unknown or that tirage sets itself, and ModelError where vLLM is
-    missing, is of a version without what is used here, or cannot load the folder.
+    missing, is of a version without what is used here, or cannot load the folder, and while another model is open:
+    what vLLM keeps for the whole process goes when one of two is closed.
     """
+    with _opening:
+        return _open_alone(folder, max_running=max_running, dtype=dtype, engine_args=engine_args)
+
+
+def _open_alone(
+    folder: Path, *, max_running: int, dtype: str | None, engine_args: Mapping[str, Any] | None
+) -> VllmModel:
+    if any(not model.closed for model in _models):
+        raise ModelError("vLLM must run one model at a time in a process, got a second one; close the first LLM")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     version = installed.check_version()
@@ -49,7 +63,9 @@ def open_folder(
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(f"{folder.name} cannot be opened with vLLM {version}: {reason:.2000}") from error
-    return VllmModel(engine, numerics_of(engine, version))
+    model = VllmModel(engine, numerics_of(engine, version))
+    _models.add(model)
+    return model
 
 
 def start(folder: Path, *, max_running: int, dtype: str | None, given: Mapping[str, Any]) -> Any:

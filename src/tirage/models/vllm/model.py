@@ -31,6 +31,7 @@ class VllmModel:
         self._scheduler = engine.engine_core.engine_core.scheduler
         self._rows: dict[int, VllmRow] = {}
         self._draw: DrawTokens | None = None
+        self.closed = False
 
     def numerics(self) -> dict[str, Any]:
         """What the last bits of the logits depend on, besides the weights and the other rows of a step."""
@@ -92,9 +93,11 @@ class VllmModel:
         self.engine.reset_prefix_cache()
 
     def close(self) -> None:
-        """Ends vLLM's engine and frees its memory."""
+        """Ends vLLM's engine and frees its memory; closing twice does no harm."""
         self._rows.clear()
-        self.engine.engine_core.shutdown()
+        if not self.closed:
+            self.closed = True
+            self.engine.engine_core.shutdown()
 
     def _output_of(self, found: Any) -> RowOutput:
         """What vLLM says of a request."""
