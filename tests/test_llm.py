@@ -502,7 +502,7 @@ def test_a_model_object_needs_its_tokenizer() -> None:
 
 
 def test_unknown_backends_are_refused(folder: Path) -> None:
-    with pytest.raises(ParamsError, match="backend must be 'auto', 'torch', 'numpy' or 'jax', got 'cuda'"):
+    with pytest.raises(ParamsError, match="backend must be 'auto', 'torch', 'numpy', 'jax' or 'vllm', got 'cuda'"):
         LLM(folder, backend="cuda")
 
 

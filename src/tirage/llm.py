@@ -32,6 +32,7 @@ from tirage.engine import (
 from tirage.errors import ModelError, ParamsError
 from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
 from tirage.models import (
+    BatchingModel,
     Inputs,
     Model,
     find_folder,
@@ -60,18 +61,18 @@ class LLM:
     """A model that generates text.
 
     `model` is a bundled name (`"tiny"`), a local Hugging Face folder, or an object that implements
-    `tirage.models.Model`; an object needs a `tokenizer`, which is a `tokenizers` or Hugging Face object or any with
-    `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it is installed, but NumPy for the
-    bundled model), "torch", "numpy" or "jax"; the last two run Llamas. `chat_template` is a Jinja file that replaces
-    the model's own. `generation_config` adds to the EOS ids and sampling defaults of the folder, or replaces them. At
-    most `max_running` samples and beams run at once and the others wait; with `max_waiting`, at most so many requests
-    wait, and the next one is refused with an UnavailableError.
+    `tirage.models.Model` or `tirage.models.BatchingModel`; an object needs a `tokenizer`, which is a `tokenizers` or
+    Hugging Face object or any with `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it
+    is installed, but NumPy for the bundled model), "torch", "vllm", "numpy" or "jax"; the last two run Llamas.
+    `chat_template` is a Jinja file that replaces the model's own. `generation_config` adds to the EOS ids and sampling
+    defaults of the folder, or replaces them. At most `max_running` samples and beams run at once and the others wait;
+    with `max_waiting`, at most so many requests wait, and the next one is refused with an UnavailableError.
 
     No request may have more than `cache_length` tokens, prompt and output together; None is the model's context.
 
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU); `device`;
     `adapters`, LoRA folders by the names that prompts use; `prefix_bytes`, the size of the prefix cache (256 MiB; 0 is
-    off).
+    off). For folders on vLLM: `dtype` too, and `engine_args`, fields of vLLM's EngineArgs such as `max_model_len`.
 
     Calls may come from any thread and any event loop; one thread of the engine owns the model. Leaving a `with` block
     closes it. Raises ParamsError for an option that breaks a rule, and ModelError for a model that cannot be used.
@@ -79,7 +80,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path | Model = "tiny",
+        model: str | Path | Model | BatchingModel = "tiny",
         *,
         tokenizer: Any = None,
         backend: str = "auto",
@@ -92,6 +93,7 @@ class LLM:
         adapters: Mapping[str, str | Path] | None = None,
         prefix_bytes: int | None = None,
         cache_length: int | None = None,
+        engine_args: Mapping[str, Any] | None = None,
     ) -> None:
         check_queue_sizes(max_running, max_waiting)
         check_cache_length(cache_length)
@@ -102,6 +104,7 @@ class LLM:
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
         options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
+        options |= {"engine_args": engine_args}
         if isinstance(model, (str, Path)):
             self._open_folder(find_folder(model), tokenizer, backend, options)
         else:
@@ -112,7 +115,7 @@ class LLM:
         self.engine = Engine(self.model, self.tokenizer, max_running=max_running, max_waiting=max_waiting)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
-        self.model, self.folder = open_model(folder, backend=backend, **options), folder
+        self.model, self.folder = open_model(folder, backend=backend, max_running=self.max_running, **options), folder
         settings = read_tokenizer_settings(folder)
         if tokenizer is None:
             tokenizer = load_tokenizer(folder / "tokenizer.json", settings)
@@ -120,9 +123,9 @@ class LLM:
         self.generation_config = read_generation_config(folder)
         self._add_tokenizer_eos()
 
-    def _set_model(self, model: Model, tokenizer: Any) -> None:
-        missing = [name for name in ("prefill", "decode", "vocab_size", "max_length") if not hasattr(model, name)]
-        if missing:
+    def _set_model(self, model: Model | BatchingModel, tokenizer: Any) -> None:
+        ways = ("step", "add") if hasattr(model, "step") else ("prefill", "decode")
+        if not all(hasattr(model, name) for name in (*ways, "vocab_size", "max_length")):
             raise ModelError(f"model must be a name, a folder or a tirage.models.Model, got {model!r:.60}")
         if tokenizer is None:
             raise ModelError("tokenizer must be given with a Model object, got None; pass tokenizer=...")
@@ -241,7 +244,7 @@ class LLM:
         if isinstance(position, bool) or not isinstance(position, int) or not -len(ids) <= position < len(ids):
             raise ParamsError(f"position must be in [{-len(ids)}, {len(ids)}), got {position!r}")
         ids = ids[: position % len(ids) + 1]
-        logits = self.engine.call(lambda: self._next_logits(ids))
+        logits = self.engine.next_logits(ids)
         mask = masks_of(request.samples[:1], self.model.vocab_size)
         return explain(logits, request.params, tokenizer=self.tokenizer, history=[(ids, [])], mask=mask)
 
@@ -320,11 +323,6 @@ class LLM:
         known = base.update_with_generation_config(self.generation_config, adopt_sampling=params is None)
         return known.update_with_tokenizer(self.tokenizer)
 
-    def _next_logits(self, token_ids: Sequence[int]) -> Any:
-        logits, row = self.engine.model.prefill(token_ids)
-        self.engine.model.close(row, reuse=False)
-        return logits
-
     def _stream_request(self, prompt: AnyPrompt, params: SamplingParams | None) -> EngineRequest:
         if not is_one_prompt(prompt):
             raise ParamsError(f"prompt must be one text, list of ids or Prompt, got {prompt!r:.60}; use generate")
@@ -368,7 +366,7 @@ class LLM:
             cache_length=self.cache_length,
             beams=beams,
         )
-        self.engine.model.check(request.inputs)
+        self.engine.check(request)
         return request
 
     def constrain(self, params: SamplingParams) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, ModelOption, open_model
+from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import OPTIONS, parse, parse_options, sampling_options
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
@@ -36,6 +36,7 @@ def chat(
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    engine_arg: EngineArgOption = None,
     system: Annotated[str | None, typer.Option(help="a system message to begin with")] = None,
     chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's template")] = None,
     quiet: QuietOption = False,
@@ -43,7 +44,9 @@ def chat(
 ) -> None:
     """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat."""
     params = parse_options(options)
-    llm = open_model(model, chat_template=chat_template, backend=backend, dtype=dtype, device=device)
+    llm = open_model(
+        model, chat_template=chat_template, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg
+    )
     conversation = Conversation(llm, params, system=system, quiet=quiet)
     while conversation.turn():
         pass

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, ModelOption, open_model
+from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import parse_options, sampling_options
 from tirage.cli.output import note, print_rich
 
@@ -21,6 +21,7 @@ def explain(
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    engine_arg: EngineArgOption = None,
     position: Annotated[int, typer.Option(help="token of the prompt after which the draw is explained")] = -1,
     html: Annotated[Path | None, typer.Option(help="write a page to this file instead")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -29,7 +30,7 @@ def explain(
     """Show every stage of one draw: what each parameter removed, and which tokens were left."""
     params = parse_options(options)
     text = sys.stdin.read() if prompt == "-" else prompt
-    explanation = open_model(model, backend=backend, dtype=dtype, device=device).explain(
+    explanation = open_model(model, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg).explain(
         text, params, position=position
     )
     if html is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, open_model
+from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, open_model
 from tirage.cli.output import QuietOption, note
 from tirage.errors import ParamsError
 from tirage.server.options import Options
@@ -28,6 +28,7 @@ def replay(
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    engine_arg: EngineArgOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Draw the tokens of an answer again. Its texts go to stdout; the exit status is 1 when a token differs.
@@ -45,8 +46,9 @@ def replay(
     llm = open_model(
         name,
         backend=backend,
-        dtype=dtype or (dtype_of(records[0]) if backend in ("auto", "torch") else None),
+        dtype=dtype or (dtype_of(records[0]) if backend in ("auto", "torch", "vllm") else None),
         device=device,
+        engine_arg=engine_arg,
         adapters=read_adapters(options) or None,
         max_running=options.limits.max_running,
     )

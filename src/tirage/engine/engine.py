@@ -7,8 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.engine.batching_scheduler import BatchingScheduler
 from tirage.engine.completion import Delta
 from tirage.engine.deltas import listener_of
 from tirage.engine.plain_model import as_step_model
@@ -18,7 +22,7 @@ from tirage.engine.request_stream import Notifier, RequestStream
 from tirage.engine.scheduler import Scheduler
 from tirage.engine.sequence import SequenceGroup
 from tirage.errors import ParamsError, UnavailableError
-from tirage.models import Model
+from tirage.models import BatchingModel, Model
 from tirage.text import Tokenizer
 
 T = TypeVar("T")
@@ -37,13 +41,25 @@ class Engine:
     most so many requests may wait for a slot.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, *, max_running: int, max_waiting: int | None = None) -> None:
-        self.model = as_step_model(model)
+    def __init__(
+        self,
+        model: Model | BatchingModel,
+        tokenizer: Tokenizer,
+        *,
+        max_running: int,
+        max_waiting: int | None = None,
+    ) -> None:
         self.max_running, self.max_waiting = max_running, max_waiting
         self._meter, self._notifier = Meter(), Notifier()
-        self._scheduler = Scheduler(
-            self.model, tokenizer, max_running=max_running, meter=self._meter, flush=self._notifier.flush
-        )
+        options: dict[str, Any] = {
+            "max_running": max_running, "meter": self._meter, "flush": self._notifier.flush
+        }  # fmt: skip
+        if batches_itself(model):
+            self.model = model
+            self._scheduler = BatchingScheduler(model, tokenizer, **options)
+        else:
+            self.model = as_step_model(cast("Model", model))
+            self._scheduler = Scheduler(self.model, tokenizer, **options)
         self._actions: deque[Callable[[], None]] = deque()
         self._submitted: deque[SequenceGroup] = deque()
         self._unfinished: set[RequestStream] = set()
@@ -72,6 +88,15 @@ class Engine:
             self._submitted.extend(group for _, group in pairs)
             self._wake()
         return streams
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises ParamsError for a request that the model cannot run; may be called from any thread."""
+        self.model.check(request.inputs)
+        self._scheduler.check(request)
+
+    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """The model's logits float32 [V] after 1 to max_length ids."""
+        return self.call(lambda: self._scheduler.next_logits(token_ids))
 
     def call(self, function: Callable[[], T]) -> T:
         """What the function returns, called between two steps in the thread that owns the model.
@@ -120,6 +145,8 @@ class Engine:
             thread.join(_GRACE_S)
         if not ended or (thread is not None and thread.is_alive()):
             _log.error("the engine's thread did not end within %g seconds; it is left behind", _GRACE_S)
+        elif batches_itself(self.model):
+            self.model.close()
 
     def _connect(
         self, request: EngineRequest, buffer: int, patience_s: float | None
@@ -209,6 +236,11 @@ class Engine:
             action()
         except BaseException as error:  # a panic in an extension module is not an Exception
             self._scheduler.fail_all(error)
+
+
+def batches_itself(model: Any) -> TypeGuard[BatchingModel]:
+    """Whether a model is a `BatchingModel`."""
+    return hasattr(model, "step")
 
 
 def check_reader(buffer: Any, patience_s: Any) -> None:

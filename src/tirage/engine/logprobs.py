@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,6 +69,19 @@ def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tupl
     ids = [int(i) for i in drawn.top_token_ids[row][:count] if i >= 0]
     values = [float(v) for v in drawn.top_logprobs[row][: len(ids)]]
     return tuple(entry(tokenizer, i, v, 1 + values.index(v)) for i, v in zip(ids, values, strict=True))
+
+
+def given_prompt_entry(found: Sequence[tuple[int, float, int]] | None, tokenizer: Tokenizer) -> LogprobEntry | None:
+    """The entry of a prompt token from the (token id, logprob, rank) of the token itself, then of the most likely ones.
+
+    None for the first token, which nothing precedes.
+    """
+    if found is None:
+        return None
+    (token_id, logprob, rank), *top = found
+    values = [value for _, value, _ in top]
+    tops = tuple(entry(tokenizer, i, value, 1 + values.index(value)) for i, value, _ in top)
+    return entry(tokenizer, token_id, logprob, rank, top=tops)
 
 
 class PromptLogprobs:

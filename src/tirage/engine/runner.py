@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.backends import find
+from tirage.backends import find, known
 from tirage.draw import Draw
 from tirage.engine.sample import GrowingSample, masks_of
 from tirage.engine.sequence import RunningSequence
@@ -49,27 +50,38 @@ def draw_together(batch: SamplingBatch, logits: Logits, samples: Sequence[Growin
     tried, and when none is left the row is drawn under its constraint alone. The other rows draw the same token again.
     """
     masks = masks_of(samples, batch.vocab_size)
-    drawn = draw_batch(find(logits), logits, batch, masks)
+    drawn = draw_rows(batch, logits, masks)
     if masks is None:
         return drawn
     late = [row for row, each in enumerate(samples) if not each.can_close_after(int(drawn.token_ids[row]))]
     for row in late:
         masks[row] = samples[row].closing_mask(batch.vocab_size)
-    drawn = draw_batch(find(logits), logits, batch, masks) if late else drawn
+    drawn = draw_rows(batch, logits, masks) if late else drawn
     for attempt in range(1, MAX_CLOSING_PATHS + 1):
         stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row)]
         if not stuck:
             break
         for row in stuck:
             masks[row] = samples[row].next_closing_mask(batch.vocab_size, last=attempt == MAX_CLOSING_PATHS)
-        drawn = draw_batch(find(logits), logits, batch, masks)
+        drawn = draw_rows(batch, logits, masks)
     return drawn
+
+
+def draw_rows(batch: SamplingBatch, logits: Any, masks: NDArray[np.int32] | None) -> Draw:
+    """The Draw, in NumPy, of checked logits float32 [B, V] of any library and masks int32 [B, ceil(V / 32)]."""
+    if isinstance(logits, np.ndarray):
+        return draw_batch(find(logits), logits, batch, masks)
+    backend = find(logits)
+    drawn = draw_batch(backend, logits, batch, backend.as_mask(masks, logits.shape))
+    found = {each.name: getattr(drawn, each.name) for each in dataclasses.fields(drawn)}
+    arrays = {name: backend.to_numpy(value) for name, value in found.items() if known(value)}
+    return dataclasses.replace(drawn, **arrays)
 
 
 def draw_alone(sequence: RunningSequence, logits: Logits) -> DrawnRow | BaseException:
     """The draw of one sequence from its logits float32 [V], or its error: the token is the same as in the batch."""
     try:
-        alone = SamplingBatch.of([sequence.sampling_row], logits.size)
+        alone = SamplingBatch.of([sequence.sampling_row], logits.shape[-1])
         return draw_together(alone, logits[None], [sequence.sample]), 0
     except BaseException as error:
         return error

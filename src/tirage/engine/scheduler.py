@@ -19,6 +19,7 @@ from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
 from tirage.engine.progress import Meter
+from tirage.engine.request import EngineRequest
 from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
@@ -80,6 +81,15 @@ class Scheduler:
         """Number of running samples and beams."""
         searches = [group.search for group in [*self._searching]]
         return len(self._running) + sum(len(search.running) for search in searches if search is not None)
+
+    def check(self, request: EngineRequest) -> None:
+        """Accepts every request that the model accepts."""
+
+    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits float32 [V] after the ids, between two steps."""
+        logits, row = self._model.prefill(token_ids)
+        self._model.close(row, reuse=False)
+        return logits
 
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""

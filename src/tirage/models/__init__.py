@@ -12,12 +12,14 @@ from tirage.models.folder import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.models.protocol import CachedRow, Inputs, Model, StepModel
+from tirage.models.protocol import BatchingModel, CachedRow, Inputs, Model, RowOutput, StepModel
 
 __all__ = [
+    "BatchingModel",
     "CachedRow",
     "Inputs",
     "Model",
+    "RowOutput",
     "StepModel",
     "bundled",
     "find_folder",

@@ -14,10 +14,10 @@ from tirage.models.checkpoint import build_llama
 from tirage.models.config import parse_config
 from tirage.models.json_file import MAX_BYTES, read_json_object, read_optional_json_object
 from tirage.models.llama import LlamaNumpy
-from tirage.models.protocol import Model
+from tirage.models.protocol import BatchingModel, Model
 from tirage.models.weights import read_weights
 
-BACKENDS = ("auto", "torch", "numpy", "jax")
+BACKENDS = ("auto", "torch", "numpy", "jax", "vllm")
 _log = logging.getLogger("tirage")
 _BUNDLED = {"tiny": "a small Llama trained for tirage on generated stories, chat turns and JSON"}
 
@@ -43,20 +43,25 @@ def find_folder(name_or_path: str | Path) -> Path:
     return path
 
 
-def open_model(folder: Path, *, backend: str = "auto", **options: Any) -> Model:
+def open_model(folder: Path, *, backend: str = "auto", max_running: int = 32, **options: Any) -> Model | BatchingModel:
     """The model of a folder on the requested backend; the log says which one it runs on.
 
     "auto" is PyTorch if torch and transformers are installed, except for bundled models, which run on NumPy. Without
-    PyTorch it is NumPy, which runs Llamas only, as "jax" does. `options` are those of `huggingface.open_folder`. Raises
-    ParamsError for an unknown backend, and for options on another backend than torch. Raises ModelError naming the
-    extra to install, or what is wrong with the folder.
+    PyTorch it is NumPy, which runs Llamas only, as "jax" does. `options` are those of `huggingface.open_folder`, or of
+    `vllm.open_folder`, whose model runs at most `max_running` requests at once. Raises ParamsError for an unknown
+    backend, and for options that it does not have. Raises ModelError naming the extra to install, or what is wrong with
+    the folder.
     """
     if backend not in BACKENDS:
         hint = nearest(backend, BACKENDS)
-        raise ParamsError(f"backend must be 'auto', 'torch', 'numpy' or 'jax', got {backend!r}{hint}")
+        raise ParamsError(f"backend must be 'auto', 'torch', 'numpy', 'jax' or 'vllm', got {backend!r}{hint}")
     here = Path(str(resources.files("tirage.models")))
     installed = all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
     asked = {name: value for name, value in options.items() if value is not None}
+    if backend == "vllm":
+        return open_on_vllm(folder, asked, max_running)
+    if "engine_args" in asked:
+        raise ParamsError(f"engine_args must not be given on backend {backend!r}, they are vLLM's; use backend='vllm'")
     if backend == "torch" or (backend == "auto" and installed and (folder.parent != here or asked)):
         return open_on_torch(folder, asked)
     if asked:
@@ -81,6 +86,23 @@ def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model:
         ) from error
     model = open_folder(folder, **options)
     _log.info("%s runs on PyTorch, %s on %s", folder.name, str(model.module.dtype).removeprefix("torch."), model.device)
+    return model
+
+
+def open_on_vllm(folder: Path, options: Mapping[str, Any], max_running: int) -> BatchingModel:
+    """The model of a folder in vLLM's engine.
+
+    Raises ModelError if vLLM is missing or cannot load the folder, ParamsError for an option that it does not have.
+    """
+    from tirage.models.vllm import open_folder
+
+    for name in options:
+        if name not in ("dtype", "engine_args"):
+            raise ParamsError(
+                f"{name} must not be given on the vLLM backend; vLLM's own settings are given in engine_args"
+            )
+    model = open_folder(folder, max_running=max_running, **options)
+    _log.info("%s runs on vLLM: %s", folder.name, ", ".join(f"{k} {v}" for k, v in model.numerics().items()))
     return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -130,4 +130,82 @@ class StepModel(Model, Protocol):
 
     def forget(self) -> None:
         """Clears the prefix cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOutput:
+    """What a `BatchingModel` has to say of one request after a step.
+
+    `token_id` is the token with which it goes on, None where it has none yet. `prompt_logprobs` are those of the prompt
+    as far as they are new: for each of its tokens the (token id, logprob, rank) of the token itself, then of the most
+    likely ones, None for the first. `ended` says why it takes no more tokens; None while it does.
+    """
+
+    key: int
+    token_id: int | None = None
+    cached_tokens: int = 0
+    prompt_logprobs: Sequence[Sequence[tuple[int, float, int]] | None] = ()
+    ended: str | None = None
+
+
+DrawTokens = Callable[[Sequence[int], Any], Sequence[int]]
+"""From the keys of requests and their logits float32 [n, V] to a token for each; -1 where none can be drawn."""
+
+
+class BatchingModel(Protocol):
+    """A model that schedules and batches its requests itself, as vLLM's engine does.
+
+    All calls come from one thread, except that of `check`.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """The width V of the logits."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """The context length: most tokens of prompt and output together."""
+        ...
+
+    @property
+    def media_marks(self) -> Mapping[str, str]:
+        """As that of `StepModel`."""
+        ...
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """As that of `StepModel`."""
+        ...
+
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
+        """As that of `StepModel`."""
+        ...
+
+    def check(self, inputs: Inputs) -> None:
+        """Raises ParamsError for inputs that this model cannot take; computes nothing."""
+        ...
+
+    def add(self, key: int, inputs: Inputs, *, limit: int, prompt_logprobs: int | None = None) -> None:
+        """Queues a request for at most `limit` tokens; with `prompt_logprobs` each prompt token has so many top ones.
+
+        Raises ParamsError or ModelError for one that cannot run.
+        """
+        ...
+
+    def remove(self, key: int) -> None:
+        """Ends a request; one that is not there is none."""
+        ...
+
+    def step(self, draw: DrawTokens) -> Sequence[RowOutput]:
+        """One step of all requests, in which `draw` is called once, or not at all where no request gets a token."""
+        ...
+
+    def forget(self) -> None:
+        """Clears the prefix cache."""
+        ...
+
+    def close(self) -> None:
+        """Frees the model; nothing is called after it."""
         ...

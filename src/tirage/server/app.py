@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from tirage.errors import TirageError
 from tirage.llm import LLM
+from tirage.models.vllm import parse_engine_args
 from tirage.params import SamplingParams
 from tirage.server.auth import OPEN_PATHS, Auth
 from tirage.server.errors import add_handlers
@@ -175,6 +176,7 @@ def open_llm(options: Options) -> LLM:
         device=options.device,
         adapters=read_adapters(options) or None,
         prefix_bytes=options.prefix_bytes,
+        engine_args=parse_engine_args(options.engine_arg),
     )
 
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from tirage.errors import ModelError, TirageError
 from tirage.models import find_folder
+from tirage.models.vllm import parse_engine_args, require_vllm
 from tirage.server.app import create_app
 from tirage.server.connection import Connection
 from tirage.server.logs import set_up
@@ -100,6 +101,9 @@ def check_early(options: Options) -> None:
     """Raises ModelError or ParamsError for options that are certain to fail, before the server listens."""
     find_folder(options.model)
     read_adapters(options)
+    parse_engine_args(options.engine_arg)
+    if options.backend == "vllm":
+        require_vllm()
     if options.chat_template is not None and not options.chat_template.is_file():
         raise ModelError(f"--chat-template must be a file, got {options.chat_template}")
     if options.media_root is not None and not options.media_root.is_dir():

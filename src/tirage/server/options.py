@@ -141,11 +141,12 @@ class Options:
     host: str = option("127.0.0.1", "address to listen on; others than this machine's own need --api-key to be safe")
     port: int = option(30000, "port to listen on; 0 takes a free one", low=0, high=65535)
     served_model_name: str | None = option(None, "name of the model in answers; the folder's name if not given")
-    backend: str = option("auto", "what computes the model", choices=("auto", "torch", "numpy"))
+    backend: str = option("auto", "what computes the model", choices=("auto", "torch", "numpy", "vllm"))
     dtype: str | None = option(
         None, "number type of the weights", choices=("auto", "float32", "bfloat16", "float16", "int8")
     )
     device: str | None = option(None, "device of the model, as PyTorch names it")
+    engine_arg: tuple[str, ...] = option((), "an argument of vLLM's engine, on the vllm backend", metavar="NAME=VALUE")
     prefix_bytes: int | None = option(None, "memory for prefixes that later requests share; 0 is off", low=0)
     chat_template: Path | None = option(None, "Jinja file instead of the model's template")  # noqa: RUF009
     lora: tuple[str, ...] = option(

@@ -1,0 +1,322 @@
+"""The scheduler over a model that batches by itself: it hands requests on, draws their tokens and grows their samples.
+
+Each sample is a request of its own to the model. An error ends the request or the sample that it belongs to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.engine.logprobs import given_prompt_entry
+from tirage.engine.progress import Meter
+from tirage.engine.request import EngineRequest
+from tirage.engine.runner import DrawnRow, describe, draw
+from tirage.engine.sample import GrowingSample
+from tirage.engine.scheduler import model_failed, take_token
+from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.errors import ModelError, ParamsError
+from tirage.models import BatchingModel, Inputs, RowOutput
+from tirage.sampling import on_host
+from tirage.sampling_batch import SamplingBatch
+from tirage.text import Stop, Tokenizer
+
+_NO_LOGITS = np.empty(0, np.float32)
+_log = logging.getLogger("tirage")
+
+
+class BatchingScheduler:
+    """The requests over a `BatchingModel`, moved on by one `step` at a time; for one thread.
+
+    At most `max_running` samples are with the model at once. `flush` is called in each step once all listeners have
+    been called.
+    """
+
+    def __init__(
+        self,
+        model: BatchingModel,
+        tokenizer: Tokenizer,
+        *,
+        max_running: int,
+        meter: Meter | None = None,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
+        self._meter, self._flush = Meter() if meter is None else meter, flush
+        self._waiting: deque[SequenceGroup] = deque()
+        self._running: dict[int, RunningSequence] = {}
+        self._scored: dict[int, SequenceGroup] = {}
+        self._probes: dict[int, NDArray[np.float32] | None] = {}
+        self._keys = itertools.count()
+        self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
+        self._drawn: dict[int, DrawnRow | BaseException] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting or self._running or self._scored or self._probes)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that have a sample yet to start; any thread may ask for this and the next two."""
+        return len(self._waiting)
+
+    @property
+    def prefilling(self) -> int:
+        """Number of samples that have no token yet."""
+        return len(self._scored) + sum(1 for each in [*self._running.values()] if not each.sample.token_ids)
+
+    @property
+    def running(self) -> int:
+        """Number of samples that have one."""
+        return len(self._running) + len(self._scored) - self.prefilling
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises ParamsError for a request that only a model whose caches tirage holds can run."""
+        if request.beams is not None:
+            raise ParamsError("beam search must not be asked of this model, which cannot fork its requests")
+        if request.inputs.score and request.params.logprob_token_ids:
+            raise ParamsError(
+                "logprob_token_ids must be empty with prompt_logprobs on this model, which gives no logprobs of chosen "
+                "tokens for a prompt"
+            )
+
+    def add(self, group: SequenceGroup) -> None:
+        """Puts a request at the end of the queue."""
+        self._waiting.append(group)
+
+    def step(self) -> None:
+        """Hands requests on to the model, then has every sample that gets a token moved on by it."""
+        self._meter.tick()
+        began = self._meter.last_tick
+        self._admit()
+        self._meter.lap("read")
+        outputs = self._step_model()
+        self._meter.lap("decode")
+        self._take(outputs)
+        self._flush()
+        self._meter.lap("text")
+        self._meter.steps += 1
+        self._meter.last_step_s = self._meter.last_tick - began
+
+    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits float32 [V] after the ids, from steps in which other requests go on too."""
+        key = next(self._keys)
+        self._probes[key] = None
+        try:
+            self._model.add(key, Inputs(token_ids=tuple(token_ids)), limit=1)
+            while (found := self._probes[key]) is None:
+                self.step()
+            return found
+        finally:
+            del self._probes[key]
+            self._model.remove(key)
+
+    def abort(self, group: SequenceGroup) -> None:
+        """Ends a request's unfinished samples with finish reason "abort"."""
+        self._end(group, Stop(kind="abort"))
+
+    def fail_all(self, error: BaseException) -> None:
+        """Ends every request with an error that belongs to none of them."""
+        groups = [*self._waiting, *(each.group for each in self._running.values()), *self._scored.values()]
+        for group in dict.fromkeys(groups):
+            self._fail(group, error)
+
+    # --- requests to the model -----------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Starts samples of the waiting requests, in order, while fewer than `max_running` are with the model."""
+        while self._waiting and len(self._running) + len(self._scored) < self._max_running:
+            group = self._waiting[0]
+            first = len(group.pending) == len(group.request.samples) or not group.pending
+            if first and not group.needs_prefill:
+                self._waiting.popleft()
+                self._notify_all(group)
+                continue
+            self._meter.started += first
+            try:
+                self._start(group, first=first)
+            except BaseException as error:
+                self._fail(group, error)
+                continue
+            if not group.pending:
+                self._waiting.popleft()
+
+    def _start(self, group: SequenceGroup, *, first: bool) -> None:
+        """Hands the next sample of a request to the model, or its prompt alone where only that is asked for."""
+        request, key = group.request, next(self._keys)
+        scored = first and request.inputs.score
+        if scored:
+            request.prompt_logprobs = ()
+        inputs = request.inputs if scored else dataclasses.replace(request.inputs, score=False)
+        count = request.params.prompt_logprobs if scored else None
+        self._model.add(key, inputs, limit=max(request.limit, 1), prompt_logprobs=count)
+        if group.pending:
+            self._running[key] = RunningSequence(group, group.pending.popleft(), key, _NO_LOGITS)
+        else:
+            self._scored[key] = group
+
+    # --- tokens --------------------------------------------------------------------------------------------------
+
+    def _step_model(self) -> Sequence[RowOutput]:
+        """The outputs of a step of the model; when it fails, no request knows what it has, so that all end."""
+        self._drawn = {}
+        try:
+            return self._model.step(self._draw) if self._running or self._scored or self._probes else ()
+        except BaseException as error:
+            self.fail_all(error)
+            raise
+
+    def _draw(self, keys: Sequence[int], logits: Any) -> list[int]:
+        """The tokens of rows of logits float32 [n, V]; never raises, as the model would not survive it."""
+        self._meter.lap("decode")
+        for at, key in enumerate(keys):
+            if key in self._probes:
+                self._probes[key] = on_host(logits[at : at + 1])[0].copy()
+        at = [index for index, key in enumerate(keys) if key in self._running]
+        tokens = dict.fromkeys(keys, -1)
+        if at:
+            tokens |= self._draw_rows([keys[index] for index in at], logits if len(at) == len(keys) else logits[at])
+        self._meter.lap("sample")
+        return [tokens[key] for key in keys]
+
+    def _draw_rows(self, keys: list[int], logits: Any) -> dict[int, int]:
+        drawing = [self._running[key] for key in keys]
+        try:
+            rows = draw(self._packed(drawing), drawing, logits)
+        except BaseException as error:
+            rows = [error] * len(keys)
+        self._drawn |= dict(zip(keys, rows, strict=True))
+        self._meter.count_draw(len(drawing), continued=sum(1 for each in drawing if each.sample.token_ids))
+        return {key: token_of(row) for key, row in zip(keys, rows, strict=True)}
+
+    def _packed(self, drawing: list[RunningSequence]) -> SamplingBatch:
+        """What the sampler knows of the rows, kept while the same ones are drawn in the same order."""
+        if self._batch is None or self._batch[0] != drawing:
+            rows = [each.sampling_row for each in drawing]
+            self._batch = drawing, SamplingBatch.of(rows, self._model.vocab_size)
+        return self._batch[1]
+
+    def _take(self, outputs: Sequence[RowOutput]) -> None:
+        """Adds the drawn tokens to their samples, then tells the listeners."""
+        changed = [*filter(None, map(self._take_one, outputs))]
+        for key in [key for key in self._drawn if key in self._running]:
+            changed.append(self._lost(key, ModelError("the engine gave no token where one was drawn")))
+        for sequence in changed:
+            self._notify(sequence.group, sequence.sample)
+
+    def _take_one(self, output: RowOutput) -> RunningSequence | None:
+        """The sequence that an output has changed, if any."""
+        if output.key in self._scored:
+            self._take_score(output)
+            return None
+        sequence = self._running.get(output.key)
+        if sequence is None:
+            return None
+        self._take_prompt(sequence.group.request, output, first=sequence.sample.index == 0)
+        row = self._drawn.pop(output.key, None)
+        if output.token_id is None and output.ended is None and row is None:
+            return None
+        problem = problem_of(row, output)
+        if problem is not None:
+            return self._lost(output.key, problem)
+        assert row is not None
+        waited = sequence.group.request.mark_token()
+        if waited is not None:
+            self._meter.first_token.add(waited)
+        take_token(sequence.sample, row, self._tokenizer)
+        if sequence.sample.stop is not None:
+            self._forget(output.key)
+        elif output.ended is not None:
+            return self._lost(output.key, ModelError(f"the engine ended the request: {output.ended}"))
+        return sequence
+
+    def _lost(self, key: int, error: ModelError) -> RunningSequence:
+        """Ends a sample that the model does not go on with."""
+        sequence = self._running[key]
+        _log.error("sample %d of a request ended with an error: %s", sequence.sample.index, error)
+        sequence.sample.fail(model_failed(error))
+        self._forget(key)
+        return sequence
+
+    def _take_prompt(self, request: EngineRequest, output: RowOutput, *, first: bool) -> None:
+        """Counts the prompt with the first token of a sample, and adds the entries of its tokens."""
+        if first and output.token_id is not None and not request.samples[0].token_ids:
+            request.cached_tokens = output.cached_tokens
+            self._meter.cached_tokens += output.cached_tokens
+            self._meter.prompt_tokens += request.inputs.length - output.cached_tokens
+        if output.prompt_logprobs and request.prompt_logprobs is not None:
+            new = [given_prompt_entry(each, self._tokenizer) for each in output.prompt_logprobs]
+            request.prompt_logprobs = (*request.prompt_logprobs, *new)
+
+    def _take_score(self, output: RowOutput) -> None:
+        group = self._scored[output.key]
+        self._take_prompt(group.request, output, first=True)
+        if output.token_id is not None or output.ended is not None:
+            del self._scored[output.key]
+            self._model.remove(output.key)
+            self._notify_all(group)
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def _forget(self, key: int) -> None:
+        self._batch = None
+        if self._running.pop(key, None) is not None or self._scored.pop(key, None) is not None:
+            try:
+                self._model.remove(key)
+            except BaseException as error:
+                _log.error("a request could not be ended: %s", describe(error), exc_info=error)
+
+    def _keys_of(self, group: SequenceGroup) -> Iterator[int]:
+        yield from [key for key, each in self._running.items() if each.group is group]
+        yield from [key for key, each in self._scored.items() if each is group]
+
+    def _fail(self, group: SequenceGroup, error: BaseException) -> None:
+        _log.error("a request ended with an error: %s", describe(error), exc_info=error)
+        self._end(group, model_failed(error))
+
+    def _end(self, group: SequenceGroup, stop: Stop) -> None:
+        """Ends what is unfinished of a request, wherever it is."""
+        if group in self._waiting:
+            self._waiting.remove(group)
+        for key in self._keys_of(group):
+            self._forget(key)
+        group.pending.clear()
+        for sample in group.request.samples:
+            if sample.stop is None:
+                sample.fail(stop)
+                self._notify(group, sample)
+
+    def _notify_all(self, group: SequenceGroup) -> None:
+        for sample in group.request.samples:
+            self._notify(group, sample)
+
+    def _notify(self, group: SequenceGroup, sample: GrowingSample) -> None:
+        try:
+            group.listener(sample)
+        except BaseException as error:
+            _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
+            group.listener = ignore
+            self._end(group, Stop(kind="abort"))
+
+
+def problem_of(row: DrawnRow | BaseException | None, output: RowOutput) -> ModelError | None:
+    """What is wrong with the token of a step: there is one without a draw, or another than was drawn."""
+    if row is None:
+        return ModelError(f"the engine ended the request: {output.ended}" if output.ended else "a token was not drawn")
+    drawn = token_of(row)
+    if drawn >= 0 and output.token_id != drawn:
+        return ModelError(f"the engine went on with token {output.token_id} where {drawn} was drawn")
+    return None
+
+
+def token_of(row: DrawnRow | BaseException) -> int:
+    """The token of a row of a draw; -1 where it has none."""
+    return -1 if isinstance(row, BaseException) else int(row[0].token_ids[row[1]])
