@@ -44,7 +44,7 @@ def draw_with_tirage(manager: Any, params: Any = None, *, tokenizer: Any = None)
     _refuse_graphs(manager.continuous_batching_config)
     vocab_size = manager.model.config.get_text_config().vocab_size
     default = read_params(SamplingParams() if params is None else params, "the manager", tokenizer=tokenizer)
-    manager.logit_processor = _Processors(_Processor(vocab_size, default), tokenizer)
+    manager.logit_processor = _RequestProcessorList(_RequestProcessor(vocab_size, default), tokenizer)
 
 
 def _refuse_graphs(config: Any) -> None:
@@ -55,7 +55,7 @@ def _refuse_graphs(config: Any) -> None:
         raise ParamsError("use_cuda_graph must be False, got True; ContinuousBatchingConfig has it")
 
 
-class _Processor(cb_logits_processors.ContinuousBatchingLogitsProcessor):
+class _RequestProcessor(cb_logits_processors.ContinuousBatchingLogitsProcessor):
     """Draws the requests that the manager names before each forward pass."""
 
     def __init__(self, vocab_size: int, default: SamplingParams) -> None:
@@ -96,10 +96,10 @@ class _Processor(cb_logits_processors.ContinuousBatchingLogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
 
-class _Processors(cb_logits_processors.ContinuousBatchingLogitsProcessorList):
-    """The manager's list of processors with `_Processor` alone, which reads the parameters of a request as it comes."""
+class _RequestProcessorList(cb_logits_processors.ContinuousBatchingLogitsProcessorList):
+    """The manager's list of processors with `_RequestProcessor` alone, which reads the parameters of a request as it comes."""
 
-    def __init__(self, processor: _Processor, tokenizer: Any) -> None:
+    def __init__(self, processor: _RequestProcessor, tokenizer: Any) -> None:
         super().__init__(transformers.LogitsProcessorList([processor]))
         self.tensors_required = 1
         self._processor = processor
