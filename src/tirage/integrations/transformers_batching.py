@@ -97,7 +97,7 @@ class _RequestProcessor(cb_logits_processors.ContinuousBatchingLogitsProcessor):
 
 
 class _RequestProcessorList(cb_logits_processors.ContinuousBatchingLogitsProcessorList):
-    """The manager's list of processors with `_RequestProcessor` alone, which reads the parameters of a request as it comes."""
+    """The manager's list with `_RequestProcessor` alone; it reads the parameters of a request as it comes."""
 
     def __init__(self, processor: _RequestProcessor, tokenizer: Any) -> None:
         super().__init__(transformers.LogitsProcessorList([processor]))
