@@ -259,7 +259,7 @@ def test_only_backends_know_an_array_library_by_name() -> None:
         for name in imports(parsed(path))
         if name.split(".")[0] in libraries
     }
-    allowed = {"backends", "models", "compat"}
+    allowed = {"backends", "models", "compat", "integrations"}
     assert {user for user in users if part(user[0]) not in allowed and user[0] != "tirage.batch.jax"} == set()
 
 

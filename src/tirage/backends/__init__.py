@@ -51,6 +51,7 @@ _BACKENDS = {
     "torch": "tirage.backends.torch",
     "jax": "tirage.backends.jax",
     "jaxlib": "tirage.backends.jax",
+    "mlx": "tirage.backends.mlx",
     "tirage": "tirage.backends.sharded",
 }
 """Module that an array's type comes from -> the backend that draws from it."""

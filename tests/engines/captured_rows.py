@@ -1,0 +1,58 @@
+"""Rows of logits as they reached an adapter, drawn again by `tirage.sample` alone, and a file of the results."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from every_parameter import names
+from numpy.typing import NDArray
+
+import tirage
+from tirage import SamplingParams
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "engines"
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedRow:
+    """One draw inside an engine: the row float32 [V] as it came, of which request and place, and what was drawn."""
+
+    logits: NDArray[np.float32]
+    fields: Mapping[str, Any]
+    prompt: Sequence[int]
+    output: Sequence[int]
+    token: int
+    sample_index: int = 0
+
+    def again(self) -> int:
+        """What `tirage.sample` draws from the row alone."""
+        params = SamplingParams.from_dict(self.fields)
+        history = [(list(self.prompt), list(self.output))]
+        return int(tirage.sample(self.logits, params, history=history, sample_index=self.sample_index).token_ids[0])
+
+
+def compared(rows: Sequence[CapturedRow]) -> dict[str, int]:
+    """How many rows there are, and in how many of them `tirage.sample` alone draws another token."""
+    return {"tokens": len(rows), "different": sum(row.again() != row.token for row in rows)}
+
+
+def save(engine: str, packages: Sequence[str], fields: list[dict[str, Any]], found: dict[str, Any]) -> None:
+    """Writes and prints the results of an engine. SystemExit where rows were drawn otherwise, or too few."""
+    versions = {name: version(name) for name in packages} | {
+        "tirage": tirage.__version__,
+        "python": platform.python_version(),
+    }
+    body = {"versions": versions, "requests": len(fields), "parameters": names(fields), **found}
+    RESULTS.mkdir(exist_ok=True, parents=True)
+    (RESULTS / f"{engine}.json").write_text(json.dumps(body, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    parts = [part for part in found.values() if isinstance(part, dict) and "tokens" in part]
+    if any(part["different"] for part in parts) or sum(part["tokens"] for part in parts) < 1000:
+        raise SystemExit(f"{engine}: {found}")

@@ -1,0 +1,16 @@
+"""docs/engines/mlx.md does what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pages
+import pytest
+from llama_folder import write_folder
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    assert pages.run("mlx") == 4
+    assert capsys.readouterr().out

@@ -1,0 +1,60 @@
+"""Rows of logits as they pass SGLang's own classes to tirage, drawn again by `tirage.sample` alone: the same tokens.
+
+    python tests/engines/sglang/proof.py
+
+SGLang's server needs a GPU. Here its requests, its call of custom logit processors and its bookkeeping are those of the
+published wheel; the model is a function of the text. Results: benchmarks/results/engines/sglang.json.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from captured_rows import CapturedRow, compared, save
+from every_parameter import requests
+from scheduled import request, step
+
+PROMPTS = [[5, 9, 14, 9, 5, 9, 14], [7, 7, 21], [100]]
+NEW = 12
+
+
+def main() -> None:
+    fields = requests()
+    alone = [drawn([each], at, lag=0)[0] for at, each in enumerate(fields)]
+    ways = {
+        "in a batch of 16": batches(fields, lag=0),
+        "in a batch of 16, overlapped": batches(fields, lag=1),
+        "in a batch of 16, prompts read again on the way": batches(fields, lag=0, again=True),
+    }
+    found: dict[str, Any] = {"classes of the published wheel, no server": True, "alone": compared(flat(alone))}
+    for name, way in ways.items():
+        same = sum([r.token for r in a] == [r.token for r in b] for a, b in zip(alone, way, strict=True))
+        found[name] = compared(flat(way)) | {"texts equal to those alone": f"{same} of {len(alone)}"}
+    save("sglang", ("sglang", "torch", "transformers"), fields, found)
+
+
+def batches(fields: list[dict[str, Any]], *, lag: int, again: bool = False) -> list[list[CapturedRow]]:
+    return [rows for at in range(0, len(fields), 16) for rows in drawn(fields[at : at + 16], at, lag=lag, again=again)]
+
+
+def drawn(fields: list[dict[str, Any]], first: int, *, lag: int, again: bool = False) -> list[list[CapturedRow]]:
+    """The rows of each request; the scheduler learns of a token `lag` steps late; `again`: each is retracted once."""
+    held = [request(f"r{first + at}", PROMPTS[(first + at) % 3], each) for at, each in enumerate(fields)]
+    told: list[list[int]] = [[] for _ in held]
+    rows: list[list[CapturedRow]] = [[] for _ in held]
+    for count in range(NEW):
+        if again and count == NEW // 2:
+            step(held, told, chunks=dict.fromkeys(range(len(held)), 0))
+        for at, row in enumerate(step(held, told)):
+            rows[at].append(row)
+        for each, output in zip(held, told, strict=True):
+            each.output_ids[:] = type(each.output_ids)("q", output[: len(output) - lag])
+    return rows
+
+
+def flat(parts: list[list[CapturedRow]]) -> list[CapturedRow]:
+    return [row for rows in parts for row in rows]
+
+
+if __name__ == "__main__":
+    main()
