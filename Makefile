@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test exhaustive check fix lint fast kernels bench vectors docs clean
+.PHONY: demo test exhaustive check fix lint fast kernels bench engines vectors docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
@@ -40,6 +40,10 @@ fix: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+# Each engine in an environment of its own, in .engines: minutes and gigabytes of downloads the first time.
+engines: $(VENV)/.core
+	$(BIN)/python scripts/engines.py
+
 vectors: $(VENV)/.dev
 	$(BIN)/python scripts/make_vectors.py
 
@@ -51,7 +55,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python scripts/peer_fields.py --standing
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines build dist .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tirage needs Python 3.11 or newer")'
