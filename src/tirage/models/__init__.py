@@ -6,6 +6,8 @@
 from tirage.models.folder import (
     bundled,
     find_folder,
+    find_model,
+    is_gguf,
     load,
     open_model,
     read_generation_config,
@@ -21,6 +23,8 @@ __all__ = [
     "StepModel",
     "bundled",
     "find_folder",
+    "find_model",
+    "is_gguf",
     "load",
     "open_model",
     "read_generation_config",

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tirage.errors import ModelError, TirageError
-from tirage.models import find_folder
+from tirage.models import find_model
 from tirage.server.app import create_app
 from tirage.server.connection import Connection
 from tirage.server.logs import set_up
@@ -98,7 +98,7 @@ def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
 
 def check_early(options: Options) -> None:
     """Raises ModelError or ParamsError for options that are certain to fail, before the server listens."""
-    find_folder(options.model)
+    find_model(options.model)
     read_adapters(options)
     if options.chat_template is not None and not options.chat_template.is_file():
         raise ModelError(f"--chat-template must be a file, got {options.chat_template}")
