@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.harness import interleaved, save
 from tirage import LLM, SamplingParams
 
-PARAMETERS: dict[str, dict[str, float]] = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "top-p": {"temperature": 0.8, "top_p": 0.95},
     "top-k and top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
@@ -34,7 +34,7 @@ class OwnLoop:
     """llama.cpp's loop over some sequences: one batch for all, and a sampler chain for each."""
 
     def __init__(self, path: Path, streams: int) -> None:
-        from llama_cpp import llama_cpp as library
+        from llama_cpp import llama_cpp as library  # pyright: ignore[reportMissingImports]
 
         self._library, self._streams = library, streams
         self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
@@ -46,7 +46,7 @@ class OwnLoop:
         self._batch = library.llama_batch_init(512, 0, 1)
         self._cleared = library.llama_get_memory(self._context)
 
-    def run(self, prompts: list[list[int]], fields: dict[str, float]) -> list[list[int]]:
+    def run(self, prompts: list[list[int]], fields: dict[str, Any]) -> list[list[int]]:
         """The ids of NEW tokens for each prompt."""
         library, context, batch = self._library, self._context, self._batch
         library.llama_memory_clear(self._cleared, True)
@@ -74,7 +74,7 @@ class OwnLoop:
         batch.token[at], batch.pos[at], batch.logits[at] = token, position, last
         batch.n_seq_id[at], batch.seq_id[at][0] = 1, sequence
 
-    def _sampler(self, fields: dict[str, float], seed: int) -> Any:
+    def _sampler(self, fields: dict[str, Any], seed: int) -> Any:
         library = self._library
         chain = library.llama_sampler_chain_init(library.llama_sampler_chain_default_params())
         if fields["temperature"] == 0:
@@ -88,13 +88,13 @@ class OwnLoop:
         return chain
 
 
-def llama_generate(path: Path) -> Callable[[list[int], dict[str, float]], list[int]]:
+def llama_generate(path: Path) -> Callable[[list[int], dict[str, Any]], list[int]]:
     """`Llama.generate` of one prompt."""
-    from llama_cpp import Llama
+    from llama_cpp import Llama  # pyright: ignore[reportMissingImports]
 
     llama = Llama(str(path), n_ctx=4096, n_threads=1, n_threads_batch=1, verbose=False)
 
-    def run(prompt: list[int], fields: dict[str, float]) -> list[int]:
+    def run(prompt: list[int], fields: dict[str, Any]) -> list[int]:
         llama.reset()
         own = {"temp": fields["temperature"], "top_k": int(fields.get("top_k", 0)), "top_p": fields.get("top_p", 1.0)}
         tokens = llama.generate(prompt, min_p=0.0, **own)
@@ -103,7 +103,7 @@ def llama_generate(path: Path) -> Callable[[list[int], dict[str, float]], list[i
     return run
 
 
-def tirage_llm(llm: LLM, prompts: list[list[int]], fields: dict[str, float]) -> None:
+def tirage_llm(llm: LLM, prompts: list[list[int]], fields: dict[str, Any]) -> None:
     """The same through `tirage.LLM`, with nothing kept from the round before."""
     llm.engine.call(llm.engine.model.forget)
     params = [SamplingParams(**fields, seed=at, max_tokens=NEW, ignore_eos=True) for at in range(len(prompts))]

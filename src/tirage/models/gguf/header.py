@@ -95,7 +95,7 @@ def _read(path: Path, data: mmap.mmap) -> Header:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise ModelError(f"{path}: general.alignment must be a power of 2, got {alignment!r:.40}")
     start = -(-reader.at // alignment) * alignment
-    last = start + max((offset for _, offset in described), default=-1)
+    last = start + max(offset for _, offset in described) if described else 0
     if last >= len(data):
         needed = f"at least {last + 1} bytes for its {tensors} tensors"
         raise ModelError(f"{path} is truncated: it must have {needed}, got {len(data)}; download or copy it again")
