@@ -11,6 +11,7 @@ medians of the rounds. Needs llama-cpp-python. Results: `results/gguf.json`.
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import interleaved, save
+from benchmarks.harness import save
 from tirage import LLM, SamplingParams
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -110,6 +111,19 @@ def tirage_llm(llm: LLM, prompts: list[list[int]], fields: dict[str, Any]) -> No
     assert all(len(done.token_ids) == NEW for done in llm.generate(prompts, params))
 
 
+def in_turns(jobs: dict[str, Callable[[], object]], *, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Median seconds of each job, by the wall clock and of this process's CPU time; each round runs each job once."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
+    for at in range(rounds + 1):
+        for name, job in jobs.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            job()
+            if at:
+                times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+    walls = {name: statistics.median(wall for wall, _ in found) for name, found in times.items()}
+    return walls, {name: statistics.median(cpu for _, cpu in found) for name, found in times.items()}
+
+
 def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
     """A row for each number of streams and each set of parameters."""
     rows = []
@@ -127,12 +141,12 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
                     "own loop": lambda g=given, f=fields, o=own: o.run(g, f),
                     "Llama.generate": lambda g=given, f=fields: [generate(prompt, f) for prompt in g],
                 }
-                seconds = interleaved(jobs, rounds=rounds, clock=time.perf_counter)
-                speeds = {job: round(streams * NEW / each, 1) for job, each in seconds.items()}
+                wall, cpu = in_turns(jobs, rounds=rounds)
                 rows.append({
-                    "model": path.name, "V": width, "streams": streams, "parameters": name, "tokens_per_s": speeds,
-                    "tirage_to_own_loop": round(seconds["own loop"] / seconds["tirage"], 3),
-                    "tirage_to_Llama.generate": round(seconds["Llama.generate"] / seconds["tirage"], 3),
+                    "model": path.name, "V": width, "streams": streams, "parameters": name,
+                    "tokens_per_s": {job: round(streams * NEW / each, 1) for job, each in wall.items()},
+                    "tirage_to": {job: round(wall[job] / wall["tirage"], 3) for job in jobs if job != "tirage"},
+                    "by_cpu_time": {job: round(cpu[job] / cpu["tirage"], 3) for job in jobs if job != "tirage"},
                 })  # fmt: skip
                 print(rows[-1], flush=True)
     return rows
@@ -147,8 +161,8 @@ def main() -> None:
     rows = [row for path in asked.files for row in measure(path, asked.rounds)]
     notes = (
         f"llama-cpp-python {version('llama-cpp-python')}, one thread, {NEW} new tokens after prompts of 16, prefill "
-        "included, wall clock, sides interleaved, medians; tirage also detokenises. Llama.generate runs eight prompts "
-        "one after the other, as llama_cpp.server does."
+        f"included, sides interleaved, medians of {asked.rounds} rounds on a busy machine; tirage also detokenises. "
+        "Llama.generate runs eight prompts one after the other, as llama_cpp.server does."
     )
     save("gguf", rows, notes=notes)
 

@@ -42,6 +42,7 @@ class Context:
         self._vocab_size = library.llama_vocab_n_tokens(loaded.vocab)
         self._batch, self._arrays = _new_batch(library, _BLOCK)
         self.cells = 0
+        self._view: tuple[Any, Any] = None, None
         self._context: Any = None
         self._free: Any = None
         self._replace(cells)
@@ -63,10 +64,8 @@ class Context:
             self._grow()
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
-        found = self._library.llama_get_logits(self._context)
-        wanted = 1 if last_only else count
         # A copy, because the next batch writes to the same memory.
-        return np.ctypeslib.as_array(found, (wanted, self._vocab_size)).copy()
+        return self._logits(1 if last_only else count).copy()
 
     def copy(self, source: int, target: int, end: int = -1) -> None:
         """Makes the first `end` tokens of a sequence, or all, those of an empty one as well; nothing is computed."""
@@ -79,6 +78,14 @@ class Context:
     def size_of(self, sequence: int) -> int:
         """The bytes of a sequence's keys and values."""
         return self._library.llama_state_seq_get_size(self._context, sequence)
+
+    def _logits(self, count: int) -> Logits:
+        """The memory of libllama with the logits of the last batch; a view is kept, as making one takes long."""
+        found = self._library.llama_get_logits(self._context)
+        key = ctypes.addressof(found.contents), count
+        if self._view[0] != key:
+            self._view = key, np.ctypeslib.as_array(found, (count, self._vocab_size))
+        return self._view[1]
 
     @property
     def _memory(self) -> Any:

@@ -34,6 +34,7 @@ class GGUFTokenizer:
             raise ModelError(f"{header.path}: tokenizer.ggml.model must be llama, gpt2 or rwkv, got {found!r:.40}")
         self._size = library.llama_vocab_n_tokens(vocab)
         self._attributes = [library.llama_vocab_get_attr(vocab, i) for i in range(self._size)]
+        self._spelled: dict[int, bytes] = {}
         self._check(header)
         prefixed = self._is_spm and header.metadata.get("tokenizer.ggml.add_space_prefix", True)
         self.decoder_rule = DecoderRule(
@@ -166,6 +167,12 @@ class GGUFTokenizer:
             room = -count
 
     def _spell(self, token_id: int) -> bytes:
+        known = self._spelled.get(token_id)
+        if known is None:
+            known = self._spelled[token_id] = self._ask_spelling(token_id)
+        return known
+
+    def _ask_spelling(self, token_id: int) -> bytes:
         spell, room = self._library.llama_token_to_piece, _PIECE_BYTES
         while True:
             # Its own buffer, because any thread may ask.
