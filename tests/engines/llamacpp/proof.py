@@ -52,7 +52,7 @@ def inside_llama(path: Path, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
             drawn.append(int(token))
             if len(drawn) == NEW:
                 break
-        expected = redraw(rows, SamplingParams(**fields), list(prompt))
+        expected = redraw(rows, SamplingParams.from_dict(fields), list(prompt))
         tokens += len(drawn)
         wrong += sum(1 for one, other in zip(drawn, expected, strict=True) if one != other)
     llama.close()
@@ -67,7 +67,7 @@ def through_llm(path: Path, given: Sequence[dict[str, Any]], *, together: int) -
         for at in range(0, len(given), together):
             seen.rows.clear()
             some = given[at : at + together]
-            params = [SamplingParams(**fields, max_tokens=NEW, ignore_eos=True) for fields in some]
+            params = [SamplingParams.from_dict({**fields, "max_tokens": NEW, "ignore_eos": True}) for fields in some]
             starts = [STARTS[(at + i) % len(STARTS)] for i in range(len(some))]
             for done, each in zip(llm.generate(starts, params), params, strict=True):
                 prompt, output = list(done.prompt_token_ids), list(done.token_ids)

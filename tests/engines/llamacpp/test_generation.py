@@ -86,6 +86,15 @@ def test_a_cache_that_grows_changes_nothing() -> None:
         assert small.model._context.cells > 256
 
 
+def test_there_are_more_sequences_where_more_are_needed(llm: LLM) -> None:
+    params = SamplingParams(n=80, seed=3, max_tokens=12)
+    with LLM(stories(), max_running=100) as wide:
+        many = wide.generate(STARTS[0], params)[0].samples
+        assert wide.model._context.sequences == 128
+    few = llm.generate(STARTS[0], params)[0].samples
+    assert [sample.token_ids for sample in many] == [sample.token_ids for sample in few]
+
+
 def test_beams_are_those_of_the_folder(llm: LLM, folder: LLM) -> None:
     params = BeamSearchParams(beam_width=4, max_tokens=30)
     for start in STARTS[:3]:

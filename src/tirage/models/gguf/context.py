@@ -16,6 +16,8 @@ from tirage.models.gguf.library import LoadedModel, forget_errors, last_errors
 
 MAX_SEQUENCES = 256
 """The most sequences of a context (`LLAMA_MAX_SEQ`)."""
+FIRST_SEQUENCES = 32
+"""The sequences of a new context; libllama visits all of them in every step, so there are more only when needed."""
 _FULL, _BLOCK = 1, 256
 _FLOAT32, _NO_FLASH_ATTENTION = 0, 0
 
@@ -41,11 +43,11 @@ class Context:
         self._threads, self._exact = threads, exact
         self._vocab_size = library.llama_vocab_n_tokens(loaded.vocab)
         self._batch, self._arrays = _new_batch(library, _BLOCK)
-        self.cells = 0
+        self.cells = self.sequences = 0
         self._view: tuple[Any, Any] = None, None
         self._context: Any = None
         self._free: Any = None
-        self._replace(cells)
+        self._replace(cells, FIRST_SEQUENCES)
 
     def run(self, token_ids: Sequence[int], positions: Any, sequences: Any, *, last_only: bool = False) -> Logits:
         """Logits float32 [k, V] after each of at most 256 tokens, or with `last_only` after the last alone.
@@ -66,6 +68,14 @@ class Context:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
         # A copy, because the next batch writes to the same memory.
         return self._logits(1 if last_only else count).copy()
+
+    def add_sequences(self) -> range:
+        """Doubles the number of sequences and gives the new ones. Raises ModelError beyond the most there can be."""
+        before = self.sequences
+        if before == MAX_SEQUENCES:
+            raise ModelError(f"libllama runs at most {MAX_SEQUENCES} sequences at once; lower max_running")
+        self._replace(self.cells, min(2 * before, MAX_SEQUENCES))
+        return range(before, self.sequences)
 
     def copy(self, source: int, target: int, end: int = -1) -> None:
         """Makes the first `end` tokens of a sequence, or all, those of an empty one as well; nothing is computed."""
@@ -93,18 +103,18 @@ class Context:
 
     def _grow(self) -> None:
         try:
-            self._replace(2 * self.cells)
+            self._replace(2 * self.cells, self.sequences)
         except ModelError as error:
             raise CacheFullError(
                 f"the KV cache of {self.cells} tokens is full and cannot be doubled: {error}; "
                 "run fewer requests at once or shorter ones"
             ) from error
 
-    def _replace(self, cells: int) -> None:
-        """A context of so many cells in place of the present one, with its content."""
+    def _replace(self, cells: int, sequences: int) -> None:
+        """A context of so many cells and sequences in place of the present one, with its content."""
         library, old = self._library, self._context
         params = library.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.kv_unified = cells, MAX_SEQUENCES, True
+        params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
         params.n_threads = params.n_threads_batch = self._threads
         params.no_perf = True
         if self._exact:
@@ -120,7 +130,7 @@ class Context:
             raise ModelError(f"libllama could not move its state: {last_errors()}")
         if old is not None:
             self._free()
-        self._context, self.cells = new, cells
+        self._context, self.cells, self.sequences = new, cells, sequences
         # The model is an argument, because it must outlive the context.
         self._free = weakref.finalize(self, _free, library, new, self._loaded)
         self._free.atexit = False

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ModelError, ParamsError
-from tirage.models.gguf.context import MAX_SEQUENCES, CacheFullError, Context, usable_threads
+from tirage.models.gguf.context import CacheFullError, Context, usable_threads
 from tirage.models.gguf.header import Header, read_header
 from tirage.models.gguf.library import LoadedModel, load_library, version
 from tirage.models.gguf.prefixes import SHORTEST, KeptSequence, KeptSequences
@@ -52,9 +52,10 @@ class GGUFModel:
     """The model of a GGUF file; implements `tirage.models.StepModel`.
 
     Rows are sequences of one context of libllama, so that a step of all rows is one batch. Its KV cache begins with
-    room for `first_cells` tokens and is doubled when it is full. A fork shares the tokens of its past. `prefix_bytes`
-    bounds what finished requests leave in the cache for later prompts with the same beginning; 0 turns that off.
-    Models with a sliding window or a recurrent state keep nothing.
+    room for `first_cells` tokens and 32 sequences, and either is doubled when it is full; there are at most 256
+    sequences. A fork shares the tokens of its past. `prefix_bytes` bounds what finished requests leave in the cache
+    for later prompts with the same beginning; 0 turns that off. Models with a sliding window or a recurrent state keep
+    nothing.
 
     `dtype` is that of keys, values and attention: "float16", as in llama.cpp, "float32", or "auto", which is float32
     for a file whose weights are. `threads` is by default OMP_NUM_THREADS or the number of usable cores; `gpu_layers`
@@ -85,7 +86,7 @@ class GGUFModel:
         exact = dtype == "float32" or (dtype == "auto" and self.header.tensor_types == {0})
         self._dtype = "float32" if exact else "float16"
         self._context = Context(loaded, cells=max(CHUNK, first_cells), threads=self._threads, exact=exact)
-        self._free = list(reversed(range(MAX_SEQUENCES)))
+        self._free = list(reversed(range(self._context.sequences)))
         whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
         self._resumes = not whole and library.llama_model_n_swa(loaded.pointer) == 0
         self._kept = KeptSequences(prefix_bytes if self._resumes else 0)
@@ -247,7 +248,7 @@ class GGUFModel:
         if not self._free and len(self._kept):
             self._free_sequence(self._kept.take_oldest())
         if not self._free:
-            raise ModelError(f"libllama runs at most {MAX_SEQUENCES} sequences at once; lower max_running")
+            self._free = list(reversed(self._context.add_sequences()))
         return self._free.pop()
 
     def _free_sequence(self, sequence: int) -> None:
