@@ -12,6 +12,7 @@ import pytest
 from gguf_models import STARTS, STORIES, greedy, ids_of, random_folder, stories
 
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, Prompt, SamplingParams
+from tirage.models import Inputs
 from tirage.models.gguf import GGUFModel
 
 pytestmark = pytest.mark.skipif(not STORIES.exists(), reason="needs shared/models/stories260K and its GGUF file")
@@ -93,6 +94,37 @@ def test_there_are_more_sequences_where_more_are_needed(llm: LLM) -> None:
         assert wide.model._context.sequences == 128
     few = llm.generate(STARTS[0], params)[0].samples
     assert [sample.token_ids for sample in many] == [sample.token_ids for sample in few]
+
+
+def test_short_prompts_are_prefilled_in_one_batch(llm: LLM) -> None:
+    model = llm.engine.model
+    prompts = [llm.tokenizer.encode(start) for start in STARTS]
+
+    def prefilled() -> None:
+        llm.engine.call(model.forget)
+        rows = [model.open(Inputs(token_ids=tuple(prompt))) for prompt in prompts]
+        assert model.choose_prefill(rows) == list(range(8))
+        logits = model.prefill_batch(rows)
+        for prompt, row, each in zip(prompts, rows, logits, strict=True):
+            assert (row.left, row.length) == (0, len(prompt))
+            alone, other = model.prefill(prompt)
+            np.testing.assert_allclose(each, alone, atol=1e-4)
+            both = model.decode([5, 5], [row, other])
+            np.testing.assert_allclose(both[0], both[1], atol=1e-4)
+            model.close(row)
+            model.close(other)
+
+    llm.engine.call(prefilled)
+
+
+def test_long_and_scored_prompts_are_prefilled_alone(llm: LLM) -> None:
+    long = GGUFModel(random_folder().with_name("q8.gguf"))
+    given = [Inputs(token_ids=(5,) * 100), Inputs(token_ids=(5,) * 300), Inputs(token_ids=(5,), score=True),
+             Inputs(token_ids=(5,) * 150), Inputs(token_ids=(5,) * 20)]  # fmt: skip
+    rows = [long.open(inputs) for inputs in given]
+    assert long.choose_prefill(rows) == [0, 3]
+    assert long.choose_prefill(rows[1:]) == [0]
+    assert long.choose_prefill(rows[2:]) == [0]
 
 
 def test_beams_are_those_of_the_folder(llm: LLM, folder: LLM) -> None:

@@ -49,17 +49,16 @@ class Context:
         self._free: Any = None
         self._replace(cells, FIRST_SEQUENCES)
 
-    def run(self, token_ids: Sequence[int], positions: Any, sequences: Any, *, last_only: bool = False) -> Logits:
-        """Logits float32 [k, V] after each of at most 256 tokens, or with `last_only` after the last alone.
+    def run(self, token_ids: Sequence[int], positions: Any, sequences: Any, *, wanted: Any = True) -> Logits:
+        """Logits float32 [k, V] after those of at most 256 tokens that are `wanted`.
 
-        `positions` and `sequences` are an integer for all tokens or integers [T]. Raises CacheFullError if there is no
-        memory for a larger cache, ModelError for any other failure; then sequences may have grown, and must be cut.
+        `positions` and `sequences` are an integer for all tokens or integers [T], `wanted` is a bool or bools [T].
+        Raises CacheFullError if there is no memory for a larger cache, ModelError for any other failure; then
+        sequences may have grown, and must be cut.
         """
-        count = len(token_ids)
-        arrays = self._arrays
+        count, arrays = len(token_ids), self._arrays
         arrays["token"][:count], arrays["pos"][:count], arrays["seq"][:count] = token_ids, positions, sequences
-        arrays["logits"][: count - 1] = not last_only
-        arrays["logits"][count - 1] = True
+        arrays["logits"][:count] = wanted
         self._batch.n_tokens = count
         forget_errors()
         while (status := self._library.llama_decode(self._context, self._batch)) == _FULL:
@@ -67,7 +66,7 @@ class Context:
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
         # A copy, because the next batch writes to the same memory.
-        return self._logits(1 if last_only else count).copy()
+        return self._logits(int(arrays["logits"][:count].sum(dtype=np.int32))).copy()
 
     def add_sequences(self) -> range:
         """Doubles the number of sequences and gives the new ones. Raises ModelError beyond the most there can be."""

@@ -41,7 +41,7 @@ def load_library() -> Any:
     library = llama_cpp.llama_cpp
     known = {name for name, _ in library.llama_context_params._fields_}
     missing = [name for name in NEEDED if not hasattr(library, name)] + [
-        name for name in ("kv_unified",) if name not in known
+        name for name in ("kv_unified", "flash_attn_type") if name not in known
     ]
     if missing:
         raise ModelError(

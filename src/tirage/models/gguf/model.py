@@ -57,6 +57,7 @@ class GGUFModel:
     for later prompts with the same beginning; 0 turns that off. Models with a sliding window or a recurrent state keep
     nothing.
 
+    At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone.
     `dtype` is that of keys, values and attention: "float16", as in llama.cpp, "float32", or "auto", which is float32
     for a file whose weights are. `threads` is by default OMP_NUM_THREADS or the number of usable cores; `gpu_layers`
     None is libllama's default, which is all of them where it was built for a GPU. The last bits of a row's logits may
@@ -72,6 +73,7 @@ class GGUFModel:
         *,
         dtype: str = "auto",
         prefix_bytes: int = 256 << 20,
+        prefill_batch_tokens: int = CHUNK,
         threads: int | None = None,
         gpu_layers: int | None = None,
         first_cells: int = _FIRST_CELLS,
@@ -86,6 +88,7 @@ class GGUFModel:
         exact = dtype == "float32" or (dtype == "auto" and self.header.tensor_types == {0})
         self._dtype = "float32" if exact else "float16"
         self._context = Context(loaded, cells=max(CHUNK, first_cells), threads=self._threads, exact=exact)
+        self._together = min(prefill_batch_tokens, CHUNK)
         self._free = list(reversed(range(self._context.sequences)))
         whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
         self._resumes = not whole and library.llama_model_n_swa(loaded.pointer) == 0
@@ -190,12 +193,43 @@ class GGUFModel:
         row.left = row.inputs.length - end
         return logits if row.inputs.score or not row.left else logits[:0]
 
+    def choose_prefill(self, rows: Sequence[GGUFRow]) -> list[int]:
+        """The indices of the first row and of those after it whose prompts end in the same batch as its own."""
+        chosen, room = [0], self._together - self._in_one_batch(rows[0])
+        for index in range(1, len(rows)):
+            count = self._in_one_batch(rows[index])
+            if count <= room:
+                chosen.append(index)
+                room -= count
+        return chosen
+
+    def prefill_batch(self, rows: Sequence[GGUFRow]) -> Logits:
+        """Logits float32 [B, V] after the prompts of rows that `choose_prefill` has chosen, in one batch.
+
+        Raises ModelError as `prefill_chunk` does; then no row has advanced.
+        """
+        parts = [np.arange(row.length, row.inputs.length) for row in rows]
+        token_ids = [token for row in rows for token in row.token_ids[row.length :]]
+        sequences = np.repeat([row.sequence for row in rows], [len(part) for part in parts])
+        ends = np.concatenate([part == part[-1] for part in parts])
+        logits = self._run(rows, token_ids, np.concatenate(parts), sequences, ends)
+        for row in rows:
+            row.length, row.left = row.inputs.length, 0
+        return logits
+
+    def _in_one_batch(self, row: GGUFRow) -> int:
+        """The tokens that a row adds to a batch that ends its prompt; more than any batch has where it cannot."""
+        chunk_end = (row.length // CHUNK + 1) * CHUNK
+        ends = not row.inputs.score and row.inputs.length <= min(chunk_end, self.max_length)
+        return row.left if ends else CHUNK + 1
+
     def _extend(self, row: GGUFRow, end: int, *, last_only: bool) -> Logits:
         """The logits after the tokens of a row up to position `end`, which join its sequence."""
         start = row.length
         if end > self.max_length:
             raise ModelError(f"the model's context holds {self.max_length} tokens, got {end}; shorten the prompt")
-        logits = self._run([row], row.token_ids[start:end], np.arange(start, end), row.sequence, last_only=last_only)
+        wanted = np.arange(start, end) >= end - 1 if last_only else True
+        logits = self._run([row], row.token_ids[start:end], np.arange(start, end), row.sequence, wanted)
         row.length = end
         return logits
 
@@ -209,19 +243,19 @@ class GGUFModel:
         if max(positions) >= self.max_length:
             raise ModelError(f"the model's context holds {self.max_length} tokens, got {max(positions) + 1}")
         # One batch: there are no more rows than a batch has room for.
-        logits = self._run(caches, token_ids, positions, sequences, last_only=False)
+        logits = self._run(caches, token_ids, positions, sequences, True)
         for token_id, row in zip(token_ids, caches, strict=True):
             row.token_ids.append(token_id)
             row.length += 1
         return logits
 
     def _run(
-        self, rows: Sequence[GGUFRow], token_ids: Sequence[int], positions: Any, sequences: Any, *, last_only: bool
+        self, rows: Sequence[GGUFRow], token_ids: Sequence[int], positions: Any, sequences: Any, wanted: Any
     ) -> Logits:
         """What the context computes; kept sequences make room where memory ends, and a failure leaves the rows be."""
         while True:
             try:
-                return self._context.run(token_ids, positions, sequences, last_only=last_only)
+                return self._context.run(token_ids, positions, sequences, wanted=wanted)
             except CacheFullError:
                 if not len(self._kept):
                     raise

@@ -21,6 +21,7 @@ def open_gguf(
     device: str | None = None,
     adapters: Any = None,
     prefix_bytes: int | None = None,
+    prefill_batch_tokens: int | None = None,
 ) -> GGUFModel:
     """The model of a GGUF file.
 
@@ -37,7 +38,8 @@ def open_gguf(
         )
     if adapters:
         raise ParamsError("adapters must not be given for a GGUF file; merge them into it")
-    given = {} if prefix_bytes is None else {"prefix_bytes": prefix_bytes}
+    counts = {"prefix_bytes": prefix_bytes, "prefill_batch_tokens": prefill_batch_tokens}
+    given = {name: count for name, count in counts.items() if count is not None}
     model = GGUFModel(path, dtype=dtype or "auto", gpu_layers=gpu_layers(device), **given)
     _log.info("%s runs on llama.cpp, for at most %s tokens", path.name, model.max_length)
     return model
