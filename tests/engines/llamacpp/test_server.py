@@ -11,8 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from gguf_models import random_folder
 
-from tirage import LLM
+from tirage import LLM, Prompt, SamplingParams
 from tirage.server import create_app
+from tirage.server.engine_input import EngineInput
+from tirage.server.replay import effective, model_info_of, replay
+from tirage.server.request_group import RunningRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,10 +44,25 @@ def test_routes_answer_from_a_gguf_file(client: Any) -> None:
     assert client.post("/v1/chat/completions", json=chat).json()["usage"]["completion_tokens"] <= 4
 
 
-def test_streams_of_eight_clients_are_their_whole_answers(client: Any) -> None:
-    for seed in range(8):
+def test_streams_are_whole_answers(client: Any) -> None:
+    for seed in range(3):
         fields = {"prompt": "Once upon", "max_tokens": 20, "seed": seed, "ignore_eos": True}
         whole = client.post("/v1/completions", json=fields).json()["choices"][0]["text"]
         with client.stream("POST", "/v1/completions", json={**fields, "stream": True}) as streamed:
             lines = [line[6:] for line in streamed.iter_lines() if line.startswith("data: {")]
         assert "".join(json.loads(line)["choices"][0]["text"] for line in lines if "choices" in line) == whole
+
+
+def test_an_answer_is_replayed() -> None:
+    path = random_folder().with_name("q8.gguf")
+    with LLM(path) as llm:
+        info = model_info_of(llm, path.name)
+        asked = EngineInput(prompt=Prompt(text="Once"), params=SamplingParams(n=2, max_tokens=12))
+        assert asked.prompt is not None
+        stream = llm.engine.submit(llm.request(asked.prompt, asked.params))
+        stream.wait()
+        record = json.loads(json.dumps(effective(RunningRequest.of(asked, stream, info)), allow_nan=False))
+        again = replay(llm, record)
+    assert record["model"]["fingerprint"].startswith("sha256:")
+    assert record["model"]["numerics"]["dtype"] == "float16"
+    assert (again.difference, again.same_model, again.changed) == (None, True, ())
