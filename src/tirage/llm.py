@@ -35,7 +35,8 @@ from tirage.models import (
     BatchingModel,
     Inputs,
     Model,
-    find_folder,
+    find_model,
+    is_gguf,
     open_model,
     read_generation_config,
     read_template,
@@ -60,7 +61,7 @@ Message = Mapping[str, Any]
 class LLM:
     """A model that generates text.
 
-    `model` is a bundled name (`"tiny"`), a local Hugging Face folder, or an object that implements
+    `model` is a bundled name (`"tiny"`), a local Hugging Face folder, a GGUF file, or an object that implements
     `tirage.models.Model` or `tirage.models.BatchingModel`; an object needs a `tokenizer`, which is a `tokenizers` or
     Hugging Face object or any with `encode` and `decode`. Nothing is downloaded. `backend` is "auto" (PyTorch where it
     is installed, but NumPy for the bundled model), "torch", "vllm", "numpy" or "jax"; the last two run Llamas.
@@ -106,7 +107,8 @@ class LLM:
         options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
         options |= {"engine_args": engine_args}
         if isinstance(model, (str, Path)):
-            self._open_folder(find_folder(model), tokenizer, backend, options)
+            path = find_model(model)
+            (self._open_gguf if is_gguf(path) else self._open_folder)(path, tokenizer, backend, options)
         else:
             self._set_model(model, tokenizer)
         self.generation_config |= generation_config or {}
@@ -122,6 +124,15 @@ class LLM:
         self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer)
         self.generation_config = read_generation_config(folder)
         self._add_tokenizer_eos()
+
+    def _open_gguf(self, path: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
+        from tirage.models.gguf import open_gguf
+
+        opened = open_gguf(path, backend=backend, **options)
+        self.model, self.folder = opened, path
+        own = Tokenizer(opened.tokenizer, opened.tokenizer.settings(opened.header.metadata))
+        self.tokenizer = own if tokenizer is None else wrap_tokenizer(tokenizer)
+        self.generation_config = opened.generation_config()
 
     def _set_model(self, model: Model | BatchingModel, tokenizer: Any) -> None:
         ways = ("step", "add") if hasattr(model, "step") else ("prefill", "decode")

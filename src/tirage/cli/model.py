@@ -9,7 +9,9 @@ import typer
 if TYPE_CHECKING:
     from tirage.llm import LLM
 
-ModelOption = Annotated[str, typer.Option("--model", help="a bundled model or a local Hugging Face folder")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="a bundled model, a local Hugging Face folder or a GGUF file")
+]
 BackendOption = Annotated[str, typer.Option("--backend", help="auto, torch, numpy or vllm")]
 DtypeOption = Annotated[
     str | None, typer.Option("--dtype", help="on PyTorch: auto, float32, bfloat16, float16, or int8 on a CPU")

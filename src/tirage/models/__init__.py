@@ -6,6 +6,8 @@
 from tirage.models.folder import (
     bundled,
     find_folder,
+    find_model,
+    is_gguf,
     load,
     open_model,
     read_generation_config,
@@ -23,6 +25,8 @@ __all__ = [
     "StepModel",
     "bundled",
     "find_folder",
+    "find_model",
+    "is_gguf",
     "load",
     "open_model",
     "read_generation_config",

@@ -27,6 +27,23 @@ def bundled() -> dict[str, str]:
     return dict(_BUNDLED)
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a path names a GGUF file, by its ending."""
+    return path.suffix.lower() == ".gguf" and not path.is_dir()
+
+
+def find_model(name_or_path: str | Path) -> Path:
+    """The path of a GGUF file, which must exist, or else what `find_folder` gives. Raises ModelError as it does."""
+    path = Path(name_or_path).expanduser()
+    if not is_gguf(path):
+        return find_folder(name_or_path)
+    if not path.is_file():
+        raise ModelError(
+            f"model must be a bundled name, a local folder or a GGUF file, got {str(path)!r}: no such file"
+        )
+    return path
+
+
 def find_folder(name_or_path: str | Path) -> Path:
     """The folder of a bundled model, or the path itself when it is a folder.
 

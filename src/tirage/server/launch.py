@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tirage.errors import ModelError, TirageError
-from tirage.models import find_folder
+from tirage.models import find_model
 from tirage.models.vllm import parse_engine_args, require_vllm
 from tirage.server.app import create_app
 from tirage.server.connection import Connection
@@ -99,7 +99,7 @@ def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
 
 def check_early(options: Options) -> None:
     """Raises ModelError or ParamsError for options that are certain to fail, before the server listens."""
-    find_folder(options.model)
+    find_model(options.model)
     read_adapters(options)
     parse_engine_args(options.engine_arg)
     if options.backend == "vllm":

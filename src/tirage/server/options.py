@@ -137,7 +137,7 @@ class Limits:
 class Options:
     """The settings of a server. Every field but `limits`, and every field of `limits`, is a flag of `tirage serve`."""
 
-    model: str = option("tiny", "a bundled model or a local Hugging Face folder", "--model-path")
+    model: str = option("tiny", "a bundled model, a local Hugging Face folder or a GGUF file", "--model-path")
     host: str = option("127.0.0.1", "address to listen on; others than this machine's own need --api-key to be safe")
     port: int = option(30000, "port to listen on; 0 takes a free one", low=0, high=65535)
     served_model_name: str | None = option(None, "name of the model in answers; the folder's name if not given")

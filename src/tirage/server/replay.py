@@ -58,7 +58,8 @@ def model_info_of(llm: LLM, name: str) -> ModelInfo:
         shape = f"{type(llm.model).__name__}:{llm.model.vocab_size}:{llm.model.max_length}"
         return ModelInfo(name, shape, numerics_of(llm))
     found = hashlib.sha256()
-    for path in sorted(path for shape in _FILES for path in llm.folder.glob(shape)):
+    one = [llm.folder] if llm.folder.is_file() else []
+    for path in one or sorted(path for shape in _FILES for path in llm.folder.glob(shape)):
         size = path.stat().st_size
         with path.open("rb") as file:
             found.update(f"{path.name}:{size}:".encode() + file.read(_ENDS))

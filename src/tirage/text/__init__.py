@@ -2,19 +2,23 @@
 
 from tirage.text.bad_words import BadWords, enforceable_phrases
 from tirage.text.chat import ChatTemplate
-from tirage.text.detokenizer import Detokenizer, open_detokenizer
+from tirage.text.decoder_rule import DecoderRule
+from tirage.text.detokenizer import Detokenizer, open_detokenizer, take_characters
 from tirage.text.stops import Stop, StopChecker
-from tirage.text.tokenizer import Tokenizer, load_tokenizer, wrap_tokenizer
+from tirage.text.tokenizer import SpelledTokenizer, Tokenizer, load_tokenizer, wrap_tokenizer
 
 __all__ = [
     "BadWords",
     "ChatTemplate",
+    "DecoderRule",
     "Detokenizer",
+    "SpelledTokenizer",
     "Stop",
     "StopChecker",
     "Tokenizer",
     "enforceable_phrases",
     "load_tokenizer",
     "open_detokenizer",
+    "take_characters",
     "wrap_tokenizer",
 ]

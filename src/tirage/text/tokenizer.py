@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tirage.errors import ModelError, ParamsError
-from tirage.text.decoder_rule import byte_level_bytes, decoder_rule_of, fallback_byte, writes_words
+from tirage.text.decoder_rule import DecoderRule, byte_level_bytes, decoder_rule_of, fallback_byte, writes_words
 
 MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 """Matches added tokens that mark up a text although they are not declared special, such as `<think>`."""
@@ -30,6 +30,37 @@ class RawTokenizer(Protocol):
         ...
 
 
+class SpelledTokenizer(RawTokenizer, Protocol):
+    """A tokenizer that says what each of its tokens spells, so that its text is decoded one token at a time."""
+
+    @property
+    def decoder_rule(self) -> DecoderRule:
+        """The rule by which `piece` gives the text."""
+        ...
+
+    @property
+    def all_special_ids(self) -> Sequence[int]:
+        """The ids of tokens that are no text."""
+        ...
+
+    @property
+    def added_ids(self) -> Sequence[int]:
+        """The ids of added tokens that are text, some of which may look like markup."""
+        ...
+
+    def piece(self, token_id: int) -> str | bytes | None:
+        """What a token spells: text, or bytes that may be part of a character; None for an id without a token."""
+        ...
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The spelling of a token in the vocabulary; None for an id without a token."""
+        ...
+
+    def encode_plain(self, text: str) -> Sequence[int]:
+        """The ids of a text in which spellings of special and added tokens are ordinary text."""
+        ...
+
+
 class Tokenizer:
     """Encodes and decodes text, and gives what streaming needs to know about the vocabulary.
 
@@ -42,15 +73,16 @@ class Tokenizer:
         self.settings: Mapping[str, Any] = dict(settings or {})
         # Only objects of the `tokenizers` library have this method.
         self._is_fast = hasattr(raw, "get_added_tokens_decoder")
+        self._is_spelled = hasattr(raw, "decoder_rule")
         self._plain: Any = None
         # A cache for what other modules derive from the vocabulary; it lives as long as the tokenizer.
         self.memo: dict[str, Any] = {}
         self.special_ids = self._find_special_ids()
         self.special_spellings, self.mark_spellings = self._find_spellings()
         decoder = self._find_decoder()
-        self.decoder_rule = decoder_rule_of(decoder)
+        self.decoder_rule: DecoderRule | None = raw.decoder_rule if self._is_spelled else decoder_rule_of(decoder)
         # Whether the text of several tokens, inside a text, is the concatenation of the text of each.
-        self.adds_up = self._is_fast and (self.decoder_rule is not None or writes_words(decoder))
+        self.adds_up = self.decoder_rule is not None or (self._is_fast and writes_words(decoder))
         self._before: tuple[list[int], str] | None = None
 
     def _find_special_ids(self) -> frozenset[int]:
@@ -61,6 +93,10 @@ class Tokenizer:
 
     def _find_spellings(self) -> tuple[frozenset[str], frozenset[str]]:
         """The spellings of special tokens, and of ordinary added ones that look like markup, such as `<tool_call>`."""
+        if self._is_spelled:
+            added = filter(None, map(self.raw.id_to_token, self.raw.added_ids))
+            special = filter(None, map(self.raw.id_to_token, self.special_ids))
+            return frozenset(special), frozenset(word for word in added if MARKUP.fullmatch(word))
         if not self._is_fast:
             found = {self.decode([i], skip_special_tokens=False) for i in self.special_ids}
             return frozenset(found - {""}), frozenset()
@@ -145,6 +181,8 @@ class Tokenizer:
             self._plain = without_markup(self.raw)
         if self._is_fast:
             ids = ids_of(self._plain, text, add_special_tokens=False)
+        elif self._is_spelled:
+            ids = list(self.raw.encode_plain(text))
         else:
             ids = self.encode(text, add_special_tokens=False)
         forged = self.special_ids.intersection(ids)
@@ -160,6 +198,8 @@ class Tokenizer:
 
     def piece(self, token_id: int) -> str | bytes | None:
         """A token as the decoder sees it: bytes, or text with space marks; None for an id without a token."""
+        if self._is_spelled:
+            return self.raw.piece(token_id)
         token = self.raw.id_to_token(token_id)
         if token is None or self.decoder_rule is None:
             return token
@@ -171,7 +211,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes of a token inside a text; empty for an id without a token."""
-        if not self._is_fast or self.decoder_rule is None:
+        if self.decoder_rule is None:
             return self.decode([token_id], skip_special_tokens=False).encode("utf-8", "surrogatepass")
         piece = self.piece(token_id)
         if isinstance(piece, str):

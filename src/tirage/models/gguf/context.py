@@ -1,0 +1,169 @@
+"""A context of libllama: the KV cache of many sequences, which grows when it is full, and the batches through it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ModelError
+from tirage.models.gguf.library import LoadedModel, forget_errors, last_errors
+
+MAX_SEQUENCES = 256
+"""The most sequences of a context (`LLAMA_MAX_SEQ`)."""
+FIRST_SEQUENCES = 32
+"""The sequences of a new context; libllama visits all of them in every step, so there are more only when needed."""
+_FULL, _BLOCK = 1, 256
+_FLOAT32, _NO_FLASH_ATTENTION = 0, 0
+
+Ints = NDArray[np.int32]
+Logits = NDArray[np.float32]
+
+
+class CacheFullError(ModelError):
+    """The KV cache has no room for a batch and cannot be made larger; nothing has changed."""
+
+
+class Context:
+    """The state of all sequences of one model: their keys and values share `cells`, one for a token or more.
+
+    `cells` is doubled when a batch finds no room. The content is copied bit for bit, and sequences that share cells go
+    on sharing them. Keys and values are float16, as llama.cpp keeps them, or `exact`: float32, with attention in
+    float32. For one thread.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, cells: int, threads: int, exact: bool) -> None:
+        library = loaded.library
+        self._loaded, self._library = loaded, library
+        self._threads, self._exact = threads, exact
+        self._vocab_size = library.llama_vocab_n_tokens(loaded.vocab)
+        self._batch, self._arrays = _new_batch(library, _BLOCK)
+        self.cells = self.sequences = 0
+        self._view: tuple[Any, Any] = None, None
+        self._context: Any = None
+        self._free: Any = None
+        self._replace(cells, FIRST_SEQUENCES)
+
+    def run(self, token_ids: Sequence[int], positions: Any, sequences: Any, *, wanted: Any = True) -> Logits:
+        """Logits float32 [k, V] after those of at most 256 tokens that are `wanted`.
+
+        `positions` and `sequences` are an integer for all tokens or integers [T], `wanted` is a bool or bools [T].
+        Raises CacheFullError if there is no memory for a larger cache, ModelError for any other failure; then
+        sequences may have grown, and must be cut.
+        """
+        count, arrays = len(token_ids), self._arrays
+        arrays["token"][:count], arrays["pos"][:count], arrays["seq"][:count] = token_ids, positions, sequences
+        arrays["logits"][:count] = wanted
+        self._batch.n_tokens = count
+        forget_errors()
+        while (status := self._library.llama_decode(self._context, self._batch)) == _FULL:
+            self._grow()
+        if status:
+            raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
+        # A copy, because the next batch writes to the same memory.
+        return self._logits(int(arrays["logits"][:count].sum(dtype=np.int32))).copy()
+
+    def add_sequences(self) -> range:
+        """Doubles the number of sequences and gives the new ones. Raises ModelError beyond the most there can be."""
+        before = self.sequences
+        if before == MAX_SEQUENCES:
+            raise ModelError(f"libllama runs at most {MAX_SEQUENCES} sequences at once; lower max_running")
+        self._replace(self.cells, min(2 * before, MAX_SEQUENCES))
+        return range(before, self.sequences)
+
+    def copy(self, source: int, target: int, end: int = -1) -> None:
+        """Makes the first `end` tokens of a sequence, or all, those of an empty one as well; nothing is computed."""
+        self._library.llama_memory_seq_cp(self._memory, source, target, -1, end)
+
+    def cut(self, sequence: int, start: int = -1) -> bool:
+        """Removes the tokens of a sequence from position `start` on, or all; False where the model cannot do that."""
+        return bool(self._library.llama_memory_seq_rm(self._memory, sequence, start, -1))
+
+    def size_of(self, sequence: int) -> int:
+        """The bytes of a sequence's keys and values."""
+        return self._library.llama_state_seq_get_size(self._context, sequence)
+
+    def _logits(self, count: int) -> Logits:
+        """The memory of libllama with the logits of the last batch; a view is kept, as making one takes long."""
+        found = self._library.llama_get_logits(self._context)
+        key = ctypes.addressof(found.contents), count
+        if self._view[0] != key:
+            self._view = key, np.ctypeslib.as_array(found, (count, self._vocab_size))
+        return self._view[1]
+
+    @property
+    def _memory(self) -> Any:
+        return self._library.llama_get_memory(self._context)
+
+    def _grow(self) -> None:
+        try:
+            self._replace(2 * self.cells, self.sequences)
+        except ModelError as error:
+            raise CacheFullError(
+                f"the KV cache of {self.cells} tokens is full and cannot be doubled: {error}; "
+                "run fewer requests at once or shorter ones"
+            ) from error
+
+    def _replace(self, cells: int, sequences: int) -> None:
+        """A context of so many cells and sequences in place of the present one, with its content."""
+        library, old = self._library, self._context
+        params = library.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
+        params.n_threads = params.n_threads_batch = self._threads
+        params.no_perf = True
+        if self._exact:
+            # Flash attention would round what it reads to float16.
+            params.type_k = params.type_v = _FLOAT32
+            params.flash_attn_type = _NO_FLASH_ATTENTION
+        forget_errors()
+        new = library.llama_init_from_model(self._loaded.pointer, params)
+        if not new:
+            raise ModelError(f"libllama could not make a context of {cells} tokens: {last_errors() or 'no memory'}")
+        if old is not None and not _move(library, old, new):
+            library.llama_free(new)
+            raise ModelError(f"libllama could not move its state: {last_errors()}")
+        if old is not None:
+            self._free()
+        self._context, self.cells, self.sequences = new, cells, sequences
+        # The model is an argument, because it must outlive the context.
+        self._free = weakref.finalize(self, _free, library, new, self._loaded)
+        self._free.atexit = False
+
+
+def _free(library: Any, context: Any, _: LoadedModel) -> None:
+    library.llama_free(context)
+
+
+def _move(library: Any, old: Any, new: Any) -> bool:
+    """Copies the state of all sequences from one context to another; whether that worked."""
+    size = library.llama_state_get_size(old)
+    state = (ctypes.c_uint8 * size)()
+    written = library.llama_state_get_data(old, state, size)
+    return written == size and library.llama_state_set_data(new, state, size) == size
+
+
+def _new_batch(library: Any, room: int) -> tuple[Any, dict[str, Any]]:
+    """A batch of libllama over NumPy arrays [room], and these by name; each token belongs to one sequence."""
+    arrays: dict[str, Any] = {name: np.zeros(room, np.int32) for name in ("token", "pos", "seq")}
+    arrays["logits"] = np.zeros(room, np.int8)
+    arrays["count"] = np.ones(room, np.int32)
+    arrays["pointers"] = arrays["seq"].ctypes.data + np.arange(room, dtype=np.uintp) * arrays["seq"].itemsize
+    fields = {
+        "token": "token", "pos": "pos", "n_seq_id": "count", "seq_id": "pointers", "logits": "logits",
+    }  # fmt: skip
+    kinds = dict(library.llama_batch._fields_)
+    given = {field: ctypes.cast(arrays[name].ctypes.data, kinds[field]) for field, name in fields.items()}
+    return library.llama_batch(n_tokens=0, embd=None, **given), arrays
+
+
+def usable_threads() -> int:
+    """OMP_NUM_THREADS if it is set, else the number of cores that this process may use."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

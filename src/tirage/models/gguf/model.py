@@ -1,0 +1,307 @@
+"""A GGUF model as a `StepModel`, run by libllama."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.errors import ModelError, ParamsError
+from tirage.models.gguf.context import CacheFullError, Context, usable_threads
+from tirage.models.gguf.header import Header, read_header
+from tirage.models.gguf.library import LoadedModel, load_library, version
+from tirage.models.gguf.prefixes import SHORTEST, KeptSequence, KeptSequences
+from tirage.models.gguf.tokenizer import GGUFTokenizer
+from tirage.models.protocol import Inputs
+
+Logits = NDArray[np.float32]
+
+CHUNK = 256
+"""Prompts are prefilled in chunks of this many tokens, cut at its multiples whatever else is in flight."""
+_FIRST_CELLS = 4096
+_RECOMMENDED = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+"""Sampling defaults that a file may recommend, by the name that a generation config has for each."""
+
+
+class GGUFRow:
+    """One request in flight; implements `tirage.models.CachedRow`.
+
+    `length` tokens are in the KV cache under `sequence`, which is None once the row is closed. `left` prompt tokens
+    are still to be prefilled; `cached` were taken from another sequence.
+    """
+
+    __slots__ = ("cached", "hidden", "inputs", "left", "length", "sequence", "token_ids")
+
+    def __init__(self, inputs: Inputs, sequence: int) -> None:
+        self.inputs, self.sequence = inputs, sequence
+        self.token_ids = list(inputs.token_ids)
+        self.left, self.length, self.cached = inputs.length, 0, 0
+        self.hidden: NDArray[np.float32] | None = None
+
+
+class GGUFModel:
+    """The model of a GGUF file; implements `tirage.models.StepModel`.
+
+    Rows are sequences of one context of libllama, so that a step of all rows is one batch. Its KV cache begins with
+    room for `first_cells` tokens and 32 sequences, and either is doubled when it is full; there are at most 256
+    sequences. A fork shares the tokens of its past. `prefix_bytes` bounds what finished requests leave in the cache
+    for later prompts with the same beginning; 0 turns that off. Models with a sliding window or a recurrent state keep
+    nothing.
+
+    At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone.
+    `dtype` is that of keys, values and attention: "float16", as in llama.cpp, "float32", or "auto", which is float32
+    for a file whose weights are. `threads` is by default OMP_NUM_THREADS or the number of usable cores; `gpu_layers`
+    None is libllama's default, which is all of them where it was built for a GPU. The last bits of a row's logits may
+    depend on the other rows of a step. Raises ModelError for a file that cannot be used.
+    """
+
+    media_marks: Mapping[str, str] = {}
+    sampling_rate = None
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "auto",
+        prefix_bytes: int = 256 << 20,
+        prefill_batch_tokens: int = CHUNK,
+        threads: int | None = None,
+        gpu_layers: int | None = None,
+        first_cells: int = _FIRST_CELLS,
+    ) -> None:
+        self.header = read_header(path)
+        self._library = library = load_library()
+        self._threads = usable_threads() if threads is None else threads
+        loaded = LoadedModel(library, path, gpu_layers=gpu_layers)
+        _check_kind(loaded, self.header)
+        self.tokenizer = GGUFTokenizer(loaded, self.header)
+        self.vocab_size, self.max_length = len(self.tokenizer), library.llama_model_n_ctx_train(loaded.pointer)
+        exact = dtype == "float32" or (dtype == "auto" and self.header.tensor_types == {0})
+        self._dtype = "float32" if exact else "float16"
+        self._context = Context(loaded, cells=max(CHUNK, first_cells), threads=self._threads, exact=exact)
+        self._together = min(prefill_batch_tokens, CHUNK)
+        self._free = list(reversed(range(self._context.sequences)))
+        whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
+        self._resumes = not whole and library.llama_model_n_swa(loaded.pointer) == 0
+        self._kept = KeptSequences(prefix_bytes if self._resumes else 0)
+
+    # --- inputs --------------------------------------------------------------------------------------------------
+
+    def check(self, inputs: Inputs) -> None:
+        """Raises ParamsError for anything besides token ids, and for ids beyond the vocabulary."""
+        given = {
+            "prompt embeds": inputs.embeds is not None,
+            "prompt images and audio": bool(inputs.media),
+            "prompt adapter": inputs.adapter is not None,
+            "return_hidden_states": inputs.hidden_states,
+        }
+        for name, present in given.items():
+            if present:
+                raise ParamsError(f"{name} must not be given, a GGUF model takes text and token ids only")
+        if max(inputs.token_ids, default=0) >= self.vocab_size:
+            raise ParamsError(f"prompt token ids must be below {self.vocab_size}, got {max(inputs.token_ids)}")
+
+    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
+        """Raises ParamsError, always."""
+        name = next(name for name, items in given.items() if len(items))
+        raise ParamsError(f"prompt {name} must not be given, a GGUF model takes text and token ids only")
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def open(self, inputs: Inputs) -> GGUFRow:
+        """A row for the inputs, which starts from the longest kept beginning. Raises ParamsError as `check` does."""
+        self.check(inputs)
+        row = GGUFRow(inputs, self._new_sequence())
+        # The last token is computed in any case: its logits are wanted.
+        found = None if inputs.score else self._kept.find(row.token_ids[:-1], inputs.salt)
+        if found is not None:
+            sequence, row.length = found
+            self._context.copy(sequence, row.sequence, row.length)
+            row.cached, row.left = row.length, inputs.length - row.length
+        return row
+
+    def fork(self, cache: GGUFRow) -> GGUFRow:
+        """A second row with the same past, which both share."""
+        self._restore(cache)
+        other = GGUFRow(cache.inputs, self._new_sequence())
+        self._context.copy(cache.sequence, other.sequence)
+        other.token_ids, other.length, other.left = [*cache.token_ids], cache.length, cache.left
+        return other
+
+    def close(self, row: GGUFRow, *, reuse: bool = False) -> None:
+        """Frees a row; with `reuse` its sequence may stay for later prompts."""
+        if not reuse or not self._resumes or row.length < SHORTEST:
+            self._free_sequence(row.sequence)
+            return
+        ids = np.array(row.token_ids[: row.length], np.int32)
+        kept = KeptSequence(row.sequence, ids, row.inputs.salt, self._context.size_of(row.sequence))
+        for sequence in self._kept.add(kept):
+            self._free_sequence(sequence)
+
+    def forget(self) -> None:
+        """Frees every kept sequence."""
+        for sequence in self._kept.take_all():
+            self._free_sequence(sequence)
+
+    def generation_config(self) -> dict[str, Any]:
+        """The ids that end a generation, and the sampling defaults that the file recommends."""
+        metadata = self.header.metadata
+        found = {name: metadata[key] for key, name in _RECOMMENDED.items() if key in metadata}
+        return {"eos_token_id": list(self.tokenizer.end_ids), **found}
+
+    def numerics(self) -> dict[str, Any]:
+        """What the last bits of the logits depend on, besides the weights and the other rows of a step."""
+        return {"llama-cpp-python": version(), "system": self._library.llama_print_system_info().decode().strip(),
+                "threads": self._threads, "dtype": self._dtype}  # fmt: skip
+
+    # --- prefill -------------------------------------------------------------------------------------------------
+
+    def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, GGUFRow]:
+        """Logits [V] after the last id, and the row that continues from there; ModelError beyond the context."""
+        row = self.open(Inputs(token_ids=tuple(token_ids)))
+        logits = self.prefill_chunk(row)
+        while row.left:
+            logits = self.prefill_chunk(row)
+        return logits[-1], row
+
+    def score(self, token_ids: Sequence[int]) -> Logits:
+        """Logits [T, V] after each of the T ids; ModelError beyond the context."""
+        row = self.open(Inputs(token_ids=tuple(token_ids), score=True))
+        parts = [self.prefill_chunk(row)]
+        while row.left:
+            parts.append(self.prefill_chunk(row))
+        self.close(row)
+        return np.concatenate(parts)
+
+    def prefill_chunk(self, row: GGUFRow) -> Logits:
+        """Logits [k, V] of the next chunk of the prompt: k = 1 at its end and 0 before; all with `score`.
+
+        Raises ModelError for a prompt that is longer than the context, and when there is no memory for it.
+        """
+        start = row.length
+        end = min(row.inputs.length, (start // CHUNK + 1) * CHUNK)
+        logits = self._extend(row, end, last_only=not row.inputs.score)
+        row.left = row.inputs.length - end
+        return logits if row.inputs.score or not row.left else logits[:0]
+
+    def choose_prefill(self, rows: Sequence[GGUFRow]) -> list[int]:
+        """The indices of the first row and of those after it whose prompts end in the same batch as its own."""
+        chosen, room = [0], self._together - self._in_one_batch(rows[0])
+        for index in range(1, len(rows)):
+            count = self._in_one_batch(rows[index])
+            if count <= room:
+                chosen.append(index)
+                room -= count
+        return chosen
+
+    def prefill_batch(self, rows: Sequence[GGUFRow]) -> Logits:
+        """Logits float32 [B, V] after the prompts of rows that `choose_prefill` has chosen, in one batch.
+
+        Raises ModelError as `prefill_chunk` does; then no row has advanced.
+        """
+        parts = [np.arange(row.length, row.inputs.length) for row in rows]
+        token_ids = [token for row in rows for token in row.token_ids[row.length :]]
+        sequences = np.repeat([row.sequence for row in rows], [len(part) for part in parts])
+        ends = np.concatenate([part == part[-1] for part in parts])
+        logits = self._run(rows, token_ids, np.concatenate(parts), sequences, ends)
+        for row in rows:
+            row.length, row.left = row.inputs.length, 0
+        return logits
+
+    def _in_one_batch(self, row: GGUFRow) -> int:
+        """The tokens that a row adds to a batch that ends its prompt; more than any batch has where it cannot."""
+        chunk_end = (row.length // CHUNK + 1) * CHUNK
+        ends = not row.inputs.score and row.inputs.length <= min(chunk_end, self.max_length)
+        return row.left if ends else CHUNK + 1
+
+    def _extend(self, row: GGUFRow, end: int, *, last_only: bool) -> Logits:
+        """The logits after the tokens of a row up to position `end`, which join its sequence."""
+        start = row.length
+        if end > self.max_length:
+            raise ModelError(f"the model's context holds {self.max_length} tokens, got {end}; shorten the prompt")
+        wanted = np.arange(start, end) >= end - 1 if last_only else True
+        logits = self._run([row], row.token_ids[start:end], np.arange(start, end), row.sequence, wanted)
+        row.length = end
+        return logits
+
+    # --- decode --------------------------------------------------------------------------------------------------
+
+    def decode(self, token_ids: Sequence[int], caches: Sequence[GGUFRow]) -> Logits:
+        """Logits [B, V] after one more id per row; ModelError beyond the context, and when there is no memory."""
+        for row in caches:
+            self._restore(row)
+        positions, sequences = [row.length for row in caches], [row.sequence for row in caches]
+        if max(positions) >= self.max_length:
+            raise ModelError(f"the model's context holds {self.max_length} tokens, got {max(positions) + 1}")
+        # One batch: there are no more rows than a batch has room for.
+        logits = self._run(caches, token_ids, positions, sequences, True)
+        for token_id, row in zip(token_ids, caches, strict=True):
+            row.token_ids.append(token_id)
+            row.length += 1
+        return logits
+
+    def _run(
+        self, rows: Sequence[GGUFRow], token_ids: Sequence[int], positions: Any, sequences: Any, wanted: Any
+    ) -> Logits:
+        """What the context computes; kept sequences make room where memory ends, and a failure leaves the rows be."""
+        while True:
+            try:
+                return self._context.run(token_ids, positions, sequences, wanted=wanted)
+            except CacheFullError:
+                if not len(self._kept):
+                    raise
+                self._free_sequence(self._kept.take_oldest())
+            except ModelError:
+                for row in rows:
+                    self._cut(row)
+                raise
+
+    def _cut(self, row: GGUFRow) -> None:
+        """Takes away what a failed batch may have added; a model that cannot do that begins again."""
+        if not self._context.cut(row.sequence, row.length):
+            self._context.cut(row.sequence)
+            row.length = 0
+
+    def _restore(self, row: GGUFRow) -> None:
+        """Computes again what a failed batch has cost a row."""
+        while not row.left and row.length < len(row.token_ids):
+            self._extend(row, min(len(row.token_ids), (row.length // CHUNK + 1) * CHUNK), last_only=True)
+
+    # --- sequences -----------------------------------------------------------------------------------------------
+
+    def _new_sequence(self) -> int:
+        if not self._free and len(self._kept):
+            self._free_sequence(self._kept.take_oldest())
+        if not self._free:
+            self._free = list(reversed(self._context.add_sequences()))
+        return self._free.pop()
+
+    def _free_sequence(self, sequence: int) -> None:
+        self._context.cut(sequence)
+        self._free.append(sequence)
+
+
+def _check_kind(loaded: LoadedModel, header: Header) -> None:
+    """Raises ModelError for a model that does not generate text from left to right."""
+    library, model = loaded.library, loaded.pointer
+    kinds = {
+        "an encoder": library.llama_model_has_encoder(model),
+        "no decoder": not library.llama_model_has_decoder(model),
+        "diffusion": library.llama_model_is_diffusion(model),
+        "attention in both directions": header.of_architecture("attention.causal") is False,
+    }
+    for kind, present in kinds.items():
+        if present:
+            raise ModelError(
+                f"{header.path} must be a model that generates text token by token, got one with {kind} "
+                f"({header.architecture})"
+            )
