@@ -71,7 +71,8 @@ class LLM:
 
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU); `device`;
     `adapters`, LoRA folders by the names that prompts use; `prefix_bytes`, the size of the prefix cache (256 MiB; 0 is
-    off).
+    off); `prefill_batch_tokens`, most tokens, padding included, in one pass over several short prompts (256; 0 prefills
+    each prompt alone).
 
     Calls may come from any thread and any event loop; one thread of the engine owns the model. Leaving a `with` block
     closes it. Raises ParamsError for an option that breaks a rule, and ModelError for a model that cannot be used.
@@ -91,6 +92,7 @@ class LLM:
         device: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         prefix_bytes: int | None = None,
+        prefill_batch_tokens: int | None = None,
         cache_length: int | None = None,
     ) -> None:
         check_queue_sizes(max_running, max_waiting)
@@ -101,7 +103,13 @@ class LLM:
         self._shortest_of: dict[GuidedDecodingParams, CompletionFinder] = {}
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
-        options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
+        options = {
+            "dtype": dtype,
+            "device": device,
+            "adapters": adapters,
+            "prefix_bytes": prefix_bytes,
+            "prefill_batch_tokens": prefill_batch_tokens,
+        }
         if isinstance(model, (str, Path)):
             self._open_folder(find_folder(model), tokenizer, backend, options)
         else:

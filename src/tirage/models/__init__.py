@@ -12,9 +12,10 @@ from tirage.models.folder import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.models.protocol import CachedRow, Inputs, Model, StepModel
+from tirage.models.protocol import BatchPrefillModel, CachedRow, Inputs, Model, StepModel
 
 __all__ = [
+    "BatchPrefillModel",
     "CachedRow",
     "Inputs",
     "Model",
