@@ -37,6 +37,7 @@ from tirage.models.huggingface.packed_linear import pack
 from tirage.models.huggingface.prefix import CachedPrefix, PrefixStore, key_of
 from tirage.models.huggingface.rope import Rope
 from tirage.models.huggingface.row import HuggingFaceRow, drop_caches
+from tirage.models.huggingface.single_query_attention import single_query_attention
 from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
@@ -308,7 +309,8 @@ class HuggingFaceModel:
                 self._prefill_again(row)
         before = [row.length for row in caches]
         try:
-            logits = self._step(token_ids, caches)
+            with single_query_attention():
+                logits = self._step(token_ids, caches)
         except BaseException:
             drop_caches([row for row, length in zip(caches, before, strict=True) if row.length != length])
             raise
