@@ -4,8 +4,8 @@ A random Llama of 63 M parameters (V = 128,256), in bfloat16 and float32, one th
 that waits while another runs; they take turns. Seconds are of processor time, because wall time says more of whoever
 else uses the machine. vLLM runs inside its process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), so that all of it is counted.
 
-`python -m benchmarks.engine_streams [--before SRC] [--vllm PYTHON] [--rounds N]`: SRC is the `src` folder of an older
-checkout, PYTHON the interpreter of an environment with vLLM.
+`python -m benchmarks.engine_streams [--before SRC] [--vllm PYTHON] [--rounds N] [--top-p N]`: SRC is the `src` folder
+of an older checkout, PYTHON the interpreter of an environment with vLLM, and N are the rounds of greedy and top-p.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ STREAMS, PROMPT, NEW = 32, 16, 48
 VOCAB = 128_256
 DTYPES = ("bfloat16", "float32")
 JOBS: dict[str, dict[str, float]] = {"greedy": {"temperature": 0.0}, "top-p": {"temperature": 1.0, "top_p": 0.95}}
-# vLLM sorts the vocabulary for top-p, which takes half a minute for a job.
-ROUNDS = {"greedy": 7, "top-p": 1}
 _VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -206,13 +204,14 @@ def make_folder(folder: str, dtype: str) -> None:
 def compare(ways: list[Way], dtype: str, rounds: Mapping[str, int]) -> list[dict[str, Any]]:
     """A row for each job and way: median tokens per second of processor time, and the ratio of tirage to each."""
     found: list[dict[str, Any]] = []
-    for job in JOBS:
+    for job in (job for job in JOBS if rounds[job]):
         for way in ways:
             way.ask(job)
         answers: dict[str, list[dict[str, Any]]] = {way.name: [] for way in ways}
         for _ in range(rounds[job]):
             for way in ways:
                 answers[way.name].append(way.ask(job))
+                print(job, dtype, way.name, answers[way.name][-1], file=sys.stderr, flush=True)
         ours = [answer["cpu_s"] for answer in answers[ways[0].name]]
         for way in ways:
             theirs = answers[way.name]
@@ -236,7 +235,7 @@ def measure(dtype: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         if options.vllm:
             ways.append(Way("vllm", options.vllm, folder, dtype))
         try:
-            rows = compare(ways, dtype, {"greedy": options.rounds, "top-p": ROUNDS["top-p"]})
+            rows = compare(ways, dtype, {"greedy": options.rounds, "top-p": options.top_p})
             return [*rows, {"job": "profile", "dtype": dtype, "V": VOCAB, "way": "tirage", **ways[0].ask("profile")}]
         finally:
             for way in ways:
@@ -247,7 +246,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--before")
     parser.add_argument("--vllm")
-    parser.add_argument("--rounds", type=int, default=ROUNDS["greedy"])
+    parser.add_argument("--rounds", type=int, default=7)
+    # vLLM sorts the vocabulary for top-p, which takes half a minute for a job.
+    parser.add_argument("--top-p", type=int, default=1)
     parser.add_argument("--worker", nargs=3)
     options = parser.parse_args()
     if options.worker:
