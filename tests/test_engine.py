@@ -315,7 +315,8 @@ def test_a_request_for_no_tokens_ends_at_once() -> None:
         assert [(part.text, part.finish_reason) for part in parts] == [("", "length")]
 
 
-@pytest.mark.parametrize("option", ["dtype", "device", "adapters", "prefix_bytes"])
+@pytest.mark.parametrize("option", ["dtype", "device", "adapters", "prefix_bytes", "prefill_batch_tokens"])
 def test_options_of_torch_are_refused_by_the_numpy_model(option: str) -> None:
+    values = {"dtype": "int8", "prefix_bytes": 1, "prefill_batch_tokens": 0}
     with pytest.raises(ParamsError, match=f"{option} must not be given on the NumPy backend"):
-        LLM("tiny", backend="numpy", **{option: {"dtype": "int8", "prefix_bytes": 1}.get(option, {"a": "b"})})
+        LLM("tiny", backend="numpy", **{option: values.get(option, {"a": "b"})})

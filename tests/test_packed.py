@@ -48,7 +48,7 @@ def test_a_packed_layer_multiplies_as_before(dtype: torch.dtype, bias: bool, siz
             torch.testing.assert_close(got, want, rtol=2e-2 if dtype is torch.bfloat16 else 1e-4, atol=2e-2)
 
 
-def test_a_packed_module_holds_each_weight_once() -> None:
+def test_a_packed_module_frees_the_weights_that_it_replaces_but_a_tied_one() -> None:
     module: Any = build(tie_word_embeddings=True)
     head, embedding = module.lm_head.weight, module.get_input_embeddings().weight
     assert head is embedding
@@ -56,7 +56,8 @@ def test_a_packed_module_holds_each_weight_once() -> None:
     names = {name for name, _ in module.named_parameters() if "proj" in name}
     assert pack(module) is PACKS
     assert module.get_input_embeddings().weight is embedding
-    assert module.lm_head.weight.data_ptr() == embedding.data_ptr()
+    assert torch.equal(module.lm_head.weight, embedding)
+    assert (module.lm_head.weight.data_ptr() == embedding.data_ptr()) is not PACKS
     assert (gone() is None) is PACKS
     assert names
     assert [name for name, _ in module.named_parameters() if "proj" in name] == ([] if PACKS else sorted(names))

@@ -73,7 +73,9 @@ class LLM:
 
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU); `device`;
     `adapters`, LoRA folders by the names that prompts use; `prefix_bytes`, the size of the prefix cache (256 MiB; 0 is
-    off). For folders on vLLM: `dtype` too, and `engine_args`, fields of vLLM's EngineArgs such as `max_model_len`.
+    off); `prefill_batch_tokens`, most tokens, padding included, in one pass over several short prompts (256; 0 prefills
+    each prompt alone). For folders on vLLM: `dtype` too, and
+    `engine_args`, fields of vLLM's EngineArgs such as `max_model_len`.
 
     Calls may come from any thread and any event loop; one thread of the engine owns the model. Leaving a `with` block
     closes it. Raises ParamsError for an option that breaks a rule, and ModelError for a model that cannot be used.
@@ -93,6 +95,7 @@ class LLM:
         device: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
         prefix_bytes: int | None = None,
+        prefill_batch_tokens: int | None = None,
         cache_length: int | None = None,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
@@ -104,8 +107,14 @@ class LLM:
         self._shortest_of: dict[GuidedDecodingParams, CompletionFinder] = {}
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
-        options = {"dtype": dtype, "device": device, "adapters": adapters, "prefix_bytes": prefix_bytes}
-        options |= {"engine_args": engine_args}
+        options = {
+            "dtype": dtype,
+            "device": device,
+            "adapters": adapters,
+            "prefix_bytes": prefix_bytes,
+            "prefill_batch_tokens": prefill_batch_tokens,
+            "engine_args": engine_args,
+        }
         if isinstance(model, (str, Path)):
             path = find_model(model)
             (self._open_gguf if is_gguf(path) else self._open_folder)(path, tokenizer, backend, options)

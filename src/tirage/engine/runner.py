@@ -15,7 +15,7 @@ from tirage.draw import Draw
 from tirage.engine.sample import GrowingSample, masks_of
 from tirage.engine.sequence import RunningSequence
 from tirage.errors import ModelError, ParamsError
-from tirage.models import StepModel
+from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch
 
@@ -139,6 +139,19 @@ def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
     # A model may return logits before the end of the prompt or none; they are not looked at.
     rows = before - row.left if score else None if row.left else 1
     return as_matrix(logits, (rows, model.vocab_size), "read")
+
+
+def prefill_batch(model: BatchPrefillModel, rows: Sequence[Any], *, vocab_size: int) -> Logits | None:
+    """Logits float32 [B, V] after the prompts of rows; None if their pass failed, and each is to be tried alone.
+
+    Raises ModelError for logits of another shape or type.
+    """
+    try:
+        logits = model.prefill_batch(rows)
+    except BaseException as error:
+        _log.warning("a prefill of %d prompts failed and is repeated one by one: %s", len(rows), describe(error))
+        return None
+    return as_matrix(logits, (len(rows), vocab_size), "prefill_batch")
 
 
 def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:

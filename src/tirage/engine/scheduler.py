@@ -20,11 +20,11 @@ from tirage.engine.beams import BeamSearch
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
-from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill
+from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill, prefill_batch
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
-from tirage.models import StepModel
+from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
 
@@ -51,6 +51,7 @@ class Scheduler:
     ) -> None:
         self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
+        self._batch_model = model if isinstance(model, BatchPrefillModel) else None
         self._waiting: deque[SequenceGroup] = deque()
         self._prefilling: deque[SequenceGroup] = deque()
         self._prefilled: deque[SequenceGroup] = deque()
@@ -152,20 +153,52 @@ class Scheduler:
             free -= group.slots(self._max_running)
 
     def _prefill(self) -> None:
-        """Prefills chunks of the prompts in turn until the budget is spent."""
+        """Prefills chunks of the prompts in turn, short prompts together, until the budget is spent."""
         budget = PREFILL_BUDGET
         while self._prefilling and budget > 0:
-            group = self._prefilling[0]
-            before = group.row.left
-            try:
-                self._prefill_chunk(group)
-            except BaseException as error:
+            groups = self._next_to_prefill()
+            done = self._prefill_together(groups) if len(groups) > 1 else self._prefill_next(groups[0])
+            self._meter.prompt_tokens += done
+            budget -= done
+
+    def _next_to_prefill(self) -> list[SequenceGroup]:
+        """The request whose turn it is, and those behind it whose prompts can be prefilled in the same pass."""
+        waiting = [*self._prefilling]
+        if self._batch_model is None or len(waiting) == 1:
+            return waiting[:1]
+        return [waiting[index] for index in self._batch_model.choose_prefill([group.row for group in waiting])]
+
+    def _prefill_together(self, groups: Sequence[SequenceGroup]) -> int:
+        """Prefills the prompts of requests in one pass, or one by one if that fails; gives the number of tokens."""
+        assert self._batch_model is not None
+        rows = [group.row for group in groups]
+        count = sum(row.left for row in rows)
+        try:
+            logits = prefill_batch(self._batch_model, rows, vocab_size=self._model.vocab_size)
+        except BaseException as error:
+            for group in groups:
                 self._fail(group, error)
-                continue
-            self._prefilling.popleft()
-            budget -= before - group.row.left
-            self._meter.prompt_tokens += before - group.row.left
-            (self._prefilling if group.row.left else self._prefilled).append(group)
+            return 0
+        if logits is None:
+            return sum(self._prefill_next(group) for group in groups)
+        for group, each in zip(groups, logits, strict=True):
+            # A copy, so that the logits of the others can be freed.
+            group.logits = each.copy()
+            self._prefilling.remove(group)
+            self._prefilled.append(group)
+        return count
+
+    def _prefill_next(self, group: SequenceGroup) -> int:
+        """Prefills a chunk of a request's prompt; gives the number of its tokens, 0 if the request failed."""
+        before = group.row.left
+        try:
+            self._prefill_chunk(group)
+        except BaseException as error:
+            self._fail(group, error)
+            return 0
+        self._prefilling.remove(group)
+        (self._prefilling if group.row.left else self._prefilled).append(group)
+        return before - group.row.left
 
     def _prefill_chunk(self, group: SequenceGroup) -> None:
         logits = prefill(self._model, group.row, score=group.prompt_logprobs is not None)

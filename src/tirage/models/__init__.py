@@ -14,9 +14,10 @@ from tirage.models.folder import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.models.protocol import BatchingModel, CachedRow, Inputs, Model, RowOutput, StepModel
+from tirage.models.protocol import BatchingModel, BatchPrefillModel, CachedRow, Inputs, Model, RowOutput, StepModel
 
 __all__ = [
+    "BatchPrefillModel",
     "BatchingModel",
     "CachedRow",
     "Inputs",

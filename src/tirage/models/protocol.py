@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,4 +208,24 @@ class BatchingModel(Protocol):
 
     def close(self) -> None:
         """Frees the model; nothing is called after it."""
+        ...
+
+
+@runtime_checkable
+class BatchPrefillModel(Protocol):
+    """What a `StepModel` may offer besides: several short prompts prefilled in one pass."""
+
+    def choose_prefill(self, rows: Sequence[Any]) -> list[int]:
+        """The indices, the first of which is 0, of the rows that are prefilled next in one pass.
+
+        `rows` are those whose prompts are being prefilled, in the order of their turns. [0] alone has the first row
+        prefilled by `prefill_chunk`.
+        """
+        ...
+
+    def prefill_batch(self, rows: Sequence[Any]) -> Logits:
+        """Logits float32 [B, V] after the whole prompts of rows that `choose_prefill` has chosen.
+
+        If it raises, no row has advanced, and each may be tried again by `prefill_chunk`.
+        """
         ...

@@ -176,6 +176,7 @@ def open_llm(options: Options) -> LLM:
         device=options.device,
         adapters=read_adapters(options) or None,
         prefix_bytes=options.prefix_bytes,
+        prefill_batch_tokens=options.prefill_batch_tokens,
         engine_args=parse_engine_args(options.engine_arg),
     )
 

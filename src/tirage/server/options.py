@@ -148,6 +148,9 @@ class Options:
     device: str | None = option(None, "device of the model, as PyTorch names it")
     engine_arg: tuple[str, ...] = option((), "an argument of vLLM's engine, on the vllm backend", metavar="NAME=VALUE")
     prefix_bytes: int | None = option(None, "memory for prefixes that later requests share; 0 is off", low=0)
+    prefill_batch_tokens: int | None = option(
+        None, "tokens in one pass over several short prompts; 0 prefills each prompt alone", low=0, high=1 << 20
+    )
     chat_template: Path | None = option(None, "Jinja file instead of the model's template")  # noqa: RUF009
     lora: tuple[str, ...] = option(
         (), "a LoRA adapter by the name that requests give", "--lora-paths", metavar="NAME=PATH"

@@ -259,10 +259,7 @@ class ConcatenatedCache:
 
     def extract(self, row: Any) -> Cache:
         """A copy of one row's cache, as a cache of its own."""
-        slot = index_of(row, self.rows)
-        cache = copy.copy(self.cache)
-        cache.layers = [pick_layer(layer, slot, row.length) for layer in self.cache.layers]
-        return cache
+        return pick(self.cache, index_of(row, self.rows), row.length)
 
 
 def leave_group(row: Any) -> None:
@@ -314,8 +311,19 @@ def right_aligned(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([torch.nn.functional.pad(part, (0, 0, width - part.shape[-2], 0)) for part in parts])
 
 
+def pick(cache: Any, slot: int, length: int) -> Any:
+    """A copy of one row of a cache of several right-aligned rows, without its padding."""
+    picked = copy.copy(cache)
+    picked.layers = [pick_layer(layer, slot, length) for layer in cache.layers]
+    return picked
+
+
 def pick_layer(layer: Any, slot: int, length: int) -> Any:
     """A copy of one row of a layer, without its padding."""
+    if isinstance(layer, PreallocatedLayer) and layer.keys is not None and layer.values is not None:
+        own, first = PreallocatedLayer(), layer.keys.shape[-2] - length
+        own.update(layer.keys[slot : slot + 1, :, first:], layer.values[slot : slot + 1, :, first:])
+        return own
     picked = copy.copy(layer)
     if isinstance(layer, LinearAttentionLayer):
         for name in ("conv_states", "recurrent_states"):

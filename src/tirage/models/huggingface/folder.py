@@ -18,6 +18,7 @@ from transformers.models.auto import (
 from transformers.utils import logging as transformers_logging
 
 from tirage.errors import ModelError, ParamsError, nearest
+from tirage.models.huggingface.batched_prefill import PREFILL_BATCH_TOKENS
 from tirage.models.huggingface.int8 import with_int8
 from tirage.models.huggingface.media import MediaProcessor, open_media
 from tirage.models.huggingface.model import HuggingFaceModel
@@ -38,15 +39,17 @@ def open_folder(
     device: str | None = None,
     adapters: Mapping[str, Any] | None = None,
     prefix_bytes: int = 256 << 20,
+    prefill_batch_tokens: int = PREFILL_BATCH_TOKENS,
 ) -> HuggingFaceModel:
     """The model of a local folder with config.json and safetensors weights, ready to run.
 
     `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16" or "int8": linear layers stored and
     multiplied in int8 on the CPU, close to float32. `device` is a torch device, by default CUDA if there is one.
-    `adapters` are folders of LoRA adapters by name.
+    `adapters` are folders of LoRA adapters by name; `prefill_batch_tokens` is that of HuggingFaceModel.
 
-    Raises ParamsError for an unknown dtype. Raises ModelError, which names the folder, for missing or damaged files,
-    weights that are not safetensors, classes that come as code in the folder (`auto_map`) and models that cannot run.
+    Raises ParamsError for an unknown dtype and for `prefill_batch_tokens` that is no integer of at least 0. Raises
+    ModelError, which names the folder, for missing or damaged files, weights that are not safetensors, classes that
+    come as code in the folder (`auto_map`) and models that cannot run.
     """
     if dtype not in DTYPES:
         raise ParamsError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{nearest(str(dtype), DTYPES)}")
@@ -58,7 +61,13 @@ def open_folder(
     media = open_media(folder, module.config)
     int8 = dtype == "int8"
     model = HuggingFaceModel(
-        module, adapters=adapters, prefix_bytes=prefix_bytes, quantized=int8, packed=not int8, media=media
+        module,
+        adapters=adapters,
+        prefix_bytes=prefix_bytes,
+        prefill_batch_tokens=prefill_batch_tokens,
+        quantized=int8,
+        packed=not int8,
+        media=media,
     )
     if int8:
         # After the adapters, which only know the layers of PyTorch.

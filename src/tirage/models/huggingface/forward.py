@@ -140,4 +140,9 @@ def hidden_states(out: Any) -> NDArray[np.float32]:
 
 def floats(tensor: Tensor) -> NDArray[np.float32]:
     """A tensor [...] of any shape as float32 in NumPy, without a copy if it is so already."""
-    return tensor.detach().to(torch.float32).cpu().numpy()
+    if tensor.device.type != "cpu" or tensor.dtype == torch.float32:
+        return tensor.detach().to(torch.float32).cpu().numpy()
+    # NumPy asks for huge pages; with small ones the first touch costs more than the conversion.
+    array = np.empty(tensor.shape, np.float32)
+    torch.from_numpy(array).copy_(tensor)
+    return array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,15 @@ from numpy.typing import NDArray
 from tirage.errors import ParamsError, nearest
 from tirage.models.huggingface.adapters import Adapters
 from tirage.models.huggingface.batched_cache import BatchedKVCache, ConcatenatedCache, leave_group
+from tirage.models.huggingface.batched_prefill import (
+    PREFILL_BATCH_TOKENS,
+    checked_batch_tokens,
+    choose_rows,
+    enter_caches,
+    is_plain_prompt,
+    padded_ids,
+    padded_positions,
+)
 from tirage.models.huggingface.cache_layers import cropped, is_croppable, is_plain, size_of
 from tirage.models.huggingface.forward import (
     ForwardPass,
@@ -28,6 +37,7 @@ from tirage.models.huggingface.packed_linear import pack
 from tirage.models.huggingface.prefix import CachedPrefix, PrefixStore, key_of
 from tirage.models.huggingface.rope import Rope
 from tirage.models.huggingface.row import HuggingFaceRow, drop_caches
+from tirage.models.huggingface.single_query_attention import single_query_attention
 from tirage.models.protocol import Inputs
 
 Logits = NDArray[np.float32]
@@ -51,10 +61,14 @@ class HuggingFaceModel:
     text. `tirage.models.huggingface.probe` chooses all three. Rows whose rotary frequencies differ (longrope, dynamic
     NTK) never share a pass. The last bits of a row's logits may depend on the other rows of a joined pass.
 
+    Short prompts that wait together are prefilled in one pass of at most `prefill_batch_tokens` tokens, padding
+    included, if `joins_prompts`, which the probe decides as well; with 0 every prompt is prefilled alone, and then the
+    logits after it do not depend on other requests.
+
     `prefix_bytes` bounds the memory of the prefix cache; 0 turns it off. `packed` changes the memory layout of the
     weights of linear layers in place, for float32 and bfloat16 on a CPU: the module runs faster, on some processors
     twice as fast, but must not be used elsewhere and can no longer be trained. Raises ModelError for an adapter with
-    which the model cannot run.
+    which the model cannot run, and ParamsError for `prefill_batch_tokens` that is no integer of at least 0.
     """
 
     def __init__(
@@ -64,6 +78,7 @@ class HuggingFaceModel:
         adapters: Mapping[str, Any] | None = None,
         max_length: int | None = None,
         prefix_bytes: int = 256 << 20,
+        prefill_batch_tokens: int = PREFILL_BATCH_TOKENS,
         quantized: bool = False,
         packed: bool = False,
         media: MediaProcessor | None = None,
@@ -76,7 +91,8 @@ class HuggingFaceModel:
         self.max_length = max_length or context_of(self.config)
         self.path: DecodePath = "joined"
         self.chunk: int | None = CHUNK
-        self.resumes = True
+        self.resumes = self.joins_prompts = True
+        self.prefill_batch_tokens = checked_batch_tokens(prefill_batch_tokens)
         self.prefixes = PrefixStore(prefix_bytes)
         self.packed = packed and pack(module, *self.adapters.trees)
         self.rope = Rope(module, self.config)
@@ -208,6 +224,31 @@ class HuggingFaceModel:
             return np.empty((0, self.vocab_size), np.float32)
         return floats(out.logits[0] if everything else out.logits[0, -1:])
 
+    def choose_prefill(self, rows: Sequence[HuggingFaceRow]) -> list[int]:
+        """The indices of the rows that `prefill_batch` takes next, the first of them included."""
+        limit = self.prefill_batch_tokens
+        return choose_rows(rows, [self._prefill_key(row) for row in rows], limit) if limit else [0]
+
+    def _prefill_key(self, row: HuggingFaceRow) -> Hashable:
+        """What rows must have in common to be prefilled in one pass; None for a row that is prefilled alone."""
+        length = row.inputs.length
+        whole = self.chunk is None or length <= self.chunk
+        alone = not (whole and self.joins_prompts and self.path == "joined" and self.rope.may_share(length))
+        if alone or not is_plain_prompt(row):
+            return None
+        return self.rope.stage(length), self.adapters.group_key(row.inputs.adapter)
+
+    @torch.inference_mode()
+    def prefill_batch(self, rows: Sequence[HuggingFaceRow]) -> Logits:
+        """Logits [B, V] after the prompts of rows that `choose_prefill` chose; no row has advanced if it raises."""
+        ids, mask = padded_ids(rows, self.device)
+        cache, longest = self.forward.new_cache(), max(row.inputs.length for row in rows)
+        with self.rope.for_length(longest, longest):
+            out = self.forward.run(rows, ids, mask, padded_positions(rows), cache, keep=1, first=True)
+        logits = floats(out.logits[:, -1])
+        enter_caches(rows, cache)
+        return logits
+
     def _prefill_positions(self, row: HuggingFaceRow, start: int, end: int, keep: int) -> Any:
         ids = self.forward.ids(row.token_ids[start:end])
         extra = {} if start else self.forward.media(row.inputs.media)
@@ -268,7 +309,8 @@ class HuggingFaceModel:
                 self._prefill_again(row)
         before = [row.length for row in caches]
         try:
-            logits = self._step(token_ids, caches)
+            with single_query_attention():
+                logits = self._step(token_ids, caches)
         except BaseException:
             drop_caches([row for row, length in zip(caches, before, strict=True) if row.length != length])
             raise

@@ -7,7 +7,6 @@ rearranges every bfloat16 weight at each call.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,15 +21,14 @@ _log = logging.getLogger("tirage")
 class PackedLinear(nn.Module):
     """A linear layer that keeps its weight only in oneDNN's layout.
 
-    A weight that is shared with another module, such as a tied embedding, keeps its layout.
+    A weight that it shares with another module, such as a tied embedding, is in memory twice.
     """
 
-    def __init__(self, linear: nn.Linear, *, shared: bool) -> None:
+    def __init__(self, linear: nn.Linear, packed: Tensor | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        weight = linear.weight.detach()
         # Neither a parameter nor a buffer, because code that iterates over those does not know the layout.
-        self._packed = weight if shared else torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._packed = reordered(linear) if packed is None else packed
         self.bias = linear.bias
 
     @property
@@ -43,6 +41,11 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
 
+def reordered(linear: nn.Linear) -> Tensor:
+    """The weight [out, in] of a layer in oneDNN's layout."""
+    return torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+
+
 def pack(module: Any, *trees: Any) -> bool:
     """Packs the linear layers of a module in place; gives whether that was possible, and the log says why not.
 
@@ -50,13 +53,14 @@ def pack(module: Any, *trees: Any) -> bool:
     layers of the adapters themselves are not packed.
     """
     found = linear_layers((module, *trees))
-    owners = {id(owner): owner for root in (module, *trees) for owner in root.modules()}.values()
-    uses = Counter(id(parameter) for owner in owners for parameter in owner.parameters(recurse=False))
     reason = unpackable(found[0][2]) if found else "it has no linear layers"
     if reason:
         _log.info("%s keeps its linear layers as they are: %s", type(module).__name__, reason)
         return False
-    replace_layers(found, lambda linear: PackedLinear(linear, shared=uses[id(linear.weight)] > 1))
+    # Layers of several trees may share a weight, which is packed once.
+    layers = {id(linear.weight): linear for _, _, linear in found}
+    packed = {key: reordered(linear) for key, linear in layers.items()}
+    replace_layers(found, lambda linear: PackedLinear(linear, packed[id(linear.weight)]))
     return True
 
 
@@ -91,7 +95,7 @@ def unpackable(linear: nn.Linear) -> str:
         return "this PyTorch has no oneDNN"
     x = torch.linspace(-1, 1, 3 * linear.in_features, dtype=weight.dtype).reshape(3, -1)
     try:
-        got = PackedLinear(linear, shared=False)(x)
+        got = PackedLinear(linear)(x)
     except (AttributeError, RuntimeError) as error:
         return f"oneDNN refuses them: {str(error).splitlines()[0]:.100}"
     want = linear(x)

@@ -41,11 +41,12 @@ _known: dict[str, ProbeResult | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """Why each path, prefill in chunks (`chunks`) and cached prefixes (`resuming`) fail; empty for those that work."""
+    """Why each path and each way to prefill (in chunks, after cached prefixes, in batches) fails; empty if it works."""
 
     paths: dict[DecodePath, str] = field(default_factory=dict)
     chunks: str = ""
     resuming: str = ""
+    batches: str = ""
 
     @property
     def path(self) -> DecodePath | None:
@@ -54,7 +55,7 @@ class ProbeResult:
 
 
 def choose_path(model: HuggingFaceModel, name: str) -> None:
-    """Sets `path`, `chunk` and `resumes` of a model to the fastest that give the logits of its own generation loop.
+    """Sets how a model decodes and prefills to the fastest ways that give the logits of its own generation loop.
 
     The log says which and why. Raises ModelError when the model cannot run at all.
     """
@@ -62,10 +63,12 @@ def choose_path(model: HuggingFaceModel, name: str) -> None:
     found = examine(model, name, _SHORT, small)
     model.path = found.path or "recomputed"
     model.chunk = None if found.chunks else CHUNK
-    model.resumes = not found.resuming
+    model.resumes, model.joins_prompts = not found.resuming, not found.batches
     reasons = [f"not {path}: {reason}" for path, reason in found.paths.items() if reason]
     if model.path != "recomputed" and found.chunks:
         reasons.append(f"prompts are read in one piece: {found.chunks}")
+    if model.path == "joined" and found.batches:
+        reasons.append(f"prompts are read alone: {found.batches}")
     words = "; ".join(reasons)
     _log.info("%s decodes rows %s%s", name, model.path, f" ({words})" if words else "")
     if found.path is None:
@@ -138,12 +141,15 @@ def compare(model: HuggingFaceModel, trial: PathTrial, known: ProbeResult) -> Pr
         if not paths[path]:
             break
     if model.path == "recomputed":
-        return ProbeResult(paths=paths, chunks="each token reads all again", resuming="each token reads all again")
+        why = "each token reads all again"
+        return ProbeResult(paths=paths, chunks=why, resuming=why, batches=why)
+    batches = known.batches if model.path == "joined" else "rows decode alone"
+    batches = batches or differs(model, trial, batches=True)
     model.chunk = _CHUNK
     chunks = known.chunks or differs(model, trial)
     model.chunk = 1
     resuming = known.resuming or (differs(model, trial) if chunks else "")
-    return ProbeResult(paths=paths, chunks=chunks, resuming=resuming)
+    return ProbeResult(paths=paths, chunks=chunks, resuming=resuming, batches=batches)
 
 
 def probe_prompts(model: HuggingFaceModel, lengths: Sequence[int]) -> list[list[int]]:
@@ -190,10 +196,13 @@ def not_joinable(model: HuggingFaceModel) -> str:
     return ""
 
 
-def differs(model: HuggingFaceModel, trial: PathTrial) -> str:
-    """Why the present path of a model does not give the expected logits; empty if it does."""
+def differs(model: HuggingFaceModel, trial: PathTrial, *, batches: bool = False) -> str:
+    """Why the present path of a model does not give the expected logits; empty if it does.
+
+    With `batches` the prompts are prefilled in as few passes as possible, else each in passes of its own.
+    """
     try:
-        got = run_rows(model, trial.prompts, trial.steps)
+        got = run_rows(model, trial.prompts, trial.steps, batches=batches)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
     for want, have in zip(trial.expected, got, strict=True):
@@ -204,10 +213,17 @@ def differs(model: HuggingFaceModel, trial: PathTrial) -> str:
     return ""
 
 
-def run_rows(model: HuggingFaceModel, prompts: Sequence[list[int]], steps: Sequence[int]) -> list[np.ndarray]:
-    """Logits float32 [1 + steps, V] of each prompt with a fixed continuation; each starts a step after the last one."""
+def run_rows(
+    model: HuggingFaceModel, prompts: Sequence[list[int]], steps: Sequence[int], *, batches: bool = False
+) -> list[np.ndarray]:
+    """Logits float32 [1 + steps, V] of each prompt with a fixed continuation.
+
+    Each row starts a step after the last one, or all at once with `batches`, in shared prefill passes.
+    """
     rows: list[Any] = []
     logits: list[list[np.ndarray]] = [[] for _ in prompts]
+    if batches:
+        rows = prefill_batches(model, prompts, logits)
     while len(rows) < len(prompts) or any(len(each) <= count for each, count in zip(logits, steps, strict=True)):
         if len(rows) < len(prompts):
             row = model.open(Inputs(token_ids=tuple(prompts[len(rows)])))
@@ -223,6 +239,21 @@ def run_rows(model: HuggingFaceModel, prompts: Sequence[list[int]], steps: Seque
     for row in rows:
         model.close(row)
     return [np.stack(each) for each in logits]
+
+
+def prefill_batches(model: HuggingFaceModel, prompts: Sequence[list[int]], logits: list[list[np.ndarray]]) -> list[Any]:
+    """Rows of the prompts, prefilled in one pass for all that have the same rotary frequencies.
+
+    Their logits float32 [V] are appended to those of each row.
+    """
+    rows = [model.open(Inputs(token_ids=tuple(prompt))) for prompt in prompts]
+    passes: dict[int, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        passes.setdefault(model.rope.stage(len(prompt)), []).append(index)
+    for indices in passes.values():
+        for index, each in zip(indices, model.prefill_batch([rows[i] for i in indices]), strict=True):
+            logits[index].append(each)
+    return rows
 
 
 def tolerance_of(model: HuggingFaceModel) -> float:
