@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
