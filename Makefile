@@ -4,7 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test exhaustive check fix lint fast kernels bench engines vectors docs clean
+OLDEST := .engines/oldest
+UV     := .engines/uv/bin/uv
+EXTRAS := torch,jax,serve,xgrammar
+comma  := ,
+
+.PHONY: demo test test-oldest oldest resolve exhaustive check fix lint fast kernels bench engines vectors docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
@@ -12,6 +17,21 @@ demo: $(VENV)/.core
 # Three processes on two cores, as some tests wait for servers most of their time.
 test: kernels
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not exhaustive"
+
+# The same tests with the oldest releases that the dependencies allow; see docs/installing.md.
+test-oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python -c "import tirage; tirage.warmup()"
+	$(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -m "not exhaustive"
+
+# Chosen anew after a change of the ranges in pyproject.toml.
+oldest: $(UV)
+	$(UV) pip compile pyproject.toml --extra $(subst $(comma), --extra ,$(EXTRAS)) --group test \
+	  --resolution lowest-direct --universal --python-version 3.11 --no-annotate --quiet --upgrade \
+	  --custom-compile-command "make oldest" --output-file requirements/oldest.txt
+
+# Which versions of the engines install beside tirage: a table in docs/installing.md.
+resolve: $(UV)
+	$(PYTHON) scripts/resolve.py --uv $(UV)
 
 # The million draws and thousands of schedules: minutes more, run by CI beside the tests.
 exhaustive: kernels
@@ -56,6 +76,17 @@ docs: $(VENV)/.dev
 
 clean:
 	rm -rf $(VENV) .engines build dist .pytest_cache .ruff_cache .hypothesis
+
+$(UV):
+	$(PYTHON) -m venv .engines/uv
+	.engines/uv/bin/python -m pip install --quiet uv==0.13.9
+
+$(OLDEST)/.ready: pyproject.toml requirements/oldest.txt
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(OLDEST)/bin/python -m pip install --quiet --editable ".[$(EXTRAS)]" --group test \
+	  --constraint requirements/oldest.txt
+	@touch $@
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tirage needs Python 3.11 or newer")'

@@ -194,7 +194,8 @@ def test_counts_at_the_edges_of_machine_numbers_cost_nothing(count: int, compile
             refused += 1
         else:
             assert matcher.error == ""
-    assert count >= 2**31 or refused <= 1
+    # Before llguidance 1.9 the items of an array are written out until their memory is used up.
+    assert count >= 2**31 or refused <= 3
     assert resident_mb() - before < 64
 
 

@@ -23,6 +23,7 @@ from tirage.guided import BYTES, ClosingPath, Compiler, Matcher
 from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
 from tirage.guided.llguidance_backend import LlguidanceCursor
+from tirage.guided.llguidance_features import installed_features
 from tirage.guided.vocabulary import Vocabulary
 
 Patch = pytest.MonkeyPatch
@@ -190,7 +191,11 @@ CAUGHT: list[tuple[Callable[[Patch], None], Callable[[], object]]] = [
     (mask_is_one_token_off, invalid_texts),
     (tokens_are_taken_after_the_end, test_guided.test_an_end_token_is_allowed_exactly_when_the_text_is_complete),
     (the_end_is_always_allowed, invalid_texts),
-    (whitespace_has_no_bound, test_guided.test_more_options_mean_another_grammar),
+    *(
+        [(whitespace_has_no_bound, test_guided.test_more_options_mean_another_grammar)]
+        if installed_features().bounded_whitespace
+        else []
+    ),
     (tokens_are_cut_as_a_tokenizer_would, test_guided.test_the_tokens_of_one_text_are_not_cut_for_it),
     (padding_is_allowed, test_guided.test_padding_and_special_tokens_are_never_allowed),
     (rollback_forgets_one, lambda: test_guided.test_rollback_returns_to_the_same_masks(test_guided.CASES[0])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from published_shapes import LONG, SHAPES, SHORT
 from small_torch import Numbers, alone, build
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Phi3ForCausalLM
 
 from tirage import LLM, BeamSearchParams, SamplingParams
 from tirage.models.huggingface import wrap_module
@@ -30,6 +31,11 @@ ROPES: dict[str, tuple[str, dict[str, Any]]] = {
         "max_position_embeddings": BOUND,
     }),
 }  # fmt: skip
+
+crossing = pytest.mark.skipif(
+    "next_sequence_length" not in getsource(Phi3ForCausalLM.prepare_inputs_for_generation),
+    reason="where Phi-3 reads all again, transformers before 5.20 gives it the last token alone",
+)
 
 
 def sharp(module: Any) -> Any:
@@ -111,7 +117,7 @@ def test_beams_samples_and_hidden_states_cross_buckets(monkeypatch: pytest.Monke
 # Frequencies that follow from the length of a text.
 
 
-@pytest.mark.parametrize("name", ROPES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * (name == "phi3")) for name in ROPES])
 def test_a_rope_that_depends_on_the_length_never_sees_a_neighbours(name: str) -> None:
     prompts = prompts_of(40, BOUND - 5, BOUND, BOUND + 1, BOUND + 290, BOUND - 1, BOUND - 5)
     # A fresh module each time: transformers' own dynamic NTK remembers the longest text that it has seen.
@@ -124,7 +130,7 @@ def test_a_rope_that_depends_on_the_length_never_sees_a_neighbours(name: str) ->
         assert llm.model.path == "joined"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ROPES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * (name == "phi3")) for name in ROPES])
 def test_a_prompt_never_takes_up_what_was_read_with_other_frequencies(name: str) -> None:
     (whole,) = prompts_of(BOUND + 100)
     with llm_of(roped(name)) as llm:
@@ -133,7 +139,7 @@ def test_a_prompt_never_takes_up_what_was_read_with_other_frequencies(name: str)
             assert texts(llm, [prompt]) == [alone(roped(name), prompt, NEW)], length
 
 
-@pytest.mark.parametrize("name", ROPES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * (name == "phi3")) for name in ROPES])
 def test_a_row_lost_beyond_the_bound_is_read_again_as_it_was(name: str) -> None:
     module, prompts = roped(name), prompts_of(BOUND - 5, BOUND - 5, 30)
     expected = [alone(roped(name), prompt, NEW) for prompt in prompts]
@@ -153,6 +159,7 @@ def test_a_row_lost_beyond_the_bound_is_read_again_as_it_was(name: str) -> None:
     assert len(calls) > 8
 
 
+@crossing
 def test_samples_of_one_prompt_cross_the_bound_together() -> None:
     (prompt,) = prompts_of(BOUND - 3)
     many = SamplingParams(temperature=0, n=3, max_tokens=NEW, ignore_eos=True)

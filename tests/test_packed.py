@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 from tirage import LLM, Prompt, SamplingParams
 from tirage.models.huggingface import HuggingFaceModel, open_folder, wrap_module
+from tirage.models.huggingface.int8 import product
 from tirage.models.huggingface.packed_linear import PackedLinear, pack
 
 PACKS = torch.backends.mkldnn.is_available()
@@ -46,6 +48,27 @@ def test_a_packed_layer_multiplies_as_before(dtype: torch.dtype, bias: bool, siz
             got, want = layer(x), before(x)
             assert (got.shape, got.dtype) == (want.shape, want.dtype)
             torch.testing.assert_close(got, want, rtol=2e-2 if dtype is torch.bfloat16 else 1e-4, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["_reorder_linear_weight", "_linear_pointwise"])
+def test_without_the_operation_layers_stay_as_they_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = SimpleNamespace(**{
+        each: None for each in ("_reorder_linear_weight", "_linear_pointwise") if each != name
+    })
+    monkeypatch.setattr(torch.ops, "mkldnn", missing)
+    module: Any = nn.Sequential(nn.Linear(7, 5))
+    assert pack(module) is False
+    assert type(module[0]) is nn.Linear
+
+
+def test_int8_sums_are_the_same_without_torchs_own_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, weight = (torch.randint(-127, 128, size, dtype=torch.int8) for size in ((20, 4096), (4096, 24)))
+    x[0], weight[:, 0] = 127, 127
+    own = product(x, weight)
+    monkeypatch.delattr(torch, "_int_mm", raising=False)
+    assert torch.equal(product(x, weight), own)
+    assert own[0, 0] == 127 * 127 * 4096
 
 
 def test_a_packed_module_frees_the_weights_that_it_replaces_but_a_tied_one() -> None:

@@ -8,17 +8,13 @@ from typing import Any
 
 from tirage.guided.expression import Expression, LiteralText, choice, sequence, to_regex
 from tirage.guided.gbnf_to_lark import regex_lark
+from tirage.guided.llguidance_features import adapted, installed_features, schema_rule
 from tirage.guided.python_regex import read_pattern
-
-# With these escapes alone every string has one spelling. With \u and \/ a property could be written so that the
-# compiler takes it for one that the schema does not name.
-_ESCAPES = '"\\bfnrt'
 
 
 def json_rule(schema: str, whitespace: str) -> str:
-    """A schema as part of a Lark rule."""
-    spaces = {"whitespace_pattern": whitespace} if whitespace else {"whitespace_flexible": False}
-    return "%json " + json.dumps({"x-guidance": spaces | {"json_allowed_escapes": _ESCAPES}} | json.loads(schema))
+    """A schema as part of a Lark rule; GrammarError for one that the installed llguidance would not enforce."""
+    return schema_rule(adapted(json.loads(schema), installed_features()), whitespace)
 
 
 def tagged_lark(given: dict[str, Any], whitespace: str) -> str:

@@ -26,6 +26,7 @@ from tirage.guided.expression import (
     Sequence,
 )
 from tirage.guided.gbnf import read_gbnf
+from tirage.guided.llguidance_features import installed_features
 from tirage.guided.python_regex import read_pattern
 from tirage.guided.reduction import productive, prune
 from tirage.guided.schema import pointer, target, walk
@@ -96,6 +97,15 @@ def superset_grammar(guided: GuidedDecodingParams, *, backend: str = "llguidance
     return None
 
 
+def space_of(whitespace: str) -> Expression:
+    """The optional whitespace between two JSON tokens, as the installed llguidance reads its pattern."""
+    space = read_pattern(whitespace)
+    if installed_features().bounded_whitespace:
+        return space
+    is_run = isinstance(space, Repeat) and space.low <= 1
+    return Repeat(space.part, space.low, None) if is_run else Repeat(space, 1, None)
+
+
 class SchemaGrammar:
     """Translates a schema in the form of `read_schema` to rules.
 
@@ -105,7 +115,7 @@ class SchemaGrammar:
     def __init__(self, constraint: Constraint, *, loose: bool) -> None:
         self._schema = json.loads(constraint.text)
         spaces, self._loose = constraint.whitespace, loose
-        self._space: Expression = _LOOSE_SPACE if loose else read_pattern(spaces) if spaces else EMPTY
+        self._space: Expression = _LOOSE_SPACE if loose else space_of(spaces) if spaces else EMPTY
         self._char = _LOOSE_CHAR if loose else _CHAR
         self._rules: dict[str, Expression] = {}
         self._exact = not loose

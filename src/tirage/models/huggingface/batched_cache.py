@@ -13,26 +13,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import cache_utils
 from transformers.cache_utils import (
     Cache,
-    DummyLayer,
     DynamicCache,
-    DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
-    LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionLayer,
 )
 
 from tirage.models.huggingface.preallocated_layer import PreallocatedLayer
 
-PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, PreallocatedLayer, DynamicSlidingWindowLayer, DummyLayer})
+# A layer without keys and values, which older releases write as a DynamicLayer that nothing has been put into.
+EmptyLayer: type[Any] = getattr(cache_utils, "DummyLayer", DynamicLayer)
+PLAIN_LAYERS: frozenset[type] = frozenset({DynamicLayer, PreallocatedLayer, DynamicSlidingWindowLayer, EmptyLayer})
+# Of these, older releases have some.
+_NEWER_LAYERS = ("DynamicIndexedLayer", "LinearAttentionAndSlidingWindowAttentionLayer")
 KNOWN_LAYERS = PLAIN_LAYERS | {
-    DynamicIndexedLayer,
     LinearAttentionLayer,
     LinearAttentionAndFullAttentionLayer,
-    LinearAttentionAndSlidingWindowAttentionLayer,
+    *(getattr(cache_utils, name) for name in _NEWER_LAYERS if hasattr(cache_utils, name)),
 }
 # A full buffer grows by at least this many columns, so that it is seldom moved.
 _SPARE_COLUMNS = 64
@@ -148,7 +149,7 @@ class BatchedKVCache:
         cache: Any = DynamicCache()
         cache.layer_class_to_replicate = None
         cache.layers = [
-            layer.extract(slot, row.length) if isinstance(layer, BatchedLayer) else DummyLayer()
+            layer.extract(slot, row.length) if isinstance(layer, BatchedLayer) else EmptyLayer()
             for layer in self.cache.layers
         ]
         return cache
@@ -205,7 +206,7 @@ class BatchedKVCache:
     def _create_layers(self, cache: Cache) -> None:
         self.cache.layer_class_to_replicate = None
         self.cache.layers = [
-            DummyLayer()
+            EmptyLayer()
             if getattr(layer, "keys", None) is None
             else BatchedLayer(getattr(layer, "sliding_window", None))
             for layer in cache.layers

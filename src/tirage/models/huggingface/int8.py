@@ -38,13 +38,16 @@ class Int8Linear(nn.Module):
         """x W^T + b [..., out] for x [..., in], in the dtype of x."""
         rows = x.reshape(-1, self.in_features).float()
         size = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
-        # The only int8 product of torch for CPU tensors; that of torch.ao is deprecated.
-        sums = torch._int_mm(  # pyright: ignore[reportPrivateImportUsage]
-            (rows / size).round().to(torch.int8), self.quantized
-        )
-        y = sums.float() * size * self.scale
+        y = product((rows / size).round().to(torch.int8), self.quantized) * size * self.scale
         y = y if self.bias is None else y + self.bias
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x W, float32 [N, out] for int8 x [N, in] and weight [in, out], whose sums are exact before they are rounded."""
+    # The only int8 product of torch for CPU tensors, and private; that of torch.ao is deprecated.
+    fast = getattr(torch, "_int_mm", None)
+    return fast(x, weight).float() if fast is not None else (x.double() @ weight.double()).float()
 
 
 def with_int8(module: Any, *trees: Any) -> None:

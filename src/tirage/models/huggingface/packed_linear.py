@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 # Differences that another order of summation may cause, relative to the largest result.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+# Private ones, which a release of PyTorch may lack or change; a layer is tried before it is packed.
+_OPERATIONS = ("_reorder_linear_weight", "_linear_pointwise")
 _log = logging.getLogger("tirage")
 
 
@@ -91,12 +93,12 @@ def unpackable(linear: nn.Linear) -> str:
     weight = linear.weight
     if weight.device.type != "cpu" or weight.dtype not in _TOLERANCE:
         return f"{weight.dtype} on {weight.device} is multiplied well enough"
-    if not torch.backends.mkldnn.is_available():
-        return "this PyTorch has no oneDNN"
+    if not torch.backends.mkldnn.is_available() or not all(hasattr(torch.ops.mkldnn, name) for name in _OPERATIONS):
+        return "this PyTorch has no oneDNN, or not these operations of it"
     x = torch.linspace(-1, 1, 3 * linear.in_features, dtype=weight.dtype).reshape(3, -1)
     try:
         got = PackedLinear(linear)(x)
-    except (AttributeError, RuntimeError) as error:
+    except (AttributeError, RuntimeError, TypeError) as error:
         return f"oneDNN refuses them: {str(error).splitlines()[0]:.100}"
     want = linear(x)
     error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-30))
