@@ -56,6 +56,7 @@ def llamacpp(_: str, file: str) -> str:
     if not file:
         raise RuntimeError("it needs --gguf FILE")
     from llama_cpp import Llama, LogitsProcessorList
+
     from tirage.integrations.llamacpp import logits_processor
 
     llama = Llama(file, n_ctx=256, n_threads=1, verbose=False)
