@@ -7,6 +7,9 @@ its own environment: the one that is named, else `.engines/ENGINE/bin/python`, w
 one. An engine that cannot run is named with the reason. The exit status is 1 where two texts differ.
 """
 
+# Each engine is installed in its own environment only.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse

@@ -5,6 +5,9 @@ SGLang loads `register` as the plugin `tirage` in each of its processes. A reque
 requests as well, with SGLang's own parameters.
 """
 
+# SGLang is not installed where the code is checked.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import logging
