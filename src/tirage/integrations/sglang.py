@@ -42,10 +42,7 @@ _keys = count()
 
 
 def register() -> None:
-    """The plugin: SGLang's `--sampling-backend` knows `tirage`, and wrong parameters of a request are a 400.
-
-    Raises ParamsError, with both versions named, for an SGLang without the classes that this needs.
-    """
+    """The plugin: SGLang's `--sampling-backend` knows `tirage`, and wrong parameters of a request are a 400."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     register_sampler_backend("tirage", TirageSampler)
