@@ -45,7 +45,7 @@ def transformers(folder: str, _: str) -> str:
     return tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :])
 
 
-def mlx(folder: str, _: str) -> str:
+def mlx(folder: str, __: str) -> str:
     from mlx_lm import generate, load
 
     from tirage.integrations.mlx import logits_processors
@@ -75,7 +75,7 @@ def vllm(folder: str, _: str) -> str:
     return llm.generate([PROMPT], params)[0].outputs[0].text
 
 
-def sglang(folder: str, _: str) -> str:
+def sglang(folder: str, __: str) -> str:
     """The classes of SGLang's wheel around transformers' model: its server needs a GPU."""
     sys.path[:0] = [str(ROOT / "tests" / "engines"), str(ROOT / "tests" / "engines" / "sglang")]
     import scheduled
