@@ -85,7 +85,7 @@ def measure(name: str, shape: str, batch: int, vocab: int, rounds: int) -> dict[
 
 def steps(processors: LogitsProcessorList, scores: torch.Tensor, *, do_sample: bool) -> Callable[[], object]:
     """One step of `generate` after the forward pass, for ids that grow."""
-    ids = [torch.arange(PROMPT)[None].repeat(len(scores), 1)]
+    ids: list[Any] = [torch.arange(PROMPT)[None].repeat(len(scores), 1)]
 
     def step() -> None:
         left = processors(ids[0], scores)

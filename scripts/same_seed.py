@@ -7,6 +7,9 @@ its own environment: the one that is named, else `.engines/ENGINE/bin/python`, w
 one. An engine that cannot run is named with the reason. The exit status is 1 where two texts differ.
 """
 
+# Each engine is installed in its own environment only.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse
@@ -42,7 +45,7 @@ def transformers(folder: str, _: str) -> str:
     return tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :])
 
 
-def mlx(folder: str, _: str) -> str:
+def mlx(folder: str, __: str) -> str:
     from mlx_lm import generate, load
 
     from tirage.integrations.mlx import logits_processors
@@ -73,7 +76,7 @@ def vllm(folder: str, _: str) -> str:
     return llm.generate([PROMPT], params)[0].outputs[0].text
 
 
-def sglang(folder: str, _: str) -> str:
+def sglang(folder: str, __: str) -> str:
     """The classes of SGLang's wheel around transformers' model: its server needs a GPU."""
     sys.path[:0] = [str(ROOT / "tests" / "engines"), str(ROOT / "tests" / "engines" / "sglang")]
     import scheduled

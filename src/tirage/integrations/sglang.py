@@ -5,6 +5,9 @@ SGLang loads `register` as the plugin `tirage` in each of its processes. A reque
 requests as well, with SGLang's own parameters.
 """
 
+# SGLang is not installed where the code is checked.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import logging
@@ -39,10 +42,7 @@ _keys = count()
 
 
 def register() -> None:
-    """The plugin: SGLang's `--sampling-backend` knows `tirage`, and wrong parameters of a request are a 400.
-
-    Raises ParamsError, with both versions named, for an SGLang without the classes that this needs.
-    """
+    """The plugin: SGLang's `--sampling-backend` knows `tirage`, and wrong parameters of a request are a 400."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     register_sampler_backend("tirage", TirageSampler)
