@@ -76,7 +76,7 @@ def open_tirage(folder: str, dtype: str) -> tuple[Callable[[str], Any], Any]:
 
 
 def open_vllm(folder: str, dtype: str) -> tuple[Callable[[str], Any], Any]:
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
 
     llm = LLM(
         folder,

@@ -102,8 +102,9 @@ def space_of(whitespace: str) -> Expression:
     space = read_pattern(whitespace)
     if installed_features().bounded_whitespace:
         return space
-    is_run = isinstance(space, Repeat) and space.low <= 1
-    return Repeat(space.part, space.low, None) if is_run else Repeat(space, 1, None)
+    if isinstance(space, Repeat) and space.low <= 1:
+        return Repeat(space.part, space.low, None)
+    return Repeat(space, 1, None)
 
 
 class SchemaGrammar:
