@@ -25,7 +25,7 @@ from typing import Any
 STREAMS, PROMPT, NEW = 32, 16, 48
 VOCAB = 128_256
 DTYPES = ("bfloat16", "float32")
-JOBS: dict[str, dict[str, float]] = {"greedy": {"temperature": 0.0}, "top-p": {"temperature": 1.0, "top_p": 0.95}}
+JOBS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0.0}, "top-p": {"temperature": 1.0, "top_p": 0.95}}
 _VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
