@@ -51,9 +51,7 @@ class Engine:
     ) -> None:
         self.max_running, self.max_waiting = max_running, max_waiting
         self._meter, self._notifier = Meter(), Notifier()
-        options: dict[str, Any] = {
-            "max_running": max_running, "meter": self._meter, "flush": self._notifier.flush
-        }  # fmt: skip
+        options: dict[str, Any] = {"max_running": max_running, "meter": self._meter, "flush": self._notifier.flush}
         if batches_itself(model):
             self.model = model
             self._scheduler = BatchingScheduler(model, tokenizer, **options)

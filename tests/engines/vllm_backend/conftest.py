@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llama_folder import write_folder
+from recorded import ENGINE_ARGS
 
 from tirage import LLM
-
-# 36 blocks of 32 tokens: room for hardly more than one request of full length.
-ENGINE_ARGS: dict[str, Any] = {
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 36 << 16,
-    "block_size": 32,
-    "max_num_batched_tokens": 64,
-}
 
 
 @pytest.fixture(scope="session")

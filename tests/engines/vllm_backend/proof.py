@@ -17,15 +17,13 @@ from typing import Any
 
 import every_parameter
 from llama_folder import PROMPTS, write_folder
-from recorded import RecordedModel, recording
+from recorded import ENGINE_ARGS, RecordedModel, recording
 
 import tirage
 from tirage import LLM, Completion, SamplingParams
 
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "benchmarks" / "results" / "engines" / "vllm_backend.json"
-# 36 blocks of 32 tokens, so that sixteen requests of 150 tokens cannot all stay.
-ARGS = {"enforce_eager": True, "kv_cache_memory_bytes": 36 << 16, "block_size": 32, "max_num_batched_tokens": 64}
 
 
 @dataclass
@@ -75,7 +73,7 @@ def float32(folder: Path) -> dict[str, Any]:
     """What holds in float32, where vLLM's logits do not depend on the batch."""
     fields = every_parameter.requests()
     every = [SamplingParams.from_dict({**each, "max_tokens": 12, "ignore_eos": True}) for each in fields]
-    with LLM(folder, backend="vllm", max_running=16, engine_args=ARGS) as llm:
+    with LLM(folder, backend="vllm", max_running=16, engine_args=ENGINE_ARGS) as llm:
         preempted = preemptions(llm)
         together = run(llm, [PROMPTS[at % len(PROMPTS)] for at in range(len(every))], every)
         counts = {"every_parameter": redrawn(llm, together)}
@@ -102,7 +100,7 @@ def float32(folder: Path) -> dict[str, Any]:
 def bfloat16(folder: Path) -> dict[str, Any]:
     """How far vLLM's logits move with the batch in bfloat16, and how often that changes a text of 64 tokens."""
     params = [SamplingParams(seed=at, top_p=0.95, max_tokens=64, ignore_eos=True) for at in range(16)]
-    with LLM(folder, backend="vllm", dtype="bfloat16", max_running=16, engine_args=ARGS) as llm:
+    with LLM(folder, backend="vllm", dtype="bfloat16", max_running=16, engine_args=ENGINE_ARGS) as llm:
         batch = run(llm, [PROMPTS[0]] * 16, params)
         tokens = redrawn(llm, batch)
         changed, same = 0.0, 0

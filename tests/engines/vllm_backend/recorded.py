@@ -14,6 +14,13 @@ from tirage import LLM
 from tirage.sampling import on_host
 
 Logits = NDArray[np.float32]
+# 36 blocks of 32 tokens: room for hardly more than one request of full length, so that some are preempted.
+ENGINE_ARGS: dict[str, Any] = {
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 36 << 16,
+    "block_size": 32,
+    "max_num_batched_tokens": 64,
+}
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ENGINE_ARGS
 from llama_folder import PROMPTS
+from recorded import ENGINE_ARGS
 
 import tirage
 from tirage import LLM, BeamSearchParams, ModelError, ParamsError, Prompt, SamplingParams

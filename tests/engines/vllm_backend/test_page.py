@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ENGINE_ARGS
+from recorded import ENGINE_ARGS
 
 PAGE = Path(__file__).parents[3] / "docs" / "engines" / "vllm_backend.md"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import ENGINE_ARGS
+from recorded import ENGINE_ARGS
 
 from tirage import LLM, SamplingParams
 
