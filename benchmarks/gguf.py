@@ -1,6 +1,7 @@
 """Tokens per second of GGUF models through `tirage.LLM` beside llama.cpp's own ways, in one process, on one thread.
 
-    python -m benchmarks.gguf FILE.gguf ...
+    python -m benchmarks.gguf --make big.gguf      a random Llama of 134 million parameters in Q8_0; needs `gguf`
+    python -m benchmarks.gguf FILE.gguf ... [--streams 1 8] [--rounds 7]
 
 B = 1: llama.cpp's loop (decode, then its sampler chain, called from Python) and `Llama.generate`. Eight streams: the
 same loop with eight sequences in a batch and a sampler chain for each. Every way begins with the same prompts and draws
@@ -11,7 +12,9 @@ medians of the rounds. Needs llama-cpp-python. Results: `results/gguf.json`.
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -29,6 +32,12 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "top-k and top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
 }
 NEW = 64
+WRITER = Path(__file__).parents[1] / "tests" / "engines" / "llamacpp"
+BIG = {
+    "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 2048, "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+}  # fmt: skip
 
 
 class OwnLoop:
@@ -111,8 +120,11 @@ def tirage_llm(llm: LLM, prompts: list[list[int]], fields: dict[str, Any]) -> No
     assert all(len(done.token_ids) == NEW for done in llm.generate(prompts, params))
 
 
-def in_turns(jobs: dict[str, Callable[[], object]], *, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of each job, by the wall clock and of this process's CPU time; each round runs each job once."""
+def in_turns(jobs: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, tuple[float, float, float]]:
+    """Seconds of each job: the median and the least by the wall clock, and the median of this process's CPU time.
+
+    Each round runs each job once; the first is not counted.
+    """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
     for at in range(rounds + 1):
         for name, job in jobs.items():
@@ -120,11 +132,24 @@ def in_turns(jobs: dict[str, Callable[[], object]], *, rounds: int) -> tuple[dic
             job()
             if at:
                 times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
-    walls = {name: statistics.median(wall for wall, _ in found) for name, found in times.items()}
-    return walls, {name: statistics.median(cpu for _, cpu in found) for name, found in times.items()}
+    median = statistics.median
+    return {
+        name: (median(wall for wall, _ in found), min(wall for wall, _ in found), median(cpu for _, cpu in found))
+        for name, found in times.items()
+    }
 
 
-def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
+def row_of(found: dict[str, tuple[float, float, float]], streams: int) -> dict[str, Any]:
+    """Tokens per second of each job, and how many times as fast tirage is as each other one, by each measure."""
+    own = found["tirage"]
+    ratios = {
+        measure: {job: round(each[at] / own[at], 3) for job, each in found.items() if job != "tirage"}
+        for at, measure in enumerate(("tirage_to", "by_fastest_round", "by_cpu_time"))
+    }
+    return {"tokens_per_s": {job: round(streams * NEW / each[0], 1) for job, each in found.items()}, **ratios}
+
+
+def measure(path: Path, *, rounds: int, all_streams: list[int]) -> list[dict[str, Any]]:
     """A row for each number of streams and each set of parameters."""
     rows = []
     with LLM(path) as llm:
@@ -132,7 +157,7 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
         random = np.random.default_rng(1)
         prompts = [random.integers(3, width, 16).tolist() for _ in range(8)]
         generate = llama_generate(path)
-        for streams in (1, 8):
+        for streams in all_streams:
             own = OwnLoop(path, streams)
             given = prompts[:streams]
             for name, fields in PARAMETERS.items():
@@ -141,13 +166,9 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
                     "own loop": lambda g=given, f=fields, o=own: o.run(g, f),
                     "Llama.generate": lambda g=given, f=fields: [generate(prompt, f) for prompt in g],
                 }
-                wall, cpu = in_turns(jobs, rounds=rounds)
-                rows.append({
-                    "model": path.name, "V": width, "streams": streams, "parameters": name,
-                    "tokens_per_s": {job: round(streams * NEW / each, 1) for job, each in wall.items()},
-                    "tirage_to": {job: round(wall[job] / wall["tirage"], 3) for job in jobs if job != "tirage"},
-                    "by_cpu_time": {job: round(cpu[job] / cpu["tirage"], 3) for job in jobs if job != "tirage"},
-                })  # fmt: skip
+                found = in_turns(jobs, rounds=rounds)
+                about = {"model": path.name, "V": width, "streams": streams, "parameters": name, "rounds": rounds}
+                rows.append({**about, **row_of(found, streams)})
                 print(rows[-1], flush=True)
     return rows
 
@@ -155,13 +176,20 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
 def main() -> None:
     """Measures every file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--make", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     asked = parser.parse_args()
-    rows = [row for path in asked.files for row in measure(path, asked.rounds)]
+    if asked.make is not None:
+        sys.path.insert(0, str(WRITER))
+        importlib.import_module("gguf_llama").random_llama(asked.make, BIG, kind="Q8_0")
+    if not asked.files:
+        return
+    rows = [row for path in asked.files for row in measure(path, rounds=asked.rounds, all_streams=asked.streams)]
     notes = (
         f"llama-cpp-python {version('llama-cpp-python')}, one thread, {NEW} new tokens after prompts of 16, prefill "
-        f"included, sides interleaved, medians of {asked.rounds} rounds on a busy machine; tirage also detokenises. "
+        f"included, sides interleaved, medians of the rounds on a busy machine; tirage also detokenises. "
         "Llama.generate runs eight prompts one after the other, as llama_cpp.server does."
     )
     save("gguf", rows, notes=notes)
