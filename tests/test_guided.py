@@ -255,7 +255,10 @@ def test_a_grammar_is_compiled_once_however_many_ask() -> None:
 
 
 def test_those_who_wait_for_a_grammar_share_its_refusal() -> None:
-    compiler, asked = Compiler(BYTES), GuidedDecodingParams(json={"type": "integer", "multipleOf": 1_000_003})
+    compiler, asked = (
+        Compiler(BYTES),
+        GuidedDecodingParams(json={"type": "integer", "multipleOf": 1_000_003, "minimum": 0}),
+    )
     refused: list[GrammarError] = []
 
     def ask() -> None:

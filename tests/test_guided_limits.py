@@ -63,7 +63,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
                                             for i in range(12)]}},
     "patterns multiplied": {"json": {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}"}
                                                for i in range(10, 40)]}},
-    "large multipleOf": {"json": {"type": "integer", "multipleOf": 1_000_003}},
+    "large multipleOf": {"json": {"type": "integer", "multipleOf": 1_000_003, "minimum": 0}},
     "huge lengths": {"json": {"type": "string", "minLength": 2**31 - 1}},
     "too huge lengths": {"json": {"type": "string", "minLength": 2**31}},
     "huge items": {"json": {"type": "array", "minItems": 1_000_000}},

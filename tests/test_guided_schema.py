@@ -208,7 +208,11 @@ def test_a_tuple_is_written_as_its_draft_does() -> None:
             "schema at #/properties/p cannot be enforced: regex parse error",
         ),
         (
-            {"properties": {"p": {"type": "object", "patternProperties": {"a": {}, "b": {}}}}},
+            {
+                "properties": {
+                    "p": {"type": "object", "patternProperties": {"a": {}, "b": {}}, "additionalProperties": False}
+                }
+            },
             "schema at #/properties/p cannot be enforced",
         ),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "schema at # cannot be enforced: Unsatisfiable schema"),
