@@ -169,7 +169,7 @@ def test_a_function_without_parameters_takes_no_arguments() -> None:
     named = {"type": "function", "function": {"name": "time"}}
     bare = {"type": "function", "function": {"name": "time"}}
     for tool in (bare, TIME):
-        [choice] = chat(tools=[tool], tool_choice=named, max_tokens=20)["choices"]
+        [choice] = chat(tools=[tool], tool_choice=named, max_tokens=400)["choices"]
         assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {}
 
 
