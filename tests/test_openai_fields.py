@@ -16,6 +16,7 @@ from servers import Server, shared, slow_server
 from test_openai import USER, chat, complete, error, post, stream, stream_chat, tiny
 from test_openai_tools import TIME, WEATHER
 
+from tirage.guided.llguidance_features import installed_features
 from tirage.server.routes.openai_request import CHAT, COMPLETIONS, Route
 
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
@@ -165,6 +166,9 @@ def test_completions_take_ids_in_fastdeploys_field() -> None:
         assert error("/v1/completions", body)["param"].startswith("prompt_token_ids")
 
 
+@pytest.mark.skipif(
+    not installed_features().bounded_whitespace, reason="this llguidance lets whitespace fill all 20 tokens"
+)
 def test_a_function_without_parameters_takes_no_arguments() -> None:
     named = {"type": "function", "function": {"name": "time"}}
     bare = {"type": "function", "function": {"name": "time"}}
