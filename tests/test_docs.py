@@ -13,11 +13,12 @@ from benchmarks import readme
 from tirage.semantics import PRESETS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 
 
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text() and page.parent.name != "engines"]
+"""The pages on engines are run in the engines' own environments, by the tests there."""
 
 
 LONG = {"easydel.md", "jax.md", "sharding.md", "gemma.md", "models.md"}

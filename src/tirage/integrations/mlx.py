@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.compiled_params import compiled
 from tirage.draw import Status
 from tirage.errors import ParamsError, RowError
-from tirage.integrations.params import read_params
+from tirage.integrations.params import read_params, readers
 from tirage.integrations.rows import EngineRows, Ids
 from tirage.params import SamplingParams
 
@@ -50,7 +49,7 @@ def sampler(params: Given, *, eos_token_id: int | None = None) -> Callable[[Any]
     for each prompt, `samplers=`, and a draft model `logits_processors`. `eos_token_id` as there.
     """
     checked = read_params(params, "mlx-lm")
-    if names := _readers(checked):
+    if names := readers(checked):
         raise ParamsError(f"{', '.join(names)} must be given to logits_processors, which sees the tokens so far")
     return _RowSampler(checked, eos_token_id)
 
@@ -129,15 +128,11 @@ class _RowProcessor:
         shown = len(self._shown)
         if not (shown <= len(ids) <= self._length + 1 and (ids[:shown] == self._shown).all()):
             raise ParamsError("logits_processors must be made anew for each generation and each prompt of a batch")
-        if len(ids) <= self._length and self._prompt_ids is None and (names := _readers(self._row.params)):
+        if len(ids) <= self._length and self._prompt_ids is None and (names := readers(self._row.params)):
             raise ParamsError(
                 f"prompt_ids must be given where {', '.join(names)} read the tokens of the prompt beside a draft "
                 "model; and each generation needs logits_processors of its own"
             )
-
-
-def _readers(params: SamplingParams) -> tuple[str, ...]:
-    return compiled(params.unwrapped).readers or ("logits_processors",) * bool(params.logits_processors)
 
 
 def _mx() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tirage.compiled_params import compiled
 from tirage.errors import ParamsError
 from tirage.fields.record import specs
 from tirage.fields.rules import shown
@@ -54,6 +55,11 @@ def read_params(given: Any, engine: str, *, tokenizer: Any = None) -> SamplingPa
     if name := needs_mask(params):
         raise ParamsError(f"{name} must be left out here; {engine} gives no mask of the tokens that it allows")
     return params
+
+
+def readers(params: SamplingParams) -> tuple[str, ...]:
+    """The names of the parameters whose draw reads the tokens so far, not only their number."""
+    return compiled(params.unwrapped).readers or ("logits_processors",) * bool(params.logits_processors)
 
 
 def _parsed(given: Any) -> SamplingParams:

@@ -13,6 +13,7 @@ from tirage.backends import find
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import History
+from tirage.integrations.params import readers
 from tirage.params import SamplingParams
 from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch, SamplingRow
@@ -26,6 +27,7 @@ class _Request:
 
     row: SamplingRow
     prompt: Ids
+    readers: tuple[str, ...]
     output: list[int] = field(default_factory=list)
 
 
@@ -66,7 +68,7 @@ class EngineRows:
         prompt = np.array(list(prompt_ids), np.int64)
         row = SamplingRow.of(params, History.of(prompt, (), vocab_size=self.vocab_size), sample_index=sample_index)
         row.compiled.check(self.vocab_size)
-        self._requests[key] = _Request(row, prompt)
+        self._requests[key] = _Request(row, prompt, readers(params))
         self._drawn = None
 
     def remove(self, key: Hashable) -> None:
@@ -108,7 +110,7 @@ class EngineRows:
         request = self._requests[key]
         row = request.row
         row.step = len(output)
-        if not (row.compiled.readers or row.params.logits_processors):
+        if not request.readers:
             return
         ids = output if isinstance(output, list) else np.asarray(output).tolist()
         known = len(request.output)
@@ -117,10 +119,7 @@ class EngineRows:
             request.output, known, self._drawn = [], 0, None
         for token in ids[known:]:
             if not 0 <= token < self.vocab_size:
-                raise ParamsError(
-                    f"output ids must be known where {row.compiled.readers or ('logits_processors',)} read them, "
-                    f"got {token}"
-                )
+                raise ParamsError(f"output ids must be known where {', '.join(request.readers)} read them, got {token}")
             row.history.check_room()
             row.history.append(token)
             request.output.append(token)

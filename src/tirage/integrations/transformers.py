@@ -13,10 +13,9 @@ import transformers
 from numpy.typing import NDArray
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from tirage.compiled_params import compiled
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError, RowError
-from tirage.integrations.params import read_params
+from tirage.integrations.params import read_params, readers
 from tirage.integrations.rows import EngineRows
 from tirage.params import SamplingParams
 
@@ -184,7 +183,7 @@ class TirageLogitsProcessor(LogitsProcessor):
 
     def _require_no_mask(self, prompts: Ids) -> None:
         """Raises ParamsError where only a mask could tell what several prompts are."""
-        if names := sorted({name for params in self._params for name in _readers(params)}):
+        if names := sorted({name for params in self._params for name in readers(params)}):
             raise ParamsError(f"attention_mask must be given where {', '.join(names)} read the tokens of prompts")
         if self._one_for_all and (prompts[1:] == prompts[:-1]).all(axis=1).any():
             raise ParamsError(
@@ -271,10 +270,6 @@ def _refuse_logprobs(scores: torch.Tensor) -> None:
     """Raises ParamsError for rows of logprobs: those of beams, which may be as many as the copies asked for."""
     if bool((scores.float().logsumexp(dim=1).abs() < 1e-4).all()):
         raise ParamsError("scores must be logits where num_return_sequences > 1, got logprobs; num_beams must be 1")
-
-
-def _readers(params: SamplingParams) -> tuple[str, ...]:
-    return compiled(params.unwrapped).readers or ("logits_processors",) * bool(params.logits_processors)
 
 
 def _on_host(array: Any) -> Ids:

@@ -11,7 +11,7 @@ from typing import Any
 from tirage.compiled_params import compiled
 from tirage.errors import ParamsError
 from tirage.fields.rules import shown
-from tirage.integrations.params import read_params
+from tirage.integrations.params import read_params, readers
 from tirage.params import SamplingParams
 
 logger = logging.getLogger("vllm.tirage")
@@ -137,7 +137,7 @@ class Request:
     @property
     def reads(self) -> bool:
         """Whether the draw reads past tokens, not only their number."""
-        return bool(compiled(self.params).readers or self.params.logits_processors)
+        return bool(readers(self.params))
 
     def history(self) -> list[int]:
         """All ids that were put out; those that vLLM itself does not know yet, -1, are those that were drawn."""
