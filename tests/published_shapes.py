@@ -44,7 +44,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], int]] = {
     }, 4096),
     "Gemma-2": ("gemma2", {
         # Its scores are computed whole, [heads, length, length], several times at once.
-        **_SMALL, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 8192,
+        **_SMALL, "num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 8192,
         "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
         "query_pre_attn_scalar": 16,
     }, 4096),

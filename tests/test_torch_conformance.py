@@ -152,8 +152,12 @@ def test_tensor_operations_know_every_operation() -> None:
 
 
 def test_every_backend_has_a_conformance_test() -> None:
-    """numpy and torch in the table of paths; JAX, which compiles for each shape, and shards in files of their own."""
-    elsewhere = {"jax": "test_jax_conformance.py", "sharded": "test_sharded.py"}
+    """numpy and torch in the table of paths; JAX, which compiles for each shape, shards and MLX in their own files."""
+    elsewhere = {
+        "jax": "test_jax_conformance.py",
+        "sharded": "test_sharded.py",
+        "mlx": "engines/mlx/test_mlx_arrays.py",
+    }
     assert all((Path(__file__).parent / name).is_file() for name in elsewhere.values())
     libraries = {module.rpartition(".")[2] for module in backends._BACKENDS.values()}
     assert {"numpy", *elsewhere, *(path.split("_")[0] for path in PATHS)} >= libraries
