@@ -29,6 +29,7 @@ def stop_halfway(llm: LLM, stopped: Sequence[Any], others: Sequence[Any]) -> tup
     return [stream.wait(120) for stream in streams], [stream.wait(120) for stream in beside]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "lfm2"])
 def test_aborted_rows_leave_their_neighbours_alone(name: str) -> None:
     module, rng = build(name), np.random.default_rng(4)
@@ -47,6 +48,7 @@ def test_aborted_rows_leave_their_neighbours_alone(name: str) -> None:
         assert (again.usage.cached_tokens > 0) == (name == "llama")
 
 
+@pytest.mark.slow
 def test_aborted_images_leave_their_neighbours_alone() -> None:
     module, processor = build_media("llava")
     rng = np.random.default_rng(0)

@@ -82,6 +82,7 @@ def by_peft(name: str, folder: Path | None, prompt: list[int]) -> list[int]:
     return written[0, len(prompt) :].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.slow) for k in KINDS])
 def test_rows_of_every_kind_of_adapter_write_what_peft_writes(kind: str, tmp_path: Path) -> None:
     name, config = KINDS[kind]
@@ -151,6 +152,7 @@ def test_adapters_that_change_more_than_layers_are_refused(key: str, tmp_path: P
         wrap_module(build(), adapters={"x": folder})
 
 
+@pytest.mark.slow
 def test_int8_takes_adapters(tmp_path: Path) -> None:
     build().save_pretrained(tmp_path / "base")
     adapters = {
@@ -168,6 +170,7 @@ def test_int8_takes_adapters(tmp_path: Path) -> None:
         assert 0 < abs(want.logprobs[0].top[0].logprob - got.logprobs[0].top[0].logprob) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llava", pytest.param("qwen2_audio", marks=pytest.mark.slow)])
 def test_an_adapter_of_the_eyes_and_ears_takes_several_pictures_and_sounds(name: str, tmp_path: Path) -> None:
     folder = publish(name, tmp_path / "base")

@@ -49,6 +49,7 @@ def expected(folders: dict[str, Path], prompt: list[int], adapter: str | None) -
     return alone(module, prompt, 12)
 
 
+@pytest.mark.slow
 def test_rows_with_different_adapters_and_none_write_what_each_writes_alone(llm: LLM, folders: dict[str, Path]) -> None:
     rng = np.random.default_rng(0)
     cases = [(rng.integers(4, 196, n).tolist(), adapter) for n, adapter in [
@@ -60,6 +61,7 @@ def test_rows_with_different_adapters_and_none_write_what_each_writes_alone(llm:
     assert len({tuple(expected(folders, cases[0][0], adapter)) for adapter in (None, "first", "second")}) == 3
 
 
+@pytest.mark.slow
 def test_one_adapters_cache_does_not_serve_another(llm: LLM, folders: dict[str, Path]) -> None:
     ids = np.random.default_rng(1).integers(4, 196, 40).tolist()
     for adapter in ("first", "second", None, "first"):
@@ -107,6 +109,7 @@ def test_a_folder_that_is_no_lora_in_safetensors_is_refused(folders: dict[str, P
         opened()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", [(20, 25, 40), (10, 30)])
 def test_rows_with_adapters_cross_buckets_alone_and_in_company(
     llm: LLM, folders: dict[str, Path], bounds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

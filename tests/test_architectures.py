@@ -48,6 +48,7 @@ def path_of(caplog: pytest.LogCaptureFixture) -> str:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_requests_in_company_write_what_generate_writes_alone(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -63,10 +64,12 @@ def test_every_architecture_in_company_writes_what_generate_writes_alone(
     check(name, tmp_path, caplog)
 
 
+@pytest.mark.slow
 def test_the_bundled_model_on_torch_writes_what_generate_writes_alone() -> None:
     check_texts(LLM("tiny", backend="torch"), ["Once upon a time", "The fox", "One day, a girl named"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 def test_a_trained_model_writes_what_generate_writes_alone() -> None:
     check_texts(LLM(STORIES), ["Once upon a time", "Lily and Tom went to the", "The"])

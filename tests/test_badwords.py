@@ -52,6 +52,7 @@ PHRASES = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(deadline=None, max_examples=40)
 @given(phrases=PHRASES, text=st.text(alphabet="al the<日é", max_size=6), data=st.data(), skip=st.booleans())
@@ -110,6 +111,7 @@ def said(llm: LLM, **options: Any) -> list[Completion]:
     return llm.generate(["x"] * 6, [SamplingParams(seed=s, max_tokens=40, temperature=2, **options) for s in range(6)])
 
 
+@pytest.mark.slow
 def test_no_spelling_of_a_phrase_appears_at_the_level_of_text(babbler: LLM) -> None:
     # "cat" is a token of its own, but the model is made to spell it letter by letter.
     letters = [babbler.tokenizer.encode(letter)[0] for letter in "cat"]

@@ -145,6 +145,7 @@ def test_the_default_level_bans_punctuation_and_endings_of_words() -> None:
     assert not any(word in text for word in words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["sequence", "text", "auto"])
 def test_no_word_of_a_greedy_text_comes_back_when_it_is_forbidden(level: str) -> None:
     llm = LLM("tiny")

@@ -393,6 +393,7 @@ SCHEDULES = {"numpy": 400, "torch": 400, "jax": 100}
 """Ten thousand lives and 900 schedules in all; each takes ten times as long through JAX."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.exhaustive)])
 def test_any_schedule_gives_each_request_what_it_draws_alone(library: str) -> None:
     check_schedules(library, 25)
@@ -404,6 +405,7 @@ def test_many_schedules_give_each_request_what_it_draws_alone(library: str) -> N
     check_schedules(library, SCHEDULES[library])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_many_lives_give_each_request_what_it_draws_alone(library: str) -> None:
     for seed in range(LIVES[library]):

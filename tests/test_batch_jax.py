@@ -122,6 +122,7 @@ def test_a_new_value_compiles_nothing_anew_and_a_new_stage_does_once() -> None:
     assert len(traces) == 2
 
 
+@pytest.mark.slow
 def test_requests_come_go_and_move_inside_jit() -> None:
     @jax.jit
     def changed(batch: Any, slot: Any, order: Any) -> Any:
@@ -140,6 +141,7 @@ def test_requests_come_go_and_move_inside_jit() -> None:
     assert [batch.history(slot) for slot in batch.slots] == [([9, 9], [1]), ([2], []), ([1, 2, 3], [4])]
 
 
+@pytest.mark.slow
 def test_the_callers_batch_is_not_changed_by_a_compiled_step() -> None:
     batch = filled()
     after = jax.jit(lambda b: (b.advance(jnp.array([1, 2, 3, -1])), b.remove(0), b)[-1])(batch)
@@ -159,6 +161,7 @@ def test_masks_and_allowed_ids_hold_together_in_a_traced_batch() -> None:
     assert [4, 5] == inside.token_ids.tolist() == batch.sample(jnp.zeros((2, V)), mask).token_ids.tolist()
 
 
+@pytest.mark.slow
 def test_a_history_that_outgrows_its_slot_is_told_not_forgotten() -> None:
     batch = Batch(V, 2, like=LIKE, history_capacity=5)
     batch.add(SamplingParams(seed=1), [1, 2, 3, 4])
@@ -175,6 +178,7 @@ def test_a_history_that_outgrows_its_slot_is_told_not_forgotten() -> None:
     assert int(drawn.token_ids[0]) == -1
 
 
+@pytest.mark.slow
 def test_seeds_keep_all_their_64_bits_in_a_traced_batch() -> None:
     batch = Batch(V, 3, like=LIKE, history_capacity=4)
     seeds = [2**63 - 1, -(2**63), 2**40 + 7]
@@ -205,6 +209,7 @@ def kept(ids: Any) -> set[int]:
     return set(np.asarray(ids).tolist()) - {BEYOND}
 
 
+@pytest.mark.slow
 def test_tokens_are_counted_as_they_come() -> None:
     pairs, rows = histories(40, 5, 20)
     new = np.random.default_rng(1).integers(-1, 5, 40).astype(np.int32)
@@ -220,6 +225,7 @@ def test_tokens_are_counted_as_they_come() -> None:
         assert (prompt + output) == np.asarray(after.tokens[r])[: int(after.length[r])].tolist()
 
 
+@pytest.mark.slow
 def test_a_window_counts_the_last_tokens_as_the_host_does() -> None:
     pairs, rows = histories(40, 4, 20)
     windows = np.array([0, 1, 5, 20] * 10, np.int32)
@@ -264,6 +270,7 @@ def test_bad_words_ngrams_and_dry_are_those_of_the_host() -> None:
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_eager_batch_names_a_mistake_as_any_batch_does() -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: filled().add(NUCLEUS, [V]), "history prompt ids must lie in [0, 24), got 24"),

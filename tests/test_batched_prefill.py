@@ -73,6 +73,7 @@ def check_family(name: str) -> None:
     assert set(passes) == (set() if name in RECOMPUTED else PASSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_prompts_read_together_are_answered_as_each_alone(name: str) -> None:
     check_family(name)
@@ -84,6 +85,7 @@ def test_every_architecture_reads_prompts_together_and_answers_as_alone(name: st
     check_family(name)
 
 
+@pytest.mark.slow
 def test_plain_prompts_share_a_pass_beside_prompts_of_every_other_kind() -> None:
     module = build(max_position_embeddings=1024)
     model = wrap_module(module)
@@ -154,6 +156,7 @@ def test_a_prompt_of_which_more_is_wanted_has_no_company(fields: dict[str, Any])
     assert chosen(wrap_module(build()), (9, 9), **fields) == [0]
 
 
+@pytest.mark.slow
 def test_rows_with_different_rotary_frequencies_have_no_company() -> None:
     rope = {"rope_type": "longrope", "long_factor": [4.0] * 8, "short_factor": [1.0] * 8, "rope_theta": 1e4}
     rope["original_max_position_embeddings"] = 24
@@ -165,6 +168,7 @@ def test_rows_with_different_rotary_frequencies_have_no_company() -> None:
 # Off.
 
 
+@pytest.mark.slow
 def test_without_company_the_first_logits_do_not_depend_on_other_requests() -> None:
     model = wrap_module(build().to(torch.bfloat16), prefill_batch_tokens=0)
     assert chosen(model, (9, 9, 9)) == [0]
@@ -189,6 +193,7 @@ def test_a_bad_option_is_refused(count: Any) -> None:
         wrap_module(build(), prefill_batch_tokens=count)
 
 
+@pytest.mark.slow
 def test_the_option_reaches_the_model_from_llm_and_server(tmp_path: Path) -> None:
     from tirage.server.app import open_llm
     from tirage.server.options import Options

@@ -137,6 +137,7 @@ REQUESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_request_gets_what_it_gets_where_tirage_schedules(name: str) -> None:
     expected = bundled().generate(PROMPTS, REQUESTS[name])
@@ -144,6 +145,7 @@ def test_a_request_gets_what_it_gets_where_tirage_schedules(name: str) -> None:
         assert [*map(content, llm.generate(PROMPTS, REQUESTS[name]))] == [*map(content, expected)]
 
 
+@pytest.mark.slow
 def test_all_requests_together_get_what_each_gets_alone() -> None:
     prompts, params = PROMPTS[:1] * len(REQUESTS), list(REQUESTS.values())
     engine = FakeEngine(seed=2)
@@ -231,6 +233,7 @@ def test_a_step_that_fails_ends_what_runs_and_no_more() -> None:
         assert llm.generate(PROMPTS[0], REQUESTS["greedy"])[0].finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_a_draw_that_fails_ends_its_own_request() -> None:
     tirage.register_processor("fails", lambda logits, args: logits[:, :0], replace=True)
     with opened(FakeEngine(seed=9)) as llm:

@@ -258,6 +258,7 @@ def test_the_logprobs_of_a_penalised_search_are_the_models_own_unless_asked() ->
     assert sum(e.logprob for e in processed.logprobs or ()) == pytest.approx(processed.cumulative_logprob, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bad_words_at_the_level_of_text_hold_in_every_hypothesis(folder: Path) -> None:
     llm = LLM(folder)
     free = llm.beam_search("ab", BeamSearchParams(beam_width=4, max_tokens=6))[0]
@@ -460,6 +461,7 @@ PEERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PEERS)
 @pytest.mark.parametrize("width", [2, 4])
 def test_beams_are_those_of_transformers(folder: Path, name: str, width: int) -> None:
@@ -476,6 +478,7 @@ def test_beams_are_those_of_transformers(folder: Path, name: str, width: int) ->
         assert [score for _, score in expected] == pytest.approx([s.score for s in found.samples], abs=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the model folder {STORIES.name}; set TIRAGE_TEST_MODELS")
 @pytest.mark.parametrize("semantics", ["canonical", "hf"])
 def test_beams_of_a_trained_model_are_those_of_transformers(semantics: str) -> None:

@@ -64,6 +64,7 @@ def test_no_control_token_comes_from_a_users_content(text: str) -> None:
 PIECES = st.lists(st.sampled_from([*CONTROL, "<|im_", "start|>", "<", ">", "|", "</", "think>", "[PA", "D]", "a", " "]))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(PIECES, PIECES)
 @example(["<|im_"], ["start|>"])
@@ -201,6 +202,7 @@ def test_arguments_are_the_templates_variables_and_nothing_else() -> None:
             chat().render(user("a"), arguments={name: "x"})
 
 
+@pytest.mark.slow
 def test_rendering_ends_within_its_time_and_size() -> None:
     slow = (
         "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = messages[0].role %}{% endfor %}{% endfor %}"

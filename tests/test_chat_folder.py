@@ -57,6 +57,7 @@ def server(folder: Path) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_chat_is_that_of_the_published_template_and_defaults(folder: Path, llm: LLM) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer.apply_chat_template(USER, add_generation_prompt=True, return_dict=True, return_tensors="pt")

@@ -80,6 +80,7 @@ def lone(module: Any, processor: Any, messages: list[Any], **media: Any) -> list
     return module.generate(**inputs, **options)[0, inputs["input_ids"].shape[1] :].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llava", "gemma3"])
 def test_chats_with_images_beside_text_write_what_each_writes_alone(name: str, tmp_path: Path) -> None:
     llm, module, processor = opened(name, tmp_path)
@@ -96,6 +97,7 @@ def test_chats_with_images_beside_text_write_what_each_writes_alone(name: str, t
     ]
 
 
+@pytest.mark.slow
 def test_chats_with_audio_beside_text_write_what_each_writes_alone(tmp_path: Path) -> None:
     llm, module, processor = opened("qwen2_audio", tmp_path)
     parts = [{"type": "audio", "audio": sound} for sound in SOUNDS]
@@ -116,6 +118,7 @@ def test_chats_with_audio_beside_text_write_what_each_writes_alone(tmp_path: Pat
         assert heard.finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_every_way_to_write_an_image_gives_the_same(tmp_path: Path) -> None:
     llm = opened("llava", tmp_path)[0]
     url = data_url(png(PICTURES[0]), "image/png")
@@ -223,6 +226,7 @@ def test_a_bad_sound_is_refused_by_name(data: Any, message: str) -> None:
         split_parts(asks({"type": "audio", "audio": data}), sampling_rate=RATE)
 
 
+@pytest.mark.slow
 def test_the_template_of_an_older_processor_is_found(tmp_path: Path) -> None:
     opened("llava", tmp_path)
     source = (tmp_path / "chat_template.jinja").read_text()

@@ -41,6 +41,7 @@ def tiny() -> LLM:
     return LLM("tiny")
 
 
+@pytest.mark.slow
 def test_generate_prints_the_new_text_alone(run: Run, tiny: LLM) -> None:
     code, out, err = run(
         "generate", PROMPT, "--temperature", "0.8", "--top-p", "0.95", "--seed", "7", "--max-tokens", "30"
@@ -51,11 +52,13 @@ def test_generate_prints_the_new_text_alone(run: Run, tiny: LLM) -> None:
     assert err.endswith("| length: max_tokens\n")
 
 
+@pytest.mark.slow
 def test_generate_stops_at_128_tokens_unless_told_otherwise(run: Run) -> None:
     _, _, err = run("generate", PROMPT, "--seed", "1", "--ignore-eos")
     assert "| 128 tokens in" in err
 
 
+@pytest.mark.slow
 def test_max_tokens_none_fills_the_context(run: Run, tiny: LLM) -> None:
     long = "Once upon a time " * 100
     room = 512 - len(tiny.tokenizer.encode(long))
@@ -170,6 +173,7 @@ def test_a_model_that_cannot_be_used_ends_with_status_1(run: Run, tmp_path: Path
     assert "config.json cannot be read" in err
 
 
+@pytest.mark.slow
 def test_the_installed_command_writes_utf_8_and_no_traceback() -> None:
     command = [sys.executable, "-m", "tirage", "generate", PROMPT, "--temperature", "0", "--max-tokens", "5"]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
@@ -245,6 +249,7 @@ def test_an_interrupt_stops_the_reply_and_keeps_what_was_said(run: Run, monkeypa
     assert asked == [["one"], ["one", "I was", "two"]]
 
 
+@pytest.mark.slow
 def test_explain_prints_a_table_a_page_or_json(run: Run, tmp_path: Path, tiny: LLM) -> None:
     options = ("explain", PROMPT, "--seed", "7", "--top-k", "3")
     drawn = tiny.generate(PROMPT, SamplingParams(seed=7, top_k=3, max_tokens=1))[0].token_ids[0]
@@ -286,6 +291,7 @@ def test_a_backend_that_cannot_do_what_is_asked_is_named(run: Run) -> None:
     assert (code, "backend must be" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_int8_is_one_switch(run: Run) -> None:
     code, out, err = run("generate", PROMPT, "--dtype", "int8", "--temperature", "0", "--max-tokens", "6")
     assert (code, bool(out.strip())) == (0, True)

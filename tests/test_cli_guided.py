@@ -158,6 +158,7 @@ def test_every_field_has_an_option() -> None:
     assert parse_guided(dict.fromkeys(OPTIONS)) is None
 
 
+@pytest.mark.slow
 def test_the_command_itself_takes_constraints() -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tirage", "generate", "The fox: ", "--regex", r"\d{2}", "--seed", "1", "--quiet"]

@@ -82,6 +82,7 @@ def chat() -> Iterator[Terminal]:
     terminal.close()
 
 
+@pytest.mark.slow
 def test_a_chat_on_a_terminal(chat: Terminal) -> None:
     llm = LLM("tiny")
     expected = llm.chat([{"role": "user", "content": "Hello!"}], SamplingParams(temperature=0, max_tokens=5))
@@ -127,6 +128,7 @@ def test_a_chat_on_a_terminal(chat: Terminal) -> None:
     assert chat.process.wait(timeout=_PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_reply_and_not_the_chat(chat: Terminal) -> None:
     chat.until("> $")
     chat.type("Hello!\n")

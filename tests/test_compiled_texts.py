@@ -46,6 +46,7 @@ def bytes_of(make: Callable[[], Any]) -> tuple[int, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_samples_of_a_request_share_what_its_words_are_compiled_to() -> None:
     llm = LLM("tiny")
     llm.request("Once", SamplingParams(bad_words=["x"], stop=["y"]))
@@ -62,6 +63,7 @@ def test_samples_of_a_request_share_what_its_words_are_compiled_to() -> None:
     assert most_of_one < 4_000_000
 
 
+@pytest.mark.slow
 def test_prompts_of_one_call_share_it_too_and_nothing_stays_afterwards() -> None:
     llm = LLM("tiny")
     params = SamplingParams(bad_words=random_words(3, count=20), bad_words_level="text", seed=1)
@@ -76,6 +78,7 @@ def test_prompts_of_one_call_share_it_too_and_nothing_stays_afterwards() -> None
     assert len(kept) == held - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"strings": random_words(5, count=32)}, {"pattern": "(a?){600}b"}], ids=["strings", "pattern"]
 )
@@ -123,6 +126,7 @@ def test_one_vocabulary_serves_every_face_of_a_tokenizer_until_tokens_are_added(
 # Bounds.
 
 
+@pytest.mark.slow
 def test_the_most_words_are_taken_and_hold_and_a_neighbour_says_the_same() -> None:
     llm = LLM("tiny")
     greedy = SamplingParams(temperature=0, max_tokens=6)
@@ -147,6 +151,7 @@ def test_more_words_and_longer_ones_are_refused_by_the_server(words: Sequence[st
 # The automaton against plain search.
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     phrases=st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=6),

@@ -215,6 +215,7 @@ def test_a_field_the_engine_has_and_we_do_not_take_says_why(name: str) -> None:
 # --- both ways ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=60)
 @given(data=st.data())

@@ -58,6 +58,7 @@ def told(draw: Any) -> list[Any]:
     return [np.asarray(array).tolist() for array in named] + [np.asarray(draw.sampled_logprobs).tobytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("semantics", ["canonical", "easydel"])
 def test_concrete_arrays_draw_what_the_host_draws(semantics: str) -> None:
     hosts = [params.replace(semantics=semantics) for params in HOSTS]
@@ -150,6 +151,7 @@ def test_concrete_arrays_that_need_a_history_are_refused_by_name(options: dict[s
         tirage.sample(jnp.zeros((1, V)), params)
 
 
+@pytest.mark.slow
 def test_a_mask_a_step_and_a_sample_index_mean_what_they_mean_elsewhere() -> None:
     params = SamplingParams(seed=11, temperature=3.0)
     x = np.random.default_rng(1).normal(0, 1, (40, V)).astype(np.float32)
@@ -197,6 +199,7 @@ def test_a_wrong_call_is_refused(call: Callable[[Any, Any], Any], message: str) 
 # --- seeds and semantics in a batch -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_seeds_are_inserted_with_the_rest_and_free_slots_have_their_own() -> None:
     batch = JitableSamplingParams.init_empty(3, seeded=True)
     assert len({tuple(row) for row in batch.seed.tolist()}) == 3
@@ -207,6 +210,7 @@ def test_seeds_are_inserted_with_the_rest_and_free_slots_have_their_own() -> Non
     assert traced.seed.tolist()[1] == [2**32 - 2, 2**32 - 1]
 
 
+@pytest.mark.slow
 def test_where_one_side_has_no_seed_it_gets_a_fresh_one_eagerly_and_is_refused_when_traced() -> None:
     bare, seeded = SamplingParams(top_k=3).make_jitable(), SamplingParams(seed=5).make_jitable()
     batch = JitableSamplingParams.init_empty(2).insert(bare, 0)
@@ -238,6 +242,7 @@ def test_a_seed_can_be_replaced() -> None:
             owner.replace(seed=wrong)
 
 
+@pytest.mark.slow
 def test_a_batch_has_one_semantics() -> None:
     easydel = SamplingParams(seed=1, semantics="easydel").make_jitable()
     with pytest.raises(ParamsError, match="semantics of the batch, 'canonical', got 'easydel'"):
@@ -261,6 +266,7 @@ def test_json_and_to_host_keep_seed_step_and_semantics() -> None:
 # --- the integers of the draw -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_integers_found_in_a_program_are_those_of_the_host() -> None:
     rng = np.random.default_rng(0)
     mantissas = np.concatenate([[0, 1, 0x7FFFFF, 0x400000], rng.integers(0, 1 << 23, 60)])

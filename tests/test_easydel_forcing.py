@@ -92,6 +92,7 @@ def test_no_ngram_is_repeated_as_in_transformers(size: int, length: int) -> None
     np.testing.assert_array_equal(found, theirs.numpy())
 
 
+@pytest.mark.slow
 def test_they_run_in_a_list_and_in_a_compiled_loop() -> None:
     processors = LogitsProcessorList([
         easydel.MinLengthLogitsProcessor(3, 5),

@@ -174,6 +174,7 @@ def test_a_host_object_passes_through_compiled_functions(params: Any, name: str)
     assert jax.tree.map(lambda leaf: leaf, params) == params
 
 
+@pytest.mark.slow
 def test_a_compiled_draw_reads_host_parameters_passed_to_it() -> None:
     logits = np.linspace(-1, 1, 8, dtype=np.float32)
     drawn = jax.jit(lambda p, x: tirage.sample(x, p, step=4).token_ids)
@@ -187,6 +188,7 @@ def test_guided_parameters_are_pytrees_too() -> None:
     assert jax.jit(lambda g, x: (g, x))(guided, 1)[0] == guided
 
 
+@pytest.mark.slow
 def test_the_core_imports_no_jax_and_registers_its_classes_once_jax_is_there() -> None:
     code = """
 import sys, tirage

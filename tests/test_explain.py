@@ -87,6 +87,7 @@ def cases(draw: st.DrawFn) -> dict:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.integers(0, 3))
 def test_explained_token_is_the_sampled_one_under_every_preset(case: dict, sample_index: int) -> None:
@@ -98,6 +99,7 @@ def test_explained_token_is_the_sampled_one_under_every_preset(case: dict, sampl
     assert np.array_equal(drawn.sampled_logprobs[0], np.float32(explained.logprob), equal_nan=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(cases())
 def test_probabilities_after_the_last_stage_are_the_law(case: dict) -> None:
@@ -109,6 +111,7 @@ def test_probabilities_after_the_last_stage_are_the_law(case: dict) -> None:
             assert law[trace.token.token_id] == trace.steps[-1].probability_after
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(cases())
 def test_stage_effects_add_up(case: dict) -> None:
@@ -127,6 +130,7 @@ def test_stage_effects_add_up(case: dict) -> None:
         assert pytest.approx(stage.removed_mass, abs=1e-12) == sum(gone)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(cases())
 def test_throw_falls_into_the_interval_of_its_token(case: dict) -> None:
@@ -142,6 +146,7 @@ def test_throw_falls_into_the_interval_of_its_token(case: dict) -> None:
     assert [throw.accepted for throw in explained.throws] in ([], [True], [False, True])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(cases())
 def test_every_view_of_every_explanation_can_be_made(case: dict) -> None:

@@ -347,6 +347,7 @@ def test_tokens_that_are_no_text_have_their_own_bytes() -> None:
     assert spelled.decode() == found["message"]["content"] == "é日"
 
 
+@pytest.mark.slow
 def test_best_of_is_honoured_and_user_is_noted() -> None:
     found = post({"prompt": "Once", "best_of": 3, "user": "me"}, "/v1/completions")
     assert found["usage"]["completion_tokens"] == 24

@@ -79,6 +79,7 @@ OTHERS = ("gemma2", "gpt2", "lfm2", "mamba", "qwen3_next")
 """Architectures that keep their past in ways of their own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "error"),
     [
@@ -108,6 +109,7 @@ def test_a_row_that_breaks_the_joined_pass_ends_alone(name: str, error: BaseExce
         assert tokens(llm.generate(prompts, params)) == texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "rwkv", pytest.param("lfm2", marks=pytest.mark.slow)])
 def test_rows_that_cannot_share_a_pass_are_written_one_by_one(name: str) -> None:
     module, prompts = build(name), prompts_of(2)
@@ -117,6 +119,7 @@ def test_rows_that_cannot_share_a_pass_are_written_one_by_one(name: str) -> None
         assert tokens(llm.generate(prompts, GREEDY)) == texts
 
 
+@pytest.mark.slow
 def test_rows_that_step_alone_survive_a_neighbour() -> None:
     module, prompts = build(), prompts_of()
     texts = [alone(module, prompt, COUNT) for prompt in prompts]
@@ -129,6 +132,7 @@ def test_rows_that_step_alone_survive_a_neighbour() -> None:
     assert tokens(done) == texts
 
 
+@pytest.mark.slow
 def test_rows_of_other_lengths_survive_a_group_that_fails() -> None:
     module = build(max_position_embeddings=4096)
     rng = np.random.default_rng(3)
@@ -158,6 +162,7 @@ def test_a_group_that_cannot_take_a_row_in_loses_nothing(monkeypatch: pytest.Mon
     assert len(calls) > 4
 
 
+@pytest.mark.slow
 def test_embeddings_and_samples_of_one_prompt_survive_a_failed_step() -> None:
     module = build("lfm2")
     prompts = prompts_of()[:2]
@@ -173,6 +178,7 @@ def test_embeddings_and_samples_of_one_prompt_survive_a_failed_step() -> None:
     assert [[s.token_ids for s in one.samples] for one in done] == expected
 
 
+@pytest.mark.slow
 def test_a_search_whose_steps_fail_ends_alone_beside_text() -> None:
     module, prompts = build(), prompts_of()
     texts = [alone(module, prompt, COUNT) for prompt in prompts]
@@ -281,6 +287,7 @@ def test_a_matcher_that_fails_ends_its_own_request() -> None:
     assert done[0].stop.matched_text == "RuntimeError: broken"
 
 
+@pytest.mark.slow
 def test_logits_that_are_not_numbers_end_their_own_request() -> None:
     module, prompts = build(), prompts_of()
     texts = [alone(module, prompt, COUNT) for prompt in prompts]
@@ -333,6 +340,7 @@ def test_a_users_model_that_fails_for_one_row_goes_on_with_the_others() -> None:
         assert ends(done) == [("abcd", "max_tokens"), ("ab", "model_failed"), ("abcd", "max_tokens")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_an_adapters_failure_leaves_no_hooks_behind(tmp_path: Any) -> None:
     from peft import LoraConfig, get_peft_model

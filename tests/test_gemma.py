@@ -21,6 +21,7 @@ from tirage.compat.gemma import ChatSampler, Greedy, RandomSampling, Sampler, Sa
 # Sampler.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad_length", [None, 8, (16, 32), (256, 512, 1024), 6])
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_greedy_tokens_are_those_of_the_model_alone(library: str, pad_length: Any) -> None:
@@ -39,6 +40,7 @@ def test_a_list_of_prompts_gives_each_what_it_gets_alone() -> None:
     ] == drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 @pytest.mark.parametrize("prompts", [("hello", " again"), (["hello", "a"], [" again", "bb"])])
 @pytest.mark.parametrize("stream", [False, True])
@@ -62,6 +64,7 @@ def test_a_state_can_be_continued_more_than_once() -> None:
         assert longer[3:] == reply(sampler, "", last_state=state, max_new_tokens=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_a_conversation_keeps_its_cache_whichever_sampler_goes_on_with_it(library: str) -> None:
     model = SmallTransformer(library)
@@ -198,6 +201,7 @@ class Bytes(LetterTokenizer):
         return bytes(int(i) % 256 for i in ids).decode("utf-8", "replace")
 
 
+@pytest.mark.slow
 def test_a_character_of_several_tokens_is_never_broken_in_a_stream() -> None:
     text = "é日a"
     said = iter(text.encode())
@@ -362,6 +366,7 @@ def bundled() -> Sampler:
     return Sampler(model=llm.model, tokenizer=llm.tokenizer, cache_length=200, max_out_length=20)
 
 
+@pytest.mark.slow
 def test_the_bundled_model_writes_what_the_llm_writes() -> None:
     llm = LLM("tiny")
     expected = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=20))[0]
@@ -531,6 +536,7 @@ def test_the_real_transformers_turns_equal_one_prompt(peer_answers: dict[str, An
     assert peer_answers["user method"] == peer_answers["ours"]["greedy"]
 
 
+@pytest.mark.slow
 def test_jax_is_loaded_only_for_models_that_use_it() -> None:
     code = (
         "import sys; from tirage import LLM; from tirage.compat.gemma import Sampler; llm = LLM('tiny');"

@@ -127,6 +127,7 @@ LIGHT, DARK = np.full((3, 5, 3), 240, np.uint8), np.full((2, 4), 9, np.uint8)
 HIGH, LOW = np.full(1600, 0.9, np.float32), np.full(2000, -0.9, np.float32)
 
 
+@pytest.mark.slow
 def test_text_is_what_any_sampler_says() -> None:
     prompt = [2, *map(ord, "hello")]
     assert reply(sampler()) == slow_greedy(SmallTransformer(), prompt, 5)
@@ -135,6 +136,7 @@ def test_text_is_what_any_sampler_says() -> None:
     assert gm.text.Gemma4Sampler is Gemma4Sampler
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_images_and_audio_take_their_places_in_a_prompt() -> None:
     state = sampler().sample("a<|image|>b<|audio|>", images=[LIGHT], audio=[HIGH], return_state=True).state
@@ -149,6 +151,7 @@ def test_images_and_audio_take_their_places_in_a_prompt() -> None:
     assert heard_first == reply(sampler(), "a<|audio|>", audio=[np.append(HIGH, 0)], audio_lengths=[1600])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_a_later_turn_and_several_prompts_are_read_as_if_alone_and_at_once() -> None:
     one = sampler()
@@ -163,6 +166,7 @@ def test_a_later_turn_and_several_prompts_are_read_as_if_alone_and_at_once() -> 
     assert reply(one, ["a<|image|>"], images=[LIGHT]) == [reply(one, "a<|image|>", images=[LIGHT])]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_a_chat_with_a_gemma_4_takes_images_and_audio() -> None:
     model = Gemma4()
@@ -237,6 +241,7 @@ def test_batches_want_an_entry_for_each_prompt() -> None:
         sampler().sample(["a<|image|>", "b"], images=[LIGHT])
 
 
+@pytest.mark.slow
 def test_models_that_take_no_images_refuse_them(monkeypatch: pytest.MonkeyPatch) -> None:
     blind = Gemma4(config=Gemma4Config(vision_encoder=None, audio_encoder=None))
     with pytest.raises(ParamsError, match="has no vision_encoder; make it text_only=False"):

@@ -41,6 +41,7 @@ def slow_look(images: np.ndarray, count: int, prompt: list[int] = LOOK) -> list[
     return ids[len(prompt) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_images_take_their_places_in_a_prompt(library: str) -> None:
     images, sampler = pictures(2), seeing(library, pad_length=32)

@@ -132,6 +132,7 @@ def test_the_ways_to_be_greedy(method: Any) -> None:
     assert expected == reply(small(sampling=method), max_new_tokens=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_sampling_is_in_float32_whatever_the_model_computes_in(dtype: str) -> None:
     import jax.numpy as jnp
@@ -167,6 +168,7 @@ class Second(SamplingMethod):
         return np.argsort(np.asarray(logits), axis=-1)[..., -2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_a_users_own_method_works_in_the_models_library(library: str) -> None:
     import jax

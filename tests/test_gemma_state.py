@@ -25,6 +25,7 @@ def under_jax(**options: Any) -> Sampler:
     return small(model=SmallTransformer("jax"), **{"pad_length": 32, **options})
 
 
+@pytest.mark.slow
 def test_a_state_has_the_documented_fields() -> None:
     state = under_jax().sample(PROMPTS[:2], return_state=True, max_new_tokens=3, rng=5).state
     assert all(hasattr(state, name) for name in FIELDS)
@@ -49,6 +50,7 @@ def test_a_states_rng_draws_what_the_call_drew() -> None:
             assert again.predicted_tokens.tolist() == state.predicted_tokens.tolist()
 
 
+@pytest.mark.slow
 def test_a_state_is_a_pytree_and_goes_through_jit() -> None:
     sampler = under_jax()
     state = sampler.sample(PROMPTS[:2], return_state=True, max_new_tokens=3).state
@@ -104,6 +106,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return made
 
 
+@pytest.mark.slow
 def test_all_prompts_of_a_call_go_through_one_pass_for_each_step(passes: list[tuple[str, int]]) -> None:
     sampler = under_jax(pad_length=32)
     together = reply(sampler, PROMPTS, max_new_tokens=6)
@@ -133,6 +136,7 @@ def test_rows_of_very_different_lengths_fill_one_cache_to_its_end(passes: list[t
         assert (row.token_ids, len(row.token_ids)) == (expected.token_ids, 32)
 
 
+@pytest.mark.slow
 def test_states_of_a_stream_stay_whole_while_it_goes_on() -> None:
     sampler = under_jax()
     outputs = list(sampler.sample(["hello", "a"], stream=True, return_state=True, max_new_tokens=6))
@@ -142,6 +146,7 @@ def test_states_of_a_stream_stay_whole_while_it_goes_on() -> None:
         assert [[*row.output_ids, *more] for row, more in zip(out.state.rows, rest, strict=True)] == final
 
 
+@pytest.mark.slow
 def test_a_model_may_make_all_layers_of_one_array_or_keep_its_cache_in_another_layout() -> None:
     class Lists(SmallTransformer):
         """Keeps its cache as a tuple, which no reader of several prompts can take apart."""

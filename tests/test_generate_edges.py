@@ -99,6 +99,7 @@ def test_every_token_that_is_asked_for_has_an_entry_as_often_as_it_is(server: Se
         assert entries[0] == entries[2]
 
 
+@pytest.mark.slow
 def test_the_logprobs_of_an_answer_are_bounded_in_all(server: Server) -> None:
     wide = {"return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": list(range(1024))}
     one = {"max_new_tokens": 1}
@@ -224,6 +225,7 @@ def test_a_key_that_everyone_would_have_is_refused(setting: dict[str, Any]) -> N
         Options.of(**setting)
 
 
+@pytest.mark.slow
 def test_a_server_with_an_empty_key_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="--admin-key must be a text"):
         Server("tiny", "--admin-key", "")

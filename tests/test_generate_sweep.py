@@ -87,6 +87,7 @@ def llm() -> LLM:
     return LLM("tiny")
 
 
+@pytest.mark.slow
 def test_a_server_draws_what_the_library_draws(server: Server, llm: LLM) -> None:
     sweep(server, llm, seed=0, count=16)
 

@@ -167,6 +167,7 @@ def test_bad_words_and_a_constraint_hold_together(llm: LLM) -> None:
     assert (nothing.finish_reason, nothing.stop and nothing.stop.kind) == ("error", "no_allowed_token")
 
 
+@pytest.mark.slow
 def test_rows_of_a_torch_model_with_and_without_constraints_share_its_steps(tmp_path: Path) -> None:
     config = {**CONFIG, "vocab_size": 264, "max_position_embeddings": 256, "eos_token_id": 260, "bos_token_id": 1}
     folder = write_folder(tmp_path, random_tensors(config), **config)
@@ -279,6 +280,7 @@ def test_an_explanation_shows_the_constraint_at_the_start(llm: LLM) -> None:
 # --- ends --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"semantics": "llamacpp"}, {"top_p": 0.5}], ids=str)
 def test_a_text_closes_within_its_tokens_when_it_is_told_to(llm: LLM, params: dict[str, Any]) -> None:
     forced = 0
@@ -297,6 +299,7 @@ def test_a_text_closes_within_its_tokens_when_it_is_told_to(llm: LLM, params: di
     assert forced > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schema",
     [
@@ -400,6 +403,7 @@ def test_a_users_own_tokenizer_is_enough() -> None:
     assert (completion.text, completion.stop) == ("yes, of ", Stop(kind="grammar"))
 
 
+@pytest.mark.slow
 def test_the_bundled_model_writes_what_it_is_asked_for() -> None:
     llm = LLM("tiny")
     params = SamplingParams(seed=3, max_tokens=60, close_grammar=True, guided_decoding=guided(json=PERSON))

@@ -254,6 +254,7 @@ def test_a_grammar_is_compiled_once_however_many_ask() -> None:
     assert stats["bytes"] == compiler.nbytes > 0
 
 
+@pytest.mark.slow
 def test_those_who_wait_for_a_grammar_share_its_refusal() -> None:
     compiler, asked = (
         Compiler(BYTES),

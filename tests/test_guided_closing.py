@@ -199,6 +199,7 @@ def test_beams_take_another_way_too() -> None:
     assert [(s.finish_reason, s.grammar_complete, len(s.text)) for s in found.samples] == [("length", False, 5)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liked", [b'{["a,:', b"a", b'"}]', b"0123456789", b" \n\t"], ids=str)
 def test_a_text_whose_way_fits_at_the_start_always_closes(liked: bytes) -> None:
     schema = {

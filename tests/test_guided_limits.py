@@ -165,6 +165,7 @@ def test_a_hostile_constraint_is_compiled_or_refused_within_its_limits(name: str
     assert compiler.compile(GuidedDecodingParams(regex="next")).matcher().accept(ord("n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["large multipleOf", *(pytest.param(n, marks=pytest.mark.slow) for n in ("patterns multiplied", "8,000 integers"))],
@@ -223,6 +224,7 @@ def test_nesting_of_any_depth_is_compiled_or_refused(
     assert attempt(compiler, mode, start + sign * depth) in {"GrammarError", "ParamsError", "LimitError"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [
@@ -274,6 +276,7 @@ def workers() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_work_of_a_refused_constraint_stops() -> None:
     probe, before = TrialCompiler(), workers()
     with pytest.raises(LimitError, match="within 2 s"):
@@ -289,6 +292,7 @@ def slow() -> str:
     return 'start: %json {"type": "integer", "multipleOf": 1000003}'
 
 
+@pytest.mark.slow
 def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
     child = TrialProcess()
     child.load(LLGUIDANCE)
@@ -301,6 +305,7 @@ def test_a_child_ends_by_itself_when_nobody_stops_it() -> None:
     child.kill()
 
 
+@pytest.mark.slow
 def test_a_child_that_needs_too_much_memory_is_refused() -> None:
     child = TrialProcess()
     child.load(LLGUIDANCE)
@@ -311,6 +316,7 @@ def test_a_child_that_needs_too_much_memory_is_refused() -> None:
     child.kill()
 
 
+@pytest.mark.slow
 def test_a_hostile_constraint_does_not_hold_up_others(compiler: Compiler) -> None:
     refused: list[str] = []
 

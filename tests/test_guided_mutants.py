@@ -229,6 +229,7 @@ def test_a_planted_mistake_is_caught(
         check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", dict.fromkeys(check for _, check in CAUGHT), ids=lambda each: each.__name__)
 def test_without_one_the_same_checks_pass(check: Callable[[], object]) -> None:
     check()

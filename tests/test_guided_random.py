@@ -178,6 +178,7 @@ def disagreements(name: str, seed: int, outcomes: Counter[str]) -> list[tuple[An
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTS, ids=["2020-12", "7"])
 @pytest.mark.parametrize(("count", "first"), [(120, 0), pytest.param(4000, 1000, marks=pytest.mark.exhaustive)])
 def test_nothing_is_allowed_that_the_standard_forbids(name: str, count: int, first: int) -> None:

@@ -120,6 +120,7 @@ def test_every_call_in_generated_text_is_whole_and_satisfies_its_schema(asked: d
     assert calls >= count
 
 
+@pytest.mark.slow
 def test_a_model_that_only_wants_to_call_closes_its_calls_in_time() -> None:
     llm = LLM(Talker(b"=ab"), tokenizer=byte_level_tokenizer(), generation_config={"eos_token_id": EOS})
     asked = GuidedDecodingParams(structural_tag=json.dumps(LIKELY))

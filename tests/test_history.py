@@ -33,6 +33,7 @@ def counted(prompt: list[int], output: list[int]) -> dict[int, tuple[int, int]]:
 # --- tokens and counts -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(prompt=IDS, output=IDS, more=IDS, count_first=st.booleans())
 def test_counts_kept_up_to_date_equal_counts_from_scratch(
@@ -231,6 +232,7 @@ def slow_dry(tokens: list[int], breakers: set[int], allowed_length: int, last_n:
     return {token: 2.0 ** (length - allowed_length) for token, length in longest.items()}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(
     tokens=st.lists(st.integers(0, 2), max_size=40),

@@ -78,6 +78,7 @@ def judge(response: Any, what: str) -> None:
         assert LEAK.search(response.text) is None, what
 
 
+@pytest.mark.slow
 def test_a_few_made_up_requests_for_every_operation(server: Server) -> None:
     assert explore(server, examples=3) > 30
     assert server.post("/generate", NORMAL["/generate"]).status_code == 200

@@ -334,6 +334,7 @@ def test_no_url_makes_the_server_reach_for_anything(client: Client) -> None:
             there.accept()
 
 
+@pytest.mark.slow
 def test_a_bomb_costs_the_server_no_memory(client: Client, server: Server) -> None:
     refused(client, "/generate", {**NORMAL["/generate"], "image_data": data_uri(image_file())})
     before = memory(server)

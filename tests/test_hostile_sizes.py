@@ -87,6 +87,7 @@ def test_a_name_of_megabytes_and_thousands_of_names_are_refused(client: Client) 
         refused(client, route, {**NORMAL[route], **{f"temperaturf{i}": 1 for i in range(50_000)}})
 
 
+@pytest.mark.slow
 def test_texts_to_tokenise_and_tokens_to_decode_are_bounded(client: Client) -> None:
     for path in ("/tokenize", "/v1/tokenize"):
         refused(client, path, {"prompt": LONG})

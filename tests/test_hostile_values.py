@@ -46,6 +46,7 @@ def assault(client: Client, server: Server, route: str, chosen: list[tuple[str, 
     assert "Traceback" not in server.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_some_hostile_values_are_refused_or_answered(client: Client, server: Server, route: str) -> None:
     chosen = random.Random(route).sample(list(attacks(route)), SAMPLE)

@@ -49,6 +49,7 @@ def read_all(model: HuggingFaceModel, ids: list[int], **inputs: Any) -> Any:
 # What runs where.
 
 
+@pytest.mark.slow
 def test_auto_is_torch_for_folders_and_numpy_for_the_bundled_model(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,6 +61,7 @@ def test_auto_is_torch_for_folders_and_numpy_for_the_bundled_model(
     assert "tiny runs on the NumPy backend" in caplog.text
 
 
+@pytest.mark.slow
 def test_torch_and_numpy_write_the_same_text(folder: Path, llm: LLM) -> None:
     other = LLM(folder, backend="numpy")
     params = [SamplingParams(seed=seed, temperature=0.9, top_p=0.95, max_tokens=25) for seed in range(4)]
@@ -98,6 +100,7 @@ def test_the_dtype_is_the_one_asked_for(folder: Path, dtype: str, stored: torch.
     assert (logits.dtype, np.isfinite(logits).all()) == (np.float32, True)
 
 
+@pytest.mark.slow
 def test_bfloat16_rows_in_company_stay_near_those_alone(folder: Path) -> None:
     model = open_folder(folder, dtype="bfloat16")
     prompts = [[5, 6, 7, 8], list(range(20, 60))]
@@ -106,6 +109,7 @@ def test_bfloat16_rows_in_company_stay_near_those_alone(folder: Path) -> None:
     assert np.abs(joined - np.stack(lone)).max() < 0.05 * np.abs(joined).max()
 
 
+@pytest.mark.slow
 def test_int8_is_near_float32_and_a_row_does_not_depend_on_those_beside_it(folder: Path) -> None:
     exact, rough = open_folder(folder), open_folder(folder, dtype="int8")
     assert not any(type(layer) is torch.nn.Linear for layer in rough.module.modules())
@@ -124,6 +128,7 @@ def test_an_encoder_with_a_decoder_is_refused_rather_than_cut_in_two(name: str, 
         open_folder(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mamba", "mamba2", pytest.param("jamba", marks=pytest.mark.slow)])
 def test_int8_runs_layers_whose_code_reads_a_weight(name: str, tmp_path: Path) -> None:
     build(name).save_pretrained(tmp_path)
@@ -259,6 +264,7 @@ def same_as_alone(model: HuggingFaceModel, module: Any) -> bool:
 # Rows.
 
 
+@pytest.mark.slow
 def test_rows_far_apart_in_length_step_in_groups_of_their_own_and_stay_exact() -> None:
     module = build(max_position_embeddings=4096)
     model = wrap_module(module, prefix_bytes=0)
@@ -281,6 +287,7 @@ def test_a_forked_row_goes_its_own_way() -> None:
     assert np.allclose(again, np.stack(expected), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_score_and_prefill_agree_over_pieces() -> None:
     module = build(max_position_embeddings=1024)
     model = wrap_module(module, prefix_bytes=0)
@@ -372,11 +379,13 @@ def test_the_numpy_model_refuses_hidden_states() -> None:
         LLM("tiny").generate("a", GREEDY, return_hidden_states=True)
 
 
+@pytest.mark.slow
 def test_a_module_in_memory_needs_no_folder() -> None:
     module = build("gpt2")
     assert same_as_alone(wrap_module(module), module)
 
 
+@pytest.mark.slow
 def test_the_bundled_models_compact_weights_are_read_for_torch() -> None:
     model = open_folder(find_folder("tiny"))
     expected = tirage.models.load("tiny").prefill([1, 50, 60])[0]

@@ -89,6 +89,7 @@ def test_padding_is_no_part_of_a_prompt(model: Any, options: dict[str, Any]) -> 
     assert written(model, PARAMS, inputs, **options) == expected
 
 
+@pytest.mark.slow
 def test_copies_are_the_samples_of_a_request(model: Any) -> None:
     inputs = padded(PROMPTS)
     expected = [redrawn(model, p, PARAMS[0], sample_index=i) for p in PROMPTS for i in range(2)]
@@ -98,6 +99,7 @@ def test_copies_are_the_samples_of_a_request(model: Any) -> None:
     assert written(model, PARAMS[0], inputs, **options) == expected
 
 
+@pytest.mark.slow
 def test_rows_that_are_finished_are_padded_and_disturb_nobody(model: Any) -> None:
     inputs = padded(PROMPTS)
     long = [redrawn(model, prompt, params, 24) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
@@ -109,6 +111,7 @@ def test_rows_that_are_finished_are_padded_and_disturb_nobody(model: Any) -> Non
     assert written(model, PARAMS, inputs, max_new_tokens=24, eos_token_id=eos, do_sample=True) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_speculation_changes_no_token(model: Any, do_sample: bool) -> None:
     # A prompt that repeats itself, and a temperature at which the text does too.
@@ -133,6 +136,7 @@ def test_prompt_lookup_finds_what_it_may_propose(model: Any) -> None:
     assert len(passes) < 10
 
 
+@pytest.mark.slow
 def test_a_processor_serves_one_generation_after_the_other(model: Any) -> None:
     processor = TirageLogitsProcessor(PARAMS[0])
     for prompt in (PROMPTS[0], PROMPTS[1], PROMPTS[1], [*PROMPTS[1], *redrawn(model, PROMPTS[1], PARAMS[0]), 3]):

@@ -65,6 +65,7 @@ def redrawn(model: Any, prompt: list[int], params: SamplingParams, sample_index:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 3])
 def test_each_request_draws_what_it_draws_alone(model: Any, copies: int) -> None:
     manager = manager_of(model, copies=copies)
@@ -78,6 +79,7 @@ def test_each_request_draws_what_it_draws_alone(model: Any, copies: int) -> None
             assert result.generated_tokens == redrawn(model, prompt, SamplingParams(**fields), index)
 
 
+@pytest.mark.slow
 def test_wrong_parameters_fail_their_own_request(model: Any) -> None:
     manager = manager_of(model)
     draw_with_tirage(manager, ASKED[0])

@@ -47,6 +47,7 @@ def _lengths(count: int, bits: int) -> list[int]:
     return [1 + i * (bits - 1) // (count - 1) for i in range(count)]
 
 
+@pytest.mark.slow
 def test_sums_products_and_quotients_in_limbs_are_those_of_python_integers():
     a, b = some(96), some(64)[::-1]
     compiled = jax.jit(
@@ -62,6 +63,7 @@ def test_sums_products_and_quotients_in_limbs_are_those_of_python_integers():
     assert [x < y for x, y in zip(a, b, strict=True)] == smaller.tolist()
 
 
+@pytest.mark.slow
 def test_short_quotients_and_fractions_in_limbs_are_those_of_python_integers():
     b = some(60)
     a = [(n * 0x9E3779B97F4A7C15) % (n + 1) for n in b]
@@ -74,6 +76,7 @@ def test_short_quotients_and_fractions_in_limbs_are_those_of_python_integers():
     assert [x // y for x, y in zip(products, b, strict=True)] == quotient.tolist()
 
 
+@pytest.mark.slow
 def test_shifts_roots_and_logarithms_in_limbs_are_those_of_python_integers():
     a = some(64)
     n = np.array([i * 7 % 140 for i in range(len(a))], np.int32)
@@ -88,6 +91,7 @@ def test_shifts_roots_and_logarithms_in_limbs_are_those_of_python_integers():
     assert [ilog2(x) for x in a] == log.tolist()
 
 
+@pytest.mark.slow
 def test_floats_made_from_integers_are_rounded_as_numpy_rounds_them():
     logs = [-(40 << 23), -1, 0, 1, 12345, -987654321, (63 << 23) + 5]
     numbers_54 = [*some(53), (1 << 53) - 1, (1 << 25) + 1, (3 << 24) + 2, (1 << 40) + (1 << 16)]
@@ -96,6 +100,7 @@ def test_floats_made_from_integers_are_rounded_as_numpy_rounds_them():
     assert [float(np.float32(n)) for n in numbers_54] == jax.jit(wide.to_float32)(limbs(numbers_54, 2)).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 1000, 1 << 15, 1 << 20])
 def test_sums_of_whole_rows_do_not_overflow(size: int):
     row = np.full((1, size), (1 << 32) - 1, np.uint32)
@@ -109,6 +114,7 @@ def test_sums_of_whole_rows_do_not_overflow(size: int):
     assert [size * ((1 << 40) + (1 << 20) - 1)] == integers(total)
 
 
+@pytest.mark.slow
 def test_the_token_is_the_first_whose_running_weight_exceeds_the_draw():
     rng = np.random.default_rng(0)
     compiled = jax.jit(lambda h, low, r: rule.locate(rule.Mass(h, low), r))
@@ -198,6 +204,7 @@ def test_both_zeros_have_the_key_zero_inside_jit():
     assert int(bits_of_sum[0]) != 0, "XLA no longer drops x + 0.0: the key's own rule is still the safe one"
 
 
+@pytest.mark.slow
 def test_subnormal_logits_are_told_apart_though_xla_flushes_them():
     x = jnp.asarray(np.array([-1e-40, 1e-40, 2e-40, 1e-40], np.float32))
     greedy = SamplingParams(temperature=0.0, seed=0)
@@ -206,6 +213,7 @@ def test_subnormal_logits_are_told_apart_though_xla_flushes_them():
     assert int(jax.jit(jnp.argmax)(x)) == 0, "XLA compares subnormals now: integer keys are still the safe rule"
 
 
+@pytest.mark.slow
 def test_no_temperature_is_divided_by_on_the_device():
     x = (np.random.default_rng(5).standard_normal(4096) * 4).astype(np.float32)
     m = x.max()
@@ -229,6 +237,7 @@ def test_a_row_with_nan_of_either_sign_or_infinity_is_reported_inside_jit():
     assert drawn.token_ids[1:].tolist() == [-1] * 5
 
 
+@pytest.mark.slow
 def test_no_weight_or_logprob_is_asked_of_a_maths_library():
     q = all_exponents()
     high, low = (np.asarray(part).astype(np.uint64) for part in jax.jit(rule.weights)(jnp.asarray(q)))
@@ -240,6 +249,7 @@ def test_no_weight_or_logprob_is_asked_of_a_maths_library():
     assert (np.asarray(jax.jit(jnp.exp)(x)) != np.exp(x)).any(), "exp agrees now: integers are still the safe rule"
 
 
+@pytest.mark.slow
 def test_no_sum_depends_on_its_order():
     w = weights(all_exponents())
     parts = rule.Mass(*(jnp.asarray(part.astype(np.uint32)) for part in (w >> np.uint64(20), w & np.uint64(0xFFFFF))))
@@ -252,6 +262,7 @@ def test_no_sum_depends_on_its_order():
     assert float(in_floats) != float(one_by_one), "float sums agree now: integers are still the safe rule"
 
 
+@pytest.mark.slow
 def test_top_k_ranks_both_zeros_alike():
     x = jnp.asarray(np.array([[-0.0, 0.0, -0.0, 0.0, -1.0]], np.float32))
 
@@ -270,6 +281,7 @@ def test_eager_arrays_are_read_where_they_lie():
     assert logits.unsafe_buffer_pointer() == host.ctypes.data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_half_precision_logits_are_drawn_as_their_exact_values(dtype: str):
     logits = jnp.asarray(np.random.default_rng(1).standard_normal((3, 200))).astype(dtype) * 4
@@ -282,6 +294,7 @@ def test_half_precision_logits_are_drawn_as_their_exact_values(dtype: str):
     assert exact.tobytes() == np.asarray(as_traced).tobytes()
 
 
+@pytest.mark.slow
 def test_float64_logits_are_rounded_to_float32_with_their_subnormals():
     x = np.array([1e-40, -1e-40, 1.1e-45, 7e-46, -2.0, 1 / 3, 1e300, -1e300, 2.0**-126 * (1 - 2.0**-30)])
     with jax.enable_x64(True), np.errstate(all="ignore"):
@@ -299,6 +312,7 @@ def test_results_are_jax_arrays_and_seeds_are_whole():
         assert jnp.int32 == getattr(drawn, name).dtype
 
 
+@pytest.mark.slow
 def test_a_draw_leaves_jit_with_its_seeds():
     params = [SamplingParams(seed=2**62 + 1), SamplingParams(seed=-5)]
 

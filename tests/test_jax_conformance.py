@@ -119,6 +119,7 @@ def test_eager_arrays_draw_what_numpy_draws(preset: str):
 COMMON = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, logprobs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "each",
     [pytest.param([COMMON], id="common"), pytest.param(every_operator("canonical"), id="all", marks=pytest.mark.slow)],
@@ -233,6 +234,7 @@ def test_vmap_and_scan_draw_what_a_batch_draws(dtype: str):
         assert drawn.seeds.tolist() == [11]
 
 
+@pytest.mark.slow
 def test_a_traced_mask_and_allowed_ids_hold_together():
     size = 45
     params = [SamplingParams(seed=1, allowed_token_ids=(3, 4, 40)), SamplingParams(seed=2), SamplingParams(seed=3)]

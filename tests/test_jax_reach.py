@@ -41,6 +41,7 @@ def reached(coarse: NDArray, key: NDArray, among: NDArray, w: NDArray, goals: li
     return list(zip(ids.tolist(), last.tolist(), totals, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [96, 2048, SIZE])
 @pytest.mark.parametrize("spread", [1, 7, 300, 2**30])
 def test_the_last_token_needed_is_the_first_whose_mass_meets_the_goal(spread: int, size: int):
@@ -57,6 +58,7 @@ def test_the_last_token_needed_is_the_first_whose_mass_meets_the_goal(spread: in
     assert expected == reached(coarse, key, among, w, goals)
 
 
+@pytest.mark.slow
 def test_a_row_without_tokens_does_not_keep_the_others_searching():
     among = np.zeros((2, SIZE), bool)
     among[1, 3:9] = True
@@ -65,6 +67,7 @@ def test_a_row_without_tokens_does_not_keep_the_others_searching():
     assert reached(-key.astype(np.uint32), key, among, among * 1, [1, 3])[1] == (5, -5, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [96, 5120, 1 << 15])
 def test_the_largest_keys_come_in_order_of_key_and_then_of_id(size: int):
     rng = np.random.default_rng(size)
@@ -81,6 +84,7 @@ def test_the_largest_keys_come_in_order_of_key_and_then_of_id(size: int):
             assert order[held].tolist() == at[held].tolist()
 
 
+@pytest.mark.slow
 def test_chosen_tokens_are_brought_together_in_id_order():
     rng = np.random.default_rng(1)
     chosen = rng.random((5, SIZE)) < np.array([0, 1e-3, 0.2, 0.5, 1])[:, None]
@@ -93,6 +97,7 @@ def test_chosen_tokens_are_brought_together_in_id_order():
         assert 0 <= ids.min() <= ids.max() < SIZE
 
 
+@pytest.mark.slow
 def test_extremes_sums_and_counts_of_whole_rows():
     v = np.random.default_rng(2).integers(-(2**31), 2**31, (3, SIZE)).astype(np.int32)
     u = v.view(np.uint32)
@@ -120,6 +125,7 @@ def long_rows() -> NDArray[np.float32]:
     return np.stack(rows).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
@@ -147,6 +153,7 @@ def test_long_rows_are_cut_where_numpy_cuts_them(params: SamplingParams):
         assert expected.sampled_logprobs.tobytes() == np.asarray(drawn.sampled_logprobs).tobytes()
 
 
+@pytest.mark.slow
 def test_weights_beyond_the_last_octave_are_nothing():
     q = np.array([[(41 << 23) - 1, 41 << 23, 40 << 23, (40 << 23) + 1]], np.int32)
 

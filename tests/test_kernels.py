@@ -41,6 +41,7 @@ def _compiled() -> None:
     assert kernels.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("v", SIZES)
 def test_random_programs_draw_what_the_plain_path_draws(v: int):
@@ -50,6 +51,7 @@ def test_random_programs_draw_what_the_plain_path_draws(v: int):
         assert_same(expected_drawn(logits, rows), kernels.draw(logits, rows, threads=1))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_random_programs_over_a_whole_vocabulary_draw_what_the_plain_path_draws():
     for seed in range(12):
@@ -65,6 +67,7 @@ MISLEADING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seen", "unseen"), MISLEADING.values(), ids=MISLEADING.keys())
 def test_a_sample_that_misleads_the_search_for_a_nucleus_changes_no_draw(seen: float, unseen: float):
     r = np.random.default_rng(3)
@@ -123,6 +126,7 @@ def test_a_mask_makes_nan_harmless_and_a_bare_nan_is_reported():
     assert drawn.token_ids[1] == -1
 
 
+@pytest.mark.slow
 def test_weights_are_computed_without_fused_multiply_add():
     code: Any = passes.block_mass_of
     row = types.Array(types.float32, 1, "C", readonly=True)

@@ -68,6 +68,7 @@ def texts(llm: LLM, prompts: Sequence[list[int]], params: Any = GREEDY) -> list[
 # The engine's own bounds.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(1020,), (1019, 1019), (1017, 5, 1030, 1021)])
 def test_a_text_crosses_the_first_bucket_alone_and_in_company(lengths: tuple[int, ...]) -> None:
     module = sharp(build(max_position_embeddings=4096))
@@ -79,6 +80,7 @@ def test_a_text_crosses_the_first_bucket_alone_and_in_company(lengths: tuple[int
         assert texts(llm, prompts) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "mamba", "qwen3_next", "lfm2", "deepseek_v3", "bloom"])
 def test_every_kind_of_layer_crosses_buckets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirage.models.huggingface.model._BUCKETS", (20, 24, 36, 56))
@@ -90,6 +92,7 @@ def test_every_kind_of_layer_crosses_buckets(name: str, monkeypatch: pytest.Monk
         assert len(llm.model._groups) == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_beams_samples_and_hidden_states_cross_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     module, prompts = sharp(build()), prompts_of(18, 23)
     many = SamplingParams(seed=3, n=3, max_tokens=NEW, ignore_eos=True)
@@ -117,6 +120,7 @@ def test_beams_samples_and_hidden_states_cross_buckets(monkeypatch: pytest.Monke
 # Frequencies that follow from the length of a text.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * (name == "phi3")) for name in ROPES])
 def test_a_rope_that_depends_on_the_length_never_sees_a_neighbours(name: str) -> None:
     prompts = prompts_of(40, BOUND - 5, BOUND, BOUND + 1, BOUND + 290, BOUND - 1, BOUND - 5)
@@ -130,6 +134,7 @@ def test_a_rope_that_depends_on_the_length_never_sees_a_neighbours(name: str) ->
         assert llm.model.path == "joined"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * (name == "phi3")) for name in ROPES])
 def test_a_prompt_never_takes_up_what_was_read_with_other_frequencies(name: str) -> None:
     (whole,) = prompts_of(BOUND + 100)
@@ -139,6 +144,7 @@ def test_a_prompt_never_takes_up_what_was_read_with_other_frequencies(name: str)
             assert texts(llm, [prompt]) == [alone(roped(name), prompt, NEW)], length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * (name == "phi3")) for name in ROPES])
 def test_a_row_lost_beyond_the_bound_is_read_again_as_it_was(name: str) -> None:
     module, prompts = roped(name), prompts_of(BOUND - 5, BOUND - 5, 30)
@@ -168,6 +174,7 @@ def test_samples_of_one_prompt_cross_the_bound_together() -> None:
     assert {sample.token_ids for sample in done.samples} == {tuple(alone(roped("phi3"), prompt, NEW))}
 
 
+@pytest.mark.slow
 def test_the_users_module_is_left_as_it_was() -> None:
     module, prompts = roped("dynamic"), prompts_of(BOUND + 60, 40)
     expected = [alone(roped("dynamic"), prompt, NEW) for prompt in prompts]

@@ -54,6 +54,7 @@ IDS = [int(i) for i in np.random.default_rng(0).integers(0, 50, 300)]
 # Logits.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "bias"),
     [
@@ -72,6 +73,7 @@ def test_logits_equal_a_float64_loop(tmp_path: Path, changes: dict[str, Any], bi
         assert model.prefill(IDS[:9])[0] == pytest.approx(reference_logits(config, tensors, IDS[:9]), abs=2e-4)
 
 
+@pytest.mark.slow
 def test_the_bundled_models_logits_are_the_numpy_ones_closely(tiny: LLM, on_jax: LLM) -> None:
     ids = [int(i) for i in np.random.default_rng(1).integers(0, 1536, 70)]
     assert np.abs(tiny.model.score(ids) - on_jax.model.score(ids)).max() < 1e-3
@@ -124,6 +126,7 @@ def test_a_cache_of_another_layout_is_never_padded() -> None:
 # LLM.
 
 
+@pytest.mark.slow
 def test_an_llm_over_the_model_under_jax_writes_what_the_numpy_one_writes(
     tiny: LLM, on_jax: LLM, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +137,7 @@ def test_an_llm_over_the_model_under_jax_writes_what_the_numpy_one_writes(
     assert "tiny runs on JAX, for at most 512 tokens" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_llm_takes_a_jax_model_of_the_users_own(tiny: LLM) -> None:
     transformer, params = transformer_of(tiny.model)
     model = TransformerModel(transformer, params, max_length=512)
@@ -150,6 +154,7 @@ def test_an_llm_takes_a_jax_model_of_the_users_own(tiny: LLM) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_transformer_of_gemmas_shape_is_a_model() -> None:
     transformer = SmallTransformer("jax")
     llm = LLM(TransformerModel(transformer, transformer.params(), max_length=64), tokenizer=LetterTokenizer())
@@ -175,12 +180,14 @@ def sampler_of(llm: LLM, **options: Any) -> Sampler:
     return Sampler(model=transformer, params=params, **{**defaults, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad_length", [(16, 64), pytest.param(None, marks=pytest.mark.slow)])
 def test_gemmas_sampler_over_the_model_under_jax_writes_what_the_llm_writes(tiny: LLM, pad_length: Any) -> None:
     expected = [list(completion.token_ids) for completion in tiny.generate(PROMPTS, GREEDY)]
     assert reply(sampler_of(tiny, pad_length=pad_length), PROMPTS) == expected
 
 
+@pytest.mark.slow
 def test_turns_of_the_model_under_jax_equal_one_prompt(tiny: LLM) -> None:
     sampler = sampler_of(tiny)
     state = sampler.sample(["Once upon a time", "The dog"], return_state=True, max_new_tokens=9).state
@@ -201,6 +208,7 @@ def test_narrow_weights_give_about_the_same_logits_in_float32(little: LlamaNumpy
     assert np.abs(logits - little.prefill(IDS[:3])[0]).max() < 0.1
 
 
+@pytest.mark.slow
 def test_the_transformer_compiles_once_for_equal_samplers_and_any_parameters(tiny: LLM) -> None:
     traced: list[Any] = []
 
@@ -303,6 +311,7 @@ def run(code: str, **environment: str) -> str:
 # Mistakes.
 
 
+@pytest.mark.slow
 def test_without_jax_the_error_names_the_extra_and_the_rest_works() -> None:
     code = (
         "import sys; sys.modules['jax'] = None\n"
@@ -317,6 +326,7 @@ def test_without_jax_the_error_names_the_extra_and_the_rest_works() -> None:
     assert run(code).strip() == "backend 'jax' needs jax, jax is missing: pip install 'tirage[jax]'"
 
 
+@pytest.mark.slow
 def test_what_the_model_under_jax_cannot_do_is_refused(tiny: LLM, model: TransformerModel, tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="dtype must not be given on the JAX backend"):
         LLM("tiny", backend="jax", dtype="bfloat16")

@@ -97,6 +97,7 @@ PARAMS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_request_gives_the_same_alone_and_in_any_company(llm: LLM, folder: Path) -> None:
     alone = [llm.generate(prompt, params)[0].samples for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
     for running in (1, 2, 5, 32):
@@ -137,6 +138,7 @@ def test_the_first_of_n_samples_is_the_only_one_of_one(llm: LLM) -> None:
     assert three.usage.completion_tokens == sum(len(sample.token_ids) for sample in three.samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["raw", "sampled"])
 def test_best_of_returns_the_samples_with_the_highest_logprob_per_token(llm: LLM, mode: str) -> None:
     likeliest_in_sum = 0

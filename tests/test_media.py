@@ -44,6 +44,7 @@ def prompts_with(kind: str, mark: str, items: list[Any]) -> list[Prompt]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMAGE_MARKS)
 def test_images_beside_text_write_what_each_prompt_writes_alone(name: str) -> None:
     llm, module, processor = wrapped(name)
@@ -54,6 +55,7 @@ def test_images_beside_text_write_what_each_prompt_writes_alone(name: str) -> No
         assert [list(done.token_ids) for done in llm.generate(prompts, GREEDY)] == expected
 
 
+@pytest.mark.slow
 def test_audio_beside_text_writes_what_each_prompt_writes_alone(tmp_path: Path) -> None:
     module, processor = build_media("qwen2_audio")
     module.save_pretrained(tmp_path)
@@ -66,6 +68,7 @@ def test_audio_beside_text_writes_what_each_prompt_writes_alone(tmp_path: Path) 
     assert llm.generate(prompts[2], GREEDY)[0].usage.cached_tokens > 0
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_processor_takes_pil_images_and_arrays_alike(tmp_path: Path) -> None:
     module, processor = build_media("llava")
     module.save_pretrained(tmp_path)
@@ -76,6 +79,7 @@ def test_a_folder_with_a_processor_takes_pil_images_and_arrays_alike(tmp_path: P
     assert list(first.token_ids) == list(second.token_ids) == lone(module, processor, prompts[0])
 
 
+@pytest.mark.slow
 def test_another_picture_never_gets_the_cache_of_the_first() -> None:
     llm, module, processor = wrapped("llava")
     text = "Look at this picture, please: <image> what is it?"
@@ -86,6 +90,7 @@ def test_another_picture_never_gets_the_cache_of_the_first() -> None:
     assert [list(d.token_ids) for d in done] == [*expected, expected[0]]
 
 
+@pytest.mark.slow
 def test_a_picture_is_read_again_when_only_the_words_before_it_are_shared() -> None:
     llm, module, processor = wrapped("llava")
     opening = "The same rather long opening words of both prompts, then"

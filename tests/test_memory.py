@@ -97,6 +97,7 @@ class Wide(Script):
     vocab_size = 300_000
 
 
+@pytest.mark.slow
 def test_streams_that_are_kept_keep_no_logits() -> None:
     with LLM(Wide("abcdef", max_length=50), tokenizer=Letters()) as llm:
         params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=0)
@@ -125,6 +126,7 @@ def test_hidden_states_hold_no_step_of_other_rows() -> None:
     assert rows[1].hidden is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mamba"])
 def test_what_is_kept_for_reuse_fits_its_budget(name: str) -> None:
     budget = 300_000
@@ -221,6 +223,7 @@ if sys.argv[1] == "raise":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "code"), [("end", 0), ("raise", 3)])
 def test_a_program_that_leaves_while_the_engine_writes_ends_in_peace(way: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", LEAVES, way], capture_output=True, text=True, timeout=120, check=False)

@@ -412,6 +412,7 @@ def test_the_order_is_repetition_then_subtraction_then_temperature() -> None:
     assert (math.log(first) if tokens[0] == 0 else math.log(1 - first)) == pytest.approx(logprobs[0], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_top_k_keeps_k_tokens_and_zero_keeps_all() -> None:
     x = np.array([0.0, 0.5, 0.25, 0.125], np.float32)
     kept = {k: set(drawn_tokens(x, top_k=k)) for k in (0, 1, 2, 3, 4, 2**40)}
@@ -485,6 +486,7 @@ def test_unseeded_requests_are_drawn_afresh_and_leave_global_generators_alone() 
     assert len({token for pair in draws for token in pair}) > 3
 
 
+@pytest.mark.slow
 def test_tokens_come_as_often_as_their_probability_says() -> None:
     probabilities, count = np.array([0.5, 0.25, 0.125, 0.125]), 2000
     counts = np.bincount(drawn_tokens(np.log(probabilities), count=count, temperature=1.0), minlength=4)

@@ -98,6 +98,7 @@ def test_a_row_has_the_same_bits_in_any_batch(model: Model) -> None:
             assert np.array_equal(alone[i][step], together[row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_logits_do_not_depend_on_the_threads_of_blas(threads: int) -> None:
     model, ids = load(find_folder("tiny")), list(range(3, 60))

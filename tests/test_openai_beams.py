@@ -48,6 +48,7 @@ def test_n_is_the_width_and_all_hypotheses_come_back_best_first() -> None:
     assert texts(complete(n=3, seed=1)) == texts(complete(n=3, seed=2)) == texts(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "options"),
     [

@@ -242,6 +242,7 @@ def test_a_stream_whose_time_is_over_says_so_in_its_last_event() -> None:
             assert (whole.status_code, whole.json()["error"]["code"]) == (504, "timeout")
 
 
+@pytest.mark.slow
 def test_usage_counts_every_prompt_once_and_every_token_drawn() -> None:
     prompts = ["Once upon", "The fox", "a"]
     lengths = [len(tiny().tokenizer.encode(prompt)) for prompt in prompts]

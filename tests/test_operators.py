@@ -106,6 +106,7 @@ def test_tensors_draw_it_whole_and_in_shards(odd: Semantics) -> None:
     assert drawn(sharded.Shards(parts), odd) == alone
 
 
+@pytest.mark.slow
 def test_jax_draws_it_eagerly_inside_jit_and_on_a_mesh(odd: Semantics) -> None:
     alone, x = expected(odd), jnp.asarray(logits())
     assert drawn(x, odd) == alone

@@ -123,6 +123,7 @@ def test_a_library_that_fails_or_is_wrong_is_found_out(
     assert reason in caplog.text or not PACKS
 
 
+@pytest.mark.slow
 def test_a_folder_is_packed_and_writes_what_generate_writes_alone(tmp_path: Path) -> None:
     module = build()
     module.save_pretrained(tmp_path)
@@ -146,6 +147,7 @@ def test_a_module_in_memory_is_packed_when_asked() -> None:
     assert numerics["threads"] == torch.get_num_threads()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_adapters_run_over_packed_layers(tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model

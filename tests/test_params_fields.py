@@ -299,6 +299,7 @@ OPTIONS = st.fixed_dictionaries({}, optional={name: strategy(spec) for name, spe
 
 @pytest.mark.usefixtures("keep_processor")
 class TestRandomParameters:
+    @pytest.mark.slow
     @settings(deadline=None, max_examples=150)
     @given(options=OPTIONS)
     def test_json_gives_back_the_same_parameters(self, options: dict[str, Any]) -> None:
@@ -309,6 +310,7 @@ class TestRandomParameters:
         assert back.to_json() == params.to_json()
         assert SamplingParams.from_dict(params.to_dict()) == params
 
+    @pytest.mark.slow
     @settings(deadline=None, max_examples=60)
     @given(options=OPTIONS)
     def test_the_json_is_strict_and_made_of_plain_values(self, options: dict[str, Any]) -> None:
@@ -316,6 +318,7 @@ class TestRandomParameters:
         assert json.loads(json.dumps(plain, allow_nan=False)) == plain
         assert plain_types(plain)
 
+    @pytest.mark.slow
     @settings(deadline=None, max_examples=60)
     @given(options=OPTIONS)
     def test_a_copy_is_equal_and_a_changed_seed_is_not(self, options: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", REQUESTS)
 def test_a_request_makes_its_parameters_once(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[SamplingParams] = []

@@ -29,6 +29,7 @@ def slow_search(pattern: str, text: str) -> tuple[int, int] | None:
     return next((piece for piece in pieces if compiled.fullmatch(text, *piece)), None)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(st.recursive(ATOMS | PLACES, joined, max_leaves=6), TEXTS)
 def test_a_match_is_one_of_pythons_own(pattern: str, text: str) -> None:

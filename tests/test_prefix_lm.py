@@ -37,6 +37,7 @@ def lone(module: Any, processor: Any, prompt: Prompt) -> list[int]:
     return module.generate(**inputs, **options)[0, inputs["input_ids"].shape[1] :].tolist()
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_generate_in_company_and_when_they_share_a_beginning(parts: tuple[Any, Any]) -> None:
     module, processor = parts
     whole = RNG.integers(4, 250, 400).tolist()
@@ -49,6 +50,7 @@ def test_texts_are_those_of_generate_in_company_and_when_they_share_a_beginning(
             assert [one.usage.cached_tokens for one in done] == [0] * 4
 
 
+@pytest.mark.slow
 def test_images_are_taken_and_texts_beside_them_stay_the_same(parts: tuple[Any, Any]) -> None:
     module, processor = parts
     pictures = [

@@ -65,6 +65,7 @@ def test_adapter_media_and_salt_keep_entries_apart() -> None:
     assert store.find(("b", b"", ""), ids, 49) is None
 
 
+@pytest.mark.slow
 def test_two_salts_never_share_and_one_does() -> None:
     module = build()
     llm, prompt = llm_of(module), ids_of(40)
@@ -79,6 +80,7 @@ def test_two_salts_never_share_and_one_does() -> None:
     assert llm.generate(Prompt(token_ids=prompt, salt="alice"), GREEDY)[0].usage.cached_tokens == 0
 
 
+@pytest.mark.slow
 def test_the_salts_of_chats_keep_their_prefixes_apart() -> None:
     module = build(vocab_size=280)
     llm = LLM(wrap_module(module), tokenizer=byte_level_tokenizer())
@@ -139,6 +141,7 @@ def test_common_counts_equal_leading_tokens() -> None:
 # Real models. Gemma 2's windows and Mamba's states cannot be cut, so they serve whole histories only.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mamba", "lfm2"])
 def test_a_second_turn_is_read_from_where_the_first_ended(name: str) -> None:
     module = build(name)
@@ -150,6 +153,7 @@ def test_a_second_turn_is_read_from_where_the_first_ended(name: str) -> None:
     assert (first.usage.cached_tokens, second.usage.cached_tokens) == (0, 60 + 11)
 
 
+@pytest.mark.slow
 def test_requests_share_the_beginning_that_they_have_in_common() -> None:
     module = build()
     llm = llm_of(module)
@@ -161,6 +165,7 @@ def test_requests_share_the_beginning_that_they_have_in_common() -> None:
     assert [list(d.token_ids) for d in done] == [alone(module, prompt, 12) for prompt in prompts]
 
 
+@pytest.mark.slow
 def test_reuse_of_a_window_that_has_not_moved_yet() -> None:
     module = build("gemma2", sliding_window=100)
     llm = llm_of(module)
@@ -171,12 +176,14 @@ def test_reuse_of_a_window_that_has_not_moved_yet() -> None:
     assert list(done.token_ids) == alone(module, turn, 12)
 
 
+@pytest.mark.slow
 def test_a_budget_of_nothing_turns_reuse_off() -> None:
     llm = llm_of(build(), prefix_bytes=0)
     for _ in range(2):
         assert llm.generate(ids_of(60), GREEDY)[0].usage.cached_tokens == 0
 
 
+@pytest.mark.slow
 def test_the_budget_bounds_what_is_kept() -> None:
     module = build()
     llm = llm_of(module, prefix_bytes=100_000)
@@ -189,6 +196,7 @@ def test_the_budget_bounds_what_is_kept() -> None:
     assert next(iter(store._entries.values())).size == 2 * 2 * 2 * 16 * 4 * (71 + 64)
 
 
+@pytest.mark.slow
 def test_prompt_logprobs_hidden_states_and_embeddings_read_the_whole_prompt() -> None:
     module = build()
     llm = llm_of(module)

@@ -59,6 +59,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_the_samples_and_prompts_of_a_request_share_the_searches_for_a_closing_path(
     llm: LLM, searches: list[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_samples_and_prompts_of_a_request_share_the_searches_for_a_closing_p
     assert searches == alone * 2
 
 
+@pytest.mark.slow
 def test_texts_that_share_a_search_write_what_each_writes_alone(llm: LLM) -> None:
     pattern = "[a-z]{3,30}( [a-z]{2,9}){1,4}!"
     params = [closed(pattern, temperature=1.5).replace(seed=seed, max_tokens=14) for seed in range(4)]
@@ -101,6 +103,7 @@ def cancelled_at(count: int, work: Callable[[], Any]) -> int:
     return asked
 
 
+@pytest.mark.slow
 def test_preparation_is_cancelled_at_any_step_and_leaves_nothing_broken(llm: LLM) -> None:
     params = closed(f"{HOSTILE}3", n=4)
     asked = 0
@@ -172,6 +175,7 @@ def test_a_search_is_bounded_by_steps_and_not_by_time() -> None:
     assert budget.spent == 501
 
 
+@pytest.mark.slow
 def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Only searches that find nothing are charged.
     monkeypatch.setattr(path, "TEXT_WORK", 300)
@@ -192,6 +196,7 @@ def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: p
     assert searched > 300
 
 
+@pytest.mark.slow
 def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
     guided = GuidedDecodingParams(regex=HOSTILE)
     shared, order = CompletionFinder(guided, "llguidance", BYTES), list[str]()

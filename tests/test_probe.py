@@ -27,18 +27,21 @@ def loud(name: str, **changes: Any) -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_on_modules_is_found_in_every_precision(dtype: torch.dtype) -> None:
     model = wrap_module(build("recurrent_gemma").to(dtype))
     assert (model.path, model.chunk, model.resumes) == ("recomputed", None, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_convolution_that_forgets_between_pieces_is_found_in_every_precision(dtype: torch.dtype) -> None:
     model = wrap_module(build("jamba").to(dtype))
     assert (model.path, model.chunk, model.resumes) == ("joined", None, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jamba", "mamba"])
 def test_prompts_longer_than_a_piece_and_second_turns_are_read_right(name: str) -> None:
     module, rng = loud(name, max_position_embeddings=2048), np.random.default_rng(0)
@@ -66,12 +69,14 @@ class Leaking(LlamaForCausalLM):
         return out
 
 
+@pytest.mark.slow
 def test_a_leak_between_rows_below_the_noise_of_the_weights_is_found() -> None:
     module = Leaking(build().config).to(torch.bfloat16).eval()
     assert wrap_module(module).path != "joined"
     assert wrap_module(build().to(torch.bfloat16)).path == "joined"
 
 
+@pytest.mark.slow
 def test_a_class_is_examined_once_and_leaves_torchs_generator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
     monkeypatch.setattr(probe, "_known", {})

@@ -26,6 +26,7 @@ def law_of(case: Case, logits: np.ndarray | None = None) -> np.ndarray:
     return tirage.law(x, case.params, history=[(case.prompt, case.output)], step=[case.at], mask=mask)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @few
 @given(st.lists(cases(size=33), min_size=2, max_size=5))
@@ -49,6 +50,7 @@ def renamed(params: SamplingParams, order: np.ndarray) -> SamplingParams:
     )
 
 
+@pytest.mark.slow
 @few
 @given(cases(shapes=SMOOTH, size=33), st.permutations(range(33)))
 def test_renaming_the_tokens_renames_the_law(case: Case, order: list[int]) -> None:

@@ -111,6 +111,7 @@ def missing(name: str) -> str | None:
     return needed if needed is not None and importlib.util.find_spec(needed) is None else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in sorted(SEEING)]
 )
@@ -143,6 +144,7 @@ def test_a_published_folder_that_hears_opens_and_answers(root: Path) -> None:
     assert [list(done.token_ids) for done in llm.generate(prompts, GREEDY)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["own file", "processor_config"])
 def test_settings_for_videos_do_not_keep_a_folder_shut(place: str, tmp_path: Path) -> None:
     folder = publish("qwen2_5_vl", tmp_path / "model")

@@ -205,6 +205,7 @@ def test_another_model_is_told_from_this_one(llm: LLM) -> None:
     assert again.difference.was == tokens[0][position]
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_folder(llm: LLM, tmp_path: Path) -> None:
     assert llm.folder is not None
     for path in llm.folder.iterdir():
@@ -269,6 +270,7 @@ def command(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
     return int(ended.value.code or 0), out, err
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_text_and_says_that_it_is_the_same(
     llm: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,6 +320,7 @@ def test_the_command_refuses_what_it_cannot_replay(
     assert message in err
 
 
+@pytest.mark.slow
 def test_an_int8_answer_is_replayed_in_int8_unless_told_otherwise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

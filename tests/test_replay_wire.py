@@ -109,6 +109,7 @@ def test_the_command_draws_an_answer_again(server: Server, tmp_path: Path, capsy
     assert err.count("tokens on the same model") == 2
 
 
+@pytest.mark.slow
 def test_operators_processors_are_replayed_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

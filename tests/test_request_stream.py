@@ -309,6 +309,7 @@ class Counted(PlainModel):
         super().close(row)
 
 
+@pytest.mark.slow
 def test_two_hundred_requests_with_random_aborts_leave_nothing_behind() -> None:
     before = set(threading.enumerate())
     model = Counted(Slow("abcdefghij" * 30, pause=0.0005))

@@ -26,6 +26,7 @@ def test_seeds_are_the_uniforms_of_a_domain_of_their_own(base: Any) -> None:
     assert tirage.seeds(base, 4) == found[:4]
 
 
+@pytest.mark.slow
 def test_no_seed_comes_twice_and_each_is_good_for_every_door() -> None:
     many = tirage.seeds(3, 1 << 18)
     assert len(set(many)) == 1 << 18

@@ -242,6 +242,7 @@ def test_every_route_is_counted_under_its_own_name(counted: Server) -> None:
     assert {label.replace(":path", "") for label in labels} == set(ROUTES)
 
 
+@pytest.mark.slow
 def test_no_client_can_make_the_metrics_page_grow() -> None:
     server = shared()
 
@@ -261,6 +262,7 @@ def test_no_client_can_make_the_metrics_page_grow() -> None:
 # --- the log -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_log_has_one_line_a_request_and_nothing_of_its_text() -> None:
     with Server("tiny", "--log-format", "json") as server:
         secret = "the owl whispers"

@@ -140,6 +140,7 @@ def test_a_body_that_nobody_reads_does_not_hold_a_connection(server: Server) -> 
     raise AssertionError("the connection is still open")
 
 
+@pytest.mark.slow
 def test_a_body_that_comes_after_its_answer_does_not_end_the_connection(server: Server) -> None:
     with connect(server.port) as connection:
         connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")

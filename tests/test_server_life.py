@@ -94,6 +94,7 @@ def idle(slow: Server) -> Iterator[Server]:
 # --- beginnings --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_says_so_and_takes_no_requests(tmp_path: Path) -> None:
     load = tmp_path / "load"
     load.touch()
@@ -178,6 +179,7 @@ def test_an_unknown_sampling_class_of_fastdeploys_ends_the_start(
     assert "FD_SAMPLING_CLASS must be one of base" in said
 
 
+@pytest.mark.slow
 def test_a_processor_that_cannot_be_loaded_ends_the_server_with_its_name() -> None:
     environ = {**os.environ, "PYTHONPATH": str(SOURCES)}
     command = [sys.executable, "-m", "tirage", "serve", "--port", "0", "--logits-processor", "mine=no_such_module:x"]
@@ -398,6 +400,7 @@ def reachable(port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_signal_lets_requests_finish_and_takes_no_more(stream: bool) -> None:
     body = {**LONG, "sampling_params": {"max_new_tokens": 150, "ignore_eos": True}, "stream": stream}

@@ -305,6 +305,7 @@ def test_pixels_and_bytes_are_limited_together() -> None:
             small.load_now([image(source)])
 
 
+@pytest.mark.slow
 def test_a_decoder_that_hangs_is_killed_and_the_next_file_gets_a_new_one(
     loader: MediaLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,5 +465,6 @@ def test_messages_are_loaded_where_they_hold_media(loader: MediaLoader) -> None:
         asyncio.run(load_messages(loader, bad))
 
 
+@pytest.mark.slow
 def test_an_item_is_a_text_or_an_object() -> None:
     assert read_item("image", "x", "a") == read_item("image", "x", {"url": "a", "detail": None})

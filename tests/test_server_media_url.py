@@ -178,6 +178,7 @@ PIECES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_is_read_is_what_every_parser_reads_and_what_connects() -> None:
     draw, taken = random.Random(20260), 0
     for _ in range(10_000):

@@ -104,6 +104,7 @@ def test_the_share_of_sampling_is_that_of_its_seconds(idle: Server) -> None:
     assert now["tirage_engine_decode_s_total"] >= STEP_S * (TOKENS - 1)
 
 
+@pytest.mark.slow
 def test_a_request_that_is_aborted_by_name_is_counted_as_such(idle: Server) -> None:
     before = idle.metrics()
     running = post(idle, {**LONG, "rid": "one"})

@@ -63,6 +63,7 @@ def test_structured_outputs_follow_their_constraints(server: Server) -> None:
     assert by_grammar["text"] in {"Hello", "Hi", "Hey"}
 
 
+@pytest.mark.slow
 def test_the_custom_processor_works_with_its_import_line_changed() -> None:
     flags = ("--enable-custom-logit-processor",)
     flags += ("--logits-processor=DeterministicLogitProcessor=operator_processors:DeterministicLogitProcessor",)

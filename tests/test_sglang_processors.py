@@ -391,6 +391,7 @@ def test_clients_that_are_remembered_are_not_endless() -> None:
         breaker.check(params[-1], "")
 
 
+@pytest.mark.slow
 def test_the_past_is_a_pair_of_lists() -> None:
     seen: list[Past] = []
 

@@ -78,6 +78,7 @@ def check_random_programs(seed: int, size: int, count: int) -> None:
     assert_same(expected, by_shards(logits, rows, spans([0, *sorted(cuts.tolist()), size])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("size", [1, 33, 1000])
 def test_random_programs_draw_what_whole_rows_draw(size: int, count: int) -> None:
@@ -101,6 +102,7 @@ def with_mixtures(rows: SamplingMetadata, size: int, seed: int) -> SamplingMetad
     return replace(rows, checks=checks, resample=r.random(rows.count) < 0.5, views=views)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("size", "seeds"),
@@ -145,6 +147,7 @@ def test_rows_of_two_draws_in_one_do_not_disturb_their_neighbours() -> None:
     assert_draws_equal(tirage.sample(logits[:1], params[0], mask=mask[:1]), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edges", [[0, 40], [0, 13, 40], [0, 0, 1, 1, 39, 40], [0, 5, 10, 15, 20, 25, 30, 35, 40]])
 def test_rows_whose_logits_all_tie_fall_on_the_lowest_ids(edges: list[int]) -> None:
     logits = np.full((4, 40), 1.5, np.float32)

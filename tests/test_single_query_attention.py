@@ -111,6 +111,7 @@ def test_an_error_turns_it_off_again() -> None:
     assert module_under_test._local.active is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
 def test_steps_use_it_and_write_what_generate_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, prompts = build(name), [[5, 6, 7], list(range(20, 60)), [9] * 17]

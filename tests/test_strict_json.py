@@ -95,6 +95,7 @@ def test_json_arrives_as_it_was_written(name: str) -> None:
     assert parse(body) == expected
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VALUES, st.booleans())
 def test_values_go_there_and_back(value: Any, ascii_only: bool) -> None:
@@ -104,6 +105,7 @@ def test_values_go_there_and_back(value: Any, ascii_only: bool) -> None:
     assert json.dumps(found) == json.dumps(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(VALUES, st.data())
 @example(value=[1], data=None)

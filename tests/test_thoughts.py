@@ -57,6 +57,7 @@ def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
     assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text) == (thoughts, content, 0)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.booleans(),
@@ -243,6 +244,7 @@ def test_fastdeploys_messages_hold_the_thoughts(thinker: Server) -> None:
     assert message["reasoning_content"]
 
 
+@pytest.mark.slow
 def test_every_parser_has_two_marks() -> None:
     assert all(begin != end and begin and end for begin, end in REASONING_PARSERS.values())
     assert shared().post("/v1/chat/completions", {"messages": USER, "separate_reasoning": "x"}).status_code == 400

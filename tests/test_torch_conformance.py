@@ -61,6 +61,7 @@ def test_every_parameter_of_every_preset_draws_what_the_plain_path_draws(preset:
         assert_same(by_plain(logits, frame), by_tensors(logits, frame))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 33, 1000, 5000])
 def test_random_programs_draw_what_the_plain_path_draws(size: int) -> None:
     for seed in range(8):
@@ -70,6 +71,7 @@ def test_random_programs_draw_what_the_plain_path_draws(size: int) -> None:
             assert_same(expected_drawn(logits, rows), actual)
 
 
+@pytest.mark.slow
 def test_a_row_alone_draws_what_it_draws_in_a_batch() -> None:
     params = [p for p in requests(PRESETS["canonical"]) if not p.logits_processors]
     logits = np.stack([logits_of("coarse", V, r) for r in range(len(params))])
@@ -130,6 +132,7 @@ def drawn_alike(size: int, dtype: str, steps: int, eager_steps: int) -> int:
     return ROWS * (steps + eager_steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_thousands_of_draws_agree(dtype: str) -> None:
     assert kernels.wait()
@@ -151,6 +154,7 @@ def test_tensor_operations_know_every_operation() -> None:
     assert set(OPERATIONS) - {PROCESS} == set(filters.STEPS) | set(edits.STEPS)
 
 
+@pytest.mark.slow
 def test_every_backend_has_a_conformance_test() -> None:
     """numpy and torch in the table of paths; JAX, which compiles for each shape, shards and MLX in their own files."""
     elsewhere = {
@@ -189,6 +193,7 @@ def test_a_preset_that_is_new_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The interpreter takes about 0.1 s for a row; starting Python with torch and Triton takes 2 s.
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(
     ("draws", "sizes"), [(3, (5,)), pytest.param(120, (5, 40, 300), marks=pytest.mark.slow)], ids=["few", "many"]
@@ -216,6 +221,7 @@ def test_the_check_for_owners_of_a_gpu_runs_whole(tmp_path: Path) -> None:
     assert checked["not measured"] == ["speed on a GPU", "FlashInfer"]
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_check_for_owners_of_a_gpu_sees_a_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
@@ -237,6 +243,7 @@ def cuda_check(folder: Path, options: str, *more: str) -> dict[str, Any]:
     return json.loads(out.read_text())
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("name", ["weigh", pytest.param("select", marks=pytest.mark.slow)])
 def test_the_compiled_kernels_hold_no_fused_multiply_add(name: str, tmp_path: Path, monkeypatch: Any) -> None:

@@ -106,6 +106,7 @@ def with_filter(op: Operation, rows: SamplingMetadata, some: list[int]) -> Sampl
     return replace(rows, programs=programs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DRAWN_BY)
 def test_an_operation_that_has_only_its_plain_rule_is_drawn_right(path: str, unheard_of: Operation) -> None:
     felt = 0
@@ -120,6 +121,7 @@ def test_an_operation_that_has_only_its_plain_rule_is_drawn_right(path: str, unh
     assert felt >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DRAWN_BY)
 def test_a_filter_by_weight_needs_no_step_of_its_own(
     path: str, by_weight: Operation, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +135,7 @@ def test_a_filter_by_weight_needs_no_step_of_its_own(
             assert_same(expected_drawn(logits, changed), DRAWN_BY[path](logits, changed))
 
 
+@pytest.mark.slow
 @needs_triton
 def test_triton_is_given_only_rows_whose_operations_its_kernels_run(
     unheard_of: Operation, monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def fused_weights(q: Tensor) -> Tensor:
     return (r.view(torch.int32) - (q & -0x800000)).view(torch.float32).to(torch.int64)
 
 
+@pytest.mark.slow
 def test_the_polynomial_of_the_weights_rounds_twice_a_step() -> None:
     q = torch.arange(0, 1 << 23, 7, dtype=torch.int32)
     expected = exact_weights(q.numpy())
@@ -98,6 +99,7 @@ def test_a_frequency_penalty_rounds_its_product_before_it_subtracts(monkeypatch:
     assert not torch.equal(expected, edited(x, packed).x)
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(
     ("kernel", "fusion", "fused"),
