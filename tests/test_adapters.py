@@ -70,6 +70,7 @@ def test_one_adapters_cache_does_not_serve_another(llm: LLM, folders: dict[str, 
     assert done.usage.cached_tokens == 39
 
 
+@pytest.mark.slow
 def test_a_beam_search_reads_its_prompt_with_the_prompts_adapter(llm: LLM, folders: dict[str, Path]) -> None:
     ids = np.random.default_rng(1).integers(4, 196, 9).tolist()
     lone = BeamSearchParams(beam_width=1, max_tokens=12, ignore_eos=True)

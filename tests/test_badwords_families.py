@@ -94,6 +94,7 @@ def test_sequences_are_those_of_the_words_and_none_ends_with_another(name: str) 
         assert not any(ids[at:] in words for at in range(1, len(ids)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(deadline=None, max_examples=15)
 @given(

@@ -302,6 +302,7 @@ def test_a_history_may_not_grow_beyond_its_slot_eagerly() -> None:
     assert batch.history(0) == ([1, 2], [])
 
 
+@pytest.mark.slow
 def test_what_a_trace_cannot_do_is_refused_by_name() -> None:
     tirage.register_processor("batch_jax_same", lambda x, args: x)
     with pytest.raises(ParamsError, match=r"logits_processors must be empty .* got \['batch_jax_same'\]"):

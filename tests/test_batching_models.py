@@ -166,6 +166,7 @@ def test_a_stream_is_the_whole_in_parts() -> None:
     assert deltas[-1].completion is not None
 
 
+@pytest.mark.slow
 def test_the_logits_of_explain_come_from_the_engine_while_others_run() -> None:
     with opened(FakeEngine(seed=4)) as llm:
         stream = llm.engine.submit(llm.request(PROMPTS[0], REQUESTS["seeded"]))

@@ -384,6 +384,7 @@ def test_a_search_scores_its_prompt_when_asked() -> None:
         assert expected == found.prompt_logprobs
 
 
+@pytest.mark.slow
 def test_no_row_is_left_behind_by_a_search(folder: Path) -> None:
     llm = LLM(folder, backend="torch")
     opened, closed = [], []

@@ -71,6 +71,7 @@ def test_quiet_keeps_stderr_empty(run: Run) -> None:
     assert run("generate", PROMPT, "--max-tokens", "0", "--quiet") == (0, "\n", "")
 
 
+@pytest.mark.slow
 def test_a_prompt_may_come_from_stdin(run: Run) -> None:
     options = ("--temperature", "0", "--max-tokens", "8", "--quiet")
     assert run("generate", "-", *options, stdin=PROMPT) == run("generate", PROMPT, *options)
@@ -185,6 +186,7 @@ def test_the_installed_command_writes_utf_8_and_no_traceback() -> None:
     assert bad.stderr.startswith("error: top_k must be")
 
 
+@pytest.mark.slow
 def test_chat_answers_line_by_line(run: Run, tiny: LLM) -> None:
     code, out, err = run("chat", "--temperature", "0", stdin="Hello!\n\nWhat is your name?\n")
     params = SamplingParams(temperature=0, max_tokens=128)
@@ -220,6 +222,7 @@ def test_a_mistake_does_not_end_a_chat(run: Run, line: str, message: str) -> Non
     assert err.endswith("top_k = 3\n")
 
 
+@pytest.mark.slow
 def test_reset_forgets_the_conversation(run: Run) -> None:
     options = ("--temperature", "0", "--quiet", "--system", "Be kind.")
     _, twice, _ = run("chat", *options, stdin="Hello!\n/reset\nHello!\n")

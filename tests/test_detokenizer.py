@@ -65,6 +65,7 @@ def test_any_ids_of_a_trained_byte_level_vocabulary_have_the_decoders_text(
     assert tokenizer.decode(ids, skip_special_tokens=skip) == shown + stream(tokenizer, ids[:cut], ids[cut:], skip=skip)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ids=st.lists(st.integers(0, 2) | st.integers(259, 1535), max_size=16), skip=st.booleans())
 def test_any_pieces_of_the_bundled_vocabulary_have_the_decoders_text(ids: list[int], skip: bool) -> None:

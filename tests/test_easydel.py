@@ -30,6 +30,8 @@ from tirage.compat.easydel import (
 )
 from tirage.errors import TirageError
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = {"stop_ids": 4, "bad_words": 3, "bad_word_len": 3, "allowed_ids": 5}
 V = 12
 NO_IDS = np.zeros((1, 0), np.int32)
@@ -207,7 +209,6 @@ def test_without_jax_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch) -> No
         SamplingParams().make_jitable()
 
 
-@pytest.mark.slow
 def test_json_gives_back_the_same_arrays() -> None:
     for jitable in (
         SamplingParams(temperature=0.1, bad_words_token_ids=[[1, 2], 3], stop_token_ids=[4]).make_jitable(),
@@ -240,7 +241,6 @@ def test_make_jitable_again_is_the_same_object_and_it_cannot_be_a_key() -> None:
 # --- a batch ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_an_empty_batch_changes_no_logits_and_ends_nothing() -> None:
     empty = JitableSamplingParams.init_empty(3)
     scores, ids = logits(3), np.full((3, 4), 2)
@@ -278,7 +278,6 @@ def requests(draw: st.DrawFn) -> SamplingParams:
 JITTED_INSERT = jax.jit(lambda batch, second, slot: batch.insert(second, slot))
 
 
-@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(requests(), st.integers(0, 2)), min_size=1, max_size=4))
 def test_inserting_eagerly_or_jitted_gives_what_the_host_would_build(steps: list[tuple[SamplingParams, int]]) -> None:
@@ -293,7 +292,6 @@ def test_inserting_eagerly_or_jitted_gives_what_the_host_would_build(steps: list
     assert jitted == eager
 
 
-@pytest.mark.slow
 def test_a_second_of_no_or_one_axis_is_inserted_eagerly_and_jitted() -> None:
     one = SamplingParams(temperature=0.5, stop_token_ids=[3]).make_jitable()
     batch = JitableSamplingParams.init_empty(3)
@@ -305,7 +303,6 @@ def test_a_second_of_no_or_one_axis_is_inserted_eagerly_and_jitted() -> None:
     assert row(one.insert(SamplingParams(top_k=3).make_jitable(), 0).top_k) == [3]
 
 
-@pytest.mark.slow
 def test_several_slots_are_inserted_at_once() -> None:
     two = batch_of(SamplingParams(top_k=1, stop_token_ids=[7]), SamplingParams(top_k=2, allowed_token_ids=[5]))
     batch = JitableSamplingParams.init_empty(4, **WIDTHS).insert(two, 1)
@@ -329,7 +326,6 @@ def test_a_traced_slot_outside_the_batch_writes_into_no_neighbour(slot: int) -> 
     assert JITTED_INSERT(batch, second, slot) == batch
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "params"),
     [
@@ -351,7 +347,6 @@ def test_a_table_beyond_its_width_grows_eagerly_and_is_an_error_when_traced(name
         JITTED_INSERT(batch, second, 1)
 
 
-@pytest.mark.slow
 def test_a_freed_slot_keeps_nothing_of_its_last_request() -> None:
     full = SamplingParams(
         stop_token_ids=[1, 2, 3], bad_words_token_ids=[[1, 2], 3], allowed_token_ids=[4, 5]
@@ -361,7 +356,6 @@ def test_a_freed_slot_keeps_nothing_of_its_last_request() -> None:
     assert batch.insert(full, 1).insert(neutral, 1) == batch
 
 
-@pytest.mark.slow
 def test_the_views_undo_each_other_and_leave_tables_alone() -> None:
     batch = batch_of(SamplingParams(bad_words_token_ids=[[1, 2], 3]), SamplingParams(temperature=0.5))
     flat, tall = batch.view_1d(), batch.view_2d()
@@ -392,7 +386,6 @@ def shaped(params: JitableSamplingParams, ids: Any, scores: Any, cur_len: Any) -
     return params.logits_warper(ids, params.logits_processor(ids, scores, cur_len), cur_len)
 
 
-@pytest.mark.slow
 def test_the_lists_have_easydels_order() -> None:
     one = SamplingParams().make_jitable()
     assert [type(p).__name__ for p in one.get_logits_processor()] == [
@@ -412,7 +405,6 @@ def test_the_lists_have_easydels_order() -> None:
     assert row(edited.logits_processor(ids, scores, 3)) == [[0.5, -5.0, 1.0]]
 
 
-@pytest.mark.slow
 def test_a_row_of_a_batch_is_the_row_alone_and_the_row_of_one_request() -> None:
     together = row(shaped(batch_of(*MIXED), IDS, logits(5), LENGTHS))
     for i, params in enumerate(MIXED):
@@ -425,7 +417,6 @@ def test_a_row_of_a_batch_is_the_row_alone_and_the_row_of_one_request() -> None:
     assert row(tall) == together
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
@@ -445,7 +436,6 @@ def test_the_law_of_the_lists_is_the_law_of_tirage(params: SamplingParams) -> No
     np.testing.assert_allclose(softmax(shaped(params.make_jitable(), ids, scores, 3)), expected, atol=3e-7)
 
 
-@pytest.mark.slow
 def test_padding_behind_cur_len_is_not_counted() -> None:
     params = SamplingParams(frequency_penalty=1.0, presence_penalty=0.5, repetition_penalty=2.0).make_jitable()
     ids, scores = [[3, 0, 0, 0]], np.ones((1, V), np.float32)
@@ -454,7 +444,6 @@ def test_padding_behind_cur_len_is_not_counted() -> None:
     assert row(params.logits_processor([[3, -100, V, -1]], scores, 4))[0] == counted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wide", ["float16", "bfloat16", "float32"])
 def test_scores_of_any_width_are_worked_on_in_float32(wide: str) -> None:
     params = SamplingParams(temperature=0.7, top_p=0.999, frequency_penalty=0.001).make_jitable()
@@ -466,7 +455,6 @@ def test_scores_of_any_width_are_worked_on_in_float32(wide: str) -> None:
     assert math.isclose(float(processed[0, 0]), float(expected), rel_tol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_greedy_row_passes_the_warpers_bit_for_bit_beside_random_rows() -> None:
     params = batch_of(SamplingParams(temperature=0, top_k=1, top_p=0.1, min_p=1.0), SamplingParams(temperature=2.0))
     scores = logits(2)
@@ -475,7 +463,6 @@ def test_a_greedy_row_passes_the_warpers_bit_for_bit_beside_random_rows() -> Non
     np.testing.assert_allclose(warped[1], scores[1] / 2)
 
 
-@pytest.mark.slow
 def test_top_k_keeps_exactly_k_of_equal_scores_and_top_p_the_token_that_crosses() -> None:
     equal = np.zeros((1, 4), np.float32)
     assert row(jnp.isfinite(TopKLogitsWarper(jnp.int32(2))(NO_IDS, equal, 0))) == [[True, True, False, False]]
@@ -505,7 +492,6 @@ def test_a_non_finite_score_is_still_seen_after_the_warpers(bad: float) -> None:
     assert np.isfinite(warped[1]).sum() == 1
 
 
-@pytest.mark.slow
 def test_a_bad_word_is_banned_only_after_its_beginning() -> None:
     params = SamplingParams(bad_words_token_ids=[[1, 2, 3], [4]]).make_jitable()
 
@@ -522,7 +508,6 @@ def test_a_bad_word_is_banned_only_after_its_beginning() -> None:
     assert row(params.logits_processor(NO_IDS, np.ones((1, 6)), 0)) == [[1.0, 1.0, 1.0, 1.0, -math.inf, 1.0]]
 
 
-@pytest.mark.slow
 def test_wrong_shapes_are_refused() -> None:
     two = batch_of(SamplingParams(bad_words_token_ids=[1]), SamplingParams())
     for call in (
@@ -538,7 +523,6 @@ def test_wrong_shapes_are_refused() -> None:
 # --- the list of processors -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_processor_with_an_extra_argument_gets_it_by_name() -> None:
     calls: list[Any] = []
 
@@ -571,7 +555,6 @@ def test_an_empty_list_gives_the_scores_back() -> None:
 # --- compiled ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_new_values_compile_nothing_anew_and_give_the_eager_result() -> None:
     traces = []
 
@@ -589,14 +572,12 @@ def test_new_values_compile_nothing_anew_and_give_the_eager_result() -> None:
     assert len(traces) == 1
 
 
-@pytest.mark.slow
 def test_vmap_over_slots_is_the_batch() -> None:
     batch = batch_of(*MIXED)
     mapped = jax.vmap(shaped)(batch, IDS, logits(5), LENGTHS)
     np.testing.assert_allclose(mapped, shaped(batch, IDS, logits(5), LENGTHS), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_scan_carries_the_batch_through_inserts() -> None:
     batch = JitableSamplingParams.init_empty(3, **WIDTHS)
     requests_in_turn = batch_of(*MIXED[:3])

@@ -172,6 +172,7 @@ def test_unseeded_parameters_draw_freshly_outside_jit_and_are_refused_inside() -
         jax.jit(lambda p, logits: tirage.sample(logits, p))(params, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -45,6 +45,7 @@ def only(*ids: int) -> np.ndarray:
     return np.broadcast_to(np.where(np.isin(np.arange(V), ids), 0.0, LOW), (2, V))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
@@ -71,6 +72,7 @@ def test_what_each_does_at_each_length(name: str, arguments: Any, expected: dict
         np.testing.assert_array_equal(edited(name, arguments, cur_len), scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name_and_arguments", [*CASES, ("NoRepeatNGramLogitsProcessor", (2,))])
 def test_each_row_has_its_own_length(name_and_arguments: tuple[str, Any]) -> None:
     name, arguments = name_and_arguments

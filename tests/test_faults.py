@@ -143,6 +143,7 @@ def test_rows_of_other_lengths_survive_a_group_that_fails() -> None:
         assert tokens(llm.generate(prompts, GREEDY)) == texts
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_take_a_row_in_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from tirage.models.huggingface.batched_cache import BatchedKVCache
 

@@ -83,6 +83,7 @@ def test_a_sample_that_the_model_cannot_continue_ends_alone(error: BaseException
     assert (progress.failed > 0, progress.running, progress.reading) == (True, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_failed_sample_is_the_last_that_best_of_takes() -> None:
     model, prompt = wrap_module(build(), prefix_bytes=0), list(range(4, 20))
     params = FOUR.replace(n=3, best_of=4)
@@ -99,6 +100,7 @@ def test_a_failed_sample_is_the_last_that_best_of_takes() -> None:
     assert done.usage.completion_tokens == sum(map(len, left)) + place + 1
 
 
+@pytest.mark.slow
 def test_a_stream_tells_which_sample_failed() -> None:
     model, prompt = wrap_module(build(), prefix_bytes=0), list(range(4, 20))
     with LLM(model, tokenizer=Numbers()) as llm:
@@ -207,6 +209,7 @@ def test_a_listener_that_fails_at_a_failed_sample_ends_its_own_request(phase: st
     assert {sample.finish_reason for sample in request.samples} == {"error", "abort"}
 
 
+@pytest.mark.slow
 def test_a_search_ends_as_one_when_the_model_cannot_continue_a_beam() -> None:
     model, prompt = wrap_module(build(), prefix_bytes=0), list(range(4, 20))
     beams = BeamSearchParams(beam_width=3, max_tokens=8, ignore_eos=True)

@@ -141,6 +141,7 @@ def test_without_multi_turn_each_chat_begins_anew_and_keeps_its_rounds() -> None
         assert written(chat).startswith("[s:add][u:1+2]")
 
 
+@pytest.mark.slow
 def test_each_round_draws_from_a_stream_of_its_own_and_a_seed_repeats_them_all() -> None:
     def keys(rng: int) -> list[str]:
         chat, _ = sampler()

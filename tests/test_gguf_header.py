@@ -90,6 +90,7 @@ def test_every_shorter_file_is_refused(tmp_path: Path) -> None:
             read_header(cut)
 
 
+@pytest.mark.slow
 def test_damaged_headers_are_read_or_refused(tmp_path: Path) -> None:
     whole, path = bytearray(write_gguf(tmp_path / "a.gguf").read_bytes()), tmp_path / "b.gguf"
     chosen = random.Random(0)

@@ -384,6 +384,7 @@ XGRAMMAR: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guided", XGRAMMAR, ids=lambda case: str(case)[:60])
 def test_xgrammar_allows_what_it_accepts_and_ends_where_llguidance_does(guided: dict[str, Any]) -> None:
     other = compiled(**guided, backend="xgrammar", disable_fallback=True)

@@ -98,6 +98,7 @@ def test_a_text_closes_exactly_when_its_tokens_allow_it(kind: str, library: str)
         assert lone == [done.token_ids for done in llm.generate(["p"] * len(requests[::4]), requests[::4])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_sample_and_every_beam_closes_too(kind: str) -> None:
     rng = random.Random(f"{kind} beams")

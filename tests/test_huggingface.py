@@ -207,6 +207,7 @@ def test_a_model_that_cannot_run_is_refused_when_it_is_loaded() -> None:
 # Paths: a probe decides, it does not trust.
 
 
+@pytest.mark.slow
 def test_a_model_that_mixes_up_its_rows_is_found_out_and_steps_alone(caplog: pytest.LogCaptureFixture) -> None:
     module = build()
     plain = module.model.layers[0].mlp.forward
@@ -232,6 +233,7 @@ def test_a_model_that_keeps_state_between_calls_is_found_out_and_reads_again() -
     assert wrap_module(module).path == "recomputed"
 
 
+@pytest.mark.slow
 def test_a_cache_of_unknown_layers_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.cache_utils import DynamicLayer
 
@@ -325,6 +327,7 @@ def test_an_id_that_has_no_embedding_is_refused_before_anything_runs() -> None:
 # Embeddings and hidden states.
 
 
+@pytest.mark.slow
 def test_embeddings_in_the_place_of_ids_give_the_same_text(llm: LLM) -> None:
     module: Any = llm.model.module  # type: ignore[attr-defined]
     ids = llm.tokenizer.encode("A long story " * 30)

@@ -170,6 +170,7 @@ def unguarded(a: Any, b: Any) -> Any:
     return a * b
 
 
+@pytest.mark.slow
 def test_weights_are_not_contracted_to_fused_operations():
     q = all_exponents()
 
@@ -196,6 +197,7 @@ def test_without_the_guard_a_penalty_followed_by_the_distance_would_be_wrong(mon
     assert (actual != expected).mean() > 0.01
 
 
+@pytest.mark.slow
 def test_both_zeros_have_the_key_zero_inside_jit():
     x = np.array([-0.0, 0.0, 1e-45, -1e-45, -np.inf, np.inf], np.float32)
 

@@ -58,6 +58,7 @@ def test_a_mixture_has_both_branches_whichever_the_seed_takes(share: float) -> N
     assert abs(1 - tirage.law(x, params).sum()) < 1e-12
 
 
+@pytest.mark.slow
 def test_rows_are_written_by_several_threads_as_by_one() -> None:
     x = np.stack([logits_of(shape, 70_000, 1) for shape in ("peaked", "medium", "flat", "ties")] * 8)
     params = [

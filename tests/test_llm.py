@@ -113,6 +113,7 @@ def test_completions_come_in_prompt_order_with_their_prompts(llm: LLM) -> None:
     assert [len(completion.token_ids) for completion in completions[:4]] == [12, 30, 1, 20]
 
 
+@pytest.mark.slow
 def test_prompt_and_text_are_the_decoded_ids(llm: LLM, tiny: LLM) -> None:
     for model in (llm, tiny):
         for seed in range(5):
@@ -556,6 +557,7 @@ def test_a_position_outside_the_prompt_is_refused(llm: LLM, position: Any) -> No
 # Real models.
 
 
+@pytest.mark.slow
 def test_the_bundled_model_writes_the_same_story_for_a_seed(tiny: LLM) -> None:
     params = SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=60)
     first, second = tiny.generate(["Once upon a time"] * 2, params)

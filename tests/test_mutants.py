@@ -224,6 +224,7 @@ def typical_measures_from_the_maximum(patch: Patch) -> None:
     patch.setattr(typical, "mean_exponent", lambda q, w: 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", topics())
 def test_without_a_mistake_every_vector_passes(topic: str) -> None:
     assert not any(caught(vector) for vector in read(topic))

@@ -40,6 +40,7 @@ def said(*parts: Any) -> list[dict[str, Any]]:
 IMAGE = {"type": "image", "image": PICTURE}
 
 
+@pytest.mark.slow
 def test_a_template_that_knows_text_alone_gets_the_processors_marks(tmp_path: Path) -> None:
     llm = opened("llava", KNOWS_TEXT, tmp_path)
     [expected] = llm.generate(Prompt(text="user: See <image>\nassistant:", images=[PICTURE]), GREEDY)

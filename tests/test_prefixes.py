@@ -211,6 +211,7 @@ def test_prompt_logprobs_hidden_states_and_embeddings_read_the_whole_prompt() ->
     assert len(scored.prompt_logprobs) == 60
 
 
+@pytest.mark.slow
 def test_an_aborted_or_failed_request_leaves_nothing_behind() -> None:
     module = build()
     llm = llm_of(module)

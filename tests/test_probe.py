@@ -142,6 +142,7 @@ def test_the_bounds_of_a_small_model_lie_below_its_prompts(name: str) -> None:
     assert config.to_dict() == AutoConfig.for_model(kind, **settings).to_dict()
 
 
+@pytest.mark.slow
 def test_a_wide_model_becomes_narrow_and_keeps_its_heads_size() -> None:
     published = {"hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 80}
     config = AutoConfig.for_model("llama", **published, intermediate_size=28672, vocab_size=128256, pad_token_id=128004)

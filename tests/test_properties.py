@@ -96,6 +96,7 @@ def test_the_off_value_of_a_parameter_is_the_same_as_leaving_it_out(name: str) -
                 np.testing.assert_array_equal(tirage.law(x, plain), tirage.law(x, off))
 
 
+@pytest.mark.slow
 @few
 @given(cases(size=33), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
 def test_supports_nest_in_top_p(case: Case, one: float, other: float) -> None:
@@ -146,6 +147,7 @@ def test_a_law_sums_to_one(case: Case) -> None:
     assert np.isnan(law).all() or abs(law.sum() - 1) < 1e-12
 
 
+@pytest.mark.slow
 @few
 @given(cases())
 def test_the_sampled_logprob_is_the_logarithm_of_the_law(case: Case) -> None:

@@ -117,6 +117,7 @@ def test_a_beam_search_is_replayed(llm: LLM) -> None:
     assert len(again.completion.samples) == 3
 
 
+@pytest.mark.slow
 def test_a_replay_that_differs_says_what_the_model_ran_on_then(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm.model, "numerics", lambda: {"threads": 2}, raising=False)
     record, tokens = ran(llm, CALLS["seeded, n = 3"])

@@ -342,6 +342,7 @@ def test_penalties_run_in_the_order_given() -> None:
         np.testing.assert_allclose(law, softmax(logit, 0), rtol=0, atol=2e-7)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(edits=st.permutations(EDITS), filters=st.permutations(FILTERS), cut=st.integers(0, len(FILTERS)))
 def test_any_order_of_edits_then_filters_is_a_semantics(edits: list[str], filters: list[str], cut: int) -> None:

@@ -49,6 +49,7 @@ def described(server: Server, headers: dict[str, str] | None = None) -> dict[str
     return {path: set(methods) for path, methods in paths.items()}
 
 
+@pytest.mark.slow
 def test_the_routes_are_these_and_no_others() -> None:
     assert described(shared()) == ROUTES
     assert described(shared(*KEYED), ADMIN) == ROUTES | ADMIN_ROUTES

@@ -40,6 +40,7 @@ def ask(server: Server, method: str, path: str, headers: dict[str, str]) -> http
 # --- keys --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_route_but_health_needs_a_key() -> None:
     server = shared(*KEYED)
     every = routes(server)

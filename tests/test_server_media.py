@@ -327,6 +327,7 @@ def test_a_package_that_is_missing_is_named(loader: MediaLoader, monkeypatch: py
         loader.load_now([image(base64_of(image_file()))])
 
 
+@pytest.mark.slow
 def test_a_decoder_that_died_is_replaced(loader: MediaLoader) -> None:
     good = image(base64_of(image_file()))
     loader.load_now([good])

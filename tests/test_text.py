@@ -37,6 +37,7 @@ def test_a_text_cut_anywhere_is_streamed_whole(tokenizer: Tokenizer, text: str, 
         assert whole == shown + "".join(pushed(tokenizer, ids[:cut], ids[cut:], skip=skip))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 262), max_size=12), st.lists(st.integers(0, 262), max_size=12), st.booleans())
 def test_byte_level_text_equals_the_decoder_for_any_ids(prompt: list[int], ids: list[int], skip: bool) -> None:
@@ -46,6 +47,7 @@ def test_byte_level_text_equals_the_decoder_for_any_ids(prompt: list[int], ids: 
     assert BYTE_LEVEL.decode(prompt + ids, skip_special_tokens=skip) == before + after
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.integers(259, 268) | st.sampled_from([0, 1, 2, 3 + 0x20, 3 + 0x41]), max_size=12))
 def test_fallback_text_equals_the_decoder_for_valid_bytes(ids: list[int]) -> None:

@@ -85,6 +85,7 @@ def test_the_pieces_do_not_depend_on_how_the_text_is_cut(
     assert (content, calls) == read(tools(tool_format=tool_format).parser(), *pieces)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", CALL, "<", " ", "\n", "a"]), max_size=8))
 def test_any_text_is_content_or_calls_however_it_is_cut(pieces: list[str]) -> None:

@@ -176,6 +176,7 @@ def test_every_operation_is_used() -> None:
     assert unused_operations() == set()
 
 
+@pytest.mark.slow
 def test_an_operation_or_parameter_that_nobody_uses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unused_operations([*OPERATIONS, 99]) == {99}
     monkeypatch.delitem(VALUES, "typical_p")
