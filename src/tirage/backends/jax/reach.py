@@ -92,7 +92,7 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
     Tokens are compared by the first distance, uint32 [B, N], those with equal ones by the next; no two agree in all.
     """
     none, levels = jnp.zeros_like(goal[0]), range(len(distances))
-    whole = (none,) * len(distances), (none | _FAR,) * len(distances)
+    rest = (none,) * (len(distances) - 1)
 
     def narrower(at: _Question) -> _Question:
         inside = at.holds(distances, among)
@@ -100,8 +100,9 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
         distance = distances[-1]
         for level in levels[-2::-1]:
             distance = jnp.where(here[level][:, None], distances[level], distance)
-        found = _until_few(jnp.where(inside, distance, _FAR), mass, wide.sub(goal, at.before))
-        few = count(inside & found.holds(distance)) <= ROOM
+        distance = jnp.where(inside, distance, _FAR)
+        found = _until_few(distance, mass, wide.sub(goal, at.before))
+        few = count(found.holds(distance)) <= ROOM
         return _Question(
             tuple(jnp.where(now, found.low, low) for now, low in zip(here, at.low, strict=True)),
             tuple(jnp.where(now, found.high, high) for now, high in zip(here, at.high, strict=True)),
@@ -110,8 +111,13 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
             few,
         )
 
-    start = _Question(*whole, (none, none), none.astype(jnp.int32), none > 0)
-    at = lax.while_loop(lambda at: ~jnp.all(at.few), narrower, narrower(start))
+    # Most rows need the first distance alone: no others are read for it.
+    nearest = jnp.where(among, distances[0], _FAR)
+    found = _until_few(nearest, mass, goal)
+    few = count(found.holds(nearest)) <= ROOM
+    ends = (found.low, *rest), (found.high, *(each | _FAR for each in rest))
+    start = _Question(*ends, found.before, jnp.where(few, 0, 1), few)
+    at = lax.while_loop(lambda at: ~jnp.all(at.few), narrower, start)
     return at.holds(distances, among), at.before
 
 
