@@ -65,13 +65,16 @@ def llamacpp(_: str, file: str) -> str:
     llama = Llama(file, n_ctx=256, n_threads=1, verbose=False)
     prompt = llama.tokenize(PROMPT.encode())
     tokens = llama.generate(prompt, logits_processor=LogitsProcessorList([logits_processor(FIELDS)]))
-    return llama.detokenize([token for _, token in zip(range(NEW), tokens, strict=False)], prompt).decode()
+    return llama.detokenize([token for _, token in zip(range(NEW), tokens, strict=False)], prompt).decode(
+        errors="replace"
+    )
 
 
 def vllm(folder: str, _: str) -> str:
     from vllm import LLM, SamplingParams
 
-    llm = LLM(folder, dtype="float32", max_model_len=256, enforce_eager=True)
+    drawing = ["tirage.integrations.vllm:TirageLogitsProcessor"]
+    llm = LLM(folder, dtype="float32", max_model_len=256, enforce_eager=True, logits_processors=drawing)
     params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, extra_args={"tirage": FIELDS})
     return llm.generate([PROMPT], params)[0].outputs[0].text
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -31,6 +33,7 @@ _LINGER_S = 2.0
 # How long `close` waits for the step that the thread is in, which nothing can interrupt.
 _GRACE_S = 30.0
 _log = logging.getLogger("tirage")
+_started: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
@@ -202,6 +205,7 @@ class Engine:
             self._meter.tick()
             self._thread = threading.Thread(target=self._run, name="tirage-engine", daemon=True)
             self._thread.start()
+            _started.add(self)
 
     def _run(self) -> None:
         while self._take_work():
@@ -234,6 +238,13 @@ class Engine:
             action()
         except BaseException as error:  # a panic in an extension module is not an Exception
             self._scheduler.fail_all(error)
+
+
+@atexit.register
+def _close_started() -> None:
+    """Closes engines that nobody has closed: a thread inside the model would abort the process as it ends."""
+    for engine in list(_started):
+        engine.close()
 
 
 def batches_itself(model: Any) -> TypeGuard[BatchingModel]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import os
+import sys
 import threading
 from typing import Any
 
 _log = logging.getLogger("tirage")
+_TRIES, _TRY_S = 200, 0.05
+"""How often, and for how long each time, a compilation is asked to stop when the process ends."""
 
 
 class _Warmth:
@@ -46,6 +51,19 @@ def start() -> None:
         if _warmth.thread is None and _warmth.law is None:
             _warmth.thread = threading.Thread(target=_warmth.compile, name="tirage-compile", daemon=True)
             _warmth.thread.start()
+
+
+@atexit.register
+def _stop() -> None:
+    """Ends the compiling thread: in native code while the interpreter goes away, it would abort the process."""
+    thread, tell = _warmth.thread, sys.unraisablehook
+    # A callback of LLVM may be where the thread is told to stop.
+    sys.unraisablehook = lambda seen: None if seen.exc_type is SystemExit else tell(seen)
+    for _ in range(_TRIES):
+        if thread is None or not thread.is_alive() or thread.ident is None:
+            return
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        thread.join(_TRY_S)
 
 
 def ready() -> bool:
