@@ -62,7 +62,8 @@ def llamacpp(_: str, file: str) -> str:
 
     from tirage.integrations.llamacpp import logits_processor
 
-    llama = Llama(file, n_ctx=256, n_threads=1, verbose=False)
+    # Keys and values in float32, as the other engines keep them here; llama.cpp's own choice is float16.
+    llama = Llama(file, n_ctx=256, n_threads=1, verbose=False, type_k=0, type_v=0)
     prompt = llama.tokenize(PROMPT.encode())
     tokens = llama.generate(prompt, logits_processor=LogitsProcessorList([logits_processor(FIELDS)]))
     return llama.detokenize([token for _, token in zip(range(NEW), tokens, strict=False)], prompt).decode(
