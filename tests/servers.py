@@ -49,6 +49,7 @@ class Server:
         try:
             self.url = self._address()
             self.port = int(self.url.rpartition(":")[2])
+            until(self._accepts, self, "accepting connections")
             if wait:
                 self.wait_until_ready()
         except BaseException:
@@ -76,6 +77,14 @@ class Server:
         if self._log.closed:
             return self._written
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
+
+    def _accepts(self) -> bool:
+        """Whether a connection is taken: the log names the port a moment earlier."""
+        try:
+            self.get("/health")
+        except httpx.ConnectError:
+            return False
+        return True
 
     def wait_until_ready(self) -> None:
         """Returns when the model answers."""
