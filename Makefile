@@ -21,7 +21,7 @@ test: kernels
 # The same tests with the oldest releases that the dependencies allow; see docs/installing.md.
 test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -c "import tirage; tirage.warmup()"
-	$(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -m "not exhaustive"
+	TIRAGE_OLDEST=1 $(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -m "not exhaustive"
 
 # Chosen anew after a change of the ranges in pyproject.toml.
 oldest: $(UV)

@@ -275,16 +275,22 @@ def test_an_endless_text_is_refused_before_it_is_tokenised(client: Client, serve
 
 
 @pytest.mark.slow
-def test_health_answers_while_large_bodies_are_read(client: Client, server: Server) -> None:
+def test_health_answers_while_large_bodies_are_read() -> None:
+    # Patient with its engine, whose thread may get no processor for a while on a busy machine.
+    with Server("tiny", "--health-timeout", "120") as server:
+        watched_while_large_bodies_are_read(server)
+
+
+def watched_while_large_bodies_are_read(server: Server) -> None:
     waits: list[float] = []
     over = threading.Event()
+    client = Client(server)
 
     def watch() -> None:
         with httpx.Client() as watcher:
             while not over.is_set():
                 began = time.perf_counter()
-                # On a busy machine the engine's own step may rest meanwhile, which is said with 503.
-                assert watcher.get(f"{server.url}/health").status_code in {200, 503}
+                assert watcher.get(f"{server.url}/health").status_code == 200
                 waits.append(time.perf_counter() - began)
                 time.sleep(0.02)
 
@@ -294,6 +300,7 @@ def test_health_answers_while_large_bodies_are_read(client: Client, server: Serv
         client.send("/generate", NORMAL["/generate"] | {"text": text * (30_000_000 // len(text))})
     over.set()
     thread.join()
+    client.close()
     # The goal is 100 ms on a quiet machine; a server that tokenises in its loop is silent for half a minute.
     assert max(waits) < 10
 

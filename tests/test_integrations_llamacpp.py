@@ -9,7 +9,7 @@ import pytest
 
 import tirage
 from tirage import ParamsError, RowError, SamplingParams
-from tirage.integrations.llamacpp import TirageLogitsProcessor, logits_processor
+from tirage.integrations.llamacpp import LlamaLogitsProcessor, logits_processor
 
 V = 40
 PROMPT = [3, 5, 8]
@@ -27,7 +27,7 @@ def logits_after(ids: list[int]) -> Any:
     return np.random.default_rng(ids).standard_normal(V).astype(np.float32) * 3
 
 
-def generated(processor: TirageLogitsProcessor, count: int, prompt: list[int] = PROMPT) -> list[int]:
+def generated(processor: LlamaLogitsProcessor, count: int, prompt: list[int] = PROMPT) -> list[int]:
     """The tokens of a request, with the logits in a field of a record array as llama-cpp-python keeps them."""
     ids = list(prompt)
     for _ in range(count):

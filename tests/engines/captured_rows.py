@@ -43,6 +43,19 @@ def compared(rows: Sequence[CapturedRow]) -> dict[str, int]:
     return {"tokens": len(rows), "different": sum(row.again() != row.token for row in rows)}
 
 
+def flat(parts: Sequence[Sequence[CapturedRow]]) -> list[CapturedRow]:
+    """The rows of all requests, one after the other."""
+    return [row for rows in parts for row in rows]
+
+
+def same_texts(one: list[list[CapturedRow]], other: list[list[CapturedRow]]) -> dict[str, Any]:
+    """How many texts are equal, and how far the logits of the first token, which follow the same prompt, are apart."""
+    texts = [[[row.token for row in rows] for rows in way] for way in (one, other)]
+    moved = max(float(np.abs(a[0].logits - b[0].logits).max()) for a, b in zip(one, other, strict=True))
+    same = sum(a == b for a, b in zip(*texts, strict=True))
+    return {"texts equal to those alone": f"{same} of {len(one)}", "logits moved by at most": moved}
+
+
 def save(engine: str, packages: Sequence[str], fields: list[dict[str, Any]], found: dict[str, Any]) -> None:
     """Writes and prints the results of an engine. SystemExit where rows were drawn otherwise, or too few."""
     versions = {name: version(name) for name in packages} | {

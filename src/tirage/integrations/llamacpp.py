@@ -21,7 +21,7 @@ _log = logging.getLogger("tirage")
 
 def logits_processor(
     params: SamplingParams | Mapping[str, Any] | str, *, llama: Any = None, tokenizer: Any = None
-) -> TirageLogitsProcessor:
+) -> LlamaLogitsProcessor:
     """The processor of one request: `llama(prompt, logits_processor=LogitsProcessorList([processor]))`.
 
     `params` are fields of SamplingParams that a draw reads; llama-cpp-python's own are for the rest: `max_tokens`,
@@ -29,10 +29,10 @@ def logits_processor(
     words in `bad_words` become ids. Raises ParamsError for parameters that break a rule or that no draw reads.
     """
     end = None if llama is None else int(llama.token_eos())
-    return TirageLogitsProcessor(read_params(params, ENGINE, tokenizer=tokenizer), end=end)
+    return LlamaLogitsProcessor(read_params(params, ENGINE, tokenizer=tokenizer), end=end)
 
 
-class TirageLogitsProcessor:
+class LlamaLogitsProcessor:
     """Draws each token of one request of llama-cpp-python, and leaves only its logit.
 
     The ids of the first call are the prompt. Ids that do not continue those of the last call begin a new request, with
@@ -73,7 +73,7 @@ class TirageLogitsProcessor:
             raise RowError(str(self.failure)) from self.failure
         return False
 
-    def __iter__(self) -> Iterator[TirageLogitsProcessor]:
+    def __iter__(self) -> Iterator[LlamaLogitsProcessor]:
         """The processor itself, which is a list of one where llama-cpp-python wants a list."""
         return iter((self,))
 

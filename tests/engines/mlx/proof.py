@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 from captured_mlx import loaded, processors, sampler
-from captured_rows import CapturedRow, compared, save
+from captured_rows import CapturedRow, compared, flat, same_texts, save
 from every_parameter import requests
 from llama_folder import PROMPTS
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
@@ -87,18 +86,6 @@ def through_sampler(model: Any, prompt: list[int], fields: dict[str, Any]) -> li
         return rows
     list(generate_step(mx.array(prompt), model, max_tokens=NEW, sampler=sampler(fields, rows)))
     return rows[:NEW]
-
-
-def flat(parts: list[list[CapturedRow]]) -> list[CapturedRow]:
-    return [row for rows in parts for row in rows]
-
-
-def same_texts(one: list[list[CapturedRow]], other: list[list[CapturedRow]]) -> dict[str, Any]:
-    """How many texts are equal, and how far the logits of the first token, which follow the same prompt, are apart."""
-    texts = [[[row.token for row in rows] for rows in way] for way in (one, other)]
-    moved = max(float(np.abs(a[0].logits - b[0].logits).max()) for a, b in zip(one, other, strict=True))
-    same = sum(a == b for a, b in zip(*texts, strict=True))
-    return {"texts equal to those alone": f"{same} of {len(one)}", "logits moved by at most": moved}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from captured_rows import CapturedRow, compared, save
+from captured_rows import CapturedRow, compared, flat, save
 from every_parameter import requests
 from scheduled import request, step
 
@@ -50,10 +50,6 @@ def drawn(fields: list[dict[str, Any]], first: int, *, lag: int, again: bool = F
         for each, output in zip(held, told, strict=True):
             each.output_ids[:] = type(each.output_ids)("q", output[: len(output) - lag])
     return rows
-
-
-def flat(parts: list[list[CapturedRow]]) -> list[CapturedRow]:
-    return [row for rows in parts for row in rows]
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class RecordedModel:
         return [*cache]
 
     def score(self, token_ids: Sequence[int]) -> Logits:
-        raise NotImplementedError
+        return np.stack([self.logits[tuple(token_ids[:end])] for end in range(1, len(token_ids) + 1)])
 
 
 @contextlib.contextmanager
