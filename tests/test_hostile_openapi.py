@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import schemathesis
@@ -73,9 +74,15 @@ def judge(response: Any, what: str) -> None:
     if stalled:
         return
     if response.status_code >= 400 and "json" in str(kind):
-        check_envelope(response.json()["error"], what)
+        check_envelope(response.json()["error"], what, sent=sent_by(response.request))
     elif response.status_code >= 400:
         assert LEAK.search(response.text) is None, what
+
+
+def sent_by(request: Any) -> str:
+    """The address and the body of a request: names of files among them are Hypothesis's own words."""
+    body = request.body or b""
+    return unquote(request.url) + (body.decode(errors="replace") if isinstance(body, bytes) else body)
 
 
 @pytest.mark.slow

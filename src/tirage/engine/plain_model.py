@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.errors import ParamsError
 from tirage.models import Inputs, Model, StepModel
+from tirage.models.text_only import TextOnly
 
 # The number of tokens of a prefill chunk, where the model can extend a cache.
 CHUNK = 256
@@ -27,7 +27,7 @@ class PlainRow:
         self.hidden: NDArray[np.float32] | None = None
 
 
-class PlainModel:
+class PlainModel(TextOnly):
     """A `Model` as a `StepModel`; it takes text and token ids only.
 
     A model with `extend(token_ids, cache) -> (logits [V], cache)` prefills long prompts in chunks, so that other rows
@@ -38,24 +38,6 @@ class PlainModel:
         self.model = model
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self._extend = getattr(model, "extend", None)
-        self.media_marks, self.sampling_rate = dict[str, str](), None
-
-    def check(self, inputs: Inputs) -> None:
-        """Raises ParamsError for anything besides token ids."""
-        given = {
-            "prompt embeds": inputs.embeds is not None,
-            "prompt images and audio": bool(inputs.media),
-            "prompt adapter": inputs.adapter is not None,
-            "return_hidden_states": inputs.hidden_states,
-        }
-        for name, present in given.items():
-            if present:
-                raise ParamsError(f"{name} must not be given, this model takes text and token ids only")
-
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """Raises ParamsError, always."""
-        name = next(name for name, items in given.items() if len(items))
-        raise ParamsError(f"prompt {name} must not be given, this model takes text and token ids only")
 
     def open(self, inputs: Inputs) -> PlainRow:
         """A row whose prompt is yet to be prefilled."""

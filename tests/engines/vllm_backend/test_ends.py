@@ -75,9 +75,12 @@ def test_a_step_of_vllm_that_fails_ends_what_runs(llm: LLM, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("prompt", "says"),
     [
-        (Prompt(embeds=np.zeros((2, 128), np.float32)), "prompt embeds must not be given on the vLLM backend"),
-        (Prompt(text="a", adapter="b"), "prompt adapter must not be given on the vLLM backend"),
-        (Prompt(text="a", images=[np.zeros((8, 8, 3), np.uint8)]), "prompt images must not be given on the vLLM"),
+        (Prompt(embeds=np.zeros((2, 128), np.float32)), "prompt embeds must not be given, a model on the vLLM backend"),
+        (Prompt(text="a", adapter="b"), "prompt adapter must not be given, a model on the vLLM backend"),
+        (
+            Prompt(text="a", images=[np.zeros((8, 8, 3), np.uint8)]),
+            "prompt images must not be given, a model on the vLLM",
+        ),
     ],
 )
 def test_prompts_besides_text_are_refused(llm: LLM, prompt: Prompt, says: str) -> None:
@@ -88,7 +91,7 @@ def test_prompts_besides_text_are_refused(llm: LLM, prompt: Prompt, says: str) -
 def test_what_vllm_cannot_give_is_refused(llm: LLM) -> None:
     with pytest.raises(ParamsError, match="beam search must not be asked of this model"):
         llm.beam_search("a", BeamSearchParams(beam_width=2, max_tokens=3))
-    with pytest.raises(ParamsError, match="return_hidden_states must not be given on the vLLM backend"):
+    with pytest.raises(ParamsError, match="return_hidden_states must not be given, a model on the vLLM"):
         llm.generate("a", return_hidden_states=True)
     with pytest.raises(ParamsError, match="logprob_token_ids must be empty with prompt_logprobs"):
         llm.generate("a", SamplingParams(prompt_logprobs=0, logprob_token_ids=(3,)))

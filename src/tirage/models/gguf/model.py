@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tirage.models.gguf.library import LoadedModel, load_library, version
 from tirage.models.gguf.prefixes import SHORTEST, KeptSequence, KeptSequences
 from tirage.models.gguf.tokenizer import GGUFTokenizer
 from tirage.models.protocol import Inputs
+from tirage.models.text_only import TextOnly, prefill_whole, score_whole
 
 Logits = NDArray[np.float32]
 
@@ -48,7 +49,7 @@ class GGUFRow:
         self.hidden: NDArray[np.float32] | None = None
 
 
-class GGUFModel:
+class GGUFModel(TextOnly):
     """The model of a GGUF file; implements `tirage.models.StepModel`.
 
     Rows are sequences of one context of libllama, so that a step of all rows is one batch. Its KV cache begins with
@@ -64,8 +65,7 @@ class GGUFModel:
     depend on the other rows of a step. Raises ModelError for a file that cannot be used.
     """
 
-    media_marks: Mapping[str, str] = {}
-    sampling_rate = None
+    described = "a GGUF model"
 
     def __init__(
         self,
@@ -98,22 +98,9 @@ class GGUFModel:
 
     def check(self, inputs: Inputs) -> None:
         """Raises ParamsError for anything besides token ids, and for ids beyond the vocabulary."""
-        given = {
-            "prompt embeds": inputs.embeds is not None,
-            "prompt images and audio": bool(inputs.media),
-            "prompt adapter": inputs.adapter is not None,
-            "return_hidden_states": inputs.hidden_states,
-        }
-        for name, present in given.items():
-            if present:
-                raise ParamsError(f"{name} must not be given, a GGUF model takes text and token ids only")
+        super().check(inputs)
         if max(inputs.token_ids, default=0) >= self.vocab_size:
             raise ParamsError(f"prompt token ids must be below {self.vocab_size}, got {max(inputs.token_ids)}")
-
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """Raises ParamsError, always."""
-        name = next(name for name, items in given.items() if len(items))
-        raise ParamsError(f"prompt {name} must not be given, a GGUF model takes text and token ids only")
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -167,20 +154,11 @@ class GGUFModel:
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, GGUFRow]:
         """Logits [V] after the last id, and the row that continues from there; ModelError beyond the context."""
-        row = self.open(Inputs(token_ids=tuple(token_ids)))
-        logits = self.prefill_chunk(row)
-        while row.left:
-            logits = self.prefill_chunk(row)
-        return logits[-1], row
+        return prefill_whole(self, token_ids)
 
     def score(self, token_ids: Sequence[int]) -> Logits:
         """Logits [T, V] after each of the T ids; ModelError beyond the context."""
-        row = self.open(Inputs(token_ids=tuple(token_ids), score=True))
-        parts = [self.prefill_chunk(row)]
-        while row.left:
-            parts.append(self.prefill_chunk(row))
-        self.close(row)
-        return np.concatenate(parts)
+        return score_whole(self, token_ids)
 
     def prefill_chunk(self, row: GGUFRow) -> Logits:
         """Logits [k, V] of the next chunk of the prompt: k = 1 at its end and 0 before; all with `score`.

@@ -39,6 +39,7 @@ from tirage.models.huggingface.rope import Rope
 from tirage.models.huggingface.row import HuggingFaceRow, drop_caches
 from tirage.models.huggingface.single_query_attention import single_query_attention
 from tirage.models.protocol import Inputs
+from tirage.models.text_only import prefill_whole, score_whole
 
 Logits = NDArray[np.float32]
 DecodePath = Literal["joined", "alone", "recomputed"]
@@ -190,20 +191,11 @@ class HuggingFaceModel:
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Logits, HuggingFaceRow]:
         """Logits [V] after the last id, and the row that continues from there."""
-        row = self.open(Inputs(token_ids=tuple(token_ids)))
-        logits = self.prefill_chunk(row)
-        while row.left:
-            logits = self.prefill_chunk(row)
-        return logits[-1], row
+        return prefill_whole(self, token_ids)
 
     def score(self, token_ids: Sequence[int]) -> Logits:
         """Logits [T, V] after each of the T ids."""
-        row = self.open(Inputs(token_ids=tuple(token_ids), score=True))
-        parts = [self.prefill_chunk(row)]
-        while row.left:
-            parts.append(self.prefill_chunk(row))
-        self.close(row)
-        return np.concatenate(parts)
+        return score_whole(self, token_ids)
 
     @torch.inference_mode()
     def prefill_chunk(self, row: HuggingFaceRow) -> Logits:

@@ -8,26 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from tirage.errors import ModelError, ParamsError
+from tirage.errors import ModelError
 from tirage.models.protocol import DrawTokens, Inputs, RowOutput
+from tirage.models.text_only import TextOnly
 from tirage.models.vllm import installed
 from tirage.models.vllm.logits_processor import KEY, VllmRow
 
 _log = logging.getLogger("tirage")
 
 
-class VllmModel:
+class VllmModel(TextOnly):
     """vLLM's `LLMEngine` with its core in this process; requests are keyed by integers.
 
     Every request is greedy to vLLM and has no stops: which token is the largest, and when the text ends, is decided
     outside.
     """
 
+    described = "a model on the vLLM backend"
+
     def __init__(self, engine: Any, numerics: Mapping[str, Any]) -> None:
         self.engine, self._numerics = engine, dict(numerics)
         config = engine.vllm_config.model_config
         self.vocab_size, self.max_length = int(config.get_vocab_size()), int(config.max_model_len)
-        self.media_marks, self.sampling_rate = dict[str, str](), None
         self._scheduler = engine.engine_core.engine_core.scheduler
         self._rows: dict[int, VllmRow] = {}
         self._draw: DrawTokens | None = None
@@ -36,23 +38,6 @@ class VllmModel:
     def numerics(self) -> dict[str, Any]:
         """What the last bits of the logits depend on, besides the weights and the other rows of a step."""
         return dict(self._numerics)
-
-    def check(self, inputs: Inputs) -> None:
-        """Raises ParamsError for anything besides token ids."""
-        given = {
-            "prompt embeds": inputs.embeds is not None,
-            "prompt images and audio": bool(inputs.media),
-            "prompt adapter": inputs.adapter is not None,
-            "return_hidden_states": inputs.hidden_states,
-        }
-        for name, present in given.items():
-            if present:
-                raise ParamsError(f"{name} must not be given on the vLLM backend, which takes text and token ids only")
-
-    def read_media(self, text: str, given: Mapping[str, Sequence[Any]], *, special: bool = True) -> Inputs:
-        """Raises ParamsError, always."""
-        name = next(name for name, items in given.items() if len(items))
-        raise ParamsError(f"prompt {name} must not be given on the vLLM backend, which takes text and token ids only")
 
     def add(self, key: int, inputs: Inputs, *, limit: int, prompt_logprobs: int | None = None) -> None:
         """Queues a request. Raises ModelError for one that vLLM refuses."""
