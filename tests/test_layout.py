@@ -24,6 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "cli",
+        "cluster",
         "server",
         "compat dialects",
         "llm",

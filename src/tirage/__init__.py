@@ -59,7 +59,7 @@ _HOMES = {
     "tirage.warm": ("warmup",),
 }
 # Packages that are called by their own name, as in `tirage.dialects.from_sglang`.
-_PARTS = ("compat", "dialects", "guided")
+_PARTS = ("cluster", "compat", "dialects", "guided")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 register_provider("JitableSamplingParams", "tirage.compat.easydel", "JitableSamplingParams")

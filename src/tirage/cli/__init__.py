@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from tirage.cli import chat, explain, generate, models, replay, serve
+from tirage.cli import batch, chat, explain, generate, models, replay, serve
 from tirage.errors import GrammarError, ParamsError, TirageError
 
 app = typer.Typer(
@@ -17,7 +17,15 @@ app = typer.Typer(
     help="From logits to drawn tokens to text: exact, reproducible, explained sampling.",
 )
 # In the order of the help.
-for command in (generate.generate, chat.chat, explain.explain, models.models, serve.serve, replay.replay):
+for command in (
+    generate.generate,
+    chat.chat,
+    batch.batch,
+    explain.explain,
+    models.models,
+    serve.serve,
+    replay.replay,
+):
     app.command()(command)
 
 

@@ -1,0 +1,137 @@
+"""The folder of a run's results: a file for each part of the input, written whole or not at all.
+
+An interrupted run goes on where it stopped: parts whose file is there are done. Since the rows' seeds follow from their
+ids, the files are those of a run that was never interrupted, byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tirage.errors import ParamsError
+
+RUN_FILE = "run.json"
+ERRORS = "errors"
+_TEMPORARY = ".tmp"
+
+
+class OutputFolder:
+    """The folder of one run, which `described` identifies; a folder of another run is refused.
+
+    `PART.jsonl` or `PART.parquet` holds the results of a part, `errors/PART.jsonl` its rows that failed. One process
+    may write at a time. Raises ParamsError for a folder that holds anything else, or in which another run writes.
+    """
+
+    def __init__(self, path: Path, described: Mapping[str, Any], *, parquet: bool = False) -> None:
+        self.path, self._suffix = path, ".parquet" if parquet else ".jsonl"
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ERRORS).mkdir(exist_ok=True)
+        self._lock = self._locked()
+        try:
+            self._check_run(json.loads(json.dumps(described)))
+            for left in path.rglob(f"*{_TEMPORARY}"):
+                left.unlink()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> OutputFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def _locked(self) -> int:
+        """The descriptor of a lock that ends with the process, however that ends."""
+        lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise ParamsError(f"out must be a folder in which no other run writes, got {self.path}") from None
+        return lock
+
+    def _check_run(self, described: Mapping[str, Any]) -> None:
+        file = self.path / RUN_FILE
+        if not file.exists():
+            if any(self.path.glob("*.jsonl")) or any(self.path.glob("*.parquet")):
+                raise ParamsError(f"out must be a new folder or one of an interrupted run, got {self.path}")
+            write_whole(file, json.dumps(described, indent=1).encode() + b"\n")
+            return
+        before = json.loads(file.read_bytes())
+        for name in sorted({*before, *described}):
+            if before.get(name) != described.get(name):
+                raise ParamsError(
+                    f"out must be a folder of the same run, got {self.path}, whose {name} differs; take another folder"
+                )
+
+    def is_done(self, part: int) -> bool:
+        """Whether the results of a part are there."""
+        return self._file(part).exists()
+
+    def write(self, part: int, results: Sequence[Mapping[str, Any]], errors: Sequence[Mapping[str, Any]]) -> None:
+        """Writes a part's rows, the results last: they say that the part is done. OSError when there is no room."""
+        if errors:
+            write_whole(self.path / ERRORS / f"part-{part:06d}.jsonl", json_lines(errors))
+        write_whole(self._file(part), json_lines(results) if self._suffix == ".jsonl" else parquet_table(results))
+
+    def _file(self, part: int) -> Path:
+        return self.path / f"part-{part:06d}{self._suffix}"
+
+    def failed_rows(self) -> Iterator[Mapping[str, Any]]:
+        """The rows of all parts that failed, each with its `line`, `id` and `error`, in order."""
+        for file in sorted((self.path / ERRORS).glob("*.jsonl")):
+            with file.open("rb") as lines:
+                yield from map(json.loads, lines)
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Writes a file so that it is there with all of its content or not at all, also after a loss of power."""
+    temporary = file.with_name(f".{file.name}{_TEMPORARY}")
+    try:
+        with temporary.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows as lines of strict JSON."""
+    return b"".join(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n" for row in rows)
+
+
+def parquet_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows as a Parquet file; the ids are texts."""
+    import io
+
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = pyarrow.schema([
+        ("id", pyarrow.string()),
+        ("index", pyarrow.int32()),
+        ("text", pyarrow.string()),
+        ("token_ids", pyarrow.list_(pyarrow.int32())),
+        ("finish_reason", pyarrow.string()),
+        ("seed", pyarrow.int64()),
+    ])
+    listed = [{**row, "id": str(row["id"]), "index": row.get("index", 0)} for row in rows]
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(listed, schema=schema), out)
+    return out.getvalue()

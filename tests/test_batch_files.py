@@ -1,0 +1,289 @@
+"""Files of prompts: results that follow from the rows alone, whatever the parts, the order, or the interruptions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tirage import LLM, ParamsError, SamplingParams
+from tirage.cluster import Summary, generate, seed_of
+from tirage.cluster import input_file as input_files
+from tirage.cluster import output_folder as output_folders
+
+COMMON = SamplingParams(top_p=0.9, max_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterable[LLM]:
+    with LLM(backend="numpy") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_files, "PART_LINES", 4)
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    words = ("Once upon a time", "The dog", "She said")
+    return [{"id": f"r{i}", "prompt": words[i % 3], "params": {"max_tokens": 1 + i % 4}} for i in range(count)]
+
+
+def written(path: Path, lines: Iterable[Mapping[str, Any] | bytes]) -> Path:
+    parts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    path.write_bytes(b"\n".join(parts) + b"\n")
+    return path
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file of results and errors, by its name."""
+    return {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*.jsonl"))}
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
+def errors(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(out.glob("errors/*")) for line in file.read_text().splitlines()]
+
+
+def test_a_row_is_drawn_with_the_seed_of_its_id(llm: LLM, tmp_path: Path) -> None:
+    done = generate(written(tmp_path / "in.jsonl", rows(6)), COMMON, out=tmp_path / "out", model=llm)
+    assert done == Summary(rows=6, earlier=0, failed=0)
+    for row, result in zip(rows(6), results(tmp_path / "out"), strict=True):
+        params = COMMON.replace(**row["params"], seed=seed_of(row["id"]))
+        alone = llm.generate(row["prompt"], params)[0]
+        assert result == {
+            "id": row["id"], "text": alone.text, "token_ids": list(alone.token_ids),
+            "finish_reason": alone.finish_reason, "seed": seed_of(row["id"]),
+        }  # fmt: skip
+
+
+def test_seeds_follow_from_the_id_and_the_seed_of_the_run() -> None:
+    assert seed_of("r0") == 2073264669293214908
+    assert seed_of("7") == seed_of(7) != seed_of(7, 1)
+    assert all(0 <= seed_of(i) < 2**63 for i in range(100))
+
+
+def test_a_seed_of_the_run_changes_all_rows_but_those_with_one_of_their_own(llm: LLM, tmp_path: Path) -> None:
+    file = written(tmp_path / "in.jsonl", [*rows(1), {"id": "own", "prompt": "a", "params": {"seed": 5}}])
+    generate(file, COMMON.replace(seed=3), out=tmp_path / "out", model=llm)
+    assert [each["seed"] for each in results(tmp_path / "out")] == [seed_of("r0", 3), 5]
+
+
+def test_order_and_company_change_nothing(llm: LLM, tmp_path: Path) -> None:
+    given = rows(11)
+    generate(written(tmp_path / "a.jsonl", given), COMMON, out=tmp_path / "a", model=llm)
+    random.Random(1).shuffle(given)
+    generate(written(tmp_path / "b.jsonl", given[:7]), COMMON, out=tmp_path / "b", model=llm)
+    generate(written(tmp_path / "c.jsonl", given[7:]), COMMON, out=tmp_path / "c", model=llm)
+    joined = results(tmp_path / "b") + results(tmp_path / "c")
+    assert sorted(joined, key=lambda each: each["id"]) == sorted(results(tmp_path / "a"), key=lambda each: each["id"])
+
+
+def test_lines_that_are_wrong_are_reported_and_the_rest_is_done(llm: LLM, tmp_path: Path) -> None:
+    lines: list[Mapping[str, Any] | bytes] = [
+        *rows(2), b"{bad", b"", b"\xff", {"prompt": "a"}, {"id": "x"}, {"id": "y", "prompt": "a", "parms": {}},
+        {"id": "z", "prompt": "a", "params": {"top_p": 7}}, {"id": "t", "prompt": [10**9]}, {"id": [], "prompt": "a"},
+        {"id": "k", "prompt": 5}, {"id": "d", "prompt": "a", "params": {"output_kind": "DELTA"}},
+        {"id": "last", "prompt": "a"},
+    ]  # fmt: skip
+    done = generate(written(tmp_path / "in.jsonl", lines), COMMON, out=tmp_path / "out", model=llm)
+    assert done == Summary(rows=13, earlier=0, failed=10)
+    assert [each["id"] for each in results(tmp_path / "out")] == ["r0", "r1", "last"]
+    told = {each["line"]: each["error"] for each in errors(tmp_path / "out")}
+    assert list(told) == [3, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+    for line, words in {3: "JSON", 6: "id must be", 7: "either prompt", 8: "did you mean 'params'", 9: "top_p"}.items():
+        assert words in told[line]
+
+
+def test_samples_of_a_row_have_an_index_and_logprobs_their_entries(llm: LLM, tmp_path: Path) -> None:
+    row = {"id": 1, "prompt": "The dog", "params": {"n": 2, "logprobs": 1, "prompt_logprobs": 0}}
+    generate(written(tmp_path / "in.jsonl", [row]), COMMON, out=tmp_path / "out", model=llm)
+    first, second = results(tmp_path / "out")
+    assert (first["index"], second["index"]) == (0, 1)
+    assert len(first["logprobs"]) == len(first["token_ids"])
+    assert len(first["logprobs"][0]["top"]) == 1
+    assert first["prompt_logprobs"][0] is None
+    assert first["prompt_logprobs"][1]["token_id"] == llm.tokenizer.encode("The dog")[1]
+
+
+def test_conversations(llm: LLM, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    generate(written(tmp_path / "in.jsonl", [{"id": 1, "messages": messages}]), COMMON, out=tmp_path / "o", model=llm)
+    assert results(tmp_path / "o")[0]["text"] == llm.chat(messages, COMMON.replace(seed=seed_of(1))).text
+
+
+class StoppedError(BaseException):
+    """An interruption at a chosen place."""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_anywhere_ends_as_one_that_was_not(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "in.jsonl", [*rows(18), b"{bad"])
+    generate(file, COMMON, out=tmp_path / "whole", model=llm)
+    write = output_folders.write_whole
+
+    def stopping(left: int, *, torn: bool) -> Callable[[Path, bytes], None]:
+        """`write_whole` that stops the run instead of the write after `left` others, or in the middle of it."""
+        count = itertools.count()
+
+        def stopped(target: Path, content: bytes) -> None:
+            if next(count) < left:
+                write(target, content)
+                return
+            if torn:
+                target.with_name(f".{target.name}.tmp").write_bytes(content[: len(content) // 2])
+            raise StoppedError
+
+        return stopped
+
+    stops = 0
+    for left, torn in ((0, True), (0, False), (1, True), (2, False), (1, False), (0, True), (9, False)):
+        monkeypatch.setattr(output_folders, "write_whole", stopping(left, torn=torn))
+        try:
+            generate(file, COMMON, out=tmp_path / "out", model=llm)
+        except StoppedError:
+            stops += 1
+    assert stops >= 6
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_finished_run_does_nothing_again(llm: LLM, tmp_path: Path) -> None:
+    file = written(tmp_path / "in.jsonl", [*rows(5), b"{bad"])
+    first = generate(file, COMMON, out=tmp_path / "out", model=llm)
+    stamps = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in contents(tmp_path / "out")}
+    assert first == Summary(rows=6, earlier=0, failed=1)
+    assert generate(file, COMMON, out=tmp_path / "out", model=llm) == Summary(rows=0, earlier=6, failed=1)
+    assert stamps == {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in contents(tmp_path / "out")}
+
+
+@pytest.mark.parametrize("change", ["input", "params", "folder"])
+def test_a_folder_of_another_run_is_refused(llm: LLM, tmp_path: Path, change: str) -> None:
+    file = written(tmp_path / "in.jsonl", rows(5))
+    out = tmp_path / "out"
+    if change == "folder":
+        out.mkdir()
+        (out / "old.jsonl").write_text("{}\n")
+    else:
+        generate(file, COMMON, out=out, model=llm)
+    if change == "input":
+        written(file, rows(6))
+    before = contents(out)
+    with pytest.raises(ParamsError, match=r"out must be a (new )?folder"):
+        generate(file, COMMON.replace(top_k=3) if change == "params" else COMMON, out=out, model=llm)
+    assert contents(out) == before
+
+
+def test_one_run_at_a_time_writes_to_a_folder(llm: LLM, tmp_path: Path) -> None:
+    file = written(tmp_path / "in.jsonl", rows(1))
+    with output_folders.OutputFolder(tmp_path / "out", {}), pytest.raises(ParamsError, match="no other run"):
+        generate(file, COMMON, out=tmp_path / "out", model=llm)
+
+
+def test_a_file_that_is_not_there_is_named(llm: LLM, tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="input must be a readable file"):
+        generate(tmp_path / "none.jsonl", COMMON, out=tmp_path / "out", model=llm)
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_counts_rows(llm: LLM, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    file = written(tmp_path / "in.jsonl", rows(5))
+    generate(file, COMMON, out=tmp_path / "out", model=llm, progress=lambda *at: seen.append(at))
+    assert seen == [(i, 5) for i in range(1, 6)]
+
+
+@pytest.mark.slow
+def test_lines_of_openais_form_are_answered_by_the_routes(llm: LLM, tmp_path: Path) -> None:
+    lines = [
+        {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The", "max_tokens": 4}},
+        {"custom_id": "b", "method": "POST", "url": "/v1/chat/completions",
+         "body": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "logprobs": True}},
+        {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The", "top_p": 7}},
+        {"custom_id": "d", "method": "POST", "url": "/v1/embeddings", "body": {}},
+        {"custom_id": "e", "url": "/v1/completions", "body": {"prompt": "The", "stream": True}},
+    ]  # fmt: skip
+    file = written(tmp_path / "in.jsonl", lines)
+    generate(file, out=tmp_path / "out", model=llm)
+    first, second = results(tmp_path / "out")
+    alone = llm.generate("The", SamplingParams(max_tokens=4, temperature=1.0, seed=seed_of("a")))[0]
+    assert first["response"]["body"]["choices"][0]["text"] == alone.text
+    assert (second["custom_id"], second["response"]["status_code"]) == ("b", 200)
+    assert len(second["response"]["body"]["choices"][0]["logprobs"]["content"]) == 4
+    assert [each["line"] for each in errors(tmp_path / "out")] == [3, 4, 5]
+    generate(file, out=tmp_path / "again", model=llm)
+    assert contents(tmp_path / "again") == contents(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_parquet_in_and_out(llm: LLM, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    given = [{"id": i, "prompt": "The dog", "params": {"max_tokens": 2 + i % 2, "top_k": None}} for i in range(9)]
+    parquet.write_table(pyarrow.Table.from_pylist(given), tmp_path / "in.parquet")
+    generate(tmp_path / "in.parquet", COMMON, out=tmp_path / "out", model=llm, output="parquet")
+    found = [
+        row for file in sorted((tmp_path / "out").glob("*.parquet")) for row in parquet.read_table(file).to_pylist()
+    ]
+    lines = [{**row, "params": {"max_tokens": row["params"]["max_tokens"]}} for row in given]
+    generate(written(tmp_path / "in.jsonl", lines), COMMON, out=tmp_path / "lines", model=llm)
+    assert [row["text"] for row in found] == [row["text"] for row in results(tmp_path / "lines")]
+    assert [row["id"] for row in found] == [str(i) for i in range(9)]
+
+
+def command(file: Path, out: Path) -> list[str]:
+    options = ("--backend", "numpy", "--max-tokens", "2", "--quiet")
+    return [sys.executable, "-m", "tirage", "batch", str(file), "--out", str(out), *options]
+
+
+@pytest.mark.exhaustive
+def test_killed_at_random_places_twenty_times(tmp_path: Path) -> None:
+    file = written(tmp_path / "in.jsonl", [{"id": i, "prompt": "The dog"} for i in range(20_000)])
+    subprocess.run(command(file, tmp_path / "whole"), check=True)
+    parts, chance = len(contents(tmp_path / "whole")), random.Random(7)
+    kills = 0
+    while kills < 20:
+        process = subprocess.Popen(command(file, tmp_path / "out"))
+        target = min(parts - 1, len(contents(tmp_path / "out")) + chance.randint(1, max(1, parts // 25)))
+        while process.poll() is None and len(contents(tmp_path / "out")) < target:
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.05)
+        assert process.poll() is None, "the run has ended before it was killed twenty times"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    subprocess.run(command(file, tmp_path / "out"), check=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_and_the_next_goes_on(tmp_path: Path) -> None:
+    file = written(tmp_path / "in.jsonl", [{"id": "x" * 400 + str(i), "prompt": "The dog"} for i in range(300)])
+    subprocess.run(command(file, tmp_path / "whole"), check=True)
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    full = subprocess.run(command(file, tmp_path / "out"), preexec_fn=limit, capture_output=True)
+    assert full.returncode == 1
+    assert b"File too large" in full.stderr
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    subprocess.run(command(file, tmp_path / "out"), check=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
