@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
+from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
-from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill, prefill_batch
+from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, prefill, prefill_batch
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
@@ -37,7 +38,8 @@ class Scheduler:
     """The requests over one model, moved on by one `step` at a time; for one thread.
 
     A running sample or beam takes one of `max_running` slots. `flush` is called in each step once all listeners have
-    been called, before the forward pass.
+    been called, before the forward pass. Samples that `apart` takes are drawn beside the step, in which the others get
+    a token each.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Scheduler:
         max_running: int,
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
+        apart: ProcessorDraws | None = None,
     ) -> None:
         self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
@@ -56,6 +59,8 @@ class Scheduler:
         self._prefilling: deque[SequenceGroup] = deque()
         self._prefilled: deque[SequenceGroup] = deque()
         self._running: list[RunningSequence] = []
+        # Running samples whose processors may hold them up, apart from those that get a token in every step.
+        self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
         # What the sampler knows of the running sequences; made anew when one joins or leaves.
         self._batch: SamplingBatch | None = None
@@ -65,7 +70,8 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._prefilling or self._prefilled or self._running or self._searching)
+        queues = self._waiting or self._prefilling or self._prefilled or self._running or self._searching
+        return bool(queues) or self._apart.busy
 
     @property
     def waiting(self) -> int:
@@ -81,7 +87,8 @@ class Scheduler:
     def running(self) -> int:
         """Number of running samples and beams."""
         searches = [group.search for group in [*self._searching]]
-        return len(self._running) + sum(len(search.running) for search in searches if search is not None)
+        beams = sum(len(search.running) for search in searches if search is not None)
+        return len(self._running) + len(self._apart.sequences) + beams
 
     def check(self, request: EngineRequest) -> None:
         """Accepts every request that the model accepts."""
@@ -104,8 +111,11 @@ class Scheduler:
         self._prefill()
         self._start()
         self._meter.lap("read")
+        self._apart.start()
         if self._running:
             self._draw()
+        if self._apart.busy:
+            self._take_apart()
         self._search()
         self._flush()
         self._meter.lap("text")
@@ -120,7 +130,7 @@ class Scheduler:
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every request with an error that belongs to none of them."""
-        running = [sequence.group for sequence in self._running]
+        running = [sequence.group for sequence in [*self._running, *self._apart.sequences]]
         groups = [*self._waiting, *self._prefilling, *self._prefilled, *running, *self._searching]
         for group in dict.fromkeys(groups):
             self._fail(group, error)
@@ -129,7 +139,8 @@ class Scheduler:
 
     def _unreserved(self, groups: Sequence[SequenceGroup]) -> int:
         """The slots that are neither taken nor reserved for these groups."""
-        return self._max_running - len(self._running) - sum(group.slots(self._max_running) for group in groups)
+        taken = len(self._running) + len(self._apart.sequences)
+        return self._max_running - taken - sum(group.slots(self._max_running) for group in groups)
 
     def _admit(self) -> None:
         """Moves waiting requests on to the prefill, in order, while there are slots for the next."""
@@ -258,7 +269,11 @@ class Scheduler:
             except BaseException as error:
                 self._fail_sample(group, sample, error)
                 return
-        self._running.append(RunningSequence(group, sample, row, logits))
+        sequence = RunningSequence(group, sample, row, logits)
+        if self._apart.takes(group.request.params):
+            self._apart.sequences.append(sequence)
+            return
+        self._running.append(sequence)
         self._batch = None
 
     def _finish_empty(self, group: SequenceGroup) -> None:
@@ -283,6 +298,22 @@ class Scheduler:
             if sequence.sample.stop is not None:
                 self._remove(sequence, reuse=True)
         for sequence in drawing:
+            self._notify(sequence.group, sequence.sample)
+
+    def _take_apart(self) -> None:
+        """The tokens of the samples whose processors have returned; a request whose processor is late ends."""
+        alone = not (self._running or self._prefilling or self._searching)
+        for sequence, row in self._apart.finished(alone=alone):
+            if isinstance(row, ProcessorError):
+                self._end(sequence.group, Stop(kind="processor_failed", matched_text=str(row)))
+                continue
+            waited = sequence.group.request.mark_token()
+            if waited is not None:
+                self._meter.first_token.add(waited)
+            take_token(sequence.sample, advance(sequence, row), self._tokenizer)
+            self._meter.output_tokens += 1
+            if sequence.sample.stop is not None:
+                self._remove(sequence, reuse=True)
             self._notify(sequence.group, sequence.sample)
 
     def _logits(self, drawing: list[RunningSequence]) -> NDArray[np.float32]:
@@ -310,7 +341,7 @@ class Scheduler:
         A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
         self._decoded = None
-        samples = [(sequence.group, sequence) for sequence in self._running]
+        samples = [(sequence.group, sequence) for sequence in [*self._running, *self._apart.decodable]]
         beams = [
             (group, beam) for group in self._searching if group.search is not None for beam in group.search.running
         ]
@@ -324,7 +355,7 @@ class Scheduler:
         for _, sequence in samples:
             if sequence.row.hidden is not None:
                 sequence.hidden_states.append(sequence.row.hidden)
-        self._decoded = [sequence for _, sequence in samples], logits[: len(samples)]
+        self._decoded = [*self._running], logits[: len(self._running)]
         for index, error in errors.items():
             self._fail_decode(*pairs[index], error)
 
@@ -333,7 +364,7 @@ class Scheduler:
         if isinstance(failed, Beam):
             if group in self._searching:
                 self._fail(group, error)
-        elif failed in self._running:
+        elif failed in self._running or failed in self._apart.sequences:
             self._remove(failed, reuse=False)
             self._fail_sample(group, failed.sample, error)
 
@@ -341,8 +372,11 @@ class Scheduler:
 
     def _remove(self, sequence: RunningSequence, *, reuse: bool) -> None:
         """Frees the slot and the row of a sequence; with `reuse` the model may keep its prefix."""
-        self._running.remove(sequence)
-        self._batch = self._decoded = None
+        if sequence in self._apart.sequences:
+            self._apart.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            self._batch = self._decoded = None
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
         self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
@@ -381,7 +415,7 @@ class Scheduler:
         for queue in (self._waiting, self._prefilling, self._prefilled):
             if group in queue:
                 queue.remove(group)
-        for sequence in [each for each in self._running if each.group is group]:
+        for sequence in [each for each in [*self._running, *self._apart.sequences] if each.group is group]:
             self._remove(sequence, reuse=stop.kind == "abort")
         group.pending.clear()
         self._close_prompt(group)
