@@ -141,6 +141,9 @@ class Limits:
     processor_cool_down: float = option(
         30.0, "seconds in which a client's processor that failed three times is not run", low=0.0, high=1e6
     )
+    processor_timeout: float = option(
+        1.0, "seconds that a call of a custom logits processor may take; then its request ends", low=0.001, high=1e6
+    )
     drain_timeout: float = option(30.0, "seconds that requests may take to end after SIGTERM", low=0.0, high=1e6)
     max_connections: int = option(4096, "open connections; more are closed at once", low=1, high=1 << 20)
 
