@@ -45,10 +45,10 @@ class Engine:
     At most `max_running` samples and beams take part in a step; the others start, in order, as slots become free. Where
     several requests run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a
     request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at most
-    so many requests may wait for a slot; where other tenants have filled the queue, one may still use its share of it. With
-    `processor_timeout`, a call of a custom logits processor that takes more seconds ends its request and is left behind;
-    the others go on meanwhile, but for beam searches and over a BatchingModel, where a step waits for its calls, at most
-    so many seconds for all of them.
+    so many requests may wait for a slot; where other tenants have filled the queue, one may still use its share of it.
+    With `processor_timeout`, a call of a custom logits processor that takes more seconds ends its request and is left
+    behind; the others go on meanwhile, but for beam searches and over a BatchingModel, where a step waits for its
+    calls, at most so many seconds for all of them.
     """
 
     def __init__(
