@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from servers import SOURCES, Server
+from servers import SOURCES, START_S, Server
 
 KERNELS = Path("tirage", "backends", "numpy", "kernels", "__pycache__")
 
