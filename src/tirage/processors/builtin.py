@@ -15,7 +15,7 @@ _MOST_IDS = 4096
 _LARGEST_ID = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BuiltIn:
     """A built-in processor: its function, its required and optional arguments, and those that may be a token's text."""
 

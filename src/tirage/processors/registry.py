@@ -33,7 +33,7 @@ class Past:
     output_ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Processor:
     """A registered function, and what is known of its arguments.
 
