@@ -24,6 +24,7 @@ DrawnRow = tuple[Draw, int]
 """A Draw and the index of a row in it."""
 MAX_CLOSING_PATHS = 4
 """Closing paths of a constraint that one draw tries when other parameters forbid their tokens."""
+_FLOAT32 = np.dtype(np.float32)
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _log = logging.getLogger("tirage")
 
@@ -174,9 +175,12 @@ def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
     if array.ndim != 2 or array.shape[1] != shape[1] or shape[0] not in (None, len(array)):
         wanted = ", ".join("k" if size is None else str(size) for size in shape)
         raise ModelError(f"{name} must give logits of shape [{wanted}], got {list(array.shape)}")
+    if array.dtype == _FLOAT32:
+        return array
+    # Asked last, because NumPy puts the name together anew each time.
     if array.dtype.name not in _LOGIT_TYPES:
         raise ModelError(f"{name} must give float32 logits, got {array.dtype}")
-    return array.astype(np.float32, copy=False)
+    return array.astype(np.float32)
 
 
 def describe(error: BaseException) -> str:
