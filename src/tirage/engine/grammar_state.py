@@ -65,7 +65,7 @@ class GrammarState:
     @property
     def error(self) -> str:
         """Why no further token can satisfy the constraint; empty while one can."""
-        return "the token drawn breaks the constraint" if self.refused else self._matcher.error
+        return self._matcher.error or ("the token drawn breaks the constraint" if self.refused else "")
 
     def fill(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask int32 [ceil(V / 32)] of the next draw: what the constraint or its closing path allows."""

@@ -44,6 +44,16 @@ class Cursor(Protocol):
         """An independent cursor in the same state."""
         ...
 
+    @property
+    def shared(self) -> object:
+        """What the cursors of one grammar share and change: only one thread may use cursors with the same object."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """The estimated size of what texts have added to `shared`."""
+        ...
+
 
 class Matcher:
     """Follows one text through a shared grammar.
@@ -123,6 +133,11 @@ class Matcher:
     def done(self) -> bool:
         """Whether the text is complete and only an end token may follow."""
         return self._closed or (self._cursor.complete() and self._cursor.stopped())
+
+    @property
+    def shared(self) -> object:
+        """What it shares with the other matchers of its grammar; see `Cursor`."""
+        return self._cursor.shared
 
     @property
     def error(self) -> str:
