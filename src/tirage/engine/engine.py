@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeGuard, TypeVar, cast
@@ -39,9 +40,10 @@ _started: weakref.WeakSet[Engine] = weakref.WeakSet()
 class Engine:
     """Runs requests over a model, any number at once, from any thread and any event loop.
 
-    At most `max_running` samples and beams run at once; the others start, in order, as slots become free. The answer to
-    a request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at
-    most so many requests may wait for a slot.
+    At most `max_running` samples and beams take part in a step; the others start, in order, as slots become free. Where
+    several requests run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a
+    request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at most
+    so many requests may wait for a slot; where other tenants have filled the queue, one may still use its share of it.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Engine:
         else:
             self.model = as_step_model(cast("Model", model))
             self._scheduler = Scheduler(self.model, tokenizer, **options)
+        self._numbers = itertools.count()
         self._actions: deque[Callable[[], None]] = deque()
         self._submitted: deque[SequenceGroup] = deque()
         self._unfinished: set[RequestStream] = set()
@@ -81,10 +84,11 @@ class Engine:
     ) -> list[RequestStream]:
         """The streams of requests, all of which are accepted or, with an error of `submit`, none."""
         check_reader(buffer, patience_s)
-        pairs = [self._connect(request, buffer, patience_s) for request in requests]
+        number = next(self._numbers)
+        pairs = [self._connect(request, buffer, patience_s, number) for request in requests]
         streams = [stream for stream, _ in pairs]
         with self._changed:
-            self._check_queue(len(pairs))
+            self._check_queue(Counter(request.tenant for request in requests))
             self._unfinished.update(streams)
             self._submitted.extend(group for _, group in pairs)
             self._wake()
@@ -150,7 +154,7 @@ class Engine:
             self.model.close()
 
     def _connect(
-        self, request: EngineRequest, buffer: int, patience_s: float | None
+        self, request: EngineRequest, buffer: int, patience_s: float | None, number: int
     ) -> tuple[RequestStream, SequenceGroup]:
         """A stream for the request, and a group for the scheduler whose listener fills the stream."""
         stream = RequestStream(request, buffer=buffer, patience_s=patience_s, abort=lambda: self._abort(group))
@@ -162,19 +166,25 @@ class Engine:
                 group.release()
             stream.put(delta, self._notifier)
 
-        group = SequenceGroup(request, listener_of(request, put, whole=buffer == 0))
+        group = SequenceGroup(request, listener_of(request, put, whole=buffer == 0), number=number)
         return stream, group
 
-    def _check_queue(self, count: int) -> None:
-        """Raises UnavailableError when `count` more requests cannot be accepted."""
+    def _check_queue(self, added: Counter[str]) -> None:
+        """Raises UnavailableError when so many more requests of these tenants cannot be accepted."""
         if self._closing:
             raise UnavailableError("the engine is closing and takes no more requests", closing=True)
         if self.max_waiting is None:
             return
-        scheduler = self._scheduler
+        scheduler, count = self._scheduler, added.total()
         waiting = len(self._submitted) + scheduler.waiting + count
         free = max(0, self.max_running - scheduler.running - scheduler.prefilling)
-        if waiting > self.max_waiting + free:
+        if waiting <= self.max_waiting + free:
+            return
+        own = Counter(scheduler.waiting_by_tenant)
+        own.update(group.key.tenant for group in self._submitted)
+        own += added
+        share = self.max_waiting // len(own)
+        if waiting > 2 * self.max_waiting or any(own[tenant] > share for tenant in added):
             raise UnavailableError(
                 f"the engine's queue must hold at most {self.max_waiting} requests (max_waiting), got {count} more; "
                 "try again later"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Any
@@ -101,7 +103,6 @@ class Meter:
     last_step_s: float = 0.0
     first_token: DurationHistogram = field(default_factory=DurationHistogram)
     between: DurationHistogram = field(default_factory=DurationHistogram)
-    drawn_at: float = 0.0
 
     def tick(self) -> float:
         """Sets `last_tick` to now; returns the seconds since the tick before."""
@@ -113,12 +114,12 @@ class Meter:
         name = f"{phase}_s"
         setattr(self, name, getattr(self, name) + self.tick())
 
-    def count_draw(self, tokens: int, *, continued: int) -> None:
-        """Counts the tokens of the draw that just ended; `continued` of its samples had a token before."""
+    def count_draw(self, tokens: int, drawn_at: Iterable[float]) -> None:
+        """Counts the tokens of a draw that just ended; `drawn_at` is when its samples had one before, 0.0 for never."""
         self.output_tokens += tokens
-        if continued:
-            self.between.add(self.last_tick - self.drawn_at, continued)
-        self.drawn_at = self.last_tick
+        for before, count in Counter(drawn_at).items():
+            if before:
+                self.between.add(self.last_tick - before, count)
 
     def snapshot(self) -> dict[str, Any]:
         """The present values of the counters that `Progress` has, by name."""
