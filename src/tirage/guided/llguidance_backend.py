@@ -36,6 +36,8 @@ _TRIALS = 100
 LEXER_STATES = 1 << 14
 """Most states of the automaton that the texts of a grammar share, or one per token of a larger vocabulary: no mask was
 found to need as many. When it is full, all go on with a new one."""
+BYTE_LEXER_STATES = 250_000
+"""The same over bytes, where searches ask for what no text has: there a full automaton would go unnoticed."""
 _BYTES_OF_A_STATE = 410
 # A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
 _STATE_S, _TOKEN_S = 6e-6, 5e-8
@@ -88,7 +90,8 @@ class LlguidanceBackend:
             held = int(answer["bytes"])
             if answer["error"]:
                 raise refusal(constraint, answer["error"])
-        states = max(LEXER_STATES, self._vocabulary.width)
+        width = self._vocabulary.width
+        states = BYTE_LEXER_STATES if width == 256 else max(LEXER_STATES, width)
         limits = self._library.LLParserLimits(max_lexer_states=states)
         lexer = SharedLexer(
             lambda: self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits), states=states
@@ -144,7 +147,8 @@ class SharedLexer:
 class LlguidanceCursor:
     """The state of one text in llguidance; see `Cursor`.
 
-    A matcher that finds the automaton full is replaced by one with a new automaton that has read the same tokens.
+    A matcher whose mask finds the automaton full is replaced by one with a new automaton that has read the same tokens.
+    Where a token finds it full it is refused without an error, hence `renew`.
     """
 
     __slots__ = ("_buffer", "_lexer", "_matcher", "_start", "_tokens", "_width")
@@ -152,7 +156,7 @@ class LlguidanceCursor:
     def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
         self._lexer, self._start, self._width = lexer, start, width
         self._matcher, self._tokens = start.deep_copy(), list(tokens)
-        self._buffer = np.zeros((width + 32) // 32, np.int32)
+        self._buffer: Mask | None = None
 
     def fill(self, mask: Mask) -> None:
         """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
@@ -162,13 +166,13 @@ class LlguidanceCursor:
         began = time.thread_time()
         if self._start is not self._lexer.start:
             # So that the full automaton is freed once all texts have gone on.
-            self._renew()
-        self._compute()
+            self.renew()
+        computed = self._compute()
         if self._is_full():
-            self._renew()
-            self._compute()
+            self.renew()
+            computed = self._compute()
         self._lexer.count(time.thread_time() - began, self._width)
-        mask[:] = 0 if self._matcher.is_error() else self._buffer[: len(mask)]
+        mask[:] = 0 if self._matcher.is_error() else computed[: len(mask)]
         if self._width % 32:
             # The end token of the library, one id after the last.
             mask[-1] &= (1 << self._width % 32) - 1
@@ -176,32 +180,28 @@ class LlguidanceCursor:
     def _is_over(self) -> bool:
         return self._matcher.is_error() or self._matcher.is_stopped()
 
-    def _compute(self) -> None:
+    def _compute(self) -> Mask:
+        if self._buffer is None:
+            self._buffer = np.zeros((self._width + 32) // 32, np.int32)
         self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
+        return self._buffer
 
     def _is_full(self) -> bool:
         return self._matcher.is_error() and _FULL in self._matcher.get_error()
 
-    def _renew(self) -> None:
-        self._start = self._lexer.after(self._start)
-        self._matcher = self._start.deep_copy()
-        if self._tokens:
-            self._matcher.try_consume_tokens(self._tokens)
-
     def accept(self, token_id: int) -> bool:
         """See `Cursor`."""
-        if self._matcher.is_error() or not self._consume(token_id):
+        if self._matcher.is_error() or self._matcher.try_consume_tokens([token_id]) != 1:
             return False
         self._tokens.append(token_id)
         return True
 
-    def _consume(self, token_id: int) -> bool:
-        if self._matcher.try_consume_tokens([token_id]) == 1:
-            return True
-        if not self._is_full():
-            return False
-        self._renew()
-        return self._matcher.try_consume_tokens([token_id]) == 1
+    def renew(self) -> None:
+        """See `Cursor`."""
+        self._start = self._lexer.after(self._start)
+        self._matcher = self._start.deep_copy()
+        if self._tokens:
+            self._matcher.try_consume_tokens(self._tokens)
 
     def rollback(self, count: int) -> None:
         """See `Cursor`."""

@@ -44,6 +44,10 @@ class Cursor(Protocol):
         """An independent cursor in the same state."""
         ...
 
+    def renew(self) -> None:
+        """Compiles anew what the cursors of the grammar share, which may be full, and reads the tokens so far again."""
+        ...
+
     @property
     def shared(self) -> object:
         """What the cursors of one grammar share and change: only one thread may use cursors with the same object."""
@@ -94,6 +98,15 @@ class Matcher:
             return False
         self._length += 1
         return True
+
+    def accept_allowed(self, token_id: int) -> bool:
+        """Moves past a token that a mask has allowed; False when the backend refuses it all the same."""
+        if self.accept(token_id):
+            return True
+        if self.error:
+            return False
+        self._cursor.renew()
+        return self.accept(token_id)
 
     def rollback(self, count: int) -> None:
         """Takes back the last `count` accepted tokens, an end token included; ValueError if there are fewer."""

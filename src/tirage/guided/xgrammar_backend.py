@@ -107,6 +107,9 @@ class XgrammarCursor:
         """See `Cursor`."""
         return XgrammarCursor(self._library, self._compiled, self._matcher.fork(), self._width)
 
+    def renew(self) -> None:
+        """See `Cursor`; nothing of it can be full."""
+
     @property
     def shared(self) -> object:
         """See `Cursor`."""

@@ -194,6 +194,8 @@ class RequestManager:
         with cancellable(pending.check):
             request = make_request(self.llm, with_backend(engine_input, self.options), pending.tenant)
         request.tenant = pending.tenant
+        limits = self.options.limits
+        request.constraint_budget.allow(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)
         self.metrics.prepared(time.perf_counter() - began, guided=engine_input.params.guided_decoding is not None)
         return request
 
