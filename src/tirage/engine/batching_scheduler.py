@@ -202,7 +202,7 @@ class BatchingScheduler:
     def _draw_rows(self, keys: list[int], logits: Any) -> dict[int, int]:
         drawing = [self._running[key] for key in keys]
         try:
-            rows = draw(self._packed(drawing), drawing, logits)
+            rows = [row for row in draw(self._packed(drawing), drawing, logits) if row is not None]
         except BaseException as error:
             rows = [error] * len(keys)
         self._drawn |= dict(zip(keys, rows, strict=True))

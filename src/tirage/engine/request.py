@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
+from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
@@ -65,6 +66,7 @@ class EngineRequest:
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
         self.limit, limit_stop = budget.limit(params, self.inputs.length)
         self.beams = beams
+        self.constraint_budget = ConstraintBudget()
         self.samples = [
             GrowingSample(
                 self.params,
@@ -75,6 +77,7 @@ class EngineRequest:
                 limit_stop=limit_stop,
                 constraint=constraint,
                 draw_params=draw_params,
+                budget=self.constraint_budget,
             )
             for index in range(params.best_of or params.n)
         ]

@@ -9,6 +9,7 @@ the same tokens in later steps. An error ends the request or the sample that it 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
 from tirage.engine.fairness import TURN_STEPS, FairnessKey, StepPace, Turns, has_room, interleaved, shares
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
+from tirage.engine.mask_turns import MaskTurns
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -44,8 +46,7 @@ class Scheduler:
 
     A running sample or beam takes one of the `max_running` slots of a step. Up to twice as many are open when requests
     come while others hold more than their share (`fairness.has_room`). `flush` is called in each step once all
-    listeners have been called, before the forward pass. Samples that `apart` takes are
-    drawn beside the step, in which the others get a token each.
+    listeners have been called, before the forward pass. Samples that `apart` takes are drawn beside the step.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Scheduler:
         self._searching: list[SequenceGroup] = []
         # Whose turn it is: of the rows, of their requests, and of the prompts.
         self._row_turns, self._request_turns, self._prefill_turns = Turns(TURN_STEPS), Turns(TURN_STEPS), Turns()
-        self._pace, self._passes = StepPace(), 0
+        self._pace, self._passes, self._masks = StepPace(), 0, MaskTurns()
         # The samples that take part in this step, and of searches how many beams do; None for all.
         self._drawing: list[RunningSequence] = []
         self._beams_in_turn: dict[SequenceGroup, int] | None = None
@@ -130,6 +131,7 @@ class Scheduler:
         self._meter.lap("read")
         prefilled = self._meter.last_tick
         rows = self._take_turns()
+        waited = self._wait_for_masks()
         self._apart.start()
         if self._drawing:
             self._draw()
@@ -141,7 +143,7 @@ class Scheduler:
         self._decode()
         self._meter.lap("decode")
         if rows:
-            self._pace.record(rows, self._meter.last_tick - prefilled)
+            self._pace.record(rows, max(0.0, self._meter.last_tick - prefilled - waited))
         self._drawing, self._beams_in_turn = [], None
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
@@ -372,6 +374,23 @@ class Scheduler:
         self._row_turns.take(group for group, count in beams.items() if count)
         self._drawing, self._beams_in_turn = [each for each in self._running if each in chosen], beams
 
+    def _wait_for_masks(self) -> float:
+        """Computes the masks of what takes part in this step, so that others rest; gives the seconds that it took."""
+        began = time.perf_counter()
+        beams = [beam for group in self._searching for beam in self._to_list(group)]
+        ready = iter(self._masks.ready([each.sample for each in (*self._drawing, *beams)]))
+        drawing = [(each, next(ready)) for each in self._drawing]
+        for beam in beams:
+            beam.is_masked = next(ready)
+        for each, is_ready in drawing:
+            if not is_ready:
+                each.keep_logits()
+        self._drawing = [each for each, is_ready in drawing if is_ready]
+        return time.perf_counter() - began
+
+    def _to_list(self, group: SequenceGroup) -> list[Beam]:
+        return [] if group.search is None else group.search.unlisted[: self._turn_of(group)]
+
     def _turn_of(self, group: SequenceGroup) -> int | None:
         """How many beams of a search take part in this step; None for all."""
         return None if self._beams_in_turn is None else self._beams_in_turn.get(group, 0)
@@ -384,10 +403,14 @@ class Scheduler:
         if self._batch is None or self._batch[0] != drawing:
             rows = [each.sampling_row for each in drawing]
             self._batch = drawing, SamplingBatch.of(rows, self._model.vocab_size)
-        drawn = draw(self._batch[1], drawing, self._logits(drawing))
+        drawn = draw(self._batch[1], drawing, self._logits(drawing), may_put_off=True)
+        self._drawing = [sequence for sequence, row in zip(drawing, drawn, strict=True) if row is not None]
         self._meter.lap("sample")
-        self._meter.count_draw(len(drawing), (each.drawn_at for each in drawing))
+        self._meter.count_draw(len(self._drawing), (each.drawn_at for each in self._drawing))
         for sequence, row in zip(drawing, drawn, strict=True):
+            if row is None:
+                sequence.keep_logits()
+                continue
             sequence.drawn_at = self._meter.last_tick
             waited = sequence.group.request.mark_token()
             if waited is not None:
@@ -395,7 +418,7 @@ class Scheduler:
             take_token(sequence.sample, row, self._tokenizer)
             if sequence.sample.stop is not None:
                 self._remove(sequence, reuse=True)
-        for sequence in drawing:
+        for sequence in self._drawing:
             self._notify(sequence.group, sequence.sample)
 
     def _take_apart(self) -> None:

@@ -35,6 +35,7 @@ class Beam:
     row: Any = None
     logits: Any = None
     mask: NDArray[np.int32] | None = None
+    is_masked: bool = True
     listed: NextTokens | None = None
 
 

@@ -26,7 +26,14 @@ _WORKERS = 4
 
 
 class LimitError(GrammarError):
-    """Raised for a grammar whose compilation takes too much time or memory."""
+    """Raised for a grammar whose compilation takes too much time or memory.
+
+    `timed_out`: it waited too long by the clock, as any may on a busy machine; another attempt may succeed.
+    """
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class TrialCompiler:
@@ -74,18 +81,20 @@ class TrialProcess(Child):
             raise _too_large() from None
         line = self.line(time.monotonic() + seconds)
         if line is None:
-            raise _too_slow()
+            raise _too_slow(timed_out=True)
         if not line.endswith(b"\n"):
             self.kill()
-            raise _too_slow() if -self.process.returncode in _ALARMS else _too_large()
+            signaled = -self.process.returncode
+            raise _too_slow(timed_out=signaled == signal.SIGALRM) if signaled in _ALARMS else _too_large()
         return json.loads(line)
 
 
 _ALARMS = (signal.SIGPROF, signal.SIGALRM)
 
 
-def _too_slow() -> LimitError:
-    return LimitError(f"grammar must compile within {SECONDS + 1:g} s, got one that does not; make it smaller")
+def _too_slow(*, timed_out: bool) -> LimitError:
+    text = f"grammar must compile within {SECONDS + 1:g} s, got one that does not; make it smaller"
+    return LimitError(text, timed_out=timed_out)
 
 
 def _too_large() -> LimitError:

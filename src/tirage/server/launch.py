@@ -22,7 +22,7 @@ from tirage.server.connection import Connection
 from tirage.server.logs import set_up
 from tirage.server.options import Options
 from tirage.server.plugins import read_adapters
-from tirage.server.request_manager import POOL
+from tirage.server.preparation import POOL
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and send their last event; then connections are closed.

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tirage.engine import BOUNDS_S, Completion, DurationHistogram, Progress
+from tirage.server.preparation import Lane
 
 _STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 503, 504})
 
@@ -29,6 +30,11 @@ class Metrics:
         self._refused = Counter("tirage_refused", "requests refused because the queue was full", registry=self.registry)
         self._prepared = self._histogram("tirage_prepare_seconds", "tokenising and rendering a prompt")
         self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing a prompt with a constraint")
+        self._prepare_waiting = self._lane_gauge("tirage_prepare_waiting", "prompts that wait to be prepared")
+        self._prepare_running = self._lane_gauge("tirage_prepare_running", "prompts that are being prepared")
+        self._prepare_oldest = self._lane_gauge(
+            "tirage_prepare_oldest_seconds", "how long the oldest prompt has waited to be prepared"
+        )
         self._samples = Counter("tirage_samples", "samples that have finished", ["reason"], registry=self.registry)
         self._prompt = Counter("tirage_prompt_tokens", "prompt tokens of answered prompts", registry=self.registry)
         self._output = Counter("tirage_completion_tokens", "tokens of answered prompts", registry=self.registry)
@@ -41,8 +47,17 @@ class Metrics:
         )
         self._aborts = Counter("tirage_aborts", "prompts that were aborted", ["reason"], registry=self.registry)
 
+    def _lane_gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["lane"], registry=self.registry)
+
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=BOUNDS_S, registry=self.registry)
+
+    def watch_lane(self, lane: Lane) -> None:
+        """Adds how many prompts wait for a lane's threads, how many have one, and since when the oldest waits."""
+        self._prepare_waiting.labels(lane.name).set_function(lambda: lane.waiting)
+        self._prepare_running.labels(lane.name).set_function(lambda: lane.running)
+        self._prepare_oldest.labels(lane.name).set_function(lambda: lane.oldest_s)
 
     def know_routes(self, paths: Iterable[str]) -> None:
         """Sets the paths that may be labels; all others count as `other`."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import TypeVar
 
 from tirage.cancel import cancellable
 from tirage.engine import Completion, EngineRequest
@@ -23,14 +22,13 @@ from tirage.server.engine_input import EngineInput, ModelInfo
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options, check_limit
+from tirage.server.preparation import Lane
 from tirage.server.request_group import RequestGroup, RunningRequest
 
 T = TypeVar("T")
 # Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
 # waits for a constraint; more threads would only compete for the processor. No tenant gets all of the latter.
 _PLAIN_THREADS, _GUIDED_THREADS, _GUIDED_OF_A_TENANT = 2, 4, 3
-POOL = "tirage-requests"
-"""The prefix of these threads' names."""
 # Deltas that a stream may leave unread before they are merged.
 STREAM_BUFFER = 64
 
@@ -63,14 +61,16 @@ class RequestManager:
 
     def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, model_info: ModelInfo) -> None:
         self.llm, self.options, self.metrics, self.model_info = llm, options, metrics, model_info
-        self._pool = ThreadPoolExecutor(_PLAIN_THREADS, thread_name_prefix=POOL)
-        self._guided_pool = ThreadPoolExecutor(_GUIDED_THREADS, thread_name_prefix=f"{POOL}-guided")
-        self._guided_slots = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._plain = Lane("plain", _PLAIN_THREADS)
+        self._guided = Lane("guided", _GUIDED_THREADS, of_a_tenant=_GUIDED_OF_A_TENANT)
+        self.lanes = (self._plain, self._guided)
         self._pending: set[PendingRequest] = set()
         self._groups: set[RequestGroup] = set()
-        self._preparing = 0
+        self._preparing = Counter[str]()
         self._breaker = CircuitBreaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
+        for lane in self.lanes:
+            metrics.watch_lane(lane)
 
     async def submit(
         self, inputs: Sequence[EngineInput], *, tenant: str, rid: str | None = None, stream: bool = False
@@ -85,7 +85,7 @@ class RequestManager:
         check_cost(inputs, limits, context=self.llm.model.max_length)
         for engine_input in inputs:
             self._breaker.check(engine_input.params, tenant)
-        self._check_capacity(len(inputs))
+        self._check_capacity(len(inputs), tenant)
         names = frozenset({rid, *(engine_input.rid for engine_input in inputs)})
         pending = PendingRequest(tenant, names, client, time.monotonic() + limits.request_timeout)
         requests = await self._prepare_all(inputs, pending)
@@ -102,15 +102,17 @@ class RequestManager:
         client.on_finished(group.abort)
         return group
 
-    async def in_pool(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The function's result, computed in the pool; for work that would block the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+    async def in_pool(self, function: Callable[[], T], *, tenant: str) -> T:
+        """The function's result, computed in a thread at the tenant's turn; for work that would block the event loop."""
+        return await self._plain.run(function, tenant=tenant, request=object())
 
     def abort(self, rid: str, *, tenant: str) -> bool:
         """Aborts the tenant's requests with exactly this id; False when there are none."""
         pending = [each for each in self._pending if each.tenant == tenant and rid in each.names]
         for each in pending:
             each.aborted = True
+        if pending:
+            self._end_waiting()
         groups = [group for group in self._groups if group.tenant == tenant]
         return sum(group.abort_named(rid) for group in groups) > 0 or bool(pending)
 
@@ -122,6 +124,7 @@ class RequestManager:
             names += sorted(name for name in pending.names if name is not None)
         for group in list(self._groups):
             group.abort(reason)
+        self._end_waiting()
         return names
 
     async def drain(self, seconds: float) -> None:
@@ -133,34 +136,43 @@ class RequestManager:
 
     def close(self) -> None:
         """Cancels what waits for a thread; each thread ends after its current work."""
-        for pool in (self._pool, self._guided_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        for lane in self.lanes:
+            lane.close()
 
     @property
     def full(self) -> bool:
         """Whether another request would be refused because the queue is full."""
-        return self._preparing + self.llm.engine.progress().waiting >= max(self.options.limits.max_queue, 1)
+        return self._preparing.total() + self.llm.engine.progress().waiting >= max(self.options.limits.max_queue, 1)
+
+    def _end_waiting(self) -> None:
+        for lane in self.lanes:
+            lane.check_waiting()
 
     def _in_flight(self) -> int:
-        return self._preparing + sum(len(group.requests) for group in list(self._groups))
+        return self._preparing.total() + sum(len(group.requests) for group in list(self._groups))
 
-    def _check_capacity(self, count: int) -> None:
+    def _check_capacity(self, count: int, tenant: str) -> None:
         # What is being prepared will be in the engine's queue in a moment; without this, thousands could.
-        if self._preparing + count > self.options.limits.max_queue + self.options.limits.max_running:
+        most = self.options.limits.max_queue + self.options.limits.max_running
+        total, own = self._preparing.total() + count, self._preparing[tenant] + count
+        # Where others have filled it, a tenant may still have its share.
+        share = most // len({*self._preparing, tenant})
+        if total > most and (total > 2 * most or own > share):
             self.metrics.refused()
             raise UnavailableError("too many requests are being prepared")
 
     async def _prepare_all(self, inputs: Sequence[EngineInput], pending: PendingRequest) -> list[EngineRequest]:
         """The engine's requests for all inputs; raises the first error in the order of the inputs."""
         self._pending.add(pending)
-        self._preparing += len(inputs)
+        self._preparing[pending.tenant] += len(inputs)
         try:
             async with asyncio.timeout(pending.deadline - time.monotonic()):
                 made = await asyncio.gather(*(self._schedule(each, pending) for each in inputs), return_exceptions=True)
         except TimeoutError:
             raise errors.timed_out() from None
         finally:
-            self._preparing -= len(inputs)
+            self._preparing[pending.tenant] -= len(inputs)
+            self._preparing += Counter()  # without those that have nothing left
             self._pending.discard(pending)
         wrong = next((each for each in made if isinstance(each, BaseException)), None)
         if wrong is not None:
@@ -169,14 +181,11 @@ class RequestManager:
         return [each for each in made if isinstance(each, EngineRequest)]
 
     async def _schedule(self, engine_input: EngineInput, pending: PendingRequest) -> EngineRequest:
-        """The engine's request for an input, prepared in the pool for plain or for constrained requests."""
-        if engine_input.params.guided_decoding is None:
-            return await self.in_pool(self._prepare, engine_input, pending)
-        slots = self._guided_slots.setdefault(pending.tenant, asyncio.Semaphore(_GUIDED_OF_A_TENANT))
-        async with slots:
-            pending.check()
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._guided_pool, self._prepare, engine_input, pending)
+        """The engine's request for an input, prepared in the lane for plain or for constrained requests."""
+        lane = self._plain if engine_input.params.guided_decoding is None else self._guided
+        return await lane.run(
+            lambda: self._prepare(engine_input, pending), tenant=pending.tenant, request=pending, check=pending.check
+        )
 
     def _prepare(self, engine_input: EngineInput, pending: PendingRequest) -> EngineRequest:
         pending.check()
@@ -184,6 +193,9 @@ class RequestManager:
         began = time.perf_counter()
         with cancellable(pending.check):
             request = make_request(self.llm, with_backend(engine_input, self.options), pending.tenant)
+        request.tenant = pending.tenant
+        limits = self.options.limits
+        request.constraint_budget.allow(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)
         self.metrics.prepared(time.perf_counter() - began, guided=engine_input.params.guided_decoding is not None)
         return request
 

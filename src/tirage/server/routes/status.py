@@ -31,7 +31,8 @@ async def health(request: Request) -> Response:
     """200 when the model answers; 503 before that, and when the engine has work but makes no progress."""
     state = request.app.state.health
     left = {"abandoned_processor_calls": state.abandoned_calls} if state.abandoned_calls else {}
-    return JSONResponse({"status": state.phase, **left}, status_code=200 if state.alive else 503)
+    told = {"status": state.phase, **preparation(request), **left}
+    return JSONResponse(told, status_code=200 if state.alive else 503)
 
 
 @router.get("/health_generate")
@@ -58,7 +59,19 @@ async def ready(request: Request) -> Response:
     """200 when a request would be accepted now; 503 while loading, draining, or with a full queue."""
     state, manager = request.app.state.health, request.app.state.manager
     phase = "full" if state.phase == "ready" and manager is not None and manager.full else state.phase
-    return JSONResponse({"status": phase}, status_code=200 if phase == "ready" else 503)
+    return JSONResponse({"status": phase, **preparation(request)}, status_code=200 if phase == "ready" else 503)
+
+
+def preparation(request: Request) -> dict[str, Any]:
+    """What is being prepared, by lane; nothing before the model is loaded."""
+    manager = request.app.state.manager
+    if manager is None:
+        return {}
+    lanes = {
+        lane.name: {"waiting": lane.waiting, "running": lane.running, "oldest_s": round(lane.oldest_s, 3)}
+        for lane in manager.lanes
+    }
+    return {"preparation": lanes}
 
 
 @router.get("/metrics")
