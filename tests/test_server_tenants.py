@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from servers import shared
 
-FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two")
+FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two", "--admin-key", "admin")
 TEXT = (
     "Once upon a time there was a clever girl who lived near a quiet river, and every day she went to the old bridge."
 )
@@ -34,7 +34,7 @@ def test_a_prefix_is_shared_within_a_key_and_never_across() -> None:
 @pytest.mark.slow
 def test_metrics_count_the_tokens_that_were_not_read_again() -> None:
     server = shared(*FLAGS)
-    headers = {"authorization": "Bearer one"}
+    headers = {"authorization": "Bearer admin"}
 
     def total() -> float:
         lines = server.get("/metrics", headers=headers).text.splitlines()
@@ -77,3 +77,20 @@ def test_the_time_to_a_token_says_nothing_of_what_another_key_has_asked() -> Non
     # The clock can tell a prompt that was kept from one that was not, or its silence would mean nothing.
     assert chance(again, unseen) < 1e-4
     assert chance(theirs, unseen) > 1e-6
+
+
+@pytest.mark.slow
+def test_only_the_admin_key_sees_how_much_was_found_in_the_cache() -> None:
+    server = shared(*FLAGS)
+    telling = {
+        "tirage_cached_tokens_total",
+        *(f"tirage_engine_{name}_total" for name in ("cached_tokens", "prompt_tokens", "read_s")),
+    }
+
+    def names(key: str) -> set[str]:
+        page = server.get("/metrics", headers={"authorization": f"Bearer {key}"}).text
+        return {line.split(" ")[0] for line in page.splitlines() if not line.startswith("#")}
+
+    assert not telling & names("one")
+    assert telling <= names("admin")
+    assert telling <= set(shared().metrics())

@@ -17,6 +17,7 @@ from tirage.server import errors
 from tirage.server.client import CLIENT, Client
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Limits, Options
+from tirage.server.pending_bodies import PendingBodies
 
 ID_HEADER = b"x-request-id"
 _ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
@@ -38,7 +39,7 @@ class RequestMiddleware:
         self._app, self._limits, self._record = app, options.limits, record
         self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
         self._origins = set(options.cors_origin)
-        self._pending = 0
+        self._bodies = PendingBodies(options.limits.max_pending_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,7 +65,8 @@ class RequestMiddleware:
         connection = scope.get("extensions", {}).get("tirage.connection")
         client = Client(lambda: connection is not None and connection.disconnected)
         CLIENT.set(client)
-        body = LimitedBody(receive, self._limits, self._reserve)
+        # The tenant is known by the time that a body is read.
+        body = LimitedBody(receive, self._limits, lambda count: self._bodies.reserve(tenant_in(scope), count))
         try:
             check_head(scope, self._limits)
             self._check_host(scope)
@@ -76,7 +78,7 @@ class RequestMiddleware:
             await self._run(scope, body, lingering(receive, send, lambda: body.cut))
         finally:
             client.finish()
-            self._pending -= body.received
+            self._bodies.release(tenant_in(scope), body.received)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the application; answers with an envelope if it fails before it has answered."""
@@ -96,12 +98,6 @@ class RequestMiddleware:
             if started:
                 raise
             await respond(refusal)(scope, receive, send)
-
-    def _reserve(self, count: int) -> None:
-        """Counts further bytes of bodies; raises Refusal when all bodies together would be too large."""
-        if self._pending + count > self._limits.max_pending_body:
-            raise Refusal(503, "the server holds too many requests; try again later", headers={"retry-after": "1"})
-        self._pending += count
 
     def _check_host(self, scope: Scope) -> None:
         values = header(scope, b"host")
@@ -157,6 +153,11 @@ class LimitedBody:
         self._reserve(count)
         self.cut = False
         self.received += count
+
+
+def tenant_in(scope: Scope) -> str:
+    """The tenant that authentication has found; "" before it."""
+    return scope.get("tirage.tenant", "")
 
 
 def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:

@@ -15,7 +15,7 @@ from tirage.params import SamplingParams
 from tirage.processors import processor_names
 from tirage.semantics import PRESETS
 from tirage.server.engine_input import EngineInput
-from tirage.server.http_request import manager_of, options_of, tenant_of
+from tirage.server.http_request import admin_of, manager_of, options_of, tenant_of
 from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
 
 SECRET = frozenset({"api_key", "admin_key"})
@@ -76,8 +76,14 @@ def preparation(request: Request) -> dict[str, Any]:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Counters and histograms in Prometheus' text format."""
-    return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
+    """Counters and histograms in Prometheus' text format.
+
+    Where there are several tenants, only the admin key sees what tells of their cache hits.
+    """
+    options = options_of(request)
+    alone = not options.api_key and options.tenant_by == "key"
+    page = request.app.state.metrics.page(cache=alone or admin_of(request))
+    return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/version")
