@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
+import time
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -19,6 +21,8 @@ HEAD_BYTES = 64 * 1024
 HEADERS = 100
 # How many pipelined requests are read before reading pauses; while reading, a disconnect is noticed.
 _AHEAD = 16
+# How often the log may say that there are too many connections.
+_TELL_S = 60.0
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
@@ -26,10 +30,35 @@ class HeadError(Exception):
     """The head of a request is too large; the parser turns this into a refusal."""
 
 
+class OpenConnections:
+    """The connections of a server, of which at most `most` are open.
+
+    `waiting` are those without a request: idle ones, and those whose head has not come yet; the first has waited longest.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waiting: dict[Connection, None] = {}
+        self._told = -math.inf
+
+    def close_waiting(self, new: Connection) -> bool:
+        """Closes the one that has waited longest to make room for a new one; False when there is none."""
+        found = next((each for each in self.waiting if each is not new), None)
+        if found is None:
+            return False
+        del self.waiting[found]
+        found.transport.abort()
+        if time.monotonic() - self._told > _TELL_S:
+            self._told = time.monotonic()
+            _log.warning("%d connections are open, and no more may be; those without a request are closed", self.most)
+        return True
+
+
 class Connection(HttpToolsProtocol):
     """An HTTP/1.1 connection with limits on the size of heads and on the time that a client may take."""
 
     limits = Limits()
+    open = OpenConnections(limits.max_connections)
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -43,13 +72,15 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.max_connections:
+        self.open.waiting[self] = None
+        if len(self.connections) > self.open.most and not self.open.close_waiting(self):
             refusal = Refusal(503, "the server has too many connections; try again later", headers={"retry-after": "1"})
             self._refuse(refusal)
             return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open.waiting.pop(self, None)
         self._disarm()
         for cycle in self._open:
             cycle.disconnected = cycle.disconnected or not cycle.response_complete
@@ -91,6 +122,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.open.waiting.pop(self, None)
         self._head_timer = cancelled(self._head_timer)
         super().on_headers_complete()
         self._useless = 0
@@ -109,6 +141,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if not self._answering and self._in_head:
+            self.open.waiting[self] = None
         if self.cycle.response_complete and not self._in_head and self._rest_timer is None:
             # No one reads the rest of this body any more, so no other timeout applies to it.
             self._rest_timer = self.loop.call_later(self.limits.body_timeout, self.transport.close)
