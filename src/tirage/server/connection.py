@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -33,7 +34,7 @@ class HeadError(Exception):
 class OpenConnections:
     """The connections of a server, of which at most `most` are open.
 
-    `waiting` are those without a request: idle ones, and those whose head has not come yet; the first has waited longest.
+    `waiting` are those without a request: idle ones, and those whose head has not come yet, in the order of their wait.
     """
 
     def __init__(self, most: int) -> None:
@@ -104,7 +105,12 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answers invalid HTTP and heads that are too large, which the parser does not tell apart."""
         too_large = max(self._head_bytes, self._parsed) > HEAD_BYTES or len(self.headers or ()) > HEADERS
-        self._refuse(head_too_large() if too_large else Refusal(400, "the request is not valid HTTP/1.1"))
+        if too_large:
+            self._refuse(head_too_large())
+        elif (coding := transfer_coding(self.headers or ())) not in (b"", b"chunked"):
+            self._refuse(unknown_coding(coding))
+        else:
+            self._refuse(Refusal(400, "the request is not valid HTTP/1.1"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -172,6 +178,11 @@ class Connection(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _earlier(self) -> bool:
+        """Whether a request before the current one is not answered yet."""
+        return any(cycle is not self.cycle and not cycle.response_complete for cycle in self._open)
+
     def _watch_stall(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
         self._stall_timer = self.loop.call_later(self.limits.stall_timeout, self._check_stall)
@@ -190,8 +201,12 @@ class Connection(HttpToolsProtocol):
         self._rest_timer = cancelled(self._rest_timer)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers without the application, which has not seen the request, and closes the connection."""
+        """Answers in place of the application, unless an answer has begun or another request is open, and closes."""
         if not self._answering:
+            self.transport.write(plain_response(refusal))
+        elif not self._in_head and not self.cycle.response_started and not self._earlier:
+            # The application waits for the rest of this body; nothing that it sends is written any more.
+            self.cycle.disconnected = True
             self.transport.write(plain_response(refusal))
         self._disarm()
         self.transport.close()
@@ -212,6 +227,17 @@ def without_upgrade(data: bytes) -> bytes:
         return data
     head, end, rest = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
+
+
+def transfer_coding(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The transfer codings of a request in lower case, joined by commas; empty without any."""
+    return b", ".join(value.strip().lower() for name, value in headers if name == b"transfer-encoding")
+
+
+def unknown_coding(coding: bytes) -> Refusal:
+    """The answer to a body in a transfer coding that is not served."""
+    text = f"Transfer-Encoding must be chunked, got {coding.decode('latin-1')[:64]!r}; send the body plain"
+    return Refusal(501, text, headers={"connection": "close"})
 
 
 def head_too_large() -> Refusal:
