@@ -56,13 +56,12 @@ class Watch:
     """Two clocks that are read together: the machine's, and the processor time of a process, in seconds."""
 
     def __init__(self, pid: int) -> None:
-        self._stat = Path(f"/proc/{pid}/stat").open("rb", buffering=0)  # noqa: SIM115 - read until the end
+        self._stat = Path(f"/proc/{pid}/stat")
         self._tick = os.sysconf("SC_CLK_TCK")
 
     def read(self) -> tuple[float, float]:
         """Seconds of both clocks."""
-        self._stat.seek(0)
-        fields = self._stat.read(4096).rpartition(b")")[2].split()
+        fields = self._stat.read_bytes().rpartition(b")")[2].split()
         return time.monotonic(), (int(fields[11]) + int(fields[12])) / self._tick
 
 
@@ -129,12 +128,16 @@ class Neighbour:
         self._reader.start()
 
     def __enter__(self) -> Neighbour:
+        """Returns when it has been served once."""
+        self.between(0.0, 0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
         self._reader.join(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def between(self, began: float, ended: float) -> list[Sighting]:
         """Its requests that ran at some time between two times; waits until it has begun another one since."""
@@ -146,10 +149,10 @@ class Neighbour:
         return [each for each in list(self._seen) if each.ended >= began and each.began <= ended]
 
     def during(self, seconds: float) -> list[Sighting]:
-        """Its requests of the next seconds."""
+        """Its requests of the next seconds, one at least."""
         began = time.monotonic()
         time.sleep(seconds)
-        return self.between(began, time.monotonic())
+        return self.between(began, max(time.monotonic(), self._seen[-1].ended))
 
     def _read(self) -> None:
         assert self._process.stdout is not None
