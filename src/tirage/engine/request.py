@@ -27,8 +27,9 @@ class EngineRequest:
     samples. `context_ids` are the tokens that the text continues: by default the prompt, and none for a text that
     stands alone, such as a chat's reply. `inputs` hold what the model reads besides ids; a prompt of embeddings has no
     ids. `constraint` is the compiled `params.guided_decoding`. `cache_length`, where it is less than the model's
-    `max_length`, bounds prompt and output instead. With `beams` the samples are the hypotheses of a search, one without
-    tokens until the search ends; `live` are those that may still be returned, or continued into ones that are.
+    `max_length`, bounds prompt and output instead. `tenant` says who asks, for fair shares. With `beams` the samples
+    are the hypotheses of a search, one without tokens until the search ends; `live` are those that may still be
+    returned, or continued into ones that are.
 
     Raises ParamsError for a prompt that is empty or too long, and for ids that the vocabulary does not have.
     """
@@ -50,6 +51,7 @@ class EngineRequest:
     ) -> None:
         draw_params = with_ranking_logprobs(params)
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        self.tenant = ""
         self.params = params if params.seed is not None else params.replace_unchecked(seed=self.seed)
         given = Inputs(token_ids=()) if inputs is None else inputs
         budget = TokenBudget.of(max_length, cache_length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,27 +43,38 @@ def draw(batch: SamplingBatch, sequences: Sequence[RunningSequence], logits: Log
 
 
 def draw_together(batch: SamplingBatch, logits: Logits, samples: Sequence[GrowingSample]) -> Draw:
-    """One token per row of logits float32 [B, V], within the masks of the samples.
+    """One token per row of logits float32 [B, V], within the masks of the samples, as `masked_draws` has it."""
+    steps = masked_draws(samples, batch.vocab_size)
+    masks = next(steps)
+    while True:
+        try:
+            masks = steps.send(draw_rows(batch, logits, masks))
+        except StopIteration as end:
+            return end.value
+
+
+def masked_draws(samples: Sequence[GrowingSample], vocab_size: int) -> Generator[NDArray[np.int32] | None, Draw, Draw]:
+    """The masks int32 [B, ceil(V / 32)] to draw under, each after it was sent the draw before; gives the last draw.
 
     A token after which a constraint could not be closed in time is not taken: its row is drawn again with nothing but
     the first token of its closing path allowed. Where other parameters forbid that token, other closing paths are
     tried, and when none is left the row is drawn under its constraint alone. The other rows draw the same token again.
     """
-    masks = masks_of(samples, batch.vocab_size)
-    drawn = draw_rows(batch, logits, masks)
+    masks = masks_of(samples, vocab_size)
+    drawn = yield masks
     if masks is None:
         return drawn
     late = [row for row, each in enumerate(samples) if not each.can_close_after(int(drawn.token_ids[row]))]
     for row in late:
-        masks[row] = samples[row].closing_mask(batch.vocab_size)
-    drawn = draw_rows(batch, logits, masks) if late else drawn
+        masks[row] = samples[row].closing_mask(vocab_size)
+    drawn = (yield masks) if late else drawn
     for attempt in range(1, MAX_CLOSING_PATHS + 1):
         stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row)]
         if not stuck:
             break
         for row in stuck:
-            masks[row] = samples[row].next_closing_mask(batch.vocab_size, last=attempt == MAX_CLOSING_PATHS)
-        drawn = draw_rows(batch, logits, masks)
+            masks[row] = samples[row].next_closing_mask(vocab_size, last=attempt == MAX_CLOSING_PATHS)
+        drawn = yield masks
     return drawn
 
 

@@ -151,7 +151,10 @@ class GrowingSample:
             self.stop = stop
 
     def cause_of(self, stop: Stop) -> Stop:
-        """The stop itself, or that of the constraint whose error is why no token was allowed."""
+        """The stop, with the processors that failed, or that of the constraint whose error left no token allowed."""
+        if stop.kind == "processor_failed" and stop.matched_text is None:
+            names = ", ".join(dict.fromkeys(repr(name) for name, _ in self.params.logits_processors))
+            return Stop(kind=stop.kind, matched_text=f"logits processor {names} failed; the log says more")
         if stop.kind == "no_allowed_token" and self.grammar is not None and self.grammar.error:
             return Stop(kind="grammar_failed", matched_text=self.grammar.error)
         return stop

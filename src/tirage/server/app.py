@@ -178,6 +178,7 @@ def open_llm(options: Options) -> LLM:
         prefix_bytes=options.prefix_bytes,
         prefill_batch_tokens=options.prefill_batch_tokens,
         engine_args=parse_engine_args(options.engine_arg),
+        processor_timeout=limits.processor_timeout,
     )
 
 

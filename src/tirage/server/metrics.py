@@ -106,6 +106,7 @@ class EngineCollector(Collector):
             ("waiting", "requests in the queue"),
             ("reading", "requests whose prompt is being read"),
             ("running", "samples that are being written"),
+            ("abandoned_calls", "calls of custom logits processors that were left behind and have not returned"),
             ("sampling_share", "share of the draws in the time of decode steps"),
             ("last_step_s", "seconds of the last step"),
         ):

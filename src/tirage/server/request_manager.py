@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,14 +15,14 @@ from tirage.cancel import cancellable
 from tirage.engine import Completion, EngineRequest
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
-from tirage.params import SamplingParams
 from tirage.server import errors
+from tirage.server.admission import check_cost, check_length
 from tirage.server.circuit_breaker import CircuitBreaker, processors_of
 from tirage.server.client import Client, current_client
 from tirage.server.engine_input import EngineInput, ModelInfo
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
-from tirage.server.options import Limits, Options, check_limit
+from tirage.server.options import Options, check_limit
 from tirage.server.request_group import RequestGroup, RunningRequest
 
 T = TypeVar("T")
@@ -81,16 +81,14 @@ class RequestManager:
         `rid` is an id for all inputs together. With `stream` the deltas can be read, without it only the completions.
         """
         limits, client = self.options.limits, current_client()
-        check_counts(inputs, limits)
         check_limit(limits, "max_rid", len(rid or ""), "rid")
+        check_cost(inputs, limits, context=self.llm.model.max_length)
         for engine_input in inputs:
             self._breaker.check(engine_input.params, tenant)
         self._check_capacity(len(inputs))
         names = frozenset({rid, *(engine_input.rid for engine_input in inputs)})
         pending = PendingRequest(tenant, names, client, time.monotonic() + limits.request_timeout)
         requests = await self._prepare_all(inputs, pending)
-        entries = sum(map(requested_logprobs, requests))
-        check_limit(limits, "max_logprob_entries", entries, "logprob entries of the answer")
         patience = limits.stall_timeout if stream else None
         try:
             streams = self.llm.engine.submit_all(requests, buffer=STREAM_BUFFER if stream else 0, patience_s=patience)
@@ -230,75 +228,3 @@ def with_backend(engine_input: EngineInput, options: Options) -> EngineInput:
         return engine_input
     chosen = guided.replace(backend=options.grammar_backend)
     return dataclasses.replace(engine_input, params=engine_input.params.replace(guided_decoding=chosen))
-
-
-def check_counts(inputs: Sequence[EngineInput], limits: Limits) -> None:
-    """Raises ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
-    check_limit(limits, "max_prompts", len(inputs), "prompts")
-    for engine_input in inputs:
-        params, beams = engine_input.params, engine_input.beams
-        check_limit(limits, "max_n", params.n if beams is None else beams.num_return_sequences or 1, "n")
-        check_limit(limits, "max_best_of", params.best_of or 0, "best_of")
-        for name in ("logprobs", "prompt_logprobs"):
-            check_limit(limits, "max_top_logprobs", getattr(params, name) or 0, name)
-        check_limit(limits, "max_rid", len(engine_input.rid or ""), "rid")
-        check_lists(params, limits)
-    check_limit(limits, "max_samples", sum(map(samples_of, inputs)), "n times the number of prompts")
-
-
-def check_lists(params: SamplingParams, limits: Limits) -> None:
-    """Raises ParamsError for more stop strings, bad words or biases than the limits allow."""
-    check_limit(limits, "max_stop", len(params.stop), "stop strings")
-    check_limit(limits, "max_stop_chars", max(map(len, params.stop), default=0), "stop characters")
-    for name in ("bad_words", "bad_words_token_ids"):
-        check_limit(limits, "max_bad_words", len(getattr(params, name)), f"number of {name}")
-    check_limit(limits, "max_bad_word_chars", max(map(len, params.bad_words), default=0), "bad_words characters")
-    check_limit(limits, "max_logprob_ids", len(params.logprob_token_ids), "number of logprob_token_ids")
-    check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
-
-
-def requested_logprobs(request: EngineRequest) -> int:
-    """How many logprobs an answer has for the tokens of the prompt, and at most for `logprob_token_ids`.
-
-    Top logprobs of the output are not counted: most texts end long before their limit.
-    """
-    params = request.params
-    named = len(params.logprob_token_ids)
-    prompt = 0 if params.prompt_logprobs is None else request.inputs.length * (1 + params.prompt_logprobs + named)
-    return prompt + request.limit * len(request.samples) * named
-
-
-def samples_of(engine_input: EngineInput) -> int:
-    """How many samples of an input run at once."""
-    if engine_input.beams is not None:
-        return engine_input.beams.beam_width
-    return engine_input.params.best_of or engine_input.params.n
-
-
-def characters(value: Any) -> int:
-    """The number of characters of all texts in a value; its nesting is limited as that of a JSON body is."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(characters(each) for pair in value.items() for each in pair)
-    return sum(map(characters, value)) if isinstance(value, (list, tuple)) else 0
-
-
-def longest_text(llm: LLM, limits: Limits) -> int:
-    """The most characters that a text for this model may have."""
-    return limits.max_chars_per_token * llm.model.max_length
-
-
-def check_length(engine_input: EngineInput, llm: LLM, limits: Limits) -> None:
-    """Raises Refusal for a text that is certainly too long for the model, before time is spent on tokenising it."""
-    most, prompt = longest_text(llm, limits), engine_input.prompt
-    texts = [engine_input.messages, engine_input.tools, engine_input.template_args] if prompt is None else prompt.text
-    # A prompt that will be truncated is tokenised as a whole all the same.
-    if (length := characters(texts)) > most:
-        raise too_many_characters(length, most, code="context_length_exceeded")
-
-
-def too_many_characters(length: int, most: int, *, code: str | None = None) -> Refusal:
-    """The refusal of a text beyond `longest_text`."""
-    text = f"prompt must hold at most {most} characters, got {length}; the operator can raise it with"
-    return Refusal(400, f"{text} --max-chars-per-token", param="prompt", code=code)

@@ -30,7 +30,8 @@ router = APIRouter(tags=["status"])
 async def health(request: Request) -> Response:
     """200 when the model answers; 503 before that, and when the engine has work but makes no progress."""
     state = request.app.state.health
-    return JSONResponse({"status": state.phase}, status_code=200 if state.alive else 503)
+    left = {"abandoned_processor_calls": state.abandoned_calls} if state.abandoned_calls else {}
+    return JSONResponse({"status": state.phase, **left}, status_code=200 if state.alive else 503)
 
 
 @router.get("/health_generate")

@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse, Response
 from tirage.engine import check_ids
 from tirage.errors import ParamsError
 from tirage.fields.rules import Bool, shown
+from tirage.server.admission import longest_text, too_many_characters
 from tirage.server.errors import Refusal
 from tirage.server.http_request import check_names, manager_of, read_json
 from tirage.server.options import check_limit
-from tirage.server.request_manager import RequestManager, longest_text, too_many_characters
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.fields import ANYTHING, Field, json_body, object_schema, read_fields, structured, table
 
 router = APIRouter(tags=["text"])
