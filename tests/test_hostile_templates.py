@@ -37,7 +37,7 @@ LATER = {
 
 @pytest.mark.slow
 def test_a_power_that_jinja_computes_while_it_reads_a_template_refuses_the_template() -> None:
-    with pytest.raises(ModelError, match="^the chat template must be readable within 1 s, got one that is not$"):
+    with pytest.raises(ModelError, match=r"^the chat template must be readable within 1 s, got"):
         Template("{{ 10**(10**9) % 7 }}")
 
 

@@ -22,7 +22,7 @@ from tirage.server.auth import OPEN_PATHS, Auth
 from tirage.server.errors import add_handlers
 from tirage.server.health import Health
 from tirage.server.logs import escape
-from tirage.server.media import MediaLoader, sampling_rate_of
+from tirage.server.media import MediaLoader, sampling_rate_of, takes_images
 from tirage.server.metrics import Metrics
 from tirage.server.middleware import RequestMiddleware
 from tirage.server.options import Options
@@ -135,7 +135,8 @@ async def load(app: FastAPI) -> None:
     progress = state.llm.engine.progress
     state.metrics.watch(progress)
     state.health.watch(progress)
-    state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
+    taken = {"sampling_rate": sampling_rate_of(state.llm), "takes_images": takes_images(state.llm)}
+    state.media = MediaLoader(state.options, **taken)
     state.manager = RequestManager(state.llm, state.options, metrics=state.metrics, model_info=model_info)
     # What has been loaded stays; a garbage collection that visited it again would stop every stream for 0.2 s.
     gc.collect()

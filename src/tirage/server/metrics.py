@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from tirage.engine import BOUNDS_S, Completion, DurationHistogram, Progress
 
-_STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 503, 504})
+_STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 501, 503, 504})
 
 
 class Metrics:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirage.server import errors
 from tirage.server.client import CLIENT, Client
+from tirage.server.connection import transfer_coding, unknown_coding
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Limits, Options
 
@@ -91,6 +92,11 @@ class RequestMiddleware:
             await self._app(scope, receive, note_start)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:
+            # The time for open requests is over after a signal.
+            if started:
+                raise
+            await respond(closing())(scope, receive, send)
         except Exception as error:
             refusal = errors.of(error)
             if started:
@@ -182,7 +188,9 @@ def is_address(name: str) -> bool:
 
 
 def check_head(scope: Scope, limits: Limits) -> None:
-    """Raises Refusal for a body that is compressed, not JSON, or too large by its Content-Length."""
+    """Raises Refusal for a body that is compressed or coded, not JSON, or too large by its Content-Length."""
+    if (coding := transfer_coding(scope["headers"])) not in (b"", b"chunked"):
+        raise unknown_coding(coding)
     if header(scope, b"content-encoding"):
         raise Refusal(415, "the body must not be compressed; leave Content-Encoding out")
     length = header(scope, b"content-length")
@@ -204,6 +212,11 @@ def too_large(limits: Limits) -> Refusal:
     """The answer to a body beyond the limit."""
     text = f"the body must be at most {limits.max_body} bytes; the operator can raise it with --max-body"
     return Refusal(413, text, headers={"connection": "close"})
+
+
+def closing() -> Refusal:
+    """The answer to a request that the server's end cuts off."""
+    return Refusal(503, "the server is closing", headers={"connection": "close"})
 
 
 async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
