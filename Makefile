@@ -39,7 +39,7 @@ exhaustive: kernels
 
 # Hours, on a machine that does nothing else; CHAOS="--scale 0.1 storm soak" runs a tenth, or some. See CONTRIBUTING.md.
 chaos: kernels
-	PYTHONPATH=tests:. $(BIN)/python -m chaos $(CHAOS)
+	PYTHONPATH="tests:.:$$PYTHONPATH" $(BIN)/python -m chaos $(CHAOS)
 
 # The types take one processor for a while, which two test processes leave now and then.
 check: $(VENV)/.dev

@@ -1,7 +1,7 @@
 """A stranger asks for the most that is permitted; a neighbour with a key of its own must not notice.
 
 Each case is one request, or several alike, of the stranger. It fails when the neighbour waits too long for a token,
-gets none or others than it gets undisturbed, or when the server holds more memory afterwards.
+gets none or others than it gets undisturbed, or when the server takes more memory meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ NEIGHBOUR, STRANGER = "neighbour-key", "stranger-key"
 FLAGS = ("--api-key", NEIGHBOUR, "--api-key", STRANGER)
 FIRST_S, GAP_S, MEMORY_BYTES = 1.0, 0.25, 64 << 20
 KNOWN_S = 15.0
+LOOK_S = 0.05
 REST_S = 20.0
 """How long the server may go on with a request whose client has left."""
 
@@ -98,6 +99,33 @@ def at_rest(server: Server) -> float:
     return time.monotonic() - began
 
 
+class Memory:
+    """How much more memory a server holds while the `with` block lasts, in bytes: at most, and at its end."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._before = server, memory(server)
+        self.peak = self.grown = 0
+        self._over = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._reader.join()
+        self._look()
+
+    def _look(self) -> None:
+        self.grown = memory(self._server) - self._before
+        self.peak = max(self.peak, self.grown)
+
+    def _read(self) -> None:
+        while not self._over.wait(LOOK_S):
+            self._look()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What the stranger sends at once, by name: bodies for one route."""
@@ -135,20 +163,21 @@ class Probe:
         return found
 
     def _once(self, case: Case) -> dict[str, Any]:
-        before, began = memory(self.server), time.monotonic()
-        attacks = self._attacks(case)
-        ended = time.monotonic()
-        rest = at_rest(self.server)
+        with Memory(self.server) as held:
+            began = time.monotonic()
+            attacks = self._attacks(case)
+            ended = time.monotonic()
+            rest = at_rest(self.server)
         seen = self.neighbour.between(began, ended)
-        grown = memory(self.server) - before
         return {
             "case": case.name,
             "status": sorted({each.status for each in attacks}),
             "seconds": round(ended - began, 2),
             "rest_s": round(rest, 2),
-            "grown_mb": round(grown / (1 << 20), 1),
+            "grown_mb": held.grown >> 20,
+            "peak_mb": held.peak >> 20,
             **worst(seen),
-            "failures": [*self._failures(seen, grown), *failures_of(attacks, rest)],
+            "failures": [*self._failures(seen, held.peak), *failures_of(attacks, rest)],
         }
 
     def _attacks(self, case: Case) -> list[Attack]:
@@ -164,7 +193,7 @@ class Probe:
             thread.join()
         return found
 
-    def _failures(self, seen: Sequence[Sighting], grown: int) -> list[str]:
+    def _failures(self, seen: Sequence[Sighting], peak: int) -> list[str]:
         found, limits = [], self.limits
         for each in seen:
             if each.failure:
@@ -172,8 +201,8 @@ class Probe:
             elif each.ids != self.ids:
                 found.append("neighbour: other tokens")
         found += limits.waits(seen)
-        if grown > limits.memory_bytes:
-            found.append(f"{grown >> 20} MB more memory")
+        if peak > limits.memory_bytes:
+            found.append(f"{peak >> 20} MB more memory")
         return found
 
 
