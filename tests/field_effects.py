@@ -168,8 +168,8 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "extra_body": set_to({"return_token_ids": True}),
 }
 
-_THINKING = Elsewhere("test_fastdeploy.py::test_thoughts_end_within_their_budget")
-_THOUGHTS = Elsewhere("test_thoughts.py::test_streamed_thoughts_are_the_thoughts")
+_THINKING = Elsewhere("test_fastdeploy.py::test_reasoning_ends_within_its_budget")
+_REASONING = Elsewhere("test_reasoning.py::test_streamed_reasoning_is_the_reasoning")
 
 EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
     GENERATE: {
@@ -218,8 +218,8 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "chat_template_kwargs": _TEMPLATE,
         "enable_thinking": _TEMPLATE,
         "reasoning_effort": _TEMPLATE,
-        "separate_reasoning": _THOUGHTS,
-        "include_reasoning": _THOUGHTS,
+        "separate_reasoning": _REASONING,
+        "include_reasoning": _REASONING,
         "reasoning_max_tokens": _THINKING,
         "thinking_token_budget": _THINKING,
     },

@@ -115,7 +115,7 @@ CHAT_FIELDS = table([
     Field("echo", only(False, because="/v1/completions has it"), False),
     Field("documents", only(because="write them into messages"), None),
     Field("separate_reasoning", Bool(), None, "reasoning goes to reasoning_content, or stays in the content (SGLang)"),
-    Field("stream_reasoning", only(True, because="thoughts are told as they come"), True),
+    Field("stream_reasoning", only(True, because="reasoning is streamed as it comes"), True),
     Field("include_reasoning", Bool(), True, "the answer holds the reasoning that was separated (vLLM)"),
     Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
     Field("thinking_token_budget", Int(low=-1, optional=True), None, "the same, -1 for no limit (vLLM)"),
