@@ -39,7 +39,6 @@ MISTAKES = {
     "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
     "min-p leaves out the token at its bound": ("m, c) <= limit", "m, c) < limit"),
     "min-p forgets which ties an earlier cut dropped": ("tl.where(lowest > cut_key, _NO_ID, cut_id)", "_NO_ID"),
-    "the ties of earlier tiles are not counted": ("seen += tl.sum(tie, 0)", "seen += 0"),
     "minus zero is below zero": ("tl.where(bits >= 0, bits, -(bits", "tl.where(bits >= 0, bits, -1 - (bits"),
     "weights stay those of the first temperature": ("(c == first_c).to(tl.int32)", "(c == c).to(tl.int32)"),
     "a weight is one bit off": ("_B3 + tl.minimum(r * f, _LARGEST)", "_B3 + tl.minimum(r * f, 0.2401)"),
