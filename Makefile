@@ -33,7 +33,7 @@ oldest: $(UV)
 resolve: $(UV)
 	$(PYTHON) scripts/resolve.py --uv $(UV)
 
-# The million draws and thousands of schedules: minutes more, run by CI beside the tests.
+# The million draws, the hostile rows of jit and Triton, thousands of schedules: minutes more, run by CI beside the tests.
 exhaustive: kernels
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
 

@@ -24,11 +24,10 @@ pytestmark = [
     ),
 ]
 
-ROWS = 1000
-PARTS, JOBS = 8, 16
-"""Processes, and jobs of each that draw ROWS rows: 128,000 rows, another random order of filters in each job."""
-PRESET_PARTS, PRESET_JOBS = 3, 50
-"""Processes, and jobs of each that draw a preset: all 25 of them, six times."""
+ROWS, JOBS = 1000, 16
+"""Rows of a job, each with an order of filters of its own, and jobs of a process."""
+PRESET_JOBS = 25
+"""One job for each preset."""
 
 MISTAKES = {
     "the draw takes the token before": ("reached > r", "reached >= r"),
@@ -40,7 +39,6 @@ MISTAKES = {
     "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
     "min-p leaves out the token at its bound": ("m, c) <= limit", "m, c) < limit"),
     "min-p forgets which ties an earlier cut dropped": ("tl.where(lowest > cut_key, _NO_ID, cut_id)", "_NO_ID"),
-    "the ties of earlier tiles are not counted": ("seen += tl.sum(tie, 0)", "seen += 0"),
     "minus zero is below zero": ("tl.where(bits >= 0, bits, -(bits", "tl.where(bits >= 0, bits, -1 - (bits"),
     "weights stay those of the first temperature": ("(c == first_c).to(tl.int32)", "(c == c).to(tl.int32)"),
     "a weight is one bit off": ("_B3 + tl.minimum(r * f, _LARGEST)", "_B3 + tl.minimum(r * f, 0.2401)"),
@@ -67,20 +65,19 @@ def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(kind: st
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["programs", "bounds"])
-@pytest.mark.parametrize("part", range(PARTS))
-def test_a_hundred_thousand_hostile_rows_in_triton_are_those_of_the_plain_path(part: int, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "part"), [*(("programs", n) for n in range(8)), *(("bounds", n) for n in range(4))])
+def test_two_hundred_thousand_hostile_rows_in_triton_are_those_of_the_plain_path(kind: str, part: int) -> None:
     jobs = run(kind, part * JOBS, (part + 1) * JOBS, ROWS)
     assert [job["differences"] for job in jobs] == [0] * JOBS
     assert sum(job["by kernels"] for job in jobs) == JOBS * ROWS
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(PRESET_PARTS))
+@pytest.mark.parametrize("part", range(3))
 def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -> None:
     jobs = run("presets", part * PRESET_JOBS, (part + 1) * PRESET_JOBS, 12)
     assert [job["differences"] for job in jobs] == [0] * PRESET_JOBS
-    assert sum(job["by kernels"] for job in jobs) > 5000
+    assert sum(job["by kernels"] for job in jobs) > 2000
 
 
 @pytest.mark.parametrize(
@@ -91,5 +88,5 @@ def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -
     ],
 )
 def test_a_mistake_in_the_kernels_is_seen(names: list[str]) -> None:
-    found = run("mistakes", 0, 10, 60, given=[MISTAKES[name] for name in names])
+    found = run("mistakes", 0, 20, 50, given=[MISTAKES[name] for name in names])
     assert [name for name, differences in zip(names, found, strict=True) if not differences] == []

@@ -29,7 +29,8 @@ from random_rows import EDGES, SHAPES, Pile, logits_rows, random_filters, rows_o
 from tirage.backends.numpy import distribution
 from tirage.backends.torch import as_logits, kernels, triton
 from tirage.backends.torch.dispatch import draw_on_device
-from tirage.operators.row import Process
+from tirage.operators.row import Process, RowState
+from tirage.operators.top_p import TOP_P
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
@@ -85,17 +86,43 @@ def preset_job(number: int, times: int) -> Job:
 
 
 def bound_job(number: int, rows: int) -> Job:
-    """The same as `program_job`, with seeds that are the least uniform of a token, or the one below."""
+    """The same as `program_job`, where the share of a top-p and the uniform stand at the bound of a token.
+
+    The uniform, the row's seed here, is the least that draws a token, or the one below.
+    """
     r, job = np.random.default_rng(number), program_job(number, rows)
-    x = as_logits(job.logits).numpy()
-    seeds = [_bound(distribution.outcome(distribution.request_of(x, job.rows, row)), r) for row in range(rows)]
-    return replace(job, rows=replace(job.rows, seeds=np.array(seeds, np.uint64).view(np.int64)))
+    x, programs = as_logits(job.logits).numpy(), job.rows.programs.copy()
+    seeds = np.zeros(rows, np.uint64)
+    for row in range(rows):
+        request = distribution.request_of(x, job.rows, row)
+        steps = list(request.steps)
+        for at, step in enumerate(steps):
+            if step.op == TOP_P:
+                before = replace(request, steps=steps[:at]).run(coin=False)
+                programs[row, at, 1] = _share_at_bound(before, r) if before.status == 0 else step.a
+                steps[at] = step._replace(a=int(programs[row, at, 1]))
+        seeds[row] = _uniform_at_bound(replace(request, steps=steps).run(coin=False), r)
+    return replace(job, rows=replace(job.rows, programs=programs, seeds=seeds.view(np.int64)))
 
 
-def _bound(result: distribution.Distribution, r: np.random.Generator) -> int:
-    if result.status:
+def _share_at_bound(row: RowState, r: np.random.Generator) -> int:
+    """A share of top-p, in units of 2^-32, whose part of the row's mass is a prefix's mass and less than 1 above it.
+
+    Where there is none, one just above or below a prefix's mass.
+    """
+    reached = r.permutation(np.cumsum(row.w()[row.ranked()])).tolist()
+    total = max(reached)
+    for mass in reached:
+        share = (((mass + 1) << 32) - 1) // total
+        if share * total > mass << 32 and share < 1 << 32:
+            return share
+    return min(max(-(-(reached[0] << 32) // total) - int(r.integers(2)), 1), (1 << 32) - 1)
+
+
+def _uniform_at_bound(row: RowState, r: np.random.Generator) -> int:
+    if row.status:
         return 0
-    reached = np.cumsum(result.off.row.w())
+    reached = np.cumsum(row.w())
     least = -(-(int(r.choice(reached)) << 64) // int(reached[-1]))
     return min(max(least - int(r.integers(2)), 0), (1 << 64) - 1)
 
