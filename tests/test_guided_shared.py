@@ -11,6 +11,7 @@ import pytest
 from tirage import GrammarError, GuidedDecodingParams
 from tirage.guided import BYTES, Compiler, compiler, llguidance_backend
 from tirage.guided.trial_compile import LimitError
+from tirage.server.routes.generate import grammar_refusal
 
 WIDE = GuidedDecodingParams(regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")
 """A pattern whose automaton grows with every text."""
@@ -119,6 +120,29 @@ def test_only_a_refusal_that_the_clock_had_no_part_in_is_cached(
     errors = [refusal_of(made, REFUSED) for _ in range(3)]
     assert len(asked) == (3 if timed_out else 1)
     assert {type(error) for error in errors} == {LimitError}
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "name", "field"),
+    [
+        ("json", '{"type": "integer", "multipleOf": 10000019}', "schema", "json_schema"),
+        ("regex", "(a{1,900}){1,900}", "regex", "regex"),
+        ("grammar", 'start: "a"', "grammar", "ebnf"),
+    ],
+)
+def test_a_constraint_beyond_its_limits_is_refused_by_its_own_name(
+    mode: str, text: str, name: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_slow(*_: Any, **__: Any) -> Any:
+        raise LimitError("grammar must compile within 2 s, got one that does not")
+
+    monkeypatch.setattr(llguidance_backend.TRIALS, "compile", too_slow)
+    given: dict[str, Any] = {mode: text}
+    error = refusal_of(Compiler(BYTES), GuidedDecodingParams(**given))
+    assert str(error) == f"{name} must compile within 2 s, got one that does not"
+    refusal = grammar_refusal(error)
+    assert refusal.param == f"sampling_params.{field}"
+    assert refusal.message.startswith(f"{field} must compile")
 
 
 def test_a_failure_that_is_no_refusal_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:

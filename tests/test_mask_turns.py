@@ -186,7 +186,7 @@ def test_128_samples_are_prepared_at_the_cost_of_one(llm: LLM) -> None:
     llm.request("Once", CLOSED)
 
     def of(n: int) -> tuple[int, int]:
-        pattern = GuidedDecodingParams(regex=f"([a-z]{{2,8}} ){{3,{8 + n}}}end")
+        pattern = GuidedDecodingParams(regex=f"([a-z]{{2,8}} ){{3,9}}end{n:03}")
         return bytes_of(lambda: llm.request("Once", params.replace(n=n, guided_decoding=pattern)))
 
     of(2)

@@ -246,12 +246,22 @@ def open_closing_path(
         return ClosingPath(matcher, vocabulary, banned, finder=constraint.shortest, excluded=excluded)
 
     shared = constraint.shortest
-    path = make() if shared is None else shared.cached((banned, excluded), make).for_sample()
+    if shared is None:
+        path, fits = fitted(make(), limit)
+    else:
+        begun = shared.cached((banned, excluded), make)
+        path, fits = shared.cached((banned, excluded, limit), lambda: fitted(begun.for_sample(), limit))
+        path = path.for_sample()
+    return path if fits or (path.min_tokens <= limit and not path.hopeless) else None
+
+
+def fitted(path: ClosingPath, limit: int) -> tuple[ClosingPath, bool]:
+    """The path itself, once it is as short as a limit wants it, and whether it fits."""
     fits = path.fits(limit)
     if len(path.tokens or ()) >= limit:
         # The first draw asks for this in the engine's thread, where all requests would wait; here it is made ready.
         path.fits(limit - 1)
-    return path if fits or (path.min_tokens <= limit and not path.hopeless) else None
+    return path, fits
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:

@@ -24,6 +24,7 @@ from tirage.params import GuidedDecodingParams
 CACHE_BYTES = 64 << 20
 REFUSAL_BYTES = 4 << 20
 """Most bytes of the constraints whose refusals are cached, and of their messages."""
+_NAMES = {"json": "schema", "json_object": "schema"}
 BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 
 
@@ -154,8 +155,8 @@ class Compiler:
         for name in candidates(guided):
             try:
                 return self._compile_with(name, constraint)
-            except LimitError:
-                raise
+            except LimitError as error:
+                raise error.about(_NAMES.get(guided.mode, guided.mode)) from None
             except GrammarError as error:
                 first = first or error
         assert first is not None

@@ -151,11 +151,13 @@ class LlguidanceCursor:
     Where a token finds it full it is refused without an error, hence `renew`.
     """
 
-    __slots__ = ("_buffer", "_lexer", "_matcher", "_start", "_tokens", "_width")
+    __slots__ = ("_buffer", "_lexer", "_own", "_start", "_tokens", "_width")
 
     def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
         self._lexer, self._start, self._width = lexer, start, width
-        self._matcher, self._tokens = start.deep_copy(), list(tokens)
+        # Its own matcher, once something is asked of it: it takes 1.5 KB.
+        self._own: Any = None
+        self._tokens = list(tokens)
         self._buffer: Mask | None = None
 
     def fill(self, mask: Mask) -> None:
@@ -176,6 +178,12 @@ class LlguidanceCursor:
         if self._width % 32:
             # The end token of the library, one id after the last.
             mask[-1] &= (1 << self._width % 32) - 1
+
+    @property
+    def _matcher(self) -> Any:
+        if self._own is None:
+            self._own = self._start.deep_copy()
+        return self._own
 
     def _is_over(self) -> bool:
         return self._matcher.is_error() or self._matcher.is_stopped()
@@ -199,9 +207,9 @@ class LlguidanceCursor:
     def renew(self) -> None:
         """See `Cursor`."""
         self._start = self._lexer.after(self._start)
-        self._matcher = self._start.deep_copy()
+        self._own = self._start.deep_copy()
         if self._tokens:
-            self._matcher.try_consume_tokens(self._tokens)
+            self._own.try_consume_tokens(self._tokens)
 
     def rollback(self, count: int) -> None:
         """See `Cursor`."""
@@ -210,7 +218,8 @@ class LlguidanceCursor:
 
     def complete(self) -> bool:
         """See `Cursor`."""
-        return not self._matcher.is_error() and self._matcher.is_accepting()
+        matcher = self._start if self._own is None else self._own
+        return not matcher.is_error() and matcher.is_accepting()
 
     def stopped(self) -> bool:
         """See `Cursor`."""
@@ -226,7 +235,7 @@ class LlguidanceCursor:
             # A text that has not begun: it takes the newest automaton.
             return LlguidanceCursor(self._lexer, self._lexer.start, self._width)
         other = LlguidanceCursor(self._lexer, self._start, self._width, tuple(self._tokens))
-        other._matcher = self._matcher.deep_copy()
+        other._own = self._matcher.deep_copy()
         return other
 
     @property

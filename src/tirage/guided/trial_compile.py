@@ -35,6 +35,10 @@ class LimitError(GrammarError):
         super().__init__(message)
         self.timed_out = timed_out
 
+    def about(self, name: str) -> LimitError:
+        """The same error, which begins with the name of what was compiled."""
+        return LimitError(f"{name} {str(self).partition(' ')[2]}", timed_out=self.timed_out)
+
 
 class TrialCompiler:
     """A small pool of child processes that compile grammars on trial."""
