@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -94,3 +95,33 @@ def test_only_the_admin_key_sees_how_much_was_found_in_the_cache() -> None:
     assert not telling & names("one")
     assert telling <= names("admin")
     assert telling <= set(shared().metrics())
+
+
+ROUTES = {
+    "/generate": {"text": f"{TEXT} It was old.", "sampling_params": {"max_new_tokens": 2}},
+    "/v1/completions": {"prompt": f"{TEXT} It was new.", "max_tokens": 2},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_salt_parts_the_prefixes_of_one_key_on_every_route(path: str, streamed: bool) -> None:
+    server = shared("tiny", "--backend", "torch", "--api-key", "salted", "--api-key", "two")
+    headers = {"authorization": "Bearer salted"}
+
+    def found(salt: str | None) -> int:
+        body = {**ROUTES[path], "cache_salt": None if salt is None else f"{salt} {path} {streamed}"}
+        if streamed:
+            body |= {"stream": True}
+        if streamed and path != "/generate":
+            body |= {"stream_options": {"include_usage": True}}
+        text = server.post(path, body, headers=headers).text
+        pattern = r'"cached_tokens": ?(\d+)'
+        return int(re.findall(pattern, text)[-1])
+
+    assert found("mine") == 0
+    assert found("mine") > 0
+    assert found("yours") == 0
+    assert found("yours") > 0
