@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import scipy.stats
-from servers import shared
+from servers import shared, slow_server, until
 
 FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two", "--admin-key", "admin")
 TEXT = (
@@ -125,3 +126,21 @@ def test_a_salt_parts_the_prefixes_of_one_key_on_every_route(path: str, streamed
     assert found("mine") > 0
     assert found("yours") == 0
     assert found("yours") > 0
+
+
+@pytest.mark.slow
+def test_a_key_that_holds_every_place_does_not_keep_another_waiting() -> None:
+    def body(tokens: int, n: int) -> dict[str, object]:
+        return {"text": "Once", "sampling_params": {"max_new_tokens": tokens, "n": n, "ignore_eos": True}}
+
+    with slow_server("--max-running", "4", "--api-key", "one", "--api-key", "two") as server:
+        long = {"headers": {"authorization": "Bearer one"}, "timeout": 300}
+        holding = threading.Thread(target=lambda: server.post("/generate", body(300, 4), **long))
+        holding.start()
+        until(lambda: server.metric("tirage_engine_running") == 4, server, "running")
+        answer = server.post("/generate", body(5, 1), headers={"authorization": "Bearer two"})
+        assert answer.json()["meta_info"]["completion_tokens"] == 5
+        # The samples of the other key go on, each in its turn.
+        assert holding.is_alive()
+        holding.join(300)
+        assert server.metric('tirage_samples_total{reason="length"}') == 5

@@ -117,7 +117,7 @@ SGLANG_GENERATE = unsupported(
         "an answer is JSON and goes to the client that asked": {"background": False, "return_bytes": False},
         "whether a model thinks is up to its prompt": {"require_reasoning": False},
         "custom_logit_processor thinking_budget limits thoughts": {"max_thinking_tokens": None},
-        "all requests wait in one queue": {"priority": 0},
+        "requests have equal shares, and none goes before another": {"priority": 0},
         "every request is counted in /metrics": {"log_metrics": True},
         "no text is ever logged": {"no_logs": _BOTH},
         "entropies are not reported": {"return_entropy": False},

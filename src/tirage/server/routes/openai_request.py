@@ -65,7 +65,7 @@ _COMMON = (
     Field("return_effective_params", Bool(), False, "the answer holds the parameters in force"),
     Field("rid", SHORT_TEXT, None, "the client's name for the request, for /abort_request"),
     Field("request_id", SHORT_TEXT, None, "the same (vLLM)"),
-    Field("priority", only(0, because="all requests wait in one queue"), 0),
+    Field("priority", only(0, because="requests have equal shares, and none goes before another"), 0),
     Field("return_tokens_as_token_ids", Bool(), False, "logprobs spell tokens as token_id:N (vLLM)"),
     Field("service_tier", only("auto", "default", because="there is one tier"), None),
     Field("max_streaming_response_tokens", Int(low=1, high=4096), 1, "tokens put together in a chunk (FastDeploy)"),
