@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import scipy.stats
-from servers import shared
+from servers import shared, slow_server, until
 
 FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two", "--admin-key", "admin")
 TEXT = (
@@ -94,3 +96,51 @@ def test_only_the_admin_key_sees_how_much_was_found_in_the_cache() -> None:
     assert not telling & names("one")
     assert telling <= names("admin")
     assert telling <= set(shared().metrics())
+
+
+ROUTES = {
+    "/generate": {"text": f"{TEXT} It was old.", "sampling_params": {"max_new_tokens": 2}},
+    "/v1/completions": {"prompt": f"{TEXT} It was new.", "max_tokens": 2},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_salt_parts_the_prefixes_of_one_key_on_every_route(path: str, streamed: bool) -> None:
+    server = shared("tiny", "--backend", "torch", "--api-key", "salted", "--api-key", "two")
+    headers = {"authorization": "Bearer salted"}
+
+    def found(salt: str | None) -> int:
+        body = {**ROUTES[path], "cache_salt": None if salt is None else f"{salt} {path} {streamed}"}
+        if streamed:
+            body |= {"stream": True}
+        if streamed and path != "/generate":
+            body |= {"stream_options": {"include_usage": True}}
+        text = server.post(path, body, headers=headers).text
+        pattern = r'"cached_tokens": ?(\d+)'
+        return int(re.findall(pattern, text)[-1])
+
+    assert found("mine") == 0
+    assert found("mine") > 0
+    assert found("yours") == 0
+    assert found("yours") > 0
+
+
+@pytest.mark.slow
+def test_a_key_that_holds_every_place_does_not_keep_another_waiting() -> None:
+    def body(tokens: int, n: int) -> dict[str, object]:
+        return {"text": "Once", "sampling_params": {"max_new_tokens": tokens, "n": n, "ignore_eos": True}}
+
+    with slow_server("--max-running", "4", "--api-key", "one", "--api-key", "two") as server:
+        long = {"headers": {"authorization": "Bearer one"}, "timeout": 300}
+        holding = threading.Thread(target=lambda: server.post("/generate", body(300, 4), **long))
+        holding.start()
+        until(lambda: server.metric("tirage_engine_running") == 4, server, "running")
+        answer = server.post("/generate", body(5, 1), headers={"authorization": "Bearer two"})
+        assert answer.json()["meta_info"]["completion_tokens"] == 5
+        # The samples of the other key go on, each in its turn.
+        assert holding.is_alive()
+        holding.join(300)
+        assert server.metric('tirage_samples_total{reason="length"}') == 5

@@ -63,7 +63,7 @@ def _values(inert: Any) -> tuple[Any, ...]:
 _BOTH = (False, True)
 
 _ROUTED = "requests are not routed to other processes"
-_SALT = "no two keys of --api-key share a prefix, and nothing else parts them"
+_SALT = "send cache_salt, which parts the cached prefixes of requests"
 _PROCESSOR = "the model's processor has no options in a request"
 _FLAT = "log-probabilities are lists, never flat arrays"
 _EXPERTS = "routed experts are not reported"
@@ -80,7 +80,7 @@ _SGLANG: Groups = {
     "a prompt is sent whole, and its prefix is cached by itself": {"session_params": None},
     _WATERMARK: {"watermark": None},
     _PROCESSOR: {"images_config": ({},), "mm_processor_kwargs": ({},), "video_config": ({},)},
-    _SALT: {"extra_key": None, "cache_salt": None},
+    _SALT: {"extra_key": None},
     "metrics have no labels of the client's": {"custom_labels": ({},)},
     _VIDEO: {"use_audio_in_video": False},
     "the model's processor cuts images by its own rule": {"max_dynamic_patch": None, "min_dynamic_patch": None},
@@ -117,7 +117,7 @@ SGLANG_GENERATE = unsupported(
         "an answer is JSON and goes to the client that asked": {"background": False, "return_bytes": False},
         "whether a model reasons is up to its prompt": {"require_reasoning": False},
         "custom_logit_processor thinking_budget limits the reasoning": {"max_thinking_tokens": None},
-        "all requests wait in one queue": {"priority": 0},
+        "requests have equal shares, and none goes before another": {"priority": 0},
         "every request is counted in /metrics": {"log_metrics": True},
         "no text is ever logged": {"no_logs": _BOTH},
         "entropies are not reported": {"return_entropy": False},

@@ -237,12 +237,14 @@ def make_request(llm: LLM, engine_input: EngineInput, tenant: str) -> EngineRequ
     Raises Refusal for an input without a prompt, and what `llm` raises for one that it cannot run.
     """
     params, beams = engine_input.params, engine_input.beams
+    # Tenants are written in hexadecimal digits, so that no salt makes one of them another.
+    salt = tenant if engine_input.cache_salt is None else f"{tenant}/{engine_input.cache_salt}"
     if engine_input.messages is not None:
         more = {"tools": engine_input.tools, "arguments": engine_input.template_args, "beams": beams}
-        return llm.chat_request(engine_input.messages, params, salt=tenant, adapter=engine_input.adapter, **more)
+        return llm.chat_request(engine_input.messages, params, salt=salt, adapter=engine_input.adapter, **more)
     if engine_input.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
-    prompt = dataclasses.replace(engine_input.prompt, salt=tenant)
+    prompt = dataclasses.replace(engine_input.prompt, salt=salt)
     if beams is not None:
         return llm.beam_request(prompt, beams, sampling=params)
     return llm.request(prompt, params, hidden_states=engine_input.hidden_states)
