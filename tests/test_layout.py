@@ -18,7 +18,7 @@ from tirage.compat import DOORS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tirage"
-FOLDERS = ("src", "tests", "scripts", "benchmarks", "training", "docs", "examples")
+FOLDERS = ("src", "tests", "scripts", "benchmarks", "training", "docs", "examples", "deploy")
 TEXT = {".py", ".md", ".toml", ".json", ".jsonl", ".csv", ".css", ".html", ".txt", ".yml", ".yaml", ".cfg", ""}
 
 LAYERS: tuple[frozenset[str], ...] = tuple(

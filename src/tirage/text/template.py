@@ -24,7 +24,7 @@ _WORKERS = 2
 _ALARM = signal.SIGPROF
 
 
-class LimitError(Exception):
+class TemplateLimitError(Exception):
     """Why a template has no answer: it took too much time or memory."""
 
 
@@ -36,20 +36,20 @@ class TemplateProcess(Child):
         self._started = False
 
     def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a task; LimitError, and the child is dead, when there is none."""
+        """The answer to a task; TemplateLimitError, and the child is dead, when there is none."""
         seconds = SECONDS * _PATIENCE + _STARTUP_S * (not self._started)
         self._started = True
         try:
             self.input.write(json.dumps({**task, "seconds": SECONDS}, default=as_object).encode() + b"\n")
             self.input.flush()
         except OSError:
-            raise LimitError(f"{MEGABYTES} MB") from None
+            raise TemplateLimitError(f"{MEGABYTES} MB") from None
         line = self.line(time.monotonic() + seconds)
         if line is not None and line.endswith(b"\n"):
             return json.loads(line)
         self.kill()
         late = line is None or -self.process.returncode == _ALARM
-        raise LimitError(f"{SECONDS:g} s" if late else f"{MEGABYTES} MB")
+        raise TemplateLimitError(f"{SECONDS:g} s" if late else f"{MEGABYTES} MB")
 
 
 def as_object(value: Any) -> dict[Any, Any]:
@@ -69,7 +69,7 @@ class Template:
         self._source = source
         try:
             answer = ask({"task": "variables", "source": source})
-        except LimitError as limit:
+        except TemplateLimitError as limit:
             raise ModelError(f"the chat template must be readable within {limit}, got one that is not") from None
         if "invalid" in answer:
             raise ModelError(f"the chat template is not valid: {answer['invalid']}")
@@ -81,7 +81,7 @@ class Template:
         task = {"task": "render", "source": self._source, "characters": CHARACTERS, "given": given}
         try:
             answer = ask(task)
-        except LimitError as limit:
+        except TemplateLimitError as limit:
             raise ParamsError(f"messages must be rendered by the chat template within {limit}; send fewer") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise ParamsError(f"messages and tools must be JSON values, got {error}") from None
@@ -98,6 +98,6 @@ class Template:
 
 
 def ask(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a child process to a task; LimitError when it takes too much time or memory."""
+    """The answer of a child process to a task; TemplateLimitError when it takes too much time or memory."""
     with _PROCESSES.one("") as child:
         return child.ask(task)

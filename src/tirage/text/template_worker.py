@@ -26,7 +26,7 @@ _KEPT = 8
 """Compiled templates that are kept."""
 
 
-class Refused(Exception):  # noqa: N818  (an answer, not only an error)
+class RaisedByTemplate(Exception):  # noqa: N818  (an answer, not only an error)
     """A template's own refusal of a conversation."""
 
 
@@ -69,7 +69,7 @@ class TemplateWorker:
             return self._render(task)
         except TemplateError as error:
             return {"invalid" if task["task"] == "variables" else "failed": f"{type(error).__name__}: {error}"}
-        except Refused as refusal:
+        except RaisedByTemplate as refusal:
             return {"refused": str(refusal)}
         except Exception as error:  # a template may fail in any way, usually because something is missing
             return {"invalid" if task["task"] == "variables" else "failed": f"{type(error).__name__}: {error}"}
@@ -95,8 +95,8 @@ class TemplateWorker:
 
 
 def refuse(message: str) -> NoReturn:
-    """Raises Refused; templates call it for conversations that they cannot render."""
-    raise Refused(str(message))
+    """Raises RaisedByTemplate; templates call it for conversations that they cannot render."""
+    raise RaisedByTemplate(str(message))
 
 
 def strftime_now(form: str) -> str:

@@ -28,7 +28,7 @@ def distrusted(folder: Path) -> str | None:
 def written_by_others(path: Path, *, sticky: bool) -> str | None:
     """Who besides this user and root can change what a path names; None for nobody.
 
-    `sticky` says that the sticky bit protects what is in the folder, as in `/tmp`.
+    `sticky` says that the sticky bit protects what is in the folder from other users.
     """
     status = os.lstat(path)
     if status.st_uid not in (0, os.geteuid()):
