@@ -279,7 +279,7 @@ def joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate(arrays) if arrays else _NONE
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)  # a key may hold a vocabulary
 def _bitmask(ids: tuple[int, ...], words: int) -> NDArray[np.int32]:
     flags = np.zeros(words * 32, np.uint8)
     flags[list(ids)] = 1
