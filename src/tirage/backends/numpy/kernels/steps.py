@@ -159,8 +159,11 @@ STEPS: Mapping[Operation, Any] = {
 
 
 def _chosen(entries: Sequence[tuple[int, Any]]) -> Any:
-    """A function that runs the entry of a step, by halves: each function is pasted into the one above it, and as a
-    chain, with the last entry pasted as often as there are entries, the whole took 3 s longer to compile."""
+    """A function that runs the entry of a step, by halves.
+
+    Each function is pasted into the one above it, so in a chain the last entry would be pasted as often as there are
+    entries: "kernels ready" of `benchmarks.cold_start` counts that.
+    """
     if len(entries) == 1:
         return entries[0][1]
     middle = len(entries) // 2
