@@ -216,11 +216,10 @@ def mistakes(jobs: Sequence[int], rows: int, pairs: Sequence[Sequence[str]], fol
 
 
 def main() -> None:
-    """Print what the jobs from one number to another compared, or what mistakes from standard input do to them."""
-    kind, first, last, rows = sys.argv[1], *map(int, sys.argv[2:])
+    """Print what jobs of a kind, with so many rows each, compared, or what mistakes from standard input do to them."""
+    kind, rows, *jobs = sys.argv[1], *map(int, sys.argv[2:])
     recorded_triton.install()
     torch.set_num_threads(1)
-    jobs = range(first, last)
     with TemporaryDirectory() as name:
         folder = Path(name)
         results: dict[str, Callable[[], list[Any]]] = {
