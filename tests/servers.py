@@ -11,20 +11,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-START_S = 300.0  # the first server on a machine compiles the kernels
+START_S = 1800.0  # the first server on a machine compiles the kernels, and a busy machine takes its time
 SOURCES = Path(__file__).parents[1] / "src"
 
 
 class Server:
     """`tirage serve` on a free port, ready when the `with` block begins.
 
-    `wait=False` returns as soon as it listens. `environ` adds to the environment; `folders` to the import path.
+    `wait=False` returns as soon as it listens. `environ` adds to the environment; `folders` to the import path. The
+    process may have at most so many `descriptors` open.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Server:
         wait: bool = True,
         environ: Mapping[str, str] | None = None,
         folders: tuple[Path, ...] = (),
+        descriptors: int | None = None,
     ) -> None:
         # A new connection for every request, so that none is used just when the server closes it.
         self._client = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
@@ -43,6 +45,7 @@ class Server:
             [sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags],
             stdout=subprocess.DEVNULL,
             stderr=self._log,
+            preexec_fn=None if descriptors is None else partial(limit_descriptors, descriptors),
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environ or {})},
         )
         self.pid = self.process.pid
@@ -133,6 +136,13 @@ class Server:
 
         until(look, self, "listening")
         return found[0]
+
+
+def limit_descriptors(count: int) -> None:
+    """Limits the open files of this process, for good."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count // 2, count))
 
 
 def slow_server(

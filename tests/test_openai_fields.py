@@ -54,7 +54,7 @@ REFUSED: dict[str, list[Any]] = {
     "verbosity": ["low"], "web_search_options": [{}], "moderation": [{}], "prompt_cache_options": [{}],
     "prompt_cache_retention": ["24h"], "reasoning_effort": ["low"], "enable_thinking": [True],
     "use_beam_search": ["yes", 1], "beam_width": [2, 0], "early_stopping": [True, "never", "no"],
-    "length_penalty": [2.0, True], "echo": [True], "cache_salt": ["a"], "documents": [[]], "include_reasoning": [False],
+    "length_penalty": [2.0, True], "echo": [True], "cache_salt": ["", 3], "documents": [[]], "include_reasoning": [False],
     "lora_path": ["nobody"], "custom_logit_processor": ["forced_token", 3, ""], "custom_params": [{"a": 1}, 3],
     "tool_choice": ["required", 3], "top_logprobs": [1, -1, 21], "max_completion_tokens": [-1, "1", 1.0],
     "chat_template": ["x"], "logit_bias": [{"a": 1}, {"5": None}, [5]],

@@ -93,7 +93,10 @@ def test_operators_routes_need_the_admin_key() -> None:
     server = shared(*KEYED)
     assert server.post("/flush_cache", headers=bearer("sesame")).status_code == 403
     assert server.post("/abort_request", {"abort_all": True}, headers=bearer("sesame")).status_code == 403
-    assert server.post("/flush_cache", headers=bearer("chief")).json() == {"success": True}
+    for body in (None, {}):
+        assert server.post("/flush_cache", body, headers=bearer("chief")).json() == {"success": True}
+    for wrong in ({"all": True}, [], "all"):
+        assert server.post("/flush_cache", wrong, headers=bearer("chief")).status_code == 400
     assert server.post("/abort_request", {"abort_all": True}, headers=bearer("chief")).status_code == 200
 
 

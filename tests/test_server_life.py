@@ -450,8 +450,11 @@ def test_a_loop_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) 
     hang = tmp_path / "hang"
     with slow_server("--drain-timeout", "0.2", hang=hang) as server:
         hang.touch()
-        Background(server, LONG)
+        waiting = Background(server, LONG)
         soon(lambda: busy(server) == 1)
+        server.send(signal.SIGTERM)
+        answer = waiting.done()
+        assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the server is closing")
         assert server.stop(within=40) == 0
 
 

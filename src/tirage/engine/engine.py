@@ -19,6 +19,7 @@ from tirage.engine.batching_scheduler import BatchingScheduler
 from tirage.engine.completion import Delta
 from tirage.engine.deltas import listener_of
 from tirage.engine.plain_model import as_step_model
+from tirage.engine.processor_draws import ProcessorDraws, WaitedCalls, run_into
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import Notifier, RequestStream
@@ -26,6 +27,7 @@ from tirage.engine.scheduler import Scheduler
 from tirage.engine.sequence import SequenceGroup
 from tirage.errors import ParamsError, UnavailableError
 from tirage.models import BatchingModel, Model
+from tirage.processors import RUN, ProcessorThreads
 from tirage.text import Tokenizer
 
 T = TypeVar("T")
@@ -44,6 +46,9 @@ class Engine:
     several requests run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a
     request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at most
     so many requests may wait for a slot; where other tenants have filled the queue, one may still use its share of it.
+    With `processor_timeout`, a call of a custom logits processor that takes more seconds ends its request and is left
+    behind; the others go on meanwhile, but for beam searches and over a BatchingModel, where a step waits for its
+    calls, at most so many seconds for all of them.
     """
 
     def __init__(
@@ -53,16 +58,20 @@ class Engine:
         *,
         max_running: int,
         max_waiting: int | None = None,
+        processor_timeout: float | None = None,
     ) -> None:
         self.max_running, self.max_waiting = max_running, max_waiting
         self._meter, self._notifier = Meter(), Notifier()
+        self._threads = ProcessorThreads()
+        self._calls = None if processor_timeout is None else WaitedCalls(processor_timeout, self._threads)
         options: dict[str, Any] = {"max_running": max_running, "meter": self._meter, "flush": self._notifier.flush}
         if batches_itself(model):
             self.model = model
             self._scheduler = BatchingScheduler(model, tokenizer, **options)
         else:
             self.model = as_step_model(cast("Model", model))
-            self._scheduler = Scheduler(self.model, tokenizer, **options)
+            apart = ProcessorDraws(processor_timeout, self._threads)
+            self._scheduler = Scheduler(self.model, tokenizer, apart=apart, **options)
         self._numbers = itertools.count()
         self._actions: deque[Callable[[], None]] = deque()
         self._submitted: deque[SequenceGroup] = deque()
@@ -128,6 +137,7 @@ class Engine:
             waiting=len(self._submitted) + scheduler.waiting,
             reading=scheduler.prefilling,
             running=scheduler.running,
+            abandoned_calls=self._threads.abandoned,
         )
 
     def close(self, *, drain_s: float = 0.0) -> None:
@@ -218,7 +228,10 @@ class Engine:
             _started.add(self)
 
     def _run(self) -> None:
+        RUN.set(self._calls)
         while self._take_work():
+            if self._calls is not None:
+                self._calls.begin_step()
             if self._scheduler.busy:
                 self._guarded(self._scheduler.step)
             self._notifier.flush()
@@ -269,11 +282,3 @@ def check_reader(buffer: Any, patience_s: Any) -> None:
     number = isinstance(patience_s, (int, float)) and not isinstance(patience_s, bool) and patience_s > 0
     if patience_s is not None and not number:
         raise ParamsError(f"patience_s must be a positive number of seconds or None, got {patience_s!r}")
-
-
-def run_into(future: Future[Any], function: Callable[[], Any]) -> None:
-    """Sets the future to what the function returns or raises."""
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)

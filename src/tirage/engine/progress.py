@@ -42,7 +42,8 @@ class Progress:
     """A snapshot of an engine.
 
     `last_tick` is the `time.perf_counter()` at which its thread was last seen working. `waiting` requests are queued,
-    `reading` are being prefilled, and `running` is the number of running samples and beams. `started`, `completed`,
+    `reading` are being prefilled, and `running` is the number of running samples and beams. `abandoned_calls` of
+    custom processors were left behind and have not returned. `started`, `completed`,
     `aborted` and `failed` count requests since the engine was made; `prompt_tokens` were prefilled, `cached_tokens`
     reused from earlier prompts, `output_tokens` drawn. `read_s`, `sample_s`, `text_s` and `decode_s` are the seconds
     spent so far on prefill, draws, text and decode passes, and `last_step_s` those of the last step. `first_token` has
@@ -56,6 +57,7 @@ class Progress:
     waiting: int
     reading: int
     running: int
+    abandoned_calls: int
     started: int
     completed: int
     aborted: int

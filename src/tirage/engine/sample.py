@@ -162,7 +162,10 @@ class GrowingSample:
             self.stop = stop
 
     def cause_of(self, stop: Stop) -> Stop:
-        """The stop itself, or that of the constraint whose error is why no token was allowed."""
+        """The stop with what caused it: the processors that failed, or the constraint that allowed no token."""
+        if stop.kind == "processor_failed" and stop.matched_text is None:
+            names = ", ".join(dict.fromkeys(repr(name) for name, _ in self.params.logits_processors))
+            return Stop(kind=stop.kind, matched_text=f"logits processor {names} failed; the log says more")
         if stop.kind != "no_allowed_token" or self.grammar is None:
             return stop
         if self.grammar.exceeded:

@@ -22,10 +22,11 @@ from tirage.engine.beams import BeamSearch
 from tirage.engine.fairness import TURN_STEPS, FairnessKey, StepPace, Turns, has_room, interleaved, shares
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
 from tirage.engine.mask_turns import MaskTurns
+from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill, prefill_batch
+from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, prefill, prefill_batch
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
@@ -45,7 +46,7 @@ class Scheduler:
 
     A running sample or beam takes one of the `max_running` slots of a step. Up to twice as many are open when requests
     come while others hold more than their share (`fairness.has_room`). `flush` is called in each step once all
-    listeners have been called, before the forward pass.
+    listeners have been called, before the forward pass. Samples that `apart` takes are drawn beside the step.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Scheduler:
         max_running: int,
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
+        apart: ProcessorDraws | None = None,
     ) -> None:
         self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
@@ -64,6 +66,8 @@ class Scheduler:
         self._prefilling: deque[SequenceGroup] = deque()
         self._prefilled: deque[SequenceGroup] = deque()
         self._running: list[RunningSequence] = []
+        # Running samples whose processors may hold them up, apart from those that get a token in every step.
+        self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
         # Whose turn it is: of the rows, of their requests, and of the prompts.
         self._row_turns, self._request_turns, self._prefill_turns = Turns(TURN_STEPS), Turns(TURN_STEPS), Turns()
@@ -79,7 +83,8 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._prefilling or self._prefilled or self._running or self._searching)
+        queues = self._waiting or self._prefilling or self._prefilled or self._running or self._searching
+        return bool(queues) or self._apart.busy
 
     @property
     def waiting(self) -> int:
@@ -95,7 +100,8 @@ class Scheduler:
     def running(self) -> int:
         """Number of running samples and beams, those that rest included."""
         searches = [group.search for group in [*self._searching]]
-        return len(self._running) + sum(len(search.running) for search in searches if search is not None)
+        beams = sum(len(search.running) for search in searches if search is not None)
+        return len(self._running) + len(self._apart.sequences) + beams
 
     @property
     def waiting_by_tenant(self) -> dict[str, int]:
@@ -126,8 +132,11 @@ class Scheduler:
         prefilled = self._meter.last_tick
         rows = self._take_turns()
         waited = self._wait_for_masks()
+        self._apart.start()
         if self._drawing:
             self._draw()
+        if self._apart.busy:
+            self._take_apart()
         self._search()
         self._flush()
         self._meter.lap("text")
@@ -145,7 +154,7 @@ class Scheduler:
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every request with an error that belongs to none of them."""
-        running = [sequence.group for sequence in self._running]
+        running = [sequence.group for sequence in [*self._running, *self._apart.sequences]]
         groups = [*self._waiting, *self._prefilling, *self._prefilled, *running, *self._searching]
         for group in dict.fromkeys(groups):
             self._fail(group, error)
@@ -157,7 +166,7 @@ class Scheduler:
 
         With `reserved` one is counted too for the first sample of each prompt that is being prefilled.
         """
-        rows = Counter(sequence.group.key for sequence in self._running)
+        rows = Counter(sequence.group.key for sequence in [*self._running, *self._apart.sequences])
         for group in (*self._prefilling, *self._prefilled, *self._searching):
             if reserved or group.request.beams is not None:
                 rows[group.key] += group.slots(self._max_running)
@@ -314,7 +323,9 @@ class Scheduler:
             except BaseException as error:
                 self._fail_sample(group, sample, error)
                 return
-        self._running.append(RunningSequence(group, sample, row, logits))
+        sequence = RunningSequence(group, sample, row, logits)
+        taken_apart = self._apart.takes(group.request.params)
+        (self._apart.sequences if taken_apart else self._running).append(sequence)
 
     def _finish_empty(self, group: SequenceGroup) -> None:
         for sample in group.request.samples:
@@ -410,6 +421,23 @@ class Scheduler:
         for sequence in self._drawing:
             self._notify(sequence.group, sequence.sample)
 
+    def _take_apart(self) -> None:
+        """The tokens of the samples whose processors have returned; a request whose processor is late ends."""
+        alone = not (self._running or self._prefilling or self._searching)
+        for sequence, row in self._apart.finished(alone=alone):
+            if isinstance(row, ProcessorError):
+                self._end(sequence.group, Stop(kind="processor_failed", matched_text=str(row)))
+                continue
+            self._meter.count_draw(1, (sequence.drawn_at,))
+            sequence.drawn_at = self._meter.last_tick
+            waited = sequence.group.request.mark_token()
+            if waited is not None:
+                self._meter.first_token.add(waited)
+            take_token(sequence.sample, advance(sequence, row), self._tokenizer)
+            if sequence.sample.stop is not None:
+                self._remove(sequence, reuse=True)
+            self._notify(sequence.group, sequence.sample)
+
     def _logits(self, drawing: list[RunningSequence]) -> NDArray[np.float32]:
         if self._decoded is not None and self._decoded[0] == drawing:
             return self._decoded[1]
@@ -436,7 +464,8 @@ class Scheduler:
         A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
         self._decoded = None
-        samples = [(sequence.group, sequence) for sequence in self._drawing if sequence.sample.stop is None]
+        drawn = [sequence for sequence in self._drawing if sequence.sample.stop is None]
+        samples = [(sequence.group, sequence) for sequence in [*drawn, *self._apart.decodable]]
         beams = [
             (group, beam)
             for group in self._searching
@@ -453,7 +482,7 @@ class Scheduler:
         for _, sequence in samples:
             if sequence.row.hidden is not None:
                 sequence.hidden_states.append(sequence.row.hidden)
-        self._decoded = [sequence for _, sequence in samples], logits[: len(samples)]
+        self._decoded = drawn, logits[: len(drawn)]
         for index, error in errors.items():
             self._fail_decode(*pairs[index], error)
 
@@ -462,7 +491,7 @@ class Scheduler:
         if isinstance(failed, Beam):
             if group in self._searching:
                 self._fail(group, error)
-        elif failed in self._running:
+        elif failed in self._running or failed in self._apart.sequences:
             self._remove(failed, reuse=False)
             self._fail_sample(group, failed.sample, error)
 
@@ -470,9 +499,12 @@ class Scheduler:
 
     def _remove(self, sequence: RunningSequence, *, reuse: bool) -> None:
         """Frees the slot and the row of a sequence; with `reuse` the model may keep its prefix."""
-        self._running.remove(sequence)
-        self._row_turns.forget(sequence)
-        self._batch = self._decoded = None
+        if sequence in self._apart.sequences:
+            self._apart.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            self._row_turns.forget(sequence)
+            self._batch = self._decoded = None
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
         self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
@@ -512,7 +544,7 @@ class Scheduler:
         for queue in (self._waiting, self._prefilling, self._prefilled):
             if group in queue:
                 queue.remove(group)
-        for sequence in [each for each in self._running if each.group is group]:
+        for sequence in [each for each in [*self._running, *self._apart.sequences] if each.group is group]:
             self._remove(sequence, reuse=stop.kind == "abort")
         group.pending.clear()
         self._close_prompt(group)

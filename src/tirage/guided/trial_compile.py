@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from tirage.cancel import POLL_S, checkpoint
 from tirage.children import Child, Children
 from tirage.errors import GrammarError
 
@@ -85,7 +83,7 @@ class TrialProcess(Child):
             self.input.flush()
         except (OSError, ValueError):
             raise _too_large() from None
-        line = self._line(time.monotonic() + seconds)
+        line = self.line(time.monotonic() + seconds)
         if line is None:
             raise _too_slow(timed_out=True)
         if not line.endswith(b"\n"):
@@ -93,23 +91,6 @@ class TrialProcess(Child):
             signaled = -self.process.returncode
             raise _too_slow(timed_out=signaled == signal.SIGALRM) if signaled in _ALARMS else _too_large()
         return json.loads(line)
-
-    def _line(self, deadline: float) -> bytes | None:
-        """The next line from the child; a part of it when the child dies, None when time is up."""
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.output, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-                    checkpoint()
-                    if time.monotonic() >= deadline:
-                        return None
-                    continue
-                part = os.read(self.output.fileno(), 1 << 20)
-                if not part:
-                    return line
-                line += part
-        return line
 
 
 _ALARMS = (signal.SIGPROF, signal.SIGALRM)

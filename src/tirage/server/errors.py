@@ -101,7 +101,7 @@ def of_stop(stop: Stop | None) -> Refusal:
     if kind == "non_finite_logits":
         return Refusal(500, "the model's logits were not finite numbers", code=kind)
     if kind == "processor_failed":
-        return Refusal(500, "a custom logits processor failed; the server's log says more", code=kind)
+        return Refusal(500, text or "a logits processor failed; the log says more", code=kind)
     if kind == "abort":
         return Refusal(503, "the request was aborted", code="aborted")
     return Refusal(500, _UNKNOWN, code=kind)

@@ -145,6 +145,9 @@ class Limits:
     processor_cool_down: float = option(
         30.0, "seconds in which a client's processor that failed three times is not run", low=0.0, high=1e6
     )
+    processor_timeout: float = option(
+        1.0, "seconds that a call of a custom logits processor may take; then its request ends", low=0.001, high=1e6
+    )
     drain_timeout: float = option(30.0, "seconds that requests may take to end after SIGTERM", low=0.0, high=1e6)
     max_connections: int = option(4096, "open connections; more are closed at once", low=1, high=1 << 20)
 
@@ -186,6 +189,15 @@ class Options:
     allowed_media_domain: tuple[str, ...] = option((), "domain from which images and audio may be fetched")
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
     admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
+    tenant_by: str = option(
+        "key",
+        "what tells clients without a known key apart: nothing but the key, or their address",
+        choices=("key", "address"),
+    )
+    requests_per_minute: int | None = option(None, "requests of a tenant per minute; more get 429", low=1, high=1 << 30)
+    tokens_per_minute: int | None = option(
+        None, "tokens of a tenant's prompts and answers per minute; more get 429", low=1, high=1 << 40
+    )
     protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")
     allowed_host: tuple[str, ...] = option((), "host name that clients may use, besides localhost and IP addresses")
     cors_origin: tuple[str, ...] = option((), "web origin whose pages may call the server, such as https://example.org")

@@ -30,7 +30,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Usage:
+class ThreadUsage:
     """What a tenant or a request has waiting and running, and the seconds of threads that it has used."""
 
     used_s: float
@@ -47,8 +47,8 @@ class FairQueue:
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, Usage] = OrderedDict()
-        self._requests: dict[str, OrderedDict[Hashable, Usage]] = {}
+        self._tenants: OrderedDict[str, ThreadUsage] = OrderedDict()
+        self._requests: dict[str, OrderedDict[Hashable, ThreadUsage]] = {}
 
     def __iter__(self) -> Iterator[Job]:
         return (job for requests in self._requests.values() for usage in requests.values() for job in usage.jobs)
@@ -95,7 +95,7 @@ class FairQueue:
         """The number of a tenant's jobs that run."""
         return self._tenants[tenant].running if tenant in self._tenants else 0
 
-    def _usages(self, job: Job) -> tuple[Usage, Usage]:
+    def _usages(self, job: Job) -> tuple[ThreadUsage, ThreadUsage]:
         return self._tenants[job.tenant], self._requests[job.tenant][job.request]
 
     def _forget(self, job: Job) -> None:
@@ -107,14 +107,14 @@ class FairQueue:
             del self._tenants[job.tenant], self._requests[job.tenant]
 
 
-def usage_of(usages: OrderedDict[Any, Usage], key: Hashable) -> Usage:
+def usage_of(usages: OrderedDict[Any, ThreadUsage], key: Hashable) -> ThreadUsage:
     """The usage of a key; that of a new one begins with the least of the others."""
     if key not in usages:
-        usages[key] = Usage(min((each.used_s for each in usages.values()), default=0.0))
+        usages[key] = ThreadUsage(min((each.used_s for each in usages.values()), default=0.0))
     return usages[key]
 
 
-def next_of(usages: OrderedDict[Any, Usage], full: Container[Any] = ()) -> Any:
+def next_of(usages: OrderedDict[Any, ThreadUsage], full: Container[Any] = ()) -> Any:
     """The key that is next among those with something waiting, the first of equals; None without one."""
     found = [(each.running, each.used_s, key) for key, each in usages.items() if each.waiting and key not in full]
     return min(found, key=lambda each: each[:2])[2] if found else None

@@ -23,6 +23,7 @@ from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options, check_limit
 from tirage.server.preparation import Lane
+from tirage.server.rate_limit import RateLimiter
 from tirage.server.request_group import RequestGroup, RunningRequest
 
 T = TypeVar("T")
@@ -59,7 +60,15 @@ class PendingRequest:
 class RequestManager:
     """Checks the size of requests, prepares their prompts in a pool of threads, and submits them to the engine."""
 
-    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, model_info: ModelInfo) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        options: Options,
+        *,
+        metrics: Metrics,
+        model_info: ModelInfo,
+        rate_limiter: RateLimiter | None = None,
+    ) -> None:
         self.llm, self.options, self.metrics, self.model_info = llm, options, metrics, model_info
         self._plain = Lane("plain", _PLAIN_THREADS)
         self._guided = Lane("guided", _GUIDED_THREADS, of_a_tenant=_GUIDED_OF_A_TENANT)
@@ -67,6 +76,7 @@ class RequestManager:
         self._pending: set[PendingRequest] = set()
         self._groups: set[RequestGroup] = set()
         self._preparing = Counter[str]()
+        self._rate_limiter = RateLimiter.of(options) if rate_limiter is None else rate_limiter
         self._breaker = CircuitBreaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
         for lane in self.lanes:
@@ -90,20 +100,22 @@ class RequestManager:
         pending = PendingRequest(tenant, names, client, time.monotonic() + limits.request_timeout)
         requests = await self._prepare_all(inputs, pending)
         patience = limits.stall_timeout if stream else None
+        reserved = self._rate_limiter.reserve_tokens(tenant, sum(map(most_tokens, requests)))
         try:
             streams = self.llm.engine.submit_all(requests, buffer=STREAM_BUFFER if stream else 0, patience_s=patience)
         except UnavailableError:
+            self._rate_limiter.settle_tokens(tenant, reserved, 0)
             self.metrics.refused()
             raise
         started = [RunningRequest.of(*pair, self.model_info) for pair in zip(inputs, streams, strict=True)]
-        group = RequestGroup(started, tenant=tenant, rid=rid, on_finished=self._finished)
+        group = RequestGroup(started, tenant=tenant, rid=rid, reserved=reserved, on_finished=self._finished)
         self._groups.add(group)
         group.abort_after(pending.deadline - time.monotonic())
         client.on_finished(group.abort)
         return group
 
     async def in_pool(self, function: Callable[[], T], *, tenant: str) -> T:
-        """The function's result, computed in a thread when it is the tenant's turn; for work that would block the loop."""
+        """The function's result, computed in a thread in the tenant's turn; for work that would block the loop."""
         return await self._plain.run(function, tenant=tenant, request=object())
 
     def abort(self, rid: str, *, tenant: str) -> bool:
@@ -202,8 +214,11 @@ class RequestManager:
     def _finished(self, group: RequestGroup) -> None:
         """Counts a group that has finished, once and with everything it has drawn."""
         try:
-            for running in group.requests:
-                self._count(running, group, running.request.completion())
+            completions = [running.request.completion() for running in group.requests]
+            used = sum(completion.usage.total_tokens for completion in completions)
+            self._rate_limiter.settle_tokens(group.tenant, group.reserved, used)
+            for running, completion in zip(group.requests, completions, strict=True):
+                self._count(running, group, completion)
         finally:
             # Last, so that nothing is uncounted when nothing is in flight.
             self._groups.discard(group)
@@ -222,12 +237,14 @@ def make_request(llm: LLM, engine_input: EngineInput, tenant: str) -> EngineRequ
     Raises Refusal for an input without a prompt, and what `llm` raises for one that it cannot run.
     """
     params, beams = engine_input.params, engine_input.beams
+    # Tenants are written in hexadecimal digits, so that no salt makes one of them another.
+    salt = tenant if engine_input.cache_salt is None else f"{tenant}/{engine_input.cache_salt}"
     if engine_input.messages is not None:
         more = {"tools": engine_input.tools, "arguments": engine_input.template_args, "beams": beams}
-        return llm.chat_request(engine_input.messages, params, salt=tenant, adapter=engine_input.adapter, **more)
+        return llm.chat_request(engine_input.messages, params, salt=salt, adapter=engine_input.adapter, **more)
     if engine_input.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
-    prompt = dataclasses.replace(engine_input.prompt, salt=tenant)
+    prompt = dataclasses.replace(engine_input.prompt, salt=salt)
     if beams is not None:
         return llm.beam_request(prompt, beams, sampling=params)
     return llm.request(prompt, params, hidden_states=engine_input.hidden_states)
@@ -240,3 +257,9 @@ def with_backend(engine_input: EngineInput, options: Options) -> EngineInput:
         return engine_input
     chosen = guided.replace(backend=options.grammar_backend)
     return dataclasses.replace(engine_input, params=engine_input.params.replace(guided_decoding=chosen))
+
+
+def most_tokens(request: EngineRequest) -> int:
+    """The tokens of a prompt and of its answer, if every sample reaches its limit."""
+    rows = len(request.samples) if request.beams is None else request.beams.returned
+    return request.inputs.length + request.limit * rows
