@@ -43,6 +43,8 @@ LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
     "number of bad_words": lambda most: [one(bad_words=words(most))],
     "number of bad_words_token_ids": lambda most: [one(bad_words_token_ids=tuple((i,) for i in range(most)))],
     "bad_words characters": lambda most: [one(bad_words=["x" * most])],
+    "number of dry_sequence_breakers": lambda most: [one(dry_sequence_breakers=words(most))],
+    "dry_sequence_breakers characters": lambda most: [one(dry_sequence_breakers=["x" * most])],
     "number of logit_bias entries": lambda most: [one(logit_bias=dict.fromkeys(range(most), 1.0))],
     "rid": lambda most: [EngineInput(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=1), rid="x" * most)],
     "prompts": lambda most: [one()] * most,
@@ -54,9 +56,10 @@ LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
     "max_tokens times the number of samples": lambda most: (
         [one(max_tokens=most // 128, n=128)] + [one(max_tokens=1)] * (most % 128)
     ),
-    "logprob entries of the answer": lambda most: (
-        [one(logprobs=0, max_tokens=most // 100, n=100)] + [one(logprobs=0, max_tokens=1)] * (most % 100)
-    ),
+    "logprob entries of the answer besides one sample's own": lambda most: [
+        one(logprobs=0, max_tokens=most // 100, n=101),
+        *[one(logprobs=0, max_tokens=1)] * (most % 100),
+    ],
     "characters of all stops and bad_words": lambda most: [
         one(stop=words(most // 64, 64), bad_words=words(1, most % 64) if most % 64 else ())
     ],
@@ -144,9 +147,20 @@ def test_beams_count_as_samples_with_their_own_limit() -> None:
 def test_logprobs_of_prompt_output_and_named_tokens_count() -> None:
     ids = Prompt(token_ids=[1] * 10)
     params = SamplingParams(prompt_logprobs=3, logprobs=2, logprob_token_ids=(4, 5), max_tokens=7, n=2)
-    assert cost(EngineInput(prompt=ids, params=params)).logprobs == 10 * (1 + 3 + 2) + 2 * 7 * (1 + 2 + 2)
+    assert cost(EngineInput(prompt=ids, params=params)).logprobs == 10 * (1 + 3 + 2) + 2 * 7 * (1 + 2 + 2) - 7 * 3
     ranked = SamplingParams(best_of=4, max_tokens=7)
     assert cost(EngineInput(prompt=ids, params=ranked)).logprobs == 0
+
+
+def test_one_sample_of_a_long_context_may_have_all_its_logprobs() -> None:
+    chat = EngineInput(messages=[{"role": "user", "content": "a"}], params=SamplingParams(max_tokens=None, logprobs=20))
+    check_cost([chat], Limits(), context=CONTEXT)
+    check_cost([EngineInput(messages=chat.messages, params=chat.params)], Limits(), context=1 << 20)
+    for more in ({"n": 2}, {"logprob_token_ids": tuple(range(100))}):
+        with pytest.raises(ParamsError, match="logprob entries"):
+            check_cost(
+                [EngineInput(messages=chat.messages, params=chat.params.replace(**more))], Limits(), context=CONTEXT
+            )
 
 
 def test_the_samples_of_best_of_count_all() -> None:

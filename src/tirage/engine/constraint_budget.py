@@ -15,12 +15,14 @@ class ConstraintBudget:
     """The processor time that the samples of a request have taken for their constraint, and how much they may take.
 
     `max_total_s` is for all samples together, `max_mask_s` for one mask; both are without limit unless they are set.
+    `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
+    and take a thousand times as long from one token to the next, and the first of any.
     """
 
     def __init__(self) -> None:
         self.max_total_s = self.max_mask_s = math.inf
         self.total_s = 0.0
-        self.is_slow = False
+        self.ambiguous, self.is_slow, self._is_first = False, True, True
 
     def allow(self, *, total_s: float, mask_s: float) -> None:
         """Sets the limits."""
@@ -38,7 +40,8 @@ class ConstraintBudget:
     def add_mask(self, seconds: float) -> str:
         """Counts the time of a mask; says what it exceeds, empty while it exceeds nothing."""
         self.total_s += seconds
-        self.is_slow = self.is_slow or seconds > SLOW_S
+        known = self.ambiguous or (self.is_slow and not self._is_first)
+        self.is_slow, self._is_first = known or seconds > SLOW_S, False
         if seconds > self.max_mask_s:
             return f"one mask of the constraint took more than {self.max_mask_s:g} s of processor time; make it simpler"
         return self.exceeded

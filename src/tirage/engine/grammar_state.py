@@ -50,6 +50,7 @@ class GrammarState:
     ) -> None:
         grammar = constraint.grammar
         self.budget = ConstraintBudget() if budget is None else budget
+        self.budget.ambiguous = is_ambiguous(params)
         self.exceeded = ""
         self._eos_ids = () if params.ignore_eos else params.eos_token_ids
         self._matcher = grammar.matcher(self._eos_ids)
@@ -228,6 +229,11 @@ class GrammarState:
         if (self._matcher.done or closed) and self._taken >= self._min_tokens:
             return Stop(kind="grammar", matched="close_grammar" if self.was_closed else None)
         return None
+
+
+def is_ambiguous(params: SamplingParams) -> bool:
+    """Whether texts of the constraint may have many derivations, as only those of a grammar do."""
+    return params.guided_decoding is not None and params.guided_decoding.mode in {"grammar", "structural_tag"}
 
 
 def open_closing_path(

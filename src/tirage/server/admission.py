@@ -26,7 +26,8 @@ class Cost:
 
     `samples` are those that run, also where fewer come back, and beams count as samples. `prompt_tokens` are exact for
     ids and embeddings; of a text they are the bytes that it may have, up to the context. `output_tokens` are those of
-    all samples, and `logprobs` all that the answer may hold, of the prompt, of the output and of named tokens.
+    all samples. `logprobs` are all that the answer may hold, of prompts, outputs and named tokens, but for those of one
+    sample's own tokens, whose number the context bounds.
     `phrase_chars` are the characters of different stops and bad words, which automata are built of, and `stop_states`
     the states of patterns that a character of every sample may visit. `constraints` are different ones, and
     `constraint_chars` the characters of their texts.
@@ -55,7 +56,8 @@ class Cost:
             samples=sum(counts),
             prompt_tokens=sum(prompts),
             output_tokens=sum(count * each for count, each in zip(counts, outputs, strict=True)),
-            logprobs=sum(logprobs(*each) for each in zip(inputs, counts, prompts, outputs, strict=True)),
+            logprobs=sum(logprobs(*each) for each in zip(inputs, counts, prompts, outputs, strict=True))
+            - max((own_logprobs(*pair) for pair in zip(inputs, outputs, strict=True)), default=0),
             phrase_chars=sum(map(characters, phrases)),
             stop_states=sum(count * states_of(each.params) for count, each in zip(counts, inputs, strict=True)),
             constraints=len(guided),
@@ -87,6 +89,14 @@ PROMPT_RULES: tuple[AdmissionRule[EngineInput], ...] = (
     AdmissionRule("max_bad_words", "number of bad_words", lambda one: len(one.params.bad_words)),
     AdmissionRule("max_bad_words", "number of bad_words_token_ids", lambda one: len(one.params.bad_words_token_ids)),
     AdmissionRule("max_bad_word_chars", "bad_words characters", lambda one: longest(one.params.bad_words)),
+    AdmissionRule(
+        "max_bad_words", "number of dry_sequence_breakers", lambda one: len(one.params.dry_sequence_breakers or ())
+    ),
+    AdmissionRule(
+        "max_bad_word_chars",
+        "dry_sequence_breakers characters",
+        lambda one: longest(one.params.dry_sequence_breakers or ()),
+    ),
     AdmissionRule("max_logit_bias", "number of logit_bias entries", lambda one: len(one.params.logit_bias or ())),
     AdmissionRule("max_rid", "rid", lambda one: len(one.rid or "")),
 )
@@ -97,7 +107,9 @@ REQUEST_RULES: tuple[AdmissionRule[Cost], ...] = (
     AdmissionRule("max_samples", "n times the number of prompts", lambda cost: cost.samples),
     AdmissionRule("max_prompt_tokens", "prompt tokens of the request", lambda cost: cost.prompt_tokens),
     AdmissionRule("max_output_tokens", "max_tokens times the number of samples", lambda cost: cost.output_tokens),
-    AdmissionRule("max_logprob_entries", "logprob entries of the answer", lambda cost: cost.logprobs),
+    AdmissionRule(
+        "max_logprob_entries", "logprob entries of the answer besides one sample's own", lambda cost: cost.logprobs
+    ),
     AdmissionRule("max_phrase_chars", "characters of all stops and bad_words", lambda cost: cost.phrase_chars),
     AdmissionRule("max_stop_states", "states of the stop patterns of all samples", lambda cost: cost.stop_states),
     AdmissionRule("max_constraints", "different constraints of the request", lambda cost: cost.constraints),
@@ -166,6 +178,12 @@ def logprobs(engine_input: EngineInput, samples: int, prompt_tokens: int, output
     if params.lists_logprobs:
         found += samples * output_tokens * (1 + (params.logprobs or 0) + named)
     return found
+
+
+def own_logprobs(engine_input: EngineInput, output_tokens: int) -> int:
+    """How many logprobs the tokens of one sample of an input may have, without named tokens."""
+    params = engine_input.params
+    return output_tokens * (1 + (params.logprobs or 0)) if params.lists_logprobs else 0
 
 
 def states_of(params: SamplingParams) -> int:
