@@ -101,9 +101,8 @@ def test_a_slow_processor_slows_its_own_request_alone(server: Server) -> None:
 
 
 def test_calls_that_never_return_are_counted_and_their_number_is_limited(server: Server) -> None:
-    for mark in range(6):
-        last = ask(server, "sleeps", mark=f"count {mark}")
-    assert last.json()["error"]["message"] == (
+    answers = [ask(server, "sleeps", mark=f"count {mark}") for mark in range(6)]
+    assert answers[-1].json()["error"]["message"] == (
         "logits processor 'sleeps' is not called now, for 4 of its calls have never returned"
     )
     assert server.metric("tirage_engine_abandoned_calls") == 4.0
