@@ -120,11 +120,8 @@ def test_all_samples_of_a_request_end_with_their_processor(server: Server) -> No
 
 def test_a_beam_search_with_a_processor_that_hangs_ends(server: Server) -> None:
     began = time.monotonic()
-    body = {
-        "model": "tiny", "prompt": "One day", "max_tokens": 4, "use_beam_search": True, "n": 2,
-        "logits_processors": ["loops"],
-    }  # fmt: skip
-    server.post("/v1/completions", body)
+    answer = ask(server, "loops", mark="beams", beam_width=2)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "processor_failed")
     assert time.monotonic() - began < 5 * TIMEOUT_S
     assert server.get("/health").status_code == 200
 
