@@ -14,6 +14,7 @@ import pytest
 
 import tirage
 from tirage.errors import ModelError, ParamsError, TirageError
+from tirage.models.json_file import check_layers
 
 TINY = Path(tirage.__file__).parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
@@ -89,6 +90,14 @@ def test_a_pattern_that_takes_too_many_steps_fails_its_text_alone(folder: Path) 
         with pytest.raises(ParamsError, match="text must be one that the model's tokenizer can read, it failed"):
             llm.generate("a" * 60 + "c")
         assert llm.generate("Once", tirage.SamplingParams(max_tokens=2))[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "n_layer", "encoder_layers", "depth", "num_layers"])
+def test_more_layers_than_a_library_can_build_are_refused(name: str) -> None:
+    path = Path("config.json")
+    check_layers({"vision_config": {name: 4096}, "max_window_layers": 28, "hidden_size": 10**9}, path)
+    with pytest.raises(ModelError, match=rf"^config\.json: {name} must be at most 4096, got 1000000000"):
+        check_layers({"text_config": [{name: 10**9}]}, path)
 
 
 def test_links_to_regular_files_are_followed(folder: Path, tmp_path: Path) -> None:

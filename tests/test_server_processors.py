@@ -101,9 +101,8 @@ def test_a_slow_processor_slows_its_own_request_alone(server: Server) -> None:
 
 
 def test_calls_that_never_return_are_counted_and_their_number_is_limited(server: Server) -> None:
-    for mark in range(6):
-        last = ask(server, "sleeps", mark=f"count {mark}")
-    assert last.json()["error"]["message"] == (
+    answers = [ask(server, "sleeps", mark=f"count {mark}") for mark in range(6)]
+    assert answers[-1].json()["error"]["message"] == (
         "logits processor 'sleeps' is not called now, for 4 of its calls have never returned"
     )
     assert server.metric("tirage_engine_abandoned_calls") == 4.0
@@ -121,11 +120,8 @@ def test_all_samples_of_a_request_end_with_their_processor(server: Server) -> No
 
 def test_a_beam_search_with_a_processor_that_hangs_ends(server: Server) -> None:
     began = time.monotonic()
-    body = {
-        "model": "tiny", "prompt": "One day", "max_tokens": 4, "use_beam_search": True, "n": 2,
-        "logits_processors": ["loops"],
-    }  # fmt: skip
-    server.post("/v1/completions", body)
+    answer = ask(server, "loops", mark="beams", beam_width=2)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "processor_failed")
     assert time.monotonic() - began < 5 * TIMEOUT_S
     assert server.get("/health").status_code == 200
 
