@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 from chaos import bad_requests, faults, fuzz_run, isolation, load, probe, soak
 from hostile import ROUTES
 
@@ -95,12 +96,20 @@ def save(case: str, rows: Sequence[Row], given: argparse.Namespace) -> None:
     RESULTS.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
+def rows_of(case: str, given: argparse.Namespace) -> Iterator[Row]:
+    """The rows of a case; one that cannot be run to its end is a failure, and the next goes on."""
+    try:
+        yield from CASES[case](given)
+    except (AssertionError, OSError, httpx.HTTPError) as error:
+        yield {"case": case, "failures": [f"{type(error).__name__}: {error}"[:1000]]}
+
+
 def main() -> int:
     given = options()
     failed = 0
     for case in given.cases or CASES:
         rows = []
-        for row in CASES[case](given):
+        for row in rows_of(case, given):
             print(json.dumps(row), flush=True)
             rows.append(row)
         save(case, rows, given)
