@@ -74,7 +74,7 @@ class Pace(StepPace):
 def scheduler_of(model: Script, max_running: int, *, rows: int = 1 << 20) -> Scheduler:
     """A scheduler whose steps with several requests have so many rows, and never more than there are slots."""
     scheduler = Scheduler(as_step_model(model), TOKENIZER, max_running=max_running)
-    scheduler._pace = Pace(rows)
+    scheduler._rows._pace = Pace(rows)
     return scheduler
 
 
@@ -351,7 +351,7 @@ def test_turns_change_no_token_and_no_logprob_of_a_real_model() -> None:
     with LLM("tiny") as llm:
         alone = answers(llm, asked)
         scheduler = Scheduler(as_step_model(llm.model), llm.tokenizer, max_running=5)  # type: ignore[arg-type]
-        scheduler._pace = Pace(4)
+        scheduler._rows._pace = Pace(4)
         requests = [llm.request(prompt, params) for prompt, params in asked]
         for number, request in enumerate(requests):
             request.tenant = str(chance.randrange(3))

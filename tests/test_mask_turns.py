@@ -46,7 +46,7 @@ def late_clock() -> Callable[[], float]:
 
 
 def turns_of(llm: LLM) -> MaskTurns:
-    return llm.engine._scheduler._masks  # type: ignore[union-attr]
+    return llm.engine._scheduler._rows._masks  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

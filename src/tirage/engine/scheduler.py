@@ -9,7 +9,6 @@ the same tokens in later steps. An error ends the request or the sample that it 
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 
 from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
-from tirage.engine.fairness import TURN_STEPS, FairnessKey, StepPace, Turns, has_room, interleaved, shares
+from tirage.engine.fairness import FairnessKey, Turns, has_room, interleaved
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
-from tirage.engine.mask_turns import MaskTurns
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -30,6 +28,7 @@ from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, pref
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.engine.step_rows import StepRows
 from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
@@ -69,12 +68,8 @@ class Scheduler:
         # Running samples whose processors may hold them up, apart from those that get a token in every step.
         self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
-        # Whose turn it is: of the rows, of their requests, and of the prompts.
-        self._row_turns, self._request_turns, self._prefill_turns = Turns(TURN_STEPS), Turns(TURN_STEPS), Turns()
-        self._pace, self._passes, self._masks = StepPace(), 0, MaskTurns()
-        # The samples that take part in this step, and of searches how many beams do; None for all.
-        self._drawing: list[RunningSequence] = []
-        self._beams_in_turn: dict[SequenceGroup, int] | None = None
+        # Those that take part in the step, and whose turn it is among prompts.
+        self._rows, self._prefill_turns, self._passes = StepRows(max_running), Turns(), 0
         # What the sampler knows of the sequences drawn last.
         self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
         # The last decoded logits and their sequences: drawn from without a copy while none joins or leaves.
@@ -130,10 +125,10 @@ class Scheduler:
         self._start()
         self._meter.lap("read")
         prefilled = self._meter.last_tick
-        rows = self._take_turns()
-        waited = self._wait_for_masks()
+        keys = [group.key for group in (*self._prefilling, *self._prefilled)]
+        self._rows.choose(self._running, self._searching, prompts=keys)
         self._apart.start()
-        if self._drawing:
+        if self._rows.drawing:
             self._draw()
         if self._apart.busy:
             self._take_apart()
@@ -142,9 +137,7 @@ class Scheduler:
         self._meter.lap("text")
         self._decode()
         self._meter.lap("decode")
-        if rows:
-            self._pace.record(rows, max(0.0, self._meter.last_tick - prefilled - waited))
-        self._drawing, self._beams_in_turn = [], None
+        self._rows.end(self._meter.last_tick - prefilled)
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
@@ -331,94 +324,24 @@ class Scheduler:
         for sample in group.request.samples:
             self._notify(group, sample)
 
-    # --- turns ---------------------------------------------------------------------------------------------------
-
-    def _take_turns(self) -> int:
-        """Chooses the samples and beams that take part in this step; gives their number."""
-        wanted = Counter(sequence.group.key for sequence in self._running)
-        for group in self._searching:
-            wanted[group.key] += group.slots(self._max_running)
-        self._drawing, self._beams_in_turn = [*self._running], None
-        total = wanted.total()
-        most = self._most_rows({*wanted, *(group.key for group in (*self._prefilling, *self._prefilled))})
-        if most is None or total <= most:
-            return total
-        given = shares({key: wanted[key] for key in self._request_turns.order(wanted)}, most)
-        self._request_turns.take(key for key, count in given.items() if count)
-        self._choose(given)
-        return most
-
-    def _most_rows(self, keys: set[FairnessKey]) -> int | None:
-        """How many rows a step of these requests may have; None for all, when there is one request."""
-        if len(keys) < 2:
-            return None
-        # A request has a row in each step, or where several tenants ask, a tenant.
-        tenants = len({key.tenant for key in keys})
-        return min(self._max_running, max(self._pace.most_rows, tenants if tenants > 1 else len(keys)))
-
-    def _choose(self, given: dict[FairnessKey, int]) -> None:
-        """Divides what each request is given among its rows, in turn; the others rest."""
-        left, chosen, beams = {**given}, set[RunningSequence](), dict[SequenceGroup, int]()
-        for each in self._row_turns.order([*self._running, *self._searching]):
-            if isinstance(each, RunningSequence):
-                taken = min(left[each.group.key], 1)
-                left[each.group.key] -= taken
-                if taken:
-                    chosen.add(each)
-                else:
-                    each.keep_logits()
-            else:
-                beams[each] = min(left[each.key], each.slots(self._max_running))
-                left[each.key] -= beams[each]
-        self._row_turns.take(chosen)
-        self._row_turns.take(group for group, count in beams.items() if count)
-        self._drawing, self._beams_in_turn = [each for each in self._running if each in chosen], beams
-
-    def _wait_for_masks(self) -> float:
-        """Computes the masks of what takes part in this step, so that others rest; gives the seconds that it took."""
-        began = time.perf_counter()
-        beams = [beam for group in self._searching for beam in self._to_list(group)]
-        ready = iter(self._masks.ready([each.sample for each in (*self._drawing, *beams)]))
-        drawing = [(each, next(ready)) for each in self._drawing]
-        for beam in beams:
-            beam.is_masked = next(ready)
-        for each, is_ready in drawing:
-            if not is_ready:
-                each.keep_logits()
-        self._drawing = [each for each, is_ready in drawing if is_ready]
-        return time.perf_counter() - began
-
-    def _to_list(self, group: SequenceGroup) -> list[Beam]:
-        return [] if group.search is None else group.search.unlisted[: self._turn_of(group)]
-
-    def _turn_of(self, group: SequenceGroup) -> int | None:
-        """How many beams of a search take part in this step; None for all."""
-        return None if self._beams_in_turn is None else self._beams_in_turn.get(group, 0)
-
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
         """One token for every sample whose turn it is."""
-        drawing = self._drawing
+        drawing = self._rows.drawing
         if self._batch is None or self._batch[0] != drawing:
             rows = [each.sampling_row for each in drawing]
             self._batch = drawing, SamplingBatch.of(rows, self._model.vocab_size)
         drawn = draw(self._batch[1], drawing, self._logits(drawing), may_put_off=True)
-        self._drawing = [sequence for sequence, row in zip(drawing, drawn, strict=True) if row is not None]
+        self._rows.drawing = [sequence for sequence, row in zip(drawing, drawn, strict=True) if row is not None]
         self._meter.lap("sample")
-        self._meter.count_draw(len(self._drawing), (each.drawn_at for each in self._drawing))
+        self._meter.count_draw(len(self._rows.drawing), (each.drawn_at for each in self._rows.drawing))
         for sequence, row in zip(drawing, drawn, strict=True):
             if row is None:
                 sequence.keep_logits()
                 continue
-            sequence.drawn_at = self._meter.last_tick
-            waited = sequence.group.request.mark_token()
-            if waited is not None:
-                self._meter.first_token.add(waited)
-            take_token(sequence.sample, row, self._tokenizer)
-            if sequence.sample.stop is not None:
-                self._remove(sequence, reuse=True)
-        for sequence in self._drawing:
+            self._take(sequence, row)
+        for sequence in self._rows.drawing:
             self._notify(sequence.group, sequence.sample)
 
     def _take_apart(self) -> None:
@@ -429,14 +352,18 @@ class Scheduler:
                 self._end(sequence.group, Stop(kind="processor_failed", matched_text=str(row)))
                 continue
             self._meter.count_draw(1, (sequence.drawn_at,))
-            sequence.drawn_at = self._meter.last_tick
-            waited = sequence.group.request.mark_token()
-            if waited is not None:
-                self._meter.first_token.add(waited)
-            take_token(sequence.sample, advance(sequence, row), self._tokenizer)
-            if sequence.sample.stop is not None:
-                self._remove(sequence, reuse=True)
+            self._take(sequence, advance(sequence, row))
             self._notify(sequence.group, sequence.sample)
+
+    def _take(self, sequence: RunningSequence, row: DrawnRow | BaseException) -> None:
+        """Gives a sample the token that was drawn for it, which may end it."""
+        sequence.drawn_at = self._meter.last_tick
+        waited = sequence.group.request.mark_token()
+        if waited is not None:
+            self._meter.first_token.add(waited)
+        take_token(sequence.sample, row, self._tokenizer)
+        if sequence.sample.stop is not None:
+            self._remove(sequence, reuse=True)
 
     def _logits(self, drawing: list[RunningSequence]) -> NDArray[np.float32]:
         if self._decoded is not None and self._decoded[0] == drawing:
@@ -445,10 +372,10 @@ class Scheduler:
 
     def _search(self) -> None:
         """One token for every beam; the hypotheses of a search that ends become the samples of its request."""
-        for group in [group for group in self._searching if self._turn_of(group) != 0]:
+        for group in [group for group in self._searching if self._rows.beams_of(group) != 0]:
             assert group.search is not None
             try:
-                if not group.search.step(self._turn_of(group)):
+                if not group.search.step(self._rows.beams_of(group)):
                     continue
                 self._meter.output_tokens += len(group.search.running)
                 if group.search.finished:
@@ -464,13 +391,13 @@ class Scheduler:
         A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
         self._decoded = None
-        drawn = [sequence for sequence in self._drawing if sequence.sample.stop is None]
+        drawn = [sequence for sequence in self._rows.drawing if sequence.sample.stop is None]
         samples = [(sequence.group, sequence) for sequence in [*drawn, *self._apart.decodable]]
         beams = [
             (group, beam)
             for group in self._searching
             if group.search is not None
-            for beam in group.search.undecoded[: self._turn_of(group)]
+            for beam in group.search.undecoded[: self._rows.beams_of(group)]
         ]
         pairs: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
         if not pairs:
@@ -503,7 +430,7 @@ class Scheduler:
             self._apart.remove(sequence)
         else:
             self._running.remove(sequence)
-            self._row_turns.forget(sequence)
+            self._rows.forget(sequence)
             self._batch = self._decoded = None
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
@@ -512,7 +439,7 @@ class Scheduler:
     def _end_search(self, group: SequenceGroup, stop: Stop | None) -> None:
         assert group.search is not None
         self._searching.remove(group)
-        self._row_turns.forget(group)
+        self._rows.forget(group)
         group.search.finish(stop)
         for beam in group.search.running:
             self._close_row(beam.row, reuse=False)
