@@ -54,6 +54,8 @@ class GrammarState:
         self.exceeded = ""
         self._eos_ids = () if params.ignore_eos else params.eos_token_ids
         self._matcher = grammar.matcher(self._eos_ids)
+        # What the states of all texts of the constraint change; only one thread may use states with the same.
+        self.shared = self._matcher.shared
         self._vocabulary = grammar.vocabulary
         self._path = open_closing_path(constraint, params, limit=limit, drops_space=drops_space)
         self._spaces = grammar.vocabulary.with_space if drops_space else None
@@ -68,11 +70,6 @@ class GrammarState:
         self._mask: tuple[NDArray[np.int32], bool] | None = None
         self._tokens: list[int] = []
         self._is_left = False
-
-    @property
-    def shared(self) -> object:
-        """What the states of all texts of the constraint change; only one thread may use states that share it."""
-        return self._matcher.shared
 
     @property
     def text_key(self) -> object:
