@@ -1,29 +1,24 @@
 """Can a client tell by the clock what other tenants have asked, how their keys begin, or that they are busy?
 
-`area` is the chance that a time of the first kind is longer than one of the second: 0.5 tells nothing, 1.0 all. `p` is that of Mann and Whitney's test, two-sided. `python -m benchmarks.tenants [--rounds 150]`; needs scipy.
+`area` is the chance that a time of the first kind is longer than one of the second: 0.5 tells nothing, 0.0 or 1.0 all.
+`p` is that of Mann and Whitney's test, two-sided. `python -m benchmarks.tenants [--rounds 40]`; needs scipy.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
-import json
 import statistics
-import subprocess
-import sys
-import threading
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.stats
 
 from benchmarks.harness import save
-from tirage.engine import EngineRequest
+from tirage.engine import EngineRequest, Prompt
 from tirage.llm import LLM
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.server.auth import Auth
@@ -48,51 +43,32 @@ def compared(question: str, first: Sequence[float], second: Sequence[float], **m
 # --- the prefix cache ----------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def server() -> Iterator[str]:
-    """The address of a server on PyTorch, which keeps prefixes, with two keys."""
-    command = [sys.executable, "-m", "tirage", "serve", "--backend", "torch", "--port", "0"]
-    keys = ["--api-key", "one", "--api-key", "two"]
-    process = subprocess.Popen([*command, *keys], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    lines = iter(process.stderr.readline, "")
-    try:
-        url = next(line.split()[-1] for line in lines if "listening" in line)
-        next(line for line in lines if "ready" in line)
-        threading.Thread(target=lambda: [*lines], daemon=True).start()
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def seconds(url: str, key: str, text: str) -> float:
-    """How long an answer of one token takes."""
-    body = json.dumps({"text": text, "sampling_params": {"max_new_tokens": 1}}).encode()
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    began = time.perf_counter()
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/generate", body, headers)) as answer:
-        answer.read()
-    return time.perf_counter() - began
+def seconds(llm: LLM, key: str, text: str) -> float:
+    """The processor time of one token: what a clock would show on a machine that does nothing else."""
+    request = llm.request(Prompt(text=text, salt=key), SamplingParams(max_tokens=1, seed=1))
+    began = time.process_time()
+    llm.engine.submit(request, buffer=0).wait()
+    return time.process_time() - began
 
 
 def story(number: int) -> str:
-    """A prompt of about 250 tokens, from its beginning unlike those of other numbers."""
-    return f"{number} {' '.join(np.random.default_rng(number).choice(WORDS.split(), 200))}"
+    """A prompt of about 120 tokens, from its beginning unlike those of other numbers."""
+    return f"{number} {' '.join(np.random.default_rng(number + 1).choice(WORDS.split(), 100))}"
 
 
 def prefixes(rounds: int) -> list[dict[str, Any]]:
     """Prompts that the same key, another key or nobody has asked before, in turn."""
     own, theirs, unseen = list[float](), list[float](), list[float]()
-    with server() as url:
+    with LLM("tiny", backend="torch") as llm:
+        seconds(llm, "one", story(-1))
         for number in range(0, 3 * rounds, 3):
-            seconds(url, "one", story(number))
-            seconds(url, "one", story(number + 1))
-            own.append(seconds(url, "one", story(number)))
+            seconds(llm, "one", story(number))
+            seconds(llm, "one", story(number + 1))
+            own.append(seconds(llm, "one", story(number)))
             # In turn first and second, as the one before warms the processor for the other.
             pair = [(theirs, number + 1), (unseen, number + 2)]
             for times, which in pair if number % 2 else reversed(pair):
-                times.append(seconds(url, "two", story(which)))
+                times.append(seconds(llm, "two", story(which)))
     return [
         compared("prefix of the same key, and of nobody (the clock can tell)", own, unseen, rounds=rounds),
         compared("prefix of another key, and of nobody", theirs, unseen, rounds=rounds),
@@ -102,12 +78,12 @@ def prefixes(rounds: int) -> list[dict[str, Any]]:
 # --- keys ----------------------------------------------------------------------------------------------------------
 
 
-async def nothing(*_: Any) -> None:
+async def nothing(*_: Any) -> Any:
     """An application, a `receive` and a `send` that do nothing."""
 
 
 def keys(rounds: int) -> list[dict[str, Any]]:
-    """Wrong keys that share none or nearly all of their letters with the right one; the first of 8 keys and the last."""
+    """Wrong keys that share none or nearly all letters with the right one; the first of 8 keys and the last."""
     known = [KEY, *(f"{number}{KEY[1:]}" for number in range(1, 8))]
     auth = Auth(nothing, api_keys=known, admin_key="admin")
     guesses = {
@@ -124,9 +100,9 @@ def keys(rounds: int) -> list[dict[str, Any]]:
     times: dict[str, list[float]] = {name: [] for name in guesses}
 
     async def ask() -> None:
-        for number in range(rounds):
-            names = [*guesses] if number % 2 else [*guesses][::-1]
-            for name in names:
+        rng = np.random.default_rng(0)
+        for _ in range(rounds):
+            for name in rng.permutation([*guesses]).tolist():
                 scope = {**scopes[name]}
                 began = time.perf_counter()
                 await auth(scope, nothing, nothing)
@@ -138,20 +114,21 @@ def keys(rounds: int) -> list[dict[str, Any]]:
         "a wrong key that is nearly right, and one that is not": ("all but the last letter", "nothing in common"),
         "the last of eight keys, and the first": ("the last key", "the first key"),
     }
-    return [compared(question, times[one], times[other], rounds=rounds) for question, (one, other) in pairs.items()]  # fmt: skip
+    return [compared(question, times[one], times[other], rounds=rounds) for question, (one, other) in pairs.items()]
 
 
 # --- a busy neighbour ----------------------------------------------------------------------------------------------
 
 
-def told(llm: LLM) -> tuple[float, float]:
-    """Seconds to the first token of a small request, and the longest between two."""
+def told(llm: LLM) -> tuple[float, float, float, float]:
+    """Seconds to the first token of a small request and the longest between two, and both in processor time."""
     request = llm.request("Once upon a time", NEIGHBOUR)
     request.tenant = "neighbour"
-    began, seen = time.perf_counter(), list[float]()
+    seen = [(time.perf_counter(), time.process_time())]
     for _ in llm.engine.submit(request):
-        seen.append(time.perf_counter())
-    return seen[0] - began, max(after - before for before, after in itertools.pairwise(seen))
+        seen.append((time.perf_counter(), time.process_time()))
+    wall, cpu = ([after - before for before, after in itertools.pairwise(times)] for times in zip(*seen, strict=True))
+    return wall[0], max(wall[1:]), cpu[0], max(cpu[1:])
 
 
 def heavy(llm: LLM) -> dict[str, list[EngineRequest]]:
@@ -171,17 +148,21 @@ def neighbours(rounds: int) -> list[dict[str, Any]]:
     rows = []
     with LLM("tiny", max_running=256) as llm:
         told(llm)
-        for name, requests in heavy(llm).items():
+        for company, requests in heavy(llm).items():
             streams = llm.engine.submit_all(requests, buffer=0) if requests else []
             time.sleep(3 if streams else 0)
             cpu, wall = time.process_time(), time.perf_counter()
             found = [told(llm) for _ in range(rounds)]
             share = (time.process_time() - cpu) / (time.perf_counter() - wall)
-            first, gap = (round(1000 * max(values), 1) for values in zip(*found, strict=True))
+            names = ("first_ms", "gap_ms", "first_processor_ms", "gap_processor_ms")
+            worst = [round(1000 * max(values), 1) for values in zip(*found, strict=True)]
+            row = dict(zip((f"longest_{name}" for name in names), worst, strict=True))
             rows.append({
-                "question": "a small request beside", "company": name, "longest_first_ms": first,
-                "longest_gap_ms": gap, "processor_share": round(share, 2),
-            })  # fmt: skip
+                "question": "a small request beside",
+                "company": company,
+                **row,
+                "processor_share": round(share, 2),
+            })
             for stream in streams:
                 stream.abort()
             for stream in streams:
@@ -191,10 +172,14 @@ def neighbours(rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
-    rows = prefixes(rounds) + keys(100 * rounds) + neighbours(5)
-    save("tenants", rows, notes="wall time; processor_share below 1 means that other programs had the rest of the core")
+    rows = prefixes(rounds) + keys(500 * rounds) + neighbours(5)
+    save(
+        "tenants",
+        rows,
+        notes="prefixes by processor time, the rest by wall time; a processor_share far below 1 means a busy machine",
+    )
 
 
 if __name__ == "__main__":

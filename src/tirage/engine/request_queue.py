@@ -53,8 +53,9 @@ class RequestQueue:
         Among equals it is the one that came first. The lines in `passed` are left out.
         """
         tenants = Counter[str]()
-        for key, count in rows.items():
-            tenants[key.tenant] += count
+        if len(self._lines) > 1:
+            for key, count in rows.items():
+                tenants[key.tenant] += count
         for tenant in sorted(self._lines, key=lambda tenant: tenants[tenant]):
             line = shortest(self._lines[tenant], rows, passed)
             if line is not None:

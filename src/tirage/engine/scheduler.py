@@ -132,12 +132,12 @@ class Scheduler:
             self._draw()
         if self._apart.busy:
             self._take_apart()
-        self._search()
+        extended = self._search()
         self._flush()
         self._meter.lap("text")
         self._decode()
         self._meter.lap("decode")
-        self._rows.end(self._meter.last_tick - prefilled)
+        self._rows.end(self._meter.last_tick - prefilled, extended=extended)
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
@@ -205,19 +205,21 @@ class Scheduler:
     def _prefill(self) -> None:
         """Prefills chunks of the prompts in turn, short prompts together, until the budget is spent."""
         budget = PREFILL_BUDGET
-        while self._prefilling and budget > 0:
-            groups = self._next_to_prefill()
-            self._prefill_turns.take({group.key for group in groups})
+        turns = interleaved(self._prefilling, lambda group: group.key, self._prefill_turns)
+        while turns and budget > 0:
+            groups = self._next_to_prefill(turns)
+            self._prefill_turns.take(group.key for group in groups)
             done = self._prefill_together(groups) if len(groups) > 1 else self._prefill_next(groups[0])
             self._meter.prompt_tokens += done
             budget -= done
+            turns = [group for group in turns if group not in groups]
+            turns += [group for group in groups if group.row is not None and group.row.left]
 
-    def _next_to_prefill(self) -> list[SequenceGroup]:
+    def _next_to_prefill(self, turns: Sequence[SequenceGroup]) -> Sequence[SequenceGroup]:
         """The request whose turn it is, and those behind it whose prompts can be prefilled in the same pass."""
-        waiting = interleaved(self._prefilling, lambda group: group.key, self._prefill_turns)
-        if self._batch_model is None or len(waiting) == 1:
-            return waiting[:1]
-        return [waiting[index] for index in self._batch_model.choose_prefill([group.row for group in waiting])]
+        if self._batch_model is None or len(turns) == 1:
+            return turns[:1]
+        return [turns[index] for index in self._batch_model.choose_prefill([group.row for group in turns])]
 
     def _prefill_together(self, groups: Sequence[SequenceGroup]) -> int:
         """Prefills the prompts of requests in one pass, or one by one if that fails; gives the number of tokens."""
@@ -282,7 +284,8 @@ class Scheduler:
         if not group.pending or group.request.beams is not None:
             return True
         # A search has its slots reserved from its admission on; samples take what is left.
-        if self._open_rows(reserved=False).total() < self._max_running:
+        searches = [each for each in (*self._prefilling, *self._prefilled, *self._searching) if each.request.beams]
+        if len(self._running) + sum(each.slots(self._max_running) for each in searches) < self._max_running:
             return True
         rows = self._open_rows(reserved=True)
         # One of them is that of the prompt, which its last sample takes over.
@@ -370,13 +373,18 @@ class Scheduler:
             return self._decoded[1]
         return np.stack([sequence.logits for sequence in drawing])
 
-    def _search(self) -> None:
-        """One token for every beam; the hypotheses of a search that ends become the samples of its request."""
+    def _search(self) -> bool:
+        """One token for every beam; whether a search has become longer.
+
+        The hypotheses of one that ends become the samples of its request.
+        """
+        extended = False
         for group in [group for group in self._searching if self._rows.beams_of(group) != 0]:
             assert group.search is not None
             try:
                 if not group.search.step(self._rows.beams_of(group)):
                     continue
+                extended = True
                 self._meter.output_tokens += len(group.search.running)
                 if group.search.finished:
                     self._end_search(group, None)
@@ -384,6 +392,7 @@ class Scheduler:
                     self._notify(group, group.search.running[0].sample)
             except BaseException as error:
                 self._fail(group, error)
+        return extended
 
     def _decode(self) -> None:
         """The logits after the tokens just drawn, for the samples and beams that go on, in one forward pass.
