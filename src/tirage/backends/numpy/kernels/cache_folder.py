@@ -20,8 +20,10 @@ def distrusted(folder: Path) -> str | None:
     for path in (folder, *folder.parents):
         if path == _PACKAGE:
             break
-        if reason := written_by_others(path, sticky=path != folder):
+        if path.exists() and (reason := written_by_others(path, sticky=path != folder)):
             return reason
+    if not folder.exists():
+        return None
     return next((reason for path in folder.iterdir() if (reason := written_by_others(path, sticky=False))), None)
 
 
