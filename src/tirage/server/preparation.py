@@ -132,10 +132,8 @@ class Lane:
         self.name, self._clock = name, clock
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"{POOL}-{name}")
         self._threads, self._of_a_tenant = threads, threads if of_a_tenant is None else of_a_tenant
-        self._queue, self.running, self._timer = FairQueue(), 0, None
-        self._closed = False
-
-    _timer: asyncio.TimerHandle | None
+        self._queue, self.running, self._closed = FairQueue(), 0, False
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:

@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
         "inside_llama": inside_llama(path, given),
         "through_llm": [through_llm(path, given, together=together) for together in (1, 16)],
         "logits_in_a_batch_of_8": {each.name: moved(each) for each in (path, quantised)},
-        "with_prefill_batch_tokens_0": {each.name: moved(each, prefill_batch_tokens=0) for each in (path, quantised)},
+        "with_prompts_together": {each.name: moved(each, prefill_batch_tokens=256) for each in (path, quantised)},
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
