@@ -143,7 +143,8 @@ class Lane:
     @property
     def oldest_s(self) -> float:
         """The seconds for which the oldest waiting job has waited; 0.0 without one."""
-        return self._clock() - min((job.since for job in self._queue), default=self._clock())
+        now = self._clock()
+        return now - min((job.since for job in self._queue), default=now)
 
     async def run(
         self, call: Callable[[], Any], *, tenant: str, request: Hashable, check: Callable[[], None] = lambda: None
