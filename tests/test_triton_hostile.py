@@ -41,10 +41,12 @@ MISTAKES = {
         "tl.store(list_id + at, ids % TILE, mask=listed)",
     ),
     "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
-    "min-p leaves out the token at its bound": ("m, c) <= limit", "m, c) < limit"),
     "min-p forgets which ties an earlier cut dropped": ("tl.where(lowest > cut_key, _NO_ID, cut_id)", "_NO_ID"),
     "minus zero is below zero": ("tl.where(bits >= 0, bits, -(bits", "tl.where(bits >= 0, bits, -1 - (bits"),
-    "a weight is one bit off": ("_B3 + tl.minimum(r * f, _LARGEST)", "_B3 + tl.minimum(r * f, _LARGEST) * 1.0000002"),
+    "a coefficient of the weights is a little off": (
+        "_B3 + tl.minimum(r * f, _LARGEST)",
+        "_B3 + tl.minimum(r * f, _LARGEST) * 1.0001",
+    ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
     "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, _NO_ID), 0)", "blocks - 1"),
 }
