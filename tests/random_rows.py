@@ -161,7 +161,10 @@ def varied(program: Program, r: Rng, *, options: bool = False) -> Program:
     for op, *operands in program:
         kinds = [kind for _, kind in OPERATIONS[op].operands]
         other = operands if op == GREEDY or operands[1:2] == [2] else FILTERS[OPERATIONS[op]](r)
-        kept = [old if kind == "static" and not options else new for kind, old, new in zip(kinds, operands, other, strict=True)]
+        kept = [
+            old if kind == "static" and not options else new
+            for kind, old, new in zip(kinds, operands, other, strict=True)
+        ]
         steps.append((op, *kept))
     return steps
 
