@@ -206,29 +206,23 @@ def at_bounds(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], f
         return [compared(bound_job(number, rows)) for number in jobs]
 
 
-def mistakes(jobs: Sequence[int], rows: int, pairs: Sequence[Sequence[str]], folder: Path) -> list[int]:
-    """How many differences each wrong piece makes."""
-    found = []
-    for pair in pairs:
-        results = at_programs(jobs, rows, [pair], folder) + at_bounds(jobs, rows, [pair], folder)
-        found.append(sum(result["differences"] for result in results))
-    return found
-
-
 def main() -> None:
-    """Print what jobs of a kind, with so many rows each, compared, or what mistakes from standard input do to them."""
+    """Print what jobs of a kind compared, with so many rows each; a mistake comes from the standard input."""
     kind, rows, *jobs = sys.argv[1], *map(int, sys.argv[2:])
     recorded_triton.install()
     torch.set_num_threads(1)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        results: dict[str, Callable[[], list[Any]]] = {
+        results: dict[str, Callable[[], list[dict[str, int]]]] = {
             "programs": lambda: at_programs(jobs, rows, [], folder),
             "bounds": lambda: at_bounds(jobs, rows, [], folder),
             "presets": lambda: [compared(preset_job(number, rows)) for number in jobs],
-            "mistakes": lambda: mistakes(jobs, rows, json.load(sys.stdin), folder),
         }
-        print(json.dumps(results[kind]()))
+        if kind == "mistake":
+            mistake = [json.load(sys.stdin)]
+            print(json.dumps(at_bounds(jobs, rows, mistake, folder) + at_programs(jobs, rows, mistake, folder)))
+        else:
+            print(json.dumps(results[kind]()))
 
 
 if __name__ == "__main__":
