@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ class Server:
     ) -> None:
         # A new connection for every request, so that none is used just when the server closes it.
         self._client = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+        limits = () if descriptors is None else (f"-Sn {descriptors // 2}", f"-Hn {descriptors}")
         self._log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
         path = os.pathsep.join(str(folder) for folder in (SOURCES, *folders))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags],
+            limited(limits, sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags),
             stdout=subprocess.DEVNULL,
             stderr=self._log,
-            preexec_fn=None if descriptors is None else partial(limit_descriptors, descriptors),
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environ or {})},
         )
         self.pid = self.process.pid
@@ -138,11 +138,12 @@ class Server:
         return found[0]
 
 
-def limit_descriptors(count: int) -> None:
-    """Limits the open files of this process, for good."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count // 2, count))
+def limited(limits: Sequence[str], *command: str) -> list[str]:
+    """The command under limits of `ulimit`, set by a shell: a fork of a process with threads would warn."""
+    if not limits:
+        return [*command]
+    script = "".join(f"ulimit {each} && " for each in limits)
+    return ["sh", "-c", f'{script}exec "$@"', "sh", *command]
 
 
 def slow_server(

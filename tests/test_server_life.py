@@ -455,7 +455,7 @@ def test_a_loop_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) 
         server.send(signal.SIGTERM)
         answer = waiting.done()
         assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the server is closing")
-        assert server.stop(within=40) == 0
+        assert server.ended() == 0
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**environment, **own},
+            # Ctrl-C is for the program, not for what it still needs.
+            start_new_session=True,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

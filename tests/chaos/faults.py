@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -12,15 +11,15 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import httpx
 from chaos.load import LONG, TOKENS, allow_files, read_stream
 from raw_http import connect, request
-from servers import SOURCES, START_S, Server
+from servers import SOURCES, START_S, Server, limited
 
 HERE = Path(__file__).parent
 SHORT: dict[str, Any] = {"text": "Once upon", "sampling_params": {"max_new_tokens": 8, "sampling_seed": 3}}
@@ -52,22 +51,21 @@ def is_ready(port: int) -> bool:
 def process(
     *flags: str,
     environ: Mapping[str, str] | None = None,
-    before: Callable[[], None] | None = None,
+    limits: tuple[str, ...] = (),
     stderr: Path | int = subprocess.DEVNULL,
     port: int | None = None,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server process that is ready, and its port; `before` runs in it before it begins, such as to set limits."""
+    """A server process that is ready, and its port; `limits` are those of `ulimit`, such as `-f 0`."""
     port = port or free_port()
-    command = [sys.executable, "-m", "tirage", "serve", "--model", "tiny", "--port", str(port), *flags]
+    command = limited(limits, sys.executable, "-m", "tirage", "serve", "--model", "tiny", "--port", str(port), *flags)
     path = os.pathsep.join((str(SOURCES), str(HERE)))
-    log = stderr.open("wb") if isinstance(stderr, Path) else stderr
-    made = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=log,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(environ or {})},
-        preexec_fn=before,
-    )
+    with stderr.open("wb") if isinstance(stderr, Path) else nullcontext(stderr) as log:
+        made = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **(environ or {})},
+        )
     try:
         over = time.monotonic() + START_S
         while not is_ready(port):
@@ -156,14 +154,9 @@ def drained(*, count: int = 32) -> dict[str, Any]:
     return {**row, "tokens_each": TOKENS, "failures": failures}
 
 
-def no_file() -> None:
-    """Lets the process write to no file."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
 def full_disk() -> dict[str, Any]:
     """No byte can be written to any file, the log included: requests are answered as ever."""
-    return served_as_ever("full disk", before=no_file, stderr=Path("/dev/full"))
+    return served_as_ever("full disk", limits=("-f 0",), stderr=Path("/dev/full"))
 
 
 def read_only_home() -> dict[str, Any]:
@@ -197,12 +190,9 @@ def few_descriptors(*, files: int = 128, idle: int = 300) -> dict[str, Any]:
     """More idle connections than the server can open files: health answers in time, and all is well when they leave."""
     allow_files(idle + 200)
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
     failures: list[str] = []
     # Idle ones stay for a while, so that it is not their time-out that helps.
-    with process("--keep-alive", "60", "--header-timeout", "60", before=limit) as (made, port):
+    with process("--keep-alive", "60", "--header-timeout", "60", limits=(f"-n {files}",)) as (made, port):
         connections = [connect(port) for _ in range(idle)]
         time.sleep(0.5)
         began = time.monotonic()
