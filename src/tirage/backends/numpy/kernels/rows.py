@@ -194,7 +194,7 @@ def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -
     options = {"nogil": True, "error_model": "numpy", "_nrt": False}
     if cache:
         try:
-            made = njit(cache=True, **options)(entry)
+            made: Any = njit(cache=True, **options)(entry)
             if (reason := distrusted(Path(made._cache.cache_path))) is None:
                 return made
             tell_uncached(reason)
