@@ -9,7 +9,7 @@ UV     := .engines/uv/bin/uv
 EXTRAS := torch,jax,serve,xgrammar
 comma  := ,
 
-.PHONY: demo test test-oldest oldest resolve exhaustive check fix lint fast kernels bench engines vectors docs clean
+.PHONY: demo test test-oldest oldest resolve exhaustive chaos check fix lint fast kernels bench engines vectors docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
@@ -33,9 +33,13 @@ oldest: $(UV)
 resolve: $(UV)
 	$(PYTHON) scripts/resolve.py --uv $(UV)
 
-# The million draws and thousands of schedules: minutes more, run by CI beside the tests.
+# The million draws, the hostile rows of jit and Triton, thousands of schedules: minutes more, run by CI beside the tests.
 exhaustive: kernels
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
+
+# Hours, on a machine that does nothing else; CHAOS="--scale 0.1 storm soak" runs a tenth, or some. See CONTRIBUTING.md.
+chaos: kernels
+	PYTHONPATH="tests:.:$$PYTHONPATH" $(BIN)/python -m chaos $(CHAOS)
 
 # The types take one processor for a while, which two test processes leave now and then.
 check: $(VENV)/.dev

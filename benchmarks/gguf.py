@@ -33,11 +33,15 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 NEW = 64
 WRITER = Path(__file__).parents[1] / "tests" / "engines" / "llamacpp"
-BIG = {
-    "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
-    "num_attention_heads": 12, "num_key_value_heads": 12, "max_position_embeddings": 2048, "rope_theta": 10000.0,
-    "rms_norm_eps": 1e-5,
-}  # fmt: skip
+
+
+def llama_config(hidden: int, layers: int) -> dict[str, Any]:
+    """The config of a Llama with 32,000 tokens and heads of 64."""
+    return {
+        "vocab_size": 32000, "hidden_size": hidden, "intermediate_size": hidden * 8 // 3, "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 64, "max_position_embeddings": 2048,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+    }  # fmt: skip
 
 
 class OwnLoop:
@@ -178,12 +182,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--make", type=Path)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     asked = parser.parse_args()
     if asked.make is not None:
         sys.path.insert(0, str(WRITER))
-        importlib.import_module("gguf_llama").random_llama(asked.make, BIG, kind="Q8_0")
+        importlib.import_module("gguf_llama").random_llama(
+            asked.make, llama_config(asked.hidden, asked.layers), kind="Q8_0"
+        )
     if not asked.files:
         return
     rows = [row for path in asked.files for row in measure(path, rounds=asked.rounds, all_streams=asked.streams)]

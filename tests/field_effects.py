@@ -50,6 +50,7 @@ class Elsewhere:
 _MODELS = "test_effects_of_models.py"
 _PROCESSOR = Elsewhere(f"{_MODELS}::test_a_processor_is_named_on_every_route")
 _ADAPTER = Elsewhere("test_sglang_examples.py::test_an_adapter_is_named_on_every_route")
+_SALT = Elsewhere("test_server_tenants.py::test_a_salt_parts_the_prefixes_of_one_key_on_every_route")
 _ABORT = Elsewhere(f"{_MODELS}::test_a_request_is_aborted_by_its_name_on_every_route")
 _TEMPLATE = Elsewhere(f"{_MODELS}::test_variables_reach_the_chat_template")
 _PICTURES = "test_sglang_examples.py"
@@ -161,6 +162,7 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "stream": _STREAMS,
     "model": _ADAPTER,
     "lora_path": _ADAPTER,
+    "cache_salt": _SALT,
     "rid": _ABORT,
     "request_id": _ABORT,
     "custom_logit_processor": _PROCESSOR,
@@ -168,8 +170,8 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "extra_body": set_to({"return_token_ids": True}),
 }
 
-_THINKING = Elsewhere("test_fastdeploy.py::test_thoughts_end_within_their_budget")
-_THOUGHTS = Elsewhere("test_thoughts.py::test_streamed_thoughts_are_the_thoughts")
+_THINKING = Elsewhere("test_fastdeploy.py::test_reasoning_ends_within_its_budget")
+_REASONING = Elsewhere("test_reasoning.py::test_streamed_reasoning_is_the_reasoning")
 
 EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
     GENERATE: {
@@ -193,6 +195,7 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "stream": Elsewhere("test_generate.py::test_events_hold_all_the_text_so_far"),
         "stream_options": Effect(value={"mode": "delta"}, whole=False),
         "lora_path": _ADAPTER,
+    "cache_salt": _SALT,
         "custom_logit_processor": _PROCESSOR,
     },
     SAMPLING: {
@@ -218,8 +221,8 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "chat_template_kwargs": _TEMPLATE,
         "enable_thinking": _TEMPLATE,
         "reasoning_effort": _TEMPLATE,
-        "separate_reasoning": _THOUGHTS,
-        "include_reasoning": _THOUGHTS,
+        "separate_reasoning": _REASONING,
+        "include_reasoning": _REASONING,
         "reasoning_max_tokens": _THINKING,
         "thinking_token_budget": _THINKING,
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import partial
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from tirage.backends.numpy import distribution
 from tirage.exact import numbers
+from tirage.exact.keys import FLT_MAX
 from tirage.operators import OPERATIONS, OPERATORS, Operation, Operator, Step
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
@@ -29,6 +31,7 @@ from tirage.semantics import CHOICES
 
 Rng = np.random.Generator
 Program = list[tuple[int, ...]]
+Shape = Callable[[NDArray[np.float32], Rng], NDArray]
 
 
 # --- random rows --------------------------------------------------------------------------------------------------
@@ -50,7 +53,7 @@ def _holes(n: NDArray[np.float32], r: Rng) -> NDArray[np.float32]:
     return x
 
 
-SHAPES: dict[str, Callable[[NDArray[np.float32], Rng], NDArray]] = {
+SHAPES: dict[str, Shape] = {
     "peaked": lambda n, r: _zipf(n, r, 1.9),
     "medium": lambda n, r: _zipf(n, r, 1.2),
     "normal": lambda n, r: 3 * n,
@@ -72,9 +75,23 @@ SHAPES: dict[str, Callable[[NDArray[np.float32], Rng], NDArray]] = {
 }
 
 
-def logits_rows(r: Rng, b: int, v: int) -> NDArray[np.float32]:
-    names = list(SHAPES)
-    picked = [SHAPES[names[int(i)]] for i in r.integers(len(names), size=b)]
+def _limits(n: NDArray[np.float32], r: Rng) -> NDArray[np.float64]:
+    return r.choice(np.array([1.0, FLT_MAX, -FLT_MAX, 2**-126, -(2**-126), 2**-149, -np.inf]), n.size)
+
+
+EDGES: dict[str, Shape] = {
+    "octaves": lambda n, r: -math.log(2) * r.integers(0, 45, n.size),
+    "neighbours": lambda n, r: 1 + r.integers(0, 7, n.size) * 2**-23,
+    "around zero": lambda n, r: r.integers(-3, 4, n.size) * 2**-149 * r.choice([1.0, -1.0], n.size),
+    "limits": _limits,
+    "nearly limits": lambda n, r: np.where(r.random(n.size) < 0.5, _limits(n, r), 3 * n),
+}
+"""Logits where something changes: a weight's bits, the next key, the sign of a key, what float32 can hold."""
+
+
+def logits_rows(r: Rng, b: int, v: int, shapes: dict[str, Shape] = SHAPES) -> NDArray[np.float32]:
+    names = list(shapes)
+    picked = [shapes[names[int(i)]] for i in r.integers(len(names), size=b)]
     with np.errstate(all="ignore"):
         rows = [shape(r.standard_normal(v).astype(np.float32), r) for shape in picked]
     return np.stack(rows).astype(np.float32)
@@ -135,6 +152,18 @@ def random_filters(r: Rng, ops: Collection[Operation] = tuple(FILTERS)) -> Progr
         steps.append((GREEDY,))
     elif r.random() < 0.1:
         steps.append((TOP_P, random_mass(r), 2, _flag(r), 0))
+    return steps
+
+
+def varied(program: Program, r: Rng, *, options: bool = False) -> Program:
+    """The same operations with other operands, and other `options`, which some backends compile in, if they vary."""
+    steps: Program = []
+    for op, *operands in program:
+        kinds = [kind for _, kind in OPERATIONS[op].operands]
+        other = operands if op == GREEDY or operands[1:2] == [2] else FILTERS[OPERATIONS[op]](r)
+        pairs = zip(kinds, operands, other, strict=True)
+        kept = [old if kind == "static" and not options else new for kind, old, new in pairs]
+        steps.append((op, *kept))
     return steps
 
 

@@ -10,21 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-START_S = 300.0  # the first server on a machine compiles the kernels
+START_S = 1800.0  # the first server on a machine compiles the kernels, and a busy machine takes its time
 SOURCES = Path(__file__).parents[1] / "src"
 
 
 class Server:
     """`tirage serve` on a free port, ready when the `with` block begins.
 
-    `wait=False` returns as soon as it listens. `environ` adds to the environment; `folders` to the import path.
+    `wait=False` returns as soon as it listens. `environ` adds to the environment; `folders` to the import path. The
+    process may have at most so many `descriptors` open.
     """
 
     def __init__(
@@ -34,13 +35,15 @@ class Server:
         wait: bool = True,
         environ: Mapping[str, str] | None = None,
         folders: tuple[Path, ...] = (),
+        descriptors: int | None = None,
     ) -> None:
         # A new connection for every request, so that none is used just when the server closes it.
         self._client = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+        limits = () if descriptors is None else (f"-Sn {descriptors // 2}", f"-Hn {descriptors}")
         self._log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
         path = os.pathsep.join(str(folder) for folder in (SOURCES, *folders))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags],
+            limited(limits, sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags),
             stdout=subprocess.DEVNULL,
             stderr=self._log,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environ or {})},
@@ -133,6 +136,14 @@ class Server:
 
         until(look, self, "listening")
         return found[0]
+
+
+def limited(limits: Sequence[str], *command: str) -> list[str]:
+    """The command under limits of `ulimit`, set by a shell: a fork of a process with threads would warn."""
+    if not limits:
+        return [*command]
+    script = "".join(f"ulimit {each} && " for each in limits)
+    return ["sh", "-c", f'{script}exec "$@"', "sh", *command]
 
 
 def slow_server(

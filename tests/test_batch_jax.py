@@ -14,6 +14,7 @@ from every_stage import bitmask, hashed_logits
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 from numpy.typing import NDArray
+from preset_rows import requests
 from schedules import REQUESTS, Pick, Request, V, World, on_host, seeded
 from test_batch import Schedules, check_schedules, picking
 
@@ -21,17 +22,22 @@ import tirage
 from tirage import Batch, Draw, ParamsError, SamplingParams, Status
 from tirage.backends.jax import traced_history
 from tirage.backends.jax.filters import FILTERS
+from tirage.backends.jax.slots import SlotLayout
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
+from tirage.compiled_params import compiled
 from tirage.history import History
 from tirage.operators.bad_words import completing
 from tirage.operators.dry import penalties as dry_penalties
 from tirage.operators.no_repeat_ngram import repeating
 from tirage.operators.top_h import TOP_H
+from tirage.semantics import PRESETS
 
 LIKE = jnp.zeros((1, V))
 NUCLEUS = SamplingParams(
     temperature=0.7, top_p=0.9, top_k=9, min_p=0.01, repetition_penalty=1.2, frequency_penalty=0.4, seed=1
 )
+MOST_ORDERS = 8
+"""Orders of stages that all presets need together; `docs/jax.md` says so."""
 HISTORIES = (([1, 2, 3], [4]), ([5, 6, 5], []), ([7], [4, 4]))
 
 
@@ -118,8 +124,36 @@ def test_a_new_value_compiles_nothing_anew_and_a_new_stage_does_once() -> None:
     batch.insert(SamplingParams(temperature=0.0, seed=0), slot=0)
     batch, _ = run(batch, x)
     batch.insert(NUCLEUS, slot=0)
-    run(batch, x)
+    batch, _ = run(batch, x)
     assert len(traces) == 2
+    # Top-k and top-p come before the temperature here: one more order, which then mixes with the others.
+    for other in (NUCLEUS.replace(semantics="easydel"), NUCLEUS):
+        batch.insert(other, slot=0)
+        batch, drawn = run(batch, x)
+        batch.insert(other.replace(top_k=4), slot=3)
+        batch, _ = run(batch, x)
+        alone = tirage.sample(logits(4)[0], other, history=[([], [])])
+        assert int(alone.token_ids[0]) == int(drawn.token_ids[0])
+    assert len(traces) == 3
+
+
+@pytest.mark.slow
+def test_all_presets_need_few_orders_of_stages_and_once_seen_no_other() -> None:
+    """What is compiled in of the stages is the layout: of every parameter of every preset, in any order."""
+    asked = [
+        compiled(params)
+        for semantics in PRESETS.values()
+        for params in requests(semantics)
+        if not params.logits_processors
+    ]
+    layout, seen = SlotLayout(), set()
+    for one in asked:
+        layout = layout.with_params(one, V)
+        seen.add(layout.orders)
+    assert len(layout.orders) <= MOST_ORDERS
+    assert len(seen) <= len(FILTERS) * MOST_ORDERS
+    for one in reversed(asked):
+        assert layout.with_params(one, V) == layout
 
 
 @pytest.mark.slow

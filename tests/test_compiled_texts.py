@@ -19,8 +19,9 @@ from tokenizers.models import WordLevel
 
 from tirage import LLM, ParamsError, SamplingParams
 from tirage.patterns import compile_pattern
+from tirage.server.admission import check_cost
+from tirage.server.engine_input import EngineInput
 from tirage.server.options import Limits
-from tirage.server.request_manager import check_lists
 from tirage.text import BadWords, StopChecker, wrap_tokenizer
 from tirage.text.aho_corasick import START, PhraseAutomaton
 from tirage.text.bad_words import MASK_BYTES, phrase_masks_of
@@ -133,7 +134,7 @@ def test_the_most_words_are_taken_and_hold_and_a_neighbour_says_the_same() -> No
     alone = llm.generate("Once upon a time", greedy)[0]
     words = [*random_words(7, count=127, length=256), alone.text[:5]]
     params = greedy.replace(bad_words=words)
-    check_lists(params, Limits())
+    check_cost([EngineInput(params=params)], Limits(), context=100)
     banned, other = llm.generate(["Once upon a time"] * 2, [params, greedy])
     assert alone.text[:5] not in banned.text
     assert other.token_ids == alone.token_ids
@@ -145,7 +146,7 @@ def test_the_most_words_are_taken_and_hold_and_a_neighbour_says_the_same() -> No
 )
 def test_more_words_and_longer_ones_are_refused_by_the_server(words: Sequence[str], name: str) -> None:
     with pytest.raises(ParamsError, match=name):
-        check_lists(SamplingParams(bad_words=words), Limits())
+        check_cost([EngineInput(params=SamplingParams(bad_words=words))], Limits(), context=100)
 
 
 # The automaton against plain search.

@@ -292,7 +292,7 @@ def test_thinking_and_templates_are_the_operators() -> None:
     assert error({"reasoning_max_tokens": 5})["param"] == "reasoning_max_tokens"
 
 
-def test_thoughts_end_within_their_budget(big: Server) -> None:
+def test_reasoning_ends_within_its_budget(big: Server) -> None:
     prompt = {"prompt_token_ids": [10, THINK], "messages": None}
     for name, most in (("reasoning_max_tokens", 0), ("reasoning_max_tokens", 3), ("thinking_token_budget", 3)):
         body = {**prompt, name: most, "return_token_ids": True}

@@ -132,7 +132,8 @@ def test_a_processor_that_fails_for_one_sample_ends_that_sample(error: type[Base
     assert [sample.finish_reason for sample in done.samples].count("error") == 1
     stop = done.samples[guilty].stop
     assert stop is not None
-    assert stop.kind == ("processor_failed" if error is ValueError else "model_failed")
+    assert stop.kind == "processor_failed"
+    assert stop.matched_text == "logits processor 'fails_for_one_sample' failed; the log says more"
 
 
 def test_a_constraint_that_one_sample_cannot_follow_ends_that_sample() -> None:

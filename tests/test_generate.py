@@ -431,7 +431,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "return_hidden_states",
     ),
     ({"text": "a", "return_hidden_states": True}, "return_hidden_states must not be given", "return_hidden_states"),
-    ({"text": "a", "image_data": "x.png"}, "--media-root", "image_data"),
+    ({"text": "a", "image_data": "x.png"}, "this model takes no images", "image_data"),
     ({"input_ids": [1], "image_data": "x.png"}, "image_data must come with text", "image_data"),
     ({"text": "a", "custom_logit_processor": "forced_token"}, "--enable-custom-logit-processor", None),
     ({"text": "a", "stream": "yes"}, "stream must be true or false", "stream"),

@@ -171,7 +171,8 @@ def test_a_hostile_constraint_is_compiled_or_refused_within_its_limits(name: str
     ["large multipleOf", *(pytest.param(n, marks=pytest.mark.slow) for n in ("patterns multiplied", "8,000 integers"))],
 )
 def test_what_takes_too_long_is_refused_as_such(name: str, compiler: Compiler) -> None:
-    with pytest.raises(LimitError, match="must compile within 2 s"):
+    # Some take memory as fast as time.
+    with pytest.raises(LimitError, match=r"must compile within (2 s|256 MB)"):
         compiler.compile(GuidedDecodingParams(**HOSTILE[name]))
 
 

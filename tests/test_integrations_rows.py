@@ -6,35 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from text_requests import PROMPT, REQUESTS, V, alone, logits_of
 
 import tirage
 from tirage import ParamsError, SamplingParams
 from tirage.integrations.params import ENGINE_FIELDS, read_params
 from tirage.integrations.rows import EngineRows
-
-V = 40
-PROMPT = [3, 5, 8]
-REQUESTS = [
-    SamplingParams(seed=1, top_p=0.9),
-    SamplingParams(seed=2, repetition_penalty=1.3, presence_penalty=0.4, top_k=9),
-    SamplingParams(seed=3, no_repeat_ngram_size=2, temperature=1.7),
-    SamplingParams(seed=4, dry_multiplier=0.8, dry_allowed_length=1, semantics="llamacpp"),
-    SamplingParams(temperature=0.0, logit_bias={7: 1.5}),
-]
-
-
-def logits_of(request: int, output: list[int]) -> Any:
-    """Logits that follow from the text so far, as a model's do."""
-    random = np.random.default_rng([request, *output])
-    return random.standard_normal(V).astype(np.float32) * 3
-
-
-def alone(request: int, count: int) -> list[int]:
-    output: list[int] = []
-    for _ in range(count):
-        draw = tirage.sample(logits_of(request, output), REQUESTS[request], history=[(PROMPT, output)])
-        output.append(int(draw.token_ids[0]))
-    return output
 
 
 def stepped(rows: EngineRows, outputs: dict[int, list[int]], which: list[int]) -> None:
@@ -114,7 +91,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         rows.draw(logits, [0, 0], [[], []])
     with pytest.raises(KeyError):
         rows.draw(logits, [0, 99], [[], []])
-    with pytest.raises(ParamsError, match=r"logits must be \[1, 40\]"):
+    with pytest.raises(ParamsError, match=r"logits must be \[1, 48\]"):
         rows.draw(logits, [0], [[]])
     with pytest.raises(ParamsError, match="allowed_token_ids"):
         rows.add("x", SamplingParams(allowed_token_ids=(V,)))

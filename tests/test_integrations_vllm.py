@@ -12,23 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from text_requests import FIELDS, PROMPT, V, alone, logits_of
 
 import tirage
 from tirage import ParamsError, SamplingParams
 from tirage.integrations.vllm import TirageLogitsProcessor, processor, versions
 from tirage.integrations.vllm.requests import OWN_FIELDS, engine_config
 
-V = 48
-PROMPT = [3, 5, 8]
 EOS = 47
-FIELDS: list[dict[str, Any]] = [
-    {"seed": 1, "top_p": 0.9},
-    {"seed": 2, "repetition_penalty": 1.3, "presence_penalty": 0.4, "top_k": 9},
-    {"seed": 3, "no_repeat_ngram_size": 2, "temperature": 1.7},
-    {"seed": 4, "dry_multiplier": 0.8, "dry_allowed_length": 1, "semantics": "llamacpp"},
-    {"temperature": 0.0, "logit_bias": {"7": 1.5}},
-    {"seed": 6},
-]
 
 
 @dataclass(kw_only=True)
@@ -60,21 +51,6 @@ def config(**changes: Any) -> Any:
     model = SimpleNamespace(get_vocab_size=lambda: V)
     given = {"model_config": model, "parallel_config": SimpleNamespace(world_size=1), "instance_id": "abc"}
     return SimpleNamespace(**{**given, **changes})
-
-
-def logits_of(request: int, output: list[int]) -> Any:
-    random = np.random.default_rng([request, *output])
-    return random.standard_normal(V).astype(np.float32) * 3
-
-
-def alone(request: int, count: int) -> list[int]:
-    output: list[int] = []
-    for _ in range(count):
-        draw = tirage.sample(
-            logits_of(request, output), SamplingParams.from_dict(FIELDS[request]), history=[(PROMPT, output)]
-        )
-        output.append(int(draw.token_ids[0]))
-    return output
 
 
 # --- the V1 model runner -------------------------------------------------------------------------------------------

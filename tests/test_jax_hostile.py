@@ -7,14 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from random_rows import FILTERS, Program, Rng, logits_rows, random_filters, rows_of
+from random_rows import Program, logits_rows, random_filters, rows_of, varied
 
 from tirage.backends.jax import traced
 from tirage.backends.jax.dispatch import arrays_of, narrowed
 from tirage.backends.jax.program import programs
 from tirage.backends.numpy import dispatch, kernels
-from tirage.operators import OPERATIONS
-from tirage.operators.temperature import GREEDY
 from tirage.operators.xtc import XTC
 from tirage.sampling_metadata import SamplingMetadata, View
 
@@ -22,17 +20,6 @@ ROWS = 1000
 BATCHES = 4
 ORDERS = 26
 """Rows of one call, calls of one compiled program, and programs: 104,000 rows."""
-
-
-def varied(program: Program, r: Rng) -> Program:
-    """The same operations with the same options, which are compiled in, and other operands."""
-    steps: Program = []
-    for op, *operands in program:
-        kinds = [kind for _, kind in OPERATIONS[op].operands]
-        other = operands if op == GREEDY or operands[1:2] == [2] else FILTERS[OPERATIONS[op]](r)
-        kept = [old if kind == "static" else new for kind, old, new in zip(kinds, operands, other, strict=True)]
-        steps.append((op, *kept))
-    return steps
 
 
 def hostile_case(program: Program, size: int, seed: int) -> tuple[Any, SamplingMetadata]:

@@ -6,8 +6,9 @@ import ast
 import importlib
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tirage.compat import DOORS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tirage"
-FOLDERS = ("src", "tests", "scripts", "benchmarks", "training", "docs", "examples")
+FOLDERS = ("src", "tests", "scripts", "benchmarks", "training", "docs", "examples", "deploy")
 TEXT = {".py", ".md", ".toml", ".json", ".jsonl", ".csv", ".css", ".html", ".txt", ".yml", ".yaml", ".cfg", ""}
 
 LAYERS: tuple[frozenset[str], ...] = tuple(
@@ -223,6 +224,46 @@ def test_imports_point_downward() -> None:
 )
 def test_the_check_of_imports_can_fail(importer: str, text: str, wrong: list[str]) -> None:
     assert wrong_imports(importer, ast.parse(text)) == wrong
+
+
+def circle(reads: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import one another, each the one before it, until the first comes again; empty without any."""
+    try:
+        TopologicalSorter(reads).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def read_by(name: str, tree: ast.Module) -> set[str]:
+    """The modules of ours, itself apart, that a module imports anywhere: at its top, in functions, for types."""
+    return {home(found) for found in imports(tree) if found.split(".")[0] == "tirage"} - {name}
+
+
+def test_no_modules_import_each_other() -> None:
+    reads = {module_of(path): read_by(module_of(path), parsed(path)) for path in python_files("src")}
+    assert circle(reads) == []
+    assert reads["tirage.params.sampling"] >= {"tirage.params.checks", "tirage.params.sampling_fields"}
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from tirage.params.sampling import SamplingParams",
+        "from tirage.params import sampling",
+        "from tirage import SamplingParams",
+        "def f():\n    import tirage.params.sampling",
+        "if TYPE_CHECKING:\n    from tirage.params.sampling import SamplingParams",
+    ],
+)
+def test_the_check_of_circles_can_fail(back: str) -> None:
+    reads = {
+        "tirage.params.sampling": {"tirage.params.checks"},
+        "tirage.params.checks": read_by("tirage.params.checks", ast.parse(back)),
+    }
+    found = circle(reads)
+    assert found[0] == found[-1]
+    assert set(found) == set(reads)
 
 
 def test_the_executable_specification_reads_parameters_and_no_path_that_it_checks() -> None:

@@ -131,6 +131,7 @@ REFUSED = [
     ({"patternProperties": {"^a": TEXT}}, "#/patternProperties must go with additionalProperties: false"),
     ({"properties": {'a"': TEXT}}, r"#/properties must go with additionalProperties: false .*, as it names"),
     ({"properties": {"a" * 101: TEXT}}, "#/properties must go with additionalProperties: false"),
+    ({"properties": dict.fromkeys(map(str, range(1001)), TEXT)}, "#/properties must name at most 1000 besides others"),
     ({"allOf": [OPEN, {}]}, "#/allOf must not go with properties that are not named"),
     (OPEN | {"anyOf": [{"required": ["a"]}]}, "#/anyOf must not go with properties that are not named"),
 ]

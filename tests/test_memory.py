@@ -201,6 +201,12 @@ def test_long_parameters_are_remembered_by_nobody_else() -> None:
         SamplingParams(guided_decoding=GuidedDecodingParams(regex="a" * 10_000), seed=987),
         SamplingParams(bad_words_token_ids=[(i,) for i in range(100)], seed=987),
         SamplingParams(stop=[f"stop {i}" for i in range(100)], seed=987),
+        SamplingParams(stop_token_ids=range(100), seed=987),
+        SamplingParams(xtc_protected_ids=range(100), seed=987),
+        SamplingParams(dry_breaker_token_ids=range(100), seed=987),
+        SamplingParams(dry_sequence_breakers=[f"breaker {i}" for i in range(100)], seed=987),
+        SamplingParams(dry_sequence_breakers=["a" * 10_000], seed=987),
+        SamplingParams(bad_words_token_ids=[tuple(range(100))], seed=987),
     ]
     plans = [compiled(params) for params in long]
     assert _compiled.cache_info().currsize == before

@@ -1,4 +1,4 @@
-"""A model whose marks of calls and thoughts are special tokens, as Mistral's are, made to write a given text."""
+"""A model whose marks of calls and reasoning are special tokens, as Mistral's are, made to write a given text."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def answers(server: Server, script: Sequence[int], **body: Any) -> tuple[Any, li
 
 
 @pytest.mark.slow
-def test_calls_and_thoughts_between_special_tokens_are_told_apart(mistral: Server) -> None:
+def test_calls_and_reasoning_between_special_tokens_are_told_apart(mistral: Server) -> None:
     script = ids_of("[THINK]", "Rome, é?", "[/THINK]", "Wait. ", "[TOOL_CALLS]", f"[{CALL}]")
     whole, chunks = answers(mistral, script, tools=[WEATHER])
     [choice] = whole["choices"]
@@ -82,15 +82,15 @@ def test_calls_and_thoughts_between_special_tokens_are_told_apart(mistral: Serve
     assert len(message["tool_calls"][0]["id"]) == 9
     assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2 + len("Rome, é?".encode())
     assert gathered(chunks) == ("Wait.", [message["tool_calls"][0]["function"]], "tool_calls")
-    thoughts = [chunk["choices"][0]["delta"].get("reasoning_content") or "" for chunk in chunks]
-    assert "".join(thoughts) == "Rome, é?"
+    reasoning = [chunk["choices"][0]["delta"].get("reasoning_content") or "" for chunk in chunks]
+    assert "".join(reasoning) == "Rome, é?"
     told = [*USER, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"}]
     after, _ = answers(mistral, ids_of("Rain."), messages=told, tools=[WEATHER])
     assert after["choices"][0]["message"]["content"] == "Rain."
 
 
 @pytest.mark.slow
-def test_thoughts_that_a_variable_of_the_template_begins(mistral: Server) -> None:
+def test_reasoning_that_a_variable_of_the_template_begins(mistral: Server) -> None:
     begun = {"chat_template_kwargs": {"begin": True}}
     whole, chunks = answers(mistral, ids_of("Hm.\n", "[/THINK]", "\nYes."), **begun)
     message = whole["choices"][0]["message"]

@@ -110,11 +110,11 @@ def test_a_processor_may_forbid_every_token(using: Register) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, 1e300], ids=["nan", "-nan", "+inf", "beyond float32"])
-def test_a_non_finite_result_is_that_rows_status(using: Register, value: float) -> None:
+def test_a_non_finite_result_is_the_processors_failure_and_not_the_models(using: Register, value: float) -> None:
     params = using(lambda logits, args: logits.astype(np.float64) + np.array([value, 0.0]))
     plain = SamplingParams(seed=1)
     drawn = tirage.sample(np.zeros((2, 2)), [plain, params])
-    assert drawn.status.tolist() == [Status.ok, Status.non_finite_logits]
+    assert drawn.status.tolist() == [Status.ok, Status.processor_failed]
     assert drawn.token_ids.tolist() == [int(tirage.sample(np.zeros(2), plain).token_ids[0]), -1]
 
 

@@ -57,8 +57,9 @@ def test_the_routes_are_these_and_no_others() -> None:
 
 def test_health_is_200_once_the_model_answers() -> None:
     answer = shared().get("/health")
-    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
-    assert shared().get("/ready").json() == {"status": "ready"}
+    idle = {"waiting": 0, "running": 0, "oldest_s": 0.0}
+    assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+    assert shared().get("/ready").json() == {"status": "ready", "preparation": {"plain": idle, "guided": idle}}
     assert shared().get("/health_generate").status_code == 200
     for path in ("/health", "/ready"):
         head = shared().ask("HEAD", path)

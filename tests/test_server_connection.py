@@ -31,6 +31,29 @@ def kept(path: str, body: Any = None, **options: Any) -> bytes:
     return request(path, body, **options).replace(b"Connection: close\r\n", b"")
 
 
+CHUNKS = {
+    "no size": (b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + BODY, 400),
+    "a negative size": (b"Transfer-Encoding: chunked\r\n\r\n-5\r\n" + BODY, 400),
+    "a size beyond 64 bits": (b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n" + BODY, 400),
+    "a wrong size after a chunk": (b"Transfer-Encoding: chunked\r\n\r\n" + BODY + b"xx\r\n", 400),
+    "an unknown coding": (b"Transfer-Encoding: foo\r\n\r\n" + BODY, 501),
+    "a coding before the chunks": (b"Transfer-Encoding: gzip, chunked\r\n\r\n" + BODY + b"0\r\n\r\n", 501),
+    "two codings": (b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY + b"0\r\n\r\n", 501),
+    "chunks and a length": (b"Transfer-Encoding: chunked\r\nContent-Length: 14\r\n\r\n" + BODY, 400),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_body_that_cannot_be_read_is_answered_with_the_envelope(server: Server, name: str) -> None:
+    head, _, _ = CHUNKED.partition(b"Transfer-Encoding")
+    data, status = CHUNKS[name]
+    answer = exchange(server.port, head + data)
+    assert status_of(answer) == status
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+    if status == 501:
+        assert b"Transfer-Encoding must be chunked, got" in answer
+
+
 def wait_for_running(server: Server, count: int) -> None:
     deadline = time.monotonic() + 30
     while server.metric("tirage_engine_running") != count:

@@ -211,6 +211,13 @@ def test_a_model_that_hears_nothing_takes_no_sounds() -> None:
         loader.load_now([sound(wav_of(10))])
 
 
+def test_a_model_that_takes_no_images_refuses_them_unread() -> None:
+    loader = MediaLoader(Options(), sampling_rate=None, takes_images=False)
+    with pytest.raises(MediaError, match=r"^image_data must be left out, this model takes no images$"):
+        loader.load_now([MediaItem("image", "image_data", "data:image/png;base64,!")])
+    assert not loader._decoders.children.idle("image")
+
+
 def test_a_long_sound_is_counted_and_its_header_not_believed() -> None:
     loader = MediaLoader(Options.of(max_audio_seconds=1.0), sampling_rate=RATE)
     for data in (sound_file("OGG", seconds=2.0), sound_file("WAV", seconds=1.1)):

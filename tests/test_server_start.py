@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from servers import SOURCES, Server
+from servers import SOURCES, START_S, Server
 
 KERNELS = Path("tirage", "backends", "numpy", "kernels", "__pycache__")
 
@@ -27,7 +27,7 @@ def unkept(tmp_path: Path) -> dict[str, str]:
 def test_a_first_start_says_that_it_compiles_and_what_would_spare_the_next_one(unkept: dict[str, str]) -> None:
     with Server("tiny", environ=unkept, wait=False) as server:
         seen = set[str]()
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + START_S
         while (answer := server.get("/health")).status_code == 503:
             seen.add(answer.json()["status"])
             assert server.get("/ready").status_code in {200, 503}

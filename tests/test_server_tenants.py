@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import scipy.stats
-from servers import shared
+from servers import shared, slow_server, until
 
-FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two")
+FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two", "--admin-key", "admin")
 TEXT = (
     "Once upon a time there was a clever girl who lived near a quiet river, and every day she went to the old bridge."
 )
@@ -34,7 +36,7 @@ def test_a_prefix_is_shared_within_a_key_and_never_across() -> None:
 @pytest.mark.slow
 def test_metrics_count_the_tokens_that_were_not_read_again() -> None:
     server = shared(*FLAGS)
-    headers = {"authorization": "Bearer one"}
+    headers = {"authorization": "Bearer admin"}
 
     def total() -> float:
         lines = server.get("/metrics", headers=headers).text.splitlines()
@@ -77,3 +79,68 @@ def test_the_time_to_a_token_says_nothing_of_what_another_key_has_asked() -> Non
     # The clock can tell a prompt that was kept from one that was not, or its silence would mean nothing.
     assert chance(again, unseen) < 1e-4
     assert chance(theirs, unseen) > 1e-6
+
+
+@pytest.mark.slow
+def test_only_the_admin_key_sees_how_much_was_found_in_the_cache() -> None:
+    server = shared(*FLAGS)
+    telling = {
+        "tirage_cached_tokens_total",
+        *(f"tirage_engine_{name}_total" for name in ("cached_tokens", "prompt_tokens", "read_s")),
+    }
+
+    def names(key: str) -> set[str]:
+        page = server.get("/metrics", headers={"authorization": f"Bearer {key}"}).text
+        return {line.split(" ")[0] for line in page.splitlines() if not line.startswith("#")}
+
+    assert not telling & names("one")
+    assert telling <= names("admin")
+    assert telling <= set(shared().metrics())
+
+
+ROUTES = {
+    "/generate": {"text": f"{TEXT} It was old.", "sampling_params": {"max_new_tokens": 2}},
+    "/v1/completions": {"prompt": f"{TEXT} It was new.", "max_tokens": 2},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_salt_parts_the_prefixes_of_one_key_on_every_route(path: str, streamed: bool) -> None:
+    server = shared("tiny", "--backend", "torch", "--api-key", "salted", "--api-key", "two")
+    headers = {"authorization": "Bearer salted"}
+
+    def found(salt: str | None) -> int:
+        body = {**ROUTES[path], "cache_salt": None if salt is None else f"{salt} {path} {streamed}"}
+        if streamed:
+            body |= {"stream": True}
+        if streamed and path != "/generate":
+            body |= {"stream_options": {"include_usage": True}}
+        text = server.post(path, body, headers=headers).text
+        pattern = r'"cached_tokens": ?(\d+)'
+        return int(re.findall(pattern, text)[-1])
+
+    assert found("mine") == 0
+    assert found("mine") > 0
+    assert found("yours") == 0
+    assert found("yours") > 0
+
+
+@pytest.mark.slow
+def test_a_key_that_holds_every_place_does_not_keep_another_waiting() -> None:
+    def body(tokens: int, n: int) -> dict[str, object]:
+        return {"text": "Once", "sampling_params": {"max_new_tokens": tokens, "n": n, "ignore_eos": True}}
+
+    with slow_server("--max-running", "4", "--api-key", "one", "--api-key", "two") as server:
+        long = {"headers": {"authorization": "Bearer one"}, "timeout": 300}
+        holding = threading.Thread(target=lambda: server.post("/generate", body(300, 4), **long))
+        holding.start()
+        until(lambda: server.metric("tirage_engine_running") == 4, server, "running")
+        answer = server.post("/generate", body(5, 1), headers={"authorization": "Bearer two"})
+        assert answer.json()["meta_info"]["completion_tokens"] == 5
+        # The samples of the other key go on, each in its turn.
+        assert holding.is_alive()
+        holding.join(300)
+        assert server.metric('tirage_samples_total{reason="length"}') == 5

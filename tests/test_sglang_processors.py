@@ -287,7 +287,7 @@ def test_built_in_rules_on_token_ids() -> None:
     assert draw("forced_token", {"token_id": 500}) == -1
 
 
-def test_a_thinking_budget_ends_the_thought() -> None:
+def test_a_thinking_budget_ends_the_reasoning() -> None:
     args = {"thinking_budget": 2, "think_start_id": 5, "think_end_id": 6}
     assert draw("thinking_budget", args, ([1, 5], [])) == 9
     assert draw("thinking_budget", args, ([1, 5], [3])) == 9

@@ -71,6 +71,14 @@ def failed_grammar() -> Completion:
     return constrained("((a{1,1000}){1,1000}){1,1000}b", max_tokens=60, logit_bias={ord("a"): 90.0})
 
 
+def exhausted_budget() -> Completion:
+    guided = GuidedDecodingParams(regex="abc")
+    with LLM(Script("abc"), tokenizer=byte_level_tokenizer()) as llm:
+        request = llm.request("p", LONG.replace(guided_decoding=guided))
+        request.constraint_budget.allow(total_s=60.0, mask_s=0.0)
+        return llm.engine.submit(request).wait(60)
+
+
 CASES: dict[str, tuple[str, Callable[[], Completion], str, Any]] = {
     "eos": ("stop", lambda: say("abcde"), "abcd", ord("e")),
     "token": ("stop", lambda: say("abcd", stop_token_ids=[ord("c")]), "ab", ord("c")),
@@ -86,6 +94,7 @@ CASES: dict[str, tuple[str, Callable[[], Completion], str, Any]] = {
     "model_failed": ("error", failed_model, "a", None),
     "text_failed": ("error", lambda: say("abcd", tokenizer=Silent()), "abc", None),
     "grammar_failed": ("error", failed_grammar, None, None),
+    "constraint_budget": ("error", exhausted_budget, "", None),
     "abort": ("abort", aborted, None, None),  # type: ignore[dict-item]
 }
 

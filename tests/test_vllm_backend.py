@@ -39,8 +39,8 @@ def test_a_missing_vllm_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch
 
 
 def test_another_version_is_refused_with_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, "0.33.0")
-    with pytest.raises(ModelError, match=r"that tirage knows, 0\.32, got 0\.33\.0: its engine was not tried"):
+    fake(monkeypatch, "0.34.0")
+    with pytest.raises(ModelError, match=r"that tirage knows, 0\.32 or 0\.33, got 0\.34\.0: its engine was not tried"):
         tirage.LLM("tiny", backend="vllm")
     fake(monkeypatch, "0.32.9")
     with pytest.raises(ModelError, match=r"got 0\.32\.9: it has no vllm\.engine"):

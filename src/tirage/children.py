@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import selectors
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tirage.cancel import holding
+from tirage.cancel import POLL_S, checkpoint, holding
 
 
 class Child:
@@ -30,6 +32,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**environment, **own},
+            # Ctrl-C is for the program, not for what it still needs.
+            start_new_session=True,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -39,6 +43,23 @@ class Child:
     def usable(self) -> bool:
         """Whether the child still runs, and this is the process that started it."""
         return self._owner == os.getpid() and self.process.poll() is None
+
+    def line(self, deadline: float) -> bytes | None:
+        """The next line of the output; a part of it when the child dies, None at `deadline` of the monotonic clock."""
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.output, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+                    checkpoint()
+                    if time.monotonic() >= deadline:
+                        return None
+                    continue
+                part = os.read(self.output.fileno(), 1 << 20)
+                if not part:
+                    return line
+                line += part
+        return line
 
     def kill(self) -> None:
         """Kills the child, unless a fork of its owner calls this."""

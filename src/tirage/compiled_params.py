@@ -8,7 +8,7 @@ S-P1 ... S-P9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
+from tirage.fields.rules import Bool, EnumMember, Float, Int, OneOf
 from tirage.history import Counts, History
 from tirage.operators import ALWAYS, OPERATORS, Edit, Ids, Operator, Step
 from tirage.operators.logit_bias import finite
@@ -30,6 +31,9 @@ _NO_IDS = np.zeros(0, np.int32)
 _NO_VALUES = np.zeros(0, np.float32)
 _NOTHING = History(_NO_IDS, 0, 0)
 _FEW = 64
+_LISTS = tuple(
+    name for name, spec in FIELDS.items() if not isinstance(spec.rule, (Bool, EnumMember, Float, Int, OneOf))
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,10 +204,19 @@ def compiled(params: SamplingParams) -> CompiledParams:
 
 
 def _is_long(params: SamplingParams) -> bool:
-    """Whether parameters hold more than a few entries, or texts that may be of any length."""
-    lists = (params.logit_bias, params.allowed_token_ids, params.bad_words_token_ids, params.stop, params.bad_words)
-    entries = sum(map(len, filter(None, lists))) + len(params.logprob_token_ids)
-    return entries > _FEW or params.guided_decoding is not None or bool(params.extra_args or params.logits_processors)
+    """Whether parameters hold more than a few entries or short texts, in whatever field."""
+    if params.guided_decoding is not None or params.extra_args or params.logits_processors:
+        return True
+    return sum(_length(getattr(params, name)) for name in _LISTS) > _FEW
+
+
+def _length(value: Any) -> int:
+    """The entries of a list, a mapping or a list of lists, a text counted by its pieces of 32 characters."""
+    if isinstance(value, str):
+        return len(value) // 32
+    if isinstance(value, tuple):
+        return len(value) if len(value) > _FEW else len(value) + sum(map(_length, value))
+    return len(value) if isinstance(value, Mapping) else 0
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ TirageError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 # Comparing takes time in proportion to a name, and a name may come from anyone.
@@ -57,5 +56,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean 'top_p'?`, or an empty string when nothing is close."""
     if len(name) > _LONGEST_NAME:
         return ""
+    # Needed for an error alone.
+    import difflib
+
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -69,6 +69,9 @@ class LLM:
     defaults of the folder, or replaces them. At most `max_running` samples and beams run at once and the others wait;
     with `max_waiting`, at most so many requests wait, and the next one is refused with an UnavailableError.
 
+    A call of a custom logits processor that takes more than `processor_timeout` seconds ends its request, and others go
+    on meanwhile; with None, the default, a call may take any time, and all requests wait for it.
+
     No request may have more than `cache_length` tokens, prompt and output together; None is the model's context.
 
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU); `device`;
@@ -98,9 +101,11 @@ class LLM:
         prefill_batch_tokens: int | None = None,
         cache_length: int | None = None,
         engine_args: Mapping[str, Any] | None = None,
+        processor_timeout: float | None = None,
     ) -> None:
         check_queue_sizes(max_running, max_waiting)
         check_cache_length(cache_length)
+        check_processor_timeout(processor_timeout)
         self.cache_length = cache_length
         self.max_running = max_running
         self._compilers: dict[str, Compiler] = {}
@@ -123,7 +128,8 @@ class LLM:
         self.generation_config |= generation_config or {}
         source = None if chat_template is None else read_template(Path(chat_template))
         self.chat_template = ChatTemplate(self.tokenizer, source)
-        self.engine = Engine(self.model, self.tokenizer, max_running=max_running, max_waiting=max_waiting)
+        queue = {"max_running": max_running, "max_waiting": max_waiting}
+        self.engine = Engine(self.model, self.tokenizer, **queue, processor_timeout=processor_timeout)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
         self.model, self.folder = open_model(folder, backend=backend, max_running=self.max_running, **options), folder
@@ -451,6 +457,13 @@ def check_queue_sizes(max_running: Any, max_waiting: Any) -> None:
     bad = isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 0
     if max_waiting is not None and bad:
         raise ParamsError(f"max_waiting must be an integer of at least 0 or None, got {max_waiting!r}")
+
+
+def check_processor_timeout(seconds: Any) -> None:
+    """Raises ParamsError unless `seconds` is a positive number or None."""
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+    if seconds is not None and not number:
+        raise ParamsError(f"processor_timeout must be a positive number of seconds or None, got {seconds!r}")
 
 
 def check_cache_length(cache_length: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,7 +22,7 @@ from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
 from tirage.operators.row import Process
 from tirage.params import SamplingParams, require_tokenized
-from tirage.processors import find_processor
+from tirage.processors import AbandonedError, find_processor
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
@@ -278,7 +279,7 @@ def joined(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate(arrays) if arrays else _NONE
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)  # a key may hold a vocabulary
 def _bitmask(ids: tuple[int, ...], words: int) -> NDArray[np.int32]:
     flags = np.zeros(words * 32, np.uint8)
     flags[list(ids)] = 1
@@ -290,13 +291,21 @@ def processors_of(state: SamplingRow) -> Process | None:
     return partial(_run_processors, state) if state.params.logits_processors else None
 
 
+def passes(error: BaseException) -> bool:
+    """Whether what a processor raises is not its own: an interrupt of the program, or the end of an abandoned call."""
+    interrupt = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    return interrupt or isinstance(error, AbandonedError)
+
+
 def _run_processors(state: SamplingRow, x: NDArray[np.float32]) -> NDArray[np.float32]:
     extra = state.params.extra_args
     for name, args in state.params.logits_processors:
         processor = find_processor(name)
         try:
             result = np.asarray(processor.run(x, args, extra, state.history.past))
-        except Exception as error:
+        except BaseException as error:
+            if passes(error):
+                raise
             raise RowError(f"logits processor {name!r} failed: {type(error).__name__}: {error}") from error
         if result.shape != (1, x.size) or result.dtype.kind not in "fiu":
             raise RowError(

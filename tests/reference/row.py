@@ -32,7 +32,7 @@ from tirage.params import SamplingParams
 from tirage.processors import Past, find_processor
 from tirage.semantics import EDITS, FILTERS, Semantics
 
-OK, NON_FINITE, NO_TOKEN = 0, 1, 2
+OK, NON_FINITE, NO_TOKEN, PROCESSOR_FAILED = 0, 1, 2, 4
 NOTHING = -math.inf
 
 
@@ -100,6 +100,7 @@ def run(
             _EDITS.get(stage, _no_edit)(row, prompt, output)
             if stage == "processors":
                 _mask(row, masks)
+                row.status = PROCESSOR_FAILED if row.status == NON_FINITE else row.status
     if row.status == OK:
         _enter(row)
     if row.status == OK:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +81,14 @@ def has(rows: SamplingMetadata, op: Operation) -> NDArray[np.bool_]:
     return (rows.programs[:, :, 0] == int(op)).any(axis=1)
 
 
-def runs_only(rows: SamplingMetadata, ops: Collection[Operation]) -> NDArray[np.bool_]:
+def runs_only(rows: SamplingMetadata, ops: frozenset[Operation] | tuple[Operation, ...]) -> NDArray[np.bool_]:
     """bool [B]: rows whose program holds nothing but `ops`: how a backend tells what it can draw."""
-    known = np.zeros(1 + max(ops, default=END), bool)
+    return np.asarray(_known(ops).take(rows.programs[:, :, 0], mode="clip").all(axis=1))
+
+
+@cache
+def _known(ops: frozenset[Operation] | tuple[Operation, ...]) -> NDArray[np.bool_]:
+    """bool by code: whether it is one of `ops`, or the end; the last entry stands for all higher codes."""
+    known = np.zeros(2 + max(ops, default=END), bool)
     known[[END, *ops]] = True
-    codes = rows.programs[:, :, 0]
-    runs = known[np.minimum(codes, known.size - 1)] & (codes < known.size)
-    return np.asarray(runs.all(axis=1))
+    return known

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from tirage.cli.derived import field_option
 from tirage.errors import ParamsError
 from tirage.fields.record import FieldSpec, specs
-from tirage.fields.rules import Bool, OneOf, Texts
 from tirage.params import GuidedDecodingParams
 
 FILES = {"json": "{", "grammar": ":", "structural_tag": "{"}
@@ -26,31 +24,10 @@ _HEADING = "Guided decoding"
 
 def options() -> list[inspect.Parameter]:
     """The parameters of a command for the options; their values are for `parse_guided`."""
-    return [option(name, spec) for name, spec in OPTIONS.items()]
-
-
-def option(name: str, spec: FieldSpec) -> inspect.Parameter:
-    """The option of one field."""
-    kind: Any = str
-    metavar, shown = "TEXT", ""
-    if isinstance(spec.rule, Bool) or name == "json_object":
-        kind, metavar = bool, None
-    elif isinstance(spec.rule, Texts):
-        kind, shown = list[str], "; may be repeated"
-    elif spec.name in FILES:
-        metavar = "FILE|TEXT"
-    elif isinstance(spec.rule, OneOf):
-        shown = f"; one of {', '.join(filter(None, spec.rule.values))}"
-    info = typer.Option(
-        f"--{name.replace('_', '-')}",
-        help=spec.meaning + shown,
-        show_default=False,
-        metavar=metavar,
-        rich_help_panel=_HEADING,
-    )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
-    )
+    return [
+        field_option(name, spec, metavar="FILE|TEXT" if spec.name in FILES else None, panel=_HEADING)
+        for name, spec in OPTIONS.items()
+    ]
 
 
 def parse_guided(given: Mapping[str, Any]) -> GuidedDecodingParams | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 from collections.abc import Callable
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from tirage.cli import guided
-from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, Texts
+from tirage.cli.derived import field_option, with_options
+from tirage.fields.rules import Bias, Float, Ids, IdWords, Int
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 
 # Fields without an option: they need more than a value, or change what is printed. `guided` has those of a constraint.
@@ -25,41 +23,9 @@ OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name n
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options of `OPTIONS` and of `guided` in place of its `**options`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters = [*own, *(option(name, spec) for name, spec in OPTIONS.items()), *guided.options()]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
-
-
-def option(name: str, spec: FieldSpec) -> inspect.Parameter:
-    """The command-line option of a field; `parse_options` parses its text."""
-    flag = f"--{name.replace('_', '-')}"
-    default = _MAX_TOKENS if name == "max_tokens" else spec.default
-    shown = "" if default in (None, ()) else f" (default {default})"
-    kind: Any = str
-    if isinstance(spec.rule, Bool):
-        flag, kind = f"{flag}/--no-{flag[2:]}", bool
-    elif isinstance(spec.rule, (Texts, Ids)):
-        kind, shown = list[str], "; may be repeated"
-    info = typer.Option(flag, help=spec.meaning + shown, show_default=False, metavar=metavar(spec))
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
-    )
-
-
-def metavar(spec: FieldSpec) -> str | None:
-    """The name of a value of the field in the help; None for a flag."""
-    names: dict[type, str | None] = {
-        Bool: None,
-        Int: "INTEGER",
-        Ids: "INTEGER",
-        Float: "NUMBER",
-        Bias: "JSON",
-        IdWords: "JSON",
-    }
-    return names.get(type(spec.rule), "TEXT")
+    defaults = {name: _MAX_TOKENS if name == "max_tokens" else spec.default for name, spec in OPTIONS.items()}
+    own = [field_option(name, spec, default=defaults[name]) for name, spec in OPTIONS.items()]
+    return with_options(command, [*own, *guided.options()])
 
 
 def parse_options(options: dict[str, Any]) -> SamplingParams:

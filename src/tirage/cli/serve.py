@@ -7,34 +7,21 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
-import typer
-
+from tirage.cli.derived import note_of, parameter, with_options
 from tirage.server.options import FLAGS, Flag, Options, from_environment
-
-
-def serve_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every flag of the server in place of its `**options`."""
-    parameters = [option(flag) for flag in FLAGS.values()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
 
 
 def option(flag: Flag) -> inspect.Parameter:
     """The command-line option of a flag."""
-    kind: Any = list[str] if flag.many else flag.kind
-    shown = "" if flag.default in (None, (), False) else f" (default {flag.default})"
-    words = f"; one of {', '.join(flag.choices)}" if flag.choices else ""
-    info = typer.Option(*flag.flags, help=flag.help + words + shown, show_default=False, metavar=flag.metavar)
-    return inspect.Parameter(
-        flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
-    )
+    text = flag.help + note_of(flag.default, flag.choices)
+    kind = list[str] if flag.many else flag.kind
+    return parameter(flag.name, flag.flags, kind, help=text, metavar=flag.metavar)
 
 
-@serve_options
+@partial(with_options, parameters=map(option, FLAGS.values()))
 def serve(**options: Any) -> None:
     """Serve SGLang's, OpenAI's and FastDeploy's routes over HTTP. Progress and notes go to stderr."""
     from tirage.server import run

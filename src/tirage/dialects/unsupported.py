@@ -63,7 +63,7 @@ def _values(inert: Any) -> tuple[Any, ...]:
 _BOTH = (False, True)
 
 _ROUTED = "requests are not routed to other processes"
-_SALT = "no two keys of --api-key share a prefix, and nothing else parts them"
+_SALT = "send cache_salt, which parts the cached prefixes of requests"
 _PROCESSOR = "the model's processor has no options in a request"
 _FLAT = "log-probabilities are lists, never flat arrays"
 _EXPERTS = "routed experts are not reported"
@@ -80,7 +80,7 @@ _SGLANG: Groups = {
     "a prompt is sent whole, and its prefix is cached by itself": {"session_params": None},
     _WATERMARK: {"watermark": None},
     _PROCESSOR: {"images_config": ({},), "mm_processor_kwargs": ({},), "video_config": ({},)},
-    _SALT: {"extra_key": None, "cache_salt": None},
+    _SALT: {"extra_key": None},
     "metrics have no labels of the client's": {"custom_labels": ({},)},
     _VIDEO: {"use_audio_in_video": False},
     "the model's processor cuts images by its own rule": {"max_dynamic_patch": None, "min_dynamic_patch": None},
@@ -115,9 +115,9 @@ SGLANG_GENERATE = unsupported(
         "an adapter goes by its name, in lora_path": {"lora_id": None},
         "send input_embeds for a prompt of vectors": {"positional_embed_overrides": None},
         "an answer is JSON and goes to the client that asked": {"background": False, "return_bytes": False},
-        "whether a model thinks is up to its prompt": {"require_reasoning": False},
-        "custom_logit_processor thinking_budget limits thoughts": {"max_thinking_tokens": None},
-        "all requests wait in one queue": {"priority": 0},
+        "whether a model reasons is up to its prompt": {"require_reasoning": False},
+        "custom_logit_processor thinking_budget limits the reasoning": {"max_thinking_tokens": None},
+        "requests have equal shares, and none goes before another": {"priority": 0},
         "every request is counted in /metrics": {"log_metrics": True},
         "no text is ever logged": {"no_logs": _BOTH},
         "entropies are not reported": {"return_entropy": False},
@@ -180,11 +180,13 @@ OPENAI_ROUTES = unsupported(
         "return_token_ids reports the prompt as the model reads it": {"return_prompt_text": False},
         _ROUTED: {"kv_transfer_params": None, "ec_transfer_params": None, "disaggregate_info": None},
         "there are no such extensions; register a logits processor": {"vllm_xargs": ({},)},
-        "chats limit thoughts; elsewhere custom_logit_processor thinking_budget does": {"thinking_token_budget": -1},
+        "chats limit the reasoning; elsewhere custom_logit_processor thinking_budget does": {
+            "thinking_token_budget": -1
+        },
     },
     {
         "log-probabilities always come with the token's text": {"include_logprobs_decode_token": True},
-        "max_tokens limits the whole, reasoning_max_tokens the thoughts": {"response_max_tokens": None},
+        "max_tokens limits the whole, reasoning_max_tokens the reasoning": {"response_max_tokens": None},
         _MEDIA: {"mm_hashes": ([],)},
         "an assistant's message is sent as text": {"completion_token_ids": None},
         _TRACE: {"trace_context": None},

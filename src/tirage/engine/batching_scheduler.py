@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tirage.engine.logprobs import given_prompt_entry
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
+from tirage.engine.request_queue import RequestQueue
 from tirage.engine.runner import DrawnRow, describe, draw
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler import model_failed, take_token
@@ -50,7 +51,7 @@ class BatchingScheduler:
     ) -> None:
         self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
-        self._waiting: deque[SequenceGroup] = deque()
+        self._waiting = RequestQueue()
         self._running: dict[int, RunningSequence] = {}
         self._scored: dict[int, SequenceGroup] = {}
         self._probes: dict[int, NDArray[np.float32] | None] = {}
@@ -87,6 +88,11 @@ class BatchingScheduler:
                 "logprob_token_ids must be empty with prompt_logprobs on this model, which gives no logprobs of chosen "
                 "tokens for a prompt"
             )
+
+    @property
+    def waiting_by_tenant(self) -> dict[str, int]:
+        """The number of waiting requests of each tenant that has any; any thread may ask."""
+        return self._waiting.counts
 
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""
@@ -132,12 +138,17 @@ class BatchingScheduler:
     # --- requests to the model -----------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Starts samples of the waiting requests, in order, while fewer than `max_running` are with the model."""
-        while self._waiting and len(self._running) + len(self._scored) < self._max_running:
-            group = self._waiting[0]
+        """Starts samples of the waiting requests in turn, while fewer than `max_running` are with the model.
+
+        The next is always of a tenant, and there of a request, that has the fewest samples with the model.
+        """
+        if not self._waiting:
+            return
+        rows = Counter(each.key for each in (*self._scored.values(), *(one.group for one in self._running.values())))
+        while rows.total() < self._max_running and (group := self._waiting.next_of(rows)) is not None:
             first = len(group.pending) == len(group.request.samples) or not group.pending
             if first and not group.needs_prefill:
-                self._waiting.popleft()
+                self._waiting.remove(group)
                 self._notify_all(group)
                 continue
             self._meter.started += first
@@ -146,8 +157,9 @@ class BatchingScheduler:
             except BaseException as error:
                 self._fail(group, error)
                 continue
+            rows[group.key] += 1
             if not group.pending:
-                self._waiting.popleft()
+                self._waiting.remove(group)
 
     def _start(self, group: SequenceGroup, *, first: bool) -> None:
         """Hands the next sample of a request to the model, or its prompt alone where only that is asked for."""
@@ -190,11 +202,13 @@ class BatchingScheduler:
     def _draw_rows(self, keys: list[int], logits: Any) -> dict[int, int]:
         drawing = [self._running[key] for key in keys]
         try:
-            rows = draw(self._packed(drawing), drawing, logits)
+            rows = [row for row in draw(self._packed(drawing), drawing, logits) if row is not None]
         except BaseException as error:
             rows = [error] * len(keys)
         self._drawn |= dict(zip(keys, rows, strict=True))
-        self._meter.count_draw(len(drawing), continued=sum(1 for each in drawing if each.sample.token_ids))
+        self._meter.count_draw(len(drawing), (each.drawn_at for each in drawing))
+        for each in drawing:
+            each.drawn_at = self._meter.last_tick
         return {key: token_of(row) for key, row in zip(keys, rows, strict=True)}
 
     def _packed(self, drawing: list[RunningSequence]) -> SamplingBatch:

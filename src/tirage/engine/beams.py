@@ -76,7 +76,30 @@ class BeamSearch:
         """Whether the search has ended."""
         return not self.running or not self._improvable or (self._full and self._beams.early_stopping is True)
 
-    def step(self) -> None:
+    @property
+    def undecoded(self) -> list[Beam]:
+        """The running beams whose last token is yet to be decoded, best first."""
+        return [beam for beam in self.running if beam.logits is None]
+
+    @property
+    def unlisted(self) -> list[Beam]:
+        """The running beams whose next tokens are yet to be listed, and can be, best first."""
+        return [beam for beam in self.running if beam.listed is None and beam.logits is not None]
+
+    def step(self, most: int | None = None) -> bool:
+        """Lists the next tokens of beams, of `most` at once; True once all are listed and the search is a token longer.
+
+        A search may so be spread over several steps of the engine; its result is the same.
+        """
+        ready = [beam for beam in self.unlisted[:most] if beam.is_masked]
+        if ready:
+            self._scorer.list_next(ready)
+        if any(beam.listed is None for beam in self.running):
+            return False
+        self._extend()
+        return True
+
+    def _extend(self) -> None:
         """Extends the hypotheses by a token: the best candidates end or go on, the rows of other beams are freed."""
         self._request.mark_token()
         parents = self.running

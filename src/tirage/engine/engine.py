@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeGuard, TypeVar, cast
@@ -18,6 +19,7 @@ from tirage.engine.batching_scheduler import BatchingScheduler
 from tirage.engine.completion import Delta
 from tirage.engine.deltas import listener_of
 from tirage.engine.plain_model import as_step_model
+from tirage.engine.processor_draws import ProcessorDraws, WaitedCalls, run_into
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import Notifier, RequestStream
@@ -25,6 +27,7 @@ from tirage.engine.scheduler import Scheduler
 from tirage.engine.sequence import SequenceGroup
 from tirage.errors import ParamsError, UnavailableError
 from tirage.models import BatchingModel, Model
+from tirage.processors import RUN, ProcessorThreads
 from tirage.text import Tokenizer
 
 T = TypeVar("T")
@@ -39,9 +42,13 @@ _started: weakref.WeakSet[Engine] = weakref.WeakSet()
 class Engine:
     """Runs requests over a model, any number at once, from any thread and any event loop.
 
-    At most `max_running` samples and beams run at once; the others start, in order, as slots become free. The answer to
-    a request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at
-    most so many requests may wait for a slot.
+    At most `max_running` samples and beams take part in a step; the others start, in order, as slots become free. Where
+    several requests run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a
+    request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at most
+    so many requests may wait for a slot; where other tenants have filled the queue, one may still use its share of it.
+    With `processor_timeout`, a call of a custom logits processor that takes more seconds ends its request and is left
+    behind; the others go on meanwhile, but for beam searches and over a BatchingModel, where a step waits for its
+    calls, at most so many seconds for all of them.
     """
 
     def __init__(
@@ -51,16 +58,21 @@ class Engine:
         *,
         max_running: int,
         max_waiting: int | None = None,
+        processor_timeout: float | None = None,
     ) -> None:
         self.max_running, self.max_waiting = max_running, max_waiting
         self._meter, self._notifier = Meter(), Notifier()
+        self._threads = ProcessorThreads()
+        self._calls = None if processor_timeout is None else WaitedCalls(processor_timeout, self._threads)
         options: dict[str, Any] = {"max_running": max_running, "meter": self._meter, "flush": self._notifier.flush}
         if batches_itself(model):
             self.model = model
             self._scheduler = BatchingScheduler(model, tokenizer, **options)
         else:
             self.model = as_step_model(cast("Model", model))
-            self._scheduler = Scheduler(self.model, tokenizer, **options)
+            apart = ProcessorDraws(processor_timeout, self._threads)
+            self._scheduler = Scheduler(self.model, tokenizer, apart=apart, **options)
+        self._numbers = itertools.count()
         self._actions: deque[Callable[[], None]] = deque()
         self._submitted: deque[SequenceGroup] = deque()
         self._unfinished: set[RequestStream] = set()
@@ -81,10 +93,11 @@ class Engine:
     ) -> list[RequestStream]:
         """The streams of requests, all of which are accepted or, with an error of `submit`, none."""
         check_reader(buffer, patience_s)
-        pairs = [self._connect(request, buffer, patience_s) for request in requests]
+        number = next(self._numbers)
+        pairs = [self._connect(request, buffer, patience_s, number) for request in requests]
         streams = [stream for stream, _ in pairs]
         with self._changed:
-            self._check_queue(len(pairs))
+            self._check_queue(Counter(request.tenant for request in requests))
             self._unfinished.update(streams)
             self._submitted.extend(group for _, group in pairs)
             self._wake()
@@ -124,6 +137,7 @@ class Engine:
             waiting=len(self._submitted) + scheduler.waiting,
             reading=scheduler.prefilling,
             running=scheduler.running,
+            abandoned_calls=self._threads.abandoned,
         )
 
     def close(self, *, drain_s: float = 0.0) -> None:
@@ -150,7 +164,7 @@ class Engine:
             self.model.close()
 
     def _connect(
-        self, request: EngineRequest, buffer: int, patience_s: float | None
+        self, request: EngineRequest, buffer: int, patience_s: float | None, number: int
     ) -> tuple[RequestStream, SequenceGroup]:
         """A stream for the request, and a group for the scheduler whose listener fills the stream."""
         stream = RequestStream(request, buffer=buffer, patience_s=patience_s, abort=lambda: self._abort(group))
@@ -162,19 +176,25 @@ class Engine:
                 group.release()
             stream.put(delta, self._notifier)
 
-        group = SequenceGroup(request, listener_of(request, put, whole=buffer == 0))
+        group = SequenceGroup(request, listener_of(request, put, whole=buffer == 0), number=number)
         return stream, group
 
-    def _check_queue(self, count: int) -> None:
-        """Raises UnavailableError when `count` more requests cannot be accepted."""
+    def _check_queue(self, added: Counter[str]) -> None:
+        """Raises UnavailableError when so many more requests of these tenants cannot be accepted."""
         if self._closing:
             raise UnavailableError("the engine is closing and takes no more requests", closing=True)
         if self.max_waiting is None:
             return
-        scheduler = self._scheduler
+        scheduler, count = self._scheduler, added.total()
         waiting = len(self._submitted) + scheduler.waiting + count
         free = max(0, self.max_running - scheduler.running - scheduler.prefilling)
-        if waiting > self.max_waiting + free:
+        if waiting <= self.max_waiting + free:
+            return
+        own = Counter(scheduler.waiting_by_tenant)
+        own.update(group.key.tenant for group in self._submitted)
+        own += added
+        share = self.max_waiting // len(own)
+        if waiting > 2 * self.max_waiting or any(own[tenant] > share for tenant in added):
             raise UnavailableError(
                 f"the engine's queue must hold at most {self.max_waiting} requests (max_waiting), got {count} more; "
                 "try again later"
@@ -208,7 +228,10 @@ class Engine:
             _started.add(self)
 
     def _run(self) -> None:
+        RUN.set(self._calls)
         while self._take_work():
+            if self._calls is not None:
+                self._calls.begin_step()
             if self._scheduler.busy:
                 self._guarded(self._scheduler.step)
             self._notifier.flush()
@@ -259,11 +282,3 @@ def check_reader(buffer: Any, patience_s: Any) -> None:
     number = isinstance(patience_s, (int, float)) and not isinstance(patience_s, bool) and patience_s > 0
     if patience_s is not None and not number:
         raise ParamsError(f"patience_s must be a positive number of seconds or None, got {patience_s!r}")
-
-
-def run_into(future: Future[Any], function: Callable[[], Any]) -> None:
-    """Sets the future to what the function returns or raises."""
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)

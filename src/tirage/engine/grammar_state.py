@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.guided import ClosingPath, CompletionFinder, Grammar
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
@@ -33,15 +35,27 @@ class GrammarState:
 
     `limit` is the largest number of tokens of the sample. `drops_space`: the text loses a space at its start, so the
     first token may not begin with one. `closing`: the last mask allows only the closing path; `was_closed`: some token
-    was drawn under such a mask. SPEC.md S-G3, S-G4, S-G6.
+    was drawn under such a mask. `budget` counts the time of all samples of the request; `exceeded` says what of it this
+    sample has used up. SPEC.md S-G3, S-G4, S-G6, S-G9.
     """
 
     def __init__(
-        self, constraint: CompiledConstraint, params: SamplingParams, *, limit: int, drops_space: bool = False
+        self,
+        constraint: CompiledConstraint,
+        params: SamplingParams,
+        *,
+        limit: int,
+        drops_space: bool = False,
+        budget: ConstraintBudget | None = None,
     ) -> None:
         grammar = constraint.grammar
+        self.budget = ConstraintBudget() if budget is None else budget
+        self.budget.ambiguous = is_ambiguous(params)
+        self.exceeded = ""
         self._eos_ids = () if params.ignore_eos else params.eos_token_ids
         self._matcher = grammar.matcher(self._eos_ids)
+        # What the states of all texts of the constraint change; only one thread may use states with the same.
+        self.shared = self._matcher.shared
         self._vocabulary = grammar.vocabulary
         self._path = open_closing_path(constraint, params, limit=limit, drops_space=drops_space)
         self._spaces = grammar.vocabulary.with_space if drops_space else None
@@ -49,13 +63,29 @@ class GrammarState:
         self.closing = self.was_closed = False
         # The token that was checked last, usually the one that is then accepted, with the closing path after it.
         self._checked: tuple[int, ClosingPath] | None = None
-        self._was_complete = False
+        # Known here, since another thread may use the matcher meanwhile.
+        self._complete, self._was_complete = self._matcher.complete, False
         self.refused = False
+        # The next mask, and whether it allows only the closing path.
+        self._mask: tuple[NDArray[np.int32], bool] | None = None
+        self._tokens: list[int] = []
+        self._is_left = False
+
+    @property
+    def text_key(self) -> object:
+        """Equal for states of a request after the same tokens, which have the same mask, where knowing it helps."""
+        worthwhile = self.budget.is_slow or not self._tokens
+        return self.budget, tuple(self._tokens) if worthwhile else id(self)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the next mask has been computed, or is left to the draw, which will raise its error."""
+        return self._mask is not None or self._is_left
 
     @property
     def complete(self) -> bool:
         """Whether the tokens so far satisfy the constraint."""
-        return self._matcher.complete
+        return self._complete
 
     @property
     def was_complete(self) -> bool:
@@ -65,10 +95,40 @@ class GrammarState:
     @property
     def error(self) -> str:
         """Why no further token can satisfy the constraint; empty while one can."""
-        return "the token drawn breaks the constraint" if self.refused else self._matcher.error
+        return self._matcher.error or ("the token drawn breaks the constraint" if self.refused else "")
 
     def fill(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask int32 [ceil(V / 32)] of the next draw: what the constraint or its closing path allows."""
+        self.prepare()
+        assert self._mask is not None
+        prepared, self.closing = self._mask
+        mask[:] = prepared
+
+    def prepare(self, *, like: GrammarState | None = None) -> None:
+        """Computes the mask that `fill` writes, in any thread; a state `like` this one may have it already.
+
+        Nothing is allowed where the budget is exceeded.
+        """
+        if self._mask is not None:
+            return
+        if like is not None and like._mask is not None and like._mask[0].any():
+            self._mask = like._mask
+            return
+        mask = np.zeros(self._vocabulary.words, np.int32)
+        self.exceeded = self.budget.exceeded
+        if not self.exceeded:
+            began = time.thread_time()
+            self._compute(mask)
+            self.exceeded = self.budget.add_mask(time.thread_time() - began)
+        if self.exceeded:
+            mask[:], self.closing = 0, False
+        self._mask = mask, self.closing
+
+    def leave(self) -> None:
+        """Leaves the mask to the draw: an error of it ends the sample there."""
+        self._is_left = True
+
+    def _compute(self, mask: NDArray[np.int32]) -> None:
         self.closing = False
         if self._must_close():
             self.fill_closing(mask)
@@ -95,8 +155,15 @@ class GrammarState:
             return True
         if not self._vocabulary.tokens[token_id] or not (tokens or self._eos_ids):
             return True
-        self._checked = token_id, self._path.after(token_id)
-        return self._checked[1].fits(self._left - 1)
+        with self.budget.counting():
+            if self._checked is None or self._checked[0] != token_id:
+                self._checked = token_id, self._path.after(token_id)
+            return self._checked[1].fits(self._left - 1)
+
+    def is_checked(self, token_id: int) -> bool:
+        """Whether `can_close_after` takes no search for this token."""
+        path = self._path
+        return path is None or token_id in {-1, *(path.tokens or ())[:1]} or (self._checked or (None,))[0] == token_id
 
     def fill_closing(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask int32 [ceil(V / 32)] of the next token of the closing path, or of EOS at its end."""
@@ -116,6 +183,7 @@ class GrammarState:
 
         When none fits, and with `give_up`, the constraint is no longer closed before the limit.
         """
+        self._mask = None
         if self._path is None:
             return
         self._path.find_another()
@@ -124,9 +192,15 @@ class GrammarState:
 
     def accept(self, token_id: int) -> None:
         """Advances by the token that was drawn."""
-        self._was_complete = self._matcher.complete
-        self.refused = not self._matcher.accept(token_id)
+        with self.budget.counting():
+            self._accept(token_id)
+
+    def _accept(self, token_id: int) -> None:
+        self._was_complete, self._mask = self._complete, None
+        self.refused = not self._matcher.accept_allowed(token_id)
+        self._complete = self._matcher.complete
         self.was_closed |= self.closing
+        self._tokens.append(token_id)
         self._taken += 1
         self._left -= 1
         checked, self._checked = self._checked, None
@@ -140,7 +214,7 @@ class GrammarState:
     def fork(self) -> GrammarState:
         """An independent copy."""
         other = copy(self)
-        other._matcher = self._matcher.fork()
+        other._matcher, other._tokens = self._matcher.fork(), [*self._tokens]
         other._path = None if self._path is None else self._path.fork()
         return other
 
@@ -152,6 +226,11 @@ class GrammarState:
         if (self._matcher.done or closed) and self._taken >= self._min_tokens:
             return Stop(kind="grammar", matched="close_grammar" if self.was_closed else None)
         return None
+
+
+def is_ambiguous(params: SamplingParams) -> bool:
+    """Whether texts of the constraint may have many derivations, as only those of a grammar do."""
+    return params.guided_decoding is not None and params.guided_decoding.mode in {"grammar", "structural_tag"}
 
 
 def open_closing_path(
@@ -170,12 +249,22 @@ def open_closing_path(
         return ClosingPath(matcher, vocabulary, banned, finder=constraint.shortest, excluded=excluded)
 
     shared = constraint.shortest
-    path = make() if shared is None else shared.cached((banned, excluded), make).for_sample()
+    if shared is None:
+        path, fits = fitted(make(), limit)
+    else:
+        begun = shared.cached((banned, excluded), make)
+        path, fits = shared.cached((banned, excluded, limit), lambda: fitted(begun.for_sample(), limit))
+        path = path.for_sample()
+    return path if fits or (path.min_tokens <= limit and not path.hopeless) else None
+
+
+def fitted(path: ClosingPath, limit: int) -> tuple[ClosingPath, bool]:
+    """The path itself, once it is as short as a limit wants it, and whether it fits."""
     fits = path.fits(limit)
     if len(path.tokens or ()) >= limit:
         # The first draw asks for this in the engine's thread, where all requests would wait; here it is made ready.
         path.fits(limit - 1)
-    return path if fits or (path.min_tokens <= limit and not path.hopeless) else None
+    return path, fits
 
 
 def unusable(params: SamplingParams, width: int) -> frozenset[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Any
@@ -40,7 +42,8 @@ class Progress:
     """A snapshot of an engine.
 
     `last_tick` is the `time.perf_counter()` at which its thread was last seen working. `waiting` requests are queued,
-    `reading` are being prefilled, and `running` is the number of running samples and beams. `started`, `completed`,
+    `reading` are being prefilled, and `running` is the number of running samples and beams. `abandoned_calls` of
+    custom processors were left behind and have not returned. `started`, `completed`,
     `aborted` and `failed` count requests since the engine was made; `prompt_tokens` were prefilled, `cached_tokens`
     reused from earlier prompts, `output_tokens` drawn. `read_s`, `sample_s`, `text_s` and `decode_s` are the seconds
     spent so far on prefill, draws, text and decode passes, and `last_step_s` those of the last step. `first_token` has
@@ -54,6 +57,7 @@ class Progress:
     waiting: int
     reading: int
     running: int
+    abandoned_calls: int
     started: int
     completed: int
     aborted: int
@@ -101,7 +105,6 @@ class Meter:
     last_step_s: float = 0.0
     first_token: DurationHistogram = field(default_factory=DurationHistogram)
     between: DurationHistogram = field(default_factory=DurationHistogram)
-    drawn_at: float = 0.0
 
     def tick(self) -> float:
         """Sets `last_tick` to now; returns the seconds since the tick before."""
@@ -113,12 +116,12 @@ class Meter:
         name = f"{phase}_s"
         setattr(self, name, getattr(self, name) + self.tick())
 
-    def count_draw(self, tokens: int, *, continued: int) -> None:
-        """Counts the tokens of the draw that just ended; `continued` of its samples had a token before."""
+    def count_draw(self, tokens: int, drawn_at: Iterable[float]) -> None:
+        """Counts the tokens of a draw that just ended; `drawn_at` is when its samples had one before, 0.0 for never."""
         self.output_tokens += tokens
-        if continued:
-            self.between.add(self.last_tick - self.drawn_at, continued)
-        self.drawn_at = self.last_tick
+        for before, count in Counter(drawn_at).items():
+            if before:
+                self.between.add(self.last_tick - before, count)
 
     def snapshot(self) -> dict[str, Any]:
         """The present values of the counters that `Progress` has, by name."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
+from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
@@ -27,8 +28,9 @@ class EngineRequest:
     samples. `context_ids` are the tokens that the text continues: by default the prompt, and none for a text that
     stands alone, such as a chat's reply. `inputs` hold what the model reads besides ids; a prompt of embeddings has no
     ids. `constraint` is the compiled `params.guided_decoding`. `cache_length`, where it is less than the model's
-    `max_length`, bounds prompt and output instead. With `beams` the samples are the hypotheses of a search, one without
-    tokens until the search ends; `live` are those that may still be returned, or continued into ones that are.
+    `max_length`, bounds prompt and output instead. `tenant` says who asks, for fair shares. With `beams` the samples
+    are the hypotheses of a search, one without tokens until the search ends; `live` are those that may still be
+    returned, or continued into ones that are.
 
     Raises ParamsError for a prompt that is empty or too long, and for ids that the vocabulary does not have.
     """
@@ -50,6 +52,7 @@ class EngineRequest:
     ) -> None:
         draw_params = with_ranking_logprobs(params)
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        self.tenant = ""
         self.params = params if params.seed is not None else params.replace_unchecked(seed=self.seed)
         given = Inputs(token_ids=()) if inputs is None else inputs
         budget = TokenBudget.of(max_length, cache_length)
@@ -63,6 +66,7 @@ class EngineRequest:
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
         self.limit, limit_stop = budget.limit(params, self.inputs.length)
         self.beams = beams
+        self.constraint_budget = ConstraintBudget()
         self.samples = [
             GrowingSample(
                 self.params,
@@ -73,6 +77,7 @@ class EngineRequest:
                 limit_stop=limit_stop,
                 constraint=constraint,
                 draw_params=draw_params,
+                budget=self.constraint_budget,
             )
             for index in range(params.best_of or params.n)
         ]

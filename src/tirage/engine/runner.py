@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,49 +23,91 @@ from tirage.sampling_batch import SamplingBatch
 Logits = NDArray[np.float32]
 DrawnRow = tuple[Draw, int]
 """A Draw and the index of a row in it."""
+CHECK_S = 0.05
+"""The time that a step spends on searches whether constraints can still be closed; the other rows are put off."""
 MAX_CLOSING_PATHS = 4
 """Closing paths of a constraint that one draw tries when other parameters forbid their tokens."""
+_FLOAT32 = np.dtype(np.float32)
 _LOGIT_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _log = logging.getLogger("tirage")
 
 
-def draw(batch: SamplingBatch, sequences: Sequence[RunningSequence], logits: Logits) -> list[DrawnRow | BaseException]:
+def draw(
+    batch: SamplingBatch, sequences: Sequence[RunningSequence], logits: Logits, *, may_put_off: bool = False
+) -> list[DrawnRow | BaseException | None]:
     """For each sequence its row of a Draw, or the error that prevented it; the tokens join the histories.
 
-    `batch` holds the sampling rows of the sequences, in their order; `logits` are float32 [B, V].
+    `batch` holds the sampling rows of the sequences, in their order; `logits` are float32 [B, V]. Where it
+    `may_put_off` rows, there is None for those whose searches would take too long now: the next draw of the same logits
+    gives their token.
     """
+    samples, late = [each.sample for each in sequences], set[int]()
     try:
-        drawn = draw_together(batch, logits, [each.sample for each in sequences])
+        drawn = draw_together(batch, logits, samples, put_off=late if may_put_off else None)
         rows: list[DrawnRow | BaseException] = [(drawn, index) for index in range(len(sequences))]
     except BaseException as error:
         _log.warning("a draw failed and is repeated row by row: %s: %s", type(error).__name__, error)
+        late.clear()
         rows = [draw_alone(each, logits[index]) for index, each in enumerate(sequences)]
-    return [advance(each, row) for each, row in zip(sequences, rows, strict=True)]
+    pairs = enumerate(zip(sequences, rows, strict=True))
+    return [None if index in late else advance(*pair) for index, pair in pairs]
 
 
-def draw_together(batch: SamplingBatch, logits: Logits, samples: Sequence[GrowingSample]) -> Draw:
-    """One token per row of logits float32 [B, V], within the masks of the samples.
+def draw_together(
+    batch: SamplingBatch, logits: Logits, samples: Sequence[GrowingSample], *, put_off: set[int] | None = None
+) -> Draw:
+    """One token per row of logits float32 [B, V], within the masks of the samples, as `masked_draws` has it."""
+    steps = masked_draws(samples, batch.vocab_size, put_off=put_off)
+    masks = next(steps)
+    while True:
+        try:
+            masks = steps.send(draw_rows(batch, logits, masks))
+        except StopIteration as end:
+            return end.value
+
+
+def masked_draws(
+    samples: Sequence[GrowingSample], vocab_size: int, *, put_off: set[int] | None = None
+) -> Generator[NDArray[np.int32] | None, Draw, Draw]:
+    """The masks int32 [B, ceil(V / 32)] to draw under, each after it was sent the draw before; gives the last draw.
 
     A token after which a constraint could not be closed in time is not taken: its row is drawn again with nothing but
     the first token of its closing path allowed. Where other parameters forbid that token, other closing paths are
     tried, and when none is left the row is drawn under its constraint alone. The other rows draw the same token again.
+    To `put_off` are added the rows for which there was no time to find that out.
     """
-    masks = masks_of(samples, batch.vocab_size)
-    drawn = draw_rows(batch, logits, masks)
+    masks = masks_of(samples, vocab_size)
+    drawn = yield masks
     if masks is None:
         return drawn
-    late = [row for row, each in enumerate(samples) if not each.can_close_after(int(drawn.token_ids[row]))]
+    late = rows_to_close(samples, drawn, put_off)
     for row in late:
-        masks[row] = samples[row].closing_mask(batch.vocab_size)
-    drawn = draw_rows(batch, logits, masks) if late else drawn
+        masks[row] = samples[row].closing_mask(vocab_size)
+    drawn = (yield masks) if late else drawn
     for attempt in range(1, MAX_CLOSING_PATHS + 1):
-        stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row)]
+        stuck = [row for row, each in enumerate(samples) if each.is_stuck(drawn, row) and row not in (put_off or ())]
         if not stuck:
             break
         for row in stuck:
-            masks[row] = samples[row].next_closing_mask(batch.vocab_size, last=attempt == MAX_CLOSING_PATHS)
-        drawn = draw_rows(batch, logits, masks)
+            masks[row] = samples[row].next_closing_mask(vocab_size, last=attempt == MAX_CLOSING_PATHS)
+        drawn = yield masks
     return drawn
+
+
+def rows_to_close(samples: Sequence[GrowingSample], drawn: Draw, put_off: set[int] | None) -> list[int]:
+    """The rows after whose token a constraint could not be closed in time; adds those to `put_off` that must wait."""
+    late, searched, deadline = list[int](), 0, time.perf_counter() + CHECK_S
+    # Those that are behind go first.
+    for row in sorted(range(len(samples)), key=lambda row: len(samples[row].token_ids)):
+        token_id, sample = int(drawn.token_ids[row]), samples[row]
+        needs_search = not sample.is_checked(token_id)
+        if put_off is not None and needs_search and searched and time.perf_counter() > deadline:
+            put_off.add(row)
+            continue
+        searched += needs_search
+        if not sample.can_close_after(token_id):
+            late.append(row)
+    return late
 
 
 def draw_rows(batch: SamplingBatch, logits: Any, masks: NDArray[np.int32] | None) -> Draw:
@@ -163,9 +206,12 @@ def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
     if array.ndim != 2 or array.shape[1] != shape[1] or shape[0] not in (None, len(array)):
         wanted = ", ".join("k" if size is None else str(size) for size in shape)
         raise ModelError(f"{name} must give logits of shape [{wanted}], got {list(array.shape)}")
+    if array.dtype == _FLOAT32:
+        return array
+    # Asked last, because NumPy puts the name together anew each time.
     if array.dtype.name not in _LOGIT_TYPES:
         raise ModelError(f"{name} must give float32 logits, got {array.dtype}")
-    return array.astype(np.float32, copy=False)
+    return array.astype(np.float32)
 
 
 def describe(error: BaseException) -> str:

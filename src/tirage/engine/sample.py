@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
+from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint, GrammarState
 from tirage.params import SamplingParams
 from tirage.text import BadWords, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
@@ -34,8 +35,9 @@ class GrowingSample:
     """The tokens and text of one sample so far.
 
     `context_ids` are the tokens that its text continues. After `limit` tokens `limit_stop` ends it, unless another stop
-    is found on the very last one. `constraint` is what the text must satisfy, if anything. `draw_params` are what its
-    tokens are drawn with: `params`, or those with logprobs that the answer does not show.
+    is found on the very last one. `constraint` is what the text must satisfy, if anything, and `budget` what all
+    samples of the request may take for it. `draw_params` are what its tokens are drawn with: `params`, or those with
+    logprobs that the answer does not show.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class GrowingSample:
         limit_stop: Stop,
         constraint: CompiledConstraint | None = None,
         draw_params: SamplingParams | None = None,
+        budget: ConstraintBudget | None = None,
     ) -> None:
         self.index = index
         self.token_ids: list[int] = []
@@ -72,7 +75,11 @@ class GrowingSample:
             spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
         drops = self._detokenizer.drops_space
-        self.grammar = None if constraint is None else GrammarState(constraint, params, limit=limit, drops_space=drops)
+        self.grammar = (
+            None
+            if constraint is None
+            else GrammarState(constraint, params, limit=limit, drops_space=drops, budget=budget)
+        )
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -91,6 +98,10 @@ class GrowingSample:
     def can_close_after(self, token_id: int) -> bool:
         """Whether a constraint that is to be closed before the limit still can be after this token."""
         return self.grammar is None or self.grammar.can_close_after(token_id)
+
+    def is_checked(self, token_id: int) -> bool:
+        """Whether `can_close_after` takes no search for this token."""
+        return self.grammar is None or self.grammar.is_checked(token_id)
 
     def closing_mask(self, vocab_size: int) -> NDArray[np.int32]:
         """Bitmask int32 [ceil(V / 32)] that allows only the next token of the closing path of a constraint."""
@@ -151,10 +162,15 @@ class GrowingSample:
             self.stop = stop
 
     def cause_of(self, stop: Stop) -> Stop:
-        """The stop itself, or that of the constraint whose error is why no token was allowed."""
-        if stop.kind == "no_allowed_token" and self.grammar is not None and self.grammar.error:
-            return Stop(kind="grammar_failed", matched_text=self.grammar.error)
-        return stop
+        """The stop with what caused it: the processors that failed, or the constraint that allowed no token."""
+        if stop.kind == "processor_failed" and stop.matched_text is None:
+            names = ", ".join(dict.fromkeys(repr(name) for name, _ in self.params.logits_processors))
+            return Stop(kind=stop.kind, matched_text=f"logits processor {names} failed; the log says more")
+        if stop.kind != "no_allowed_token" or self.grammar is None:
+            return stop
+        if self.grammar.exceeded:
+            return Stop(kind="constraint_budget", matched_text=self.grammar.exceeded)
+        return Stop(kind="grammar_failed", matched_text=self.grammar.error) if self.grammar.error else stop
 
     def score(self) -> float:
         """The log-probability per token, by which `best_of` ranks (S-T6); -inf for a failed sample."""

@@ -1,14 +1,15 @@
 """Continuous batching: requests join and leave between steps, and each step draws a token for every running sample.
 
 A request waits, then its prompt is prefilled, then its samples run or its beams are searched, then it is finished.
-Long prompts are prefilled in chunks, in turn, so that neither running samples nor shorter prompts wait for them. An
-error ends the request or the sample that it belongs to, and no other.
+Long prompts are prefilled in chunks, in turn, so that neither running samples nor shorter prompts wait for them. Where
+several requests run, each has its share of the slots and of the time of a step, and samples beyond it rest: they draw
+the same tokens in later steps. An error ends the request or the sample that it belongs to, and no other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,27 +18,34 @@ from numpy.typing import NDArray
 
 from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
+from tirage.engine.fairness import FairnessKey, Turns, has_room, interleaved
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
+from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
-from tirage.engine.runner import DrawnRow, decode, describe, draw, prefill, prefill_batch
+from tirage.engine.request_queue import RequestQueue
+from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, prefill, prefill_batch
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.engine.step_rows import StepRows
 from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
 
 # Prompt tokens prefilled between two decode steps; one chunk of a prompt in any case.
 PREFILL_BUDGET = 256
+# How many waiting requests may go ahead of a search that finds no room, for each slot.
+_PASSES = 4
 _log = logging.getLogger("tirage")
 
 
 class Scheduler:
     """The requests over one model, moved on by one `step` at a time; for one thread.
 
-    A running sample or beam takes one of `max_running` slots. `flush` is called in each step once all listeners have
-    been called, before the forward pass.
+    A running sample or beam takes one of the `max_running` slots of a step. Up to twice as many are open when requests
+    come while others hold more than their share (`fairness.has_room`). `flush` is called in each step once all
+    listeners have been called, before the forward pass. Samples that `apart` takes are drawn beside the step.
     """
 
     def __init__(
@@ -48,24 +56,30 @@ class Scheduler:
         max_running: int,
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
+        apart: ProcessorDraws | None = None,
     ) -> None:
         self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
         self._batch_model = model if isinstance(model, BatchPrefillModel) else None
-        self._waiting: deque[SequenceGroup] = deque()
+        self._waiting = RequestQueue()
         self._prefilling: deque[SequenceGroup] = deque()
         self._prefilled: deque[SequenceGroup] = deque()
         self._running: list[RunningSequence] = []
+        # Running samples whose processors may hold them up, apart from those that get a token in every step.
+        self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
-        # What the sampler knows of the running sequences; made anew when one joins or leaves.
-        self._batch: SamplingBatch | None = None
+        # Those that take part in the step, and whose turn it is among prompts.
+        self._rows, self._prefill_turns, self._passes = StepRows(max_running), Turns(), 0
+        # What the sampler knows of the sequences drawn last.
+        self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
         # The last decoded logits and their sequences: drawn from without a copy while none joins or leaves.
         self._decoded: tuple[list[RunningSequence], NDArray[np.float32]] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._prefilling or self._prefilled or self._running or self._searching)
+        queues = self._waiting or self._prefilling or self._prefilled or self._running or self._searching
+        return bool(queues) or self._apart.busy
 
     @property
     def waiting(self) -> int:
@@ -79,9 +93,15 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Number of running samples and beams."""
+        """Number of running samples and beams, those that rest included."""
         searches = [group.search for group in [*self._searching]]
-        return len(self._running) + sum(len(search.running) for search in searches if search is not None)
+        beams = sum(len(search.running) for search in searches if search is not None)
+        return len(self._running) + len(self._apart.sequences) + beams
+
+    @property
+    def waiting_by_tenant(self) -> dict[str, int]:
+        """The number of waiting requests of each tenant that has any; any thread may ask."""
+        return self._waiting.counts
 
     def check(self, request: EngineRequest) -> None:
         """Accepts every request that the model accepts."""
@@ -97,20 +117,27 @@ class Scheduler:
         self._waiting.append(group)
 
     def step(self) -> None:
-        """Prefills a chunk of a prompt or a few, then moves every sample and beam on by one token."""
+        """Prefills a chunk of a prompt or a few, then moves the samples and beams whose turn it is on by one token."""
         self._meter.tick()
         began = self._meter.last_tick
         self._admit()
         self._prefill()
         self._start()
         self._meter.lap("read")
-        if self._running:
+        prefilled = self._meter.last_tick
+        keys = [group.key for group in (*self._prefilling, *self._prefilled)]
+        self._rows.choose(self._running, self._searching, prompts=keys)
+        self._apart.start()
+        if self._rows.drawing:
             self._draw()
-        self._search()
+        if self._apart.busy:
+            self._take_apart()
+        extended = self._search()
         self._flush()
         self._meter.lap("text")
         self._decode()
         self._meter.lap("decode")
+        self._rows.end(self._meter.last_tick - prefilled, extended=extended)
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
@@ -120,53 +147,79 @@ class Scheduler:
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every request with an error that belongs to none of them."""
-        running = [sequence.group for sequence in self._running]
+        running = [sequence.group for sequence in [*self._running, *self._apart.sequences]]
         groups = [*self._waiting, *self._prefilling, *self._prefilled, *running, *self._searching]
         for group in dict.fromkeys(groups):
             self._fail(group, error)
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
-    def _unreserved(self, groups: Sequence[SequenceGroup]) -> int:
-        """The slots that are neither taken nor reserved for these groups."""
-        return self._max_running - len(self._running) - sum(group.slots(self._max_running) for group in groups)
+    def _open_rows(self, *, reserved: bool) -> Counter[FairnessKey]:
+        """The slots that each request takes, those of searches that are yet to start included.
+
+        With `reserved` one is counted too for the first sample of each prompt that is being prefilled.
+        """
+        rows = Counter(sequence.group.key for sequence in [*self._running, *self._apart.sequences])
+        for group in (*self._prefilling, *self._prefilled, *self._searching):
+            if reserved or group.request.beams is not None:
+                rows[group.key] += group.slots(self._max_running)
+        return rows
 
     def _admit(self) -> None:
-        """Moves waiting requests on to the prefill, in order, while there are slots for the next."""
-        free = self._unreserved([*self._prefilling, *self._prefilled, *self._searching])
-        while self._waiting and free >= self._waiting[0].slots(self._max_running):
-            group = self._waiting.popleft()
+        """Moves waiting requests on to the prefill, those of whom has the fewest slots first, while there is room.
+
+        Others may go ahead of a search that finds none, but not forever.
+        """
+        if not self._waiting:
+            return
+        rows, passed = self._open_rows(reserved=True), set[FairnessKey]()
+        while (group := self._waiting.next_of(rows, passed)) is not None:
+            need = group.slots(self._max_running)
+            if not has_room(rows, group.key, need, capacity=self._max_running):
+                if need == 1 or self._passes >= _PASSES * self._max_running:
+                    return
+                passed.add(group.key)
+                continue
+            self._passes = self._passes + 1 if passed else 0
+            self._waiting.remove(group)
             if not group.needs_prefill:
                 self._finish_empty(group)
-                continue
-            try:
-                group.row = self._model.open(group.request.inputs)
-            except BaseException as error:
-                self._fail(group, error)
-                continue
-            group.request.cached_tokens = group.row.cached
-            self._meter.started += 1
-            self._meter.cached_tokens += group.row.cached
-            if group.request.inputs.score:
-                group.prompt_logprobs = PromptLogprobs(group.request, self._tokenizer)
-            self._prefilling.append(group)
-            free -= group.slots(self._max_running)
+            elif self._open(group):
+                rows[group.key] += need
+
+    def _open(self, group: SequenceGroup) -> bool:
+        """Opens a row for the prompt of a request; False if that fails, which ends the request."""
+        try:
+            group.row = self._model.open(group.request.inputs)
+        except BaseException as error:
+            self._fail(group, error)
+            return False
+        group.request.cached_tokens = group.row.cached
+        self._meter.started += 1
+        self._meter.cached_tokens += group.row.cached
+        if group.request.inputs.score:
+            group.prompt_logprobs = PromptLogprobs(group.request, self._tokenizer)
+        self._prefilling.append(group)
+        return True
 
     def _prefill(self) -> None:
         """Prefills chunks of the prompts in turn, short prompts together, until the budget is spent."""
         budget = PREFILL_BUDGET
-        while self._prefilling and budget > 0:
-            groups = self._next_to_prefill()
+        turns = interleaved(self._prefilling, lambda group: group.key, self._prefill_turns)
+        while turns and budget > 0:
+            groups = self._next_to_prefill(turns)
+            self._prefill_turns.take(group.key for group in groups)
             done = self._prefill_together(groups) if len(groups) > 1 else self._prefill_next(groups[0])
             self._meter.prompt_tokens += done
             budget -= done
+            turns = [group for group in turns if group not in groups]
+            turns += [group for group in groups if group.row is not None and group.row.left]
 
-    def _next_to_prefill(self) -> list[SequenceGroup]:
+    def _next_to_prefill(self, turns: Sequence[SequenceGroup]) -> Sequence[SequenceGroup]:
         """The request whose turn it is, and those behind it whose prompts can be prefilled in the same pass."""
-        waiting = [*self._prefilling]
-        if self._batch_model is None or len(waiting) == 1:
-            return waiting[:1]
-        return [waiting[index] for index in self._batch_model.choose_prefill([group.row for group in waiting])]
+        if self._batch_model is None or len(turns) == 1:
+            return turns[:1]
+        return [turns[index] for index in self._batch_model.choose_prefill([group.row for group in turns])]
 
     def _prefill_together(self, groups: Sequence[SequenceGroup]) -> int:
         """Prefills the prompts of requests in one pass, or one by one if that fails; gives the number of tokens."""
@@ -214,7 +267,11 @@ class Scheduler:
 
     def _start(self) -> None:
         """Starts what is prefilled: searches as a whole, of other requests as many samples as there are slots."""
-        for group in [*self._prefilled]:
+        groups = [*self._prefilled]
+        if len({group.key for group in groups}) > 1:
+            rows = self._open_rows(reserved=False)
+            groups.sort(key=lambda group: rows[group.key])
+        for group in groups:
             try:
                 while self._may_start(group):
                     self._start_next(group)
@@ -227,9 +284,13 @@ class Scheduler:
         if not group.pending or group.request.beams is not None:
             return True
         # A search has its slots reserved from its admission on; samples take what is left.
-        searches = [*self._prefilling, *self._prefilled, *self._searching]
-        searches = [each for each in searches if each.request.beams is not None]
-        return self._unreserved(searches) > 0
+        searches = [each for each in (*self._prefilling, *self._prefilled, *self._searching) if each.request.beams]
+        if len(self._running) + sum(each.slots(self._max_running) for each in searches) < self._max_running:
+            return True
+        rows = self._open_rows(reserved=True)
+        # One of them is that of the prompt, which its last sample takes over.
+        rows[group.key] -= 1
+        return has_room(rows, group.key, 1, capacity=self._max_running)
 
     def _start_next(self, group: SequenceGroup) -> None:
         if not group.pending:
@@ -258,8 +319,9 @@ class Scheduler:
             except BaseException as error:
                 self._fail_sample(group, sample, error)
                 return
-        self._running.append(RunningSequence(group, sample, row, logits))
-        self._batch = None
+        sequence = RunningSequence(group, sample, row, logits)
+        taken_apart = self._apart.takes(group.request.params)
+        (self._apart.sequences if taken_apart else self._running).append(sequence)
 
     def _finish_empty(self, group: SequenceGroup) -> None:
         for sample in group.request.samples:
@@ -268,34 +330,61 @@ class Scheduler:
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """One token for every running sample."""
-        drawing = [*self._running]
-        if self._batch is None:
-            self._batch = SamplingBatch.of([each.sampling_row for each in drawing], self._model.vocab_size)
-        drawn = draw(self._batch, drawing, self._logits(drawing))
+        """One token for every sample whose turn it is."""
+        drawing = self._rows.drawing
+        if self._batch is None or self._batch[0] != drawing:
+            rows = [each.sampling_row for each in drawing]
+            self._batch = drawing, SamplingBatch.of(rows, self._model.vocab_size)
+        drawn = draw(self._batch[1], drawing, self._logits(drawing), may_put_off=True)
+        self._rows.drawing = [sequence for sequence, row in zip(drawing, drawn, strict=True) if row is not None]
         self._meter.lap("sample")
-        self._meter.count_draw(len(drawing), continued=sum(1 for each in drawing if each.sample.token_ids))
+        self._meter.count_draw(len(self._rows.drawing), (each.drawn_at for each in self._rows.drawing))
         for sequence, row in zip(drawing, drawn, strict=True):
-            waited = sequence.group.request.mark_token()
-            if waited is not None:
-                self._meter.first_token.add(waited)
-            take_token(sequence.sample, row, self._tokenizer)
-            if sequence.sample.stop is not None:
-                self._remove(sequence, reuse=True)
-        for sequence in drawing:
+            if row is None:
+                sequence.keep_logits()
+                continue
+            self._take(sequence, row)
+        for sequence in self._rows.drawing:
             self._notify(sequence.group, sequence.sample)
+
+    def _take_apart(self) -> None:
+        """The tokens of the samples whose processors have returned; a request whose processor is late ends."""
+        alone = not (self._running or self._prefilling or self._searching)
+        for sequence, row in self._apart.finished(alone=alone):
+            if isinstance(row, ProcessorError):
+                self._end(sequence.group, Stop(kind="processor_failed", matched_text=str(row)))
+                continue
+            self._meter.count_draw(1, (sequence.drawn_at,))
+            self._take(sequence, advance(sequence, row))
+            self._notify(sequence.group, sequence.sample)
+
+    def _take(self, sequence: RunningSequence, row: DrawnRow | BaseException) -> None:
+        """Gives a sample the token that was drawn for it, which may end it."""
+        sequence.drawn_at = self._meter.last_tick
+        waited = sequence.group.request.mark_token()
+        if waited is not None:
+            self._meter.first_token.add(waited)
+        take_token(sequence.sample, row, self._tokenizer)
+        if sequence.sample.stop is not None:
+            self._remove(sequence, reuse=True)
 
     def _logits(self, drawing: list[RunningSequence]) -> NDArray[np.float32]:
         if self._decoded is not None and self._decoded[0] == drawing:
             return self._decoded[1]
         return np.stack([sequence.logits for sequence in drawing])
 
-    def _search(self) -> None:
-        """One token for every beam; the hypotheses of a search that ends become the samples of its request."""
-        for group in [*self._searching]:
+    def _search(self) -> bool:
+        """One token for every beam; whether a search has become longer.
+
+        The hypotheses of one that ends become the samples of its request.
+        """
+        extended = False
+        for group in [group for group in self._searching if self._rows.beams_of(group) != 0]:
             assert group.search is not None
             try:
-                group.search.step()
+                if not group.search.step(self._rows.beams_of(group)):
+                    continue
+                extended = True
                 self._meter.output_tokens += len(group.search.running)
                 if group.search.finished:
                     self._end_search(group, None)
@@ -303,6 +392,7 @@ class Scheduler:
                     self._notify(group, group.search.running[0].sample)
             except BaseException as error:
                 self._fail(group, error)
+        return extended
 
     def _decode(self) -> None:
         """The logits after the tokens just drawn, for the samples and beams that go on, in one forward pass.
@@ -310,9 +400,13 @@ class Scheduler:
         A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
         self._decoded = None
-        samples = [(sequence.group, sequence) for sequence in self._running]
+        drawn = [sequence for sequence in self._rows.drawing if sequence.sample.stop is None]
+        samples = [(sequence.group, sequence) for sequence in [*drawn, *self._apart.decodable]]
         beams = [
-            (group, beam) for group in self._searching if group.search is not None for beam in group.search.running
+            (group, beam)
+            for group in self._searching
+            if group.search is not None
+            for beam in group.search.undecoded[: self._rows.beams_of(group)]
         ]
         pairs: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
         if not pairs:
@@ -324,7 +418,7 @@ class Scheduler:
         for _, sequence in samples:
             if sequence.row.hidden is not None:
                 sequence.hidden_states.append(sequence.row.hidden)
-        self._decoded = [sequence for _, sequence in samples], logits[: len(samples)]
+        self._decoded = drawn, logits[: len(drawn)]
         for index, error in errors.items():
             self._fail_decode(*pairs[index], error)
 
@@ -333,7 +427,7 @@ class Scheduler:
         if isinstance(failed, Beam):
             if group in self._searching:
                 self._fail(group, error)
-        elif failed in self._running:
+        elif failed in self._running or failed in self._apart.sequences:
             self._remove(failed, reuse=False)
             self._fail_sample(group, failed.sample, error)
 
@@ -341,8 +435,12 @@ class Scheduler:
 
     def _remove(self, sequence: RunningSequence, *, reuse: bool) -> None:
         """Frees the slot and the row of a sequence; with `reuse` the model may keep its prefix."""
-        self._running.remove(sequence)
-        self._batch = self._decoded = None
+        if sequence in self._apart.sequences:
+            self._apart.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            self._rows.forget(sequence)
+            self._batch = self._decoded = None
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
         self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
@@ -350,6 +448,7 @@ class Scheduler:
     def _end_search(self, group: SequenceGroup, stop: Stop | None) -> None:
         assert group.search is not None
         self._searching.remove(group)
+        self._rows.forget(group)
         group.search.finish(stop)
         for beam in group.search.running:
             self._close_row(beam.row, reuse=False)
@@ -381,7 +480,7 @@ class Scheduler:
         for queue in (self._waiting, self._prefilling, self._prefilled):
             if group in queue:
                 queue.remove(group)
-        for sequence in [each for each in self._running if each.group is group]:
+        for sequence in [each for each in [*self._running, *self._apart.sequences] if each.group is group]:
             self._remove(sequence, reuse=stop.kind == "abort")
         group.pending.clear()
         self._close_prompt(group)

@@ -20,15 +20,14 @@ from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.semantics import resolve
 from tirage.text import Stop, Tokenizer
 
-_OK = Status.ok
-
 
 @dataclass(slots=True, kw_only=True)
 class Beam:
     """A running hypothesis of a search.
 
     `total` is the sum of its tokens' log-probabilities, `row` the model's own object for its tokens. `logits` float32
-    [V] are those of its next token, and `mask` int32 [ceil(V / 32)] says which ids are allowed, None for all.
+    [V] are those of its next token, None until its last one is decoded; `mask` int32 [ceil(V / 32)] says which ids are
+    allowed, None for all. `listed` are its own best next tokens, once they are known.
     """
 
     sample: GrowingSample
@@ -36,11 +35,22 @@ class Beam:
     row: Any = None
     logits: Any = None
     mask: NDArray[np.int32] | None = None
+    is_masked: bool = True
+    listed: NextTokens | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
+class NextTokens:
+    """The best next tokens of a beam: ids int64 [k] with log-probabilities float64 [k]; none if its draw failed."""
+
+    token_ids: NDArray[np.int64]
+    logprobs: NDArray[np.float64]
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A beam with one more token. The smallest is the best: highest total, then lowest beam, then lowest token id.
+    """A beam with one more token. The best has the highest total, then the lowest beam, then the lowest token id.
 
     `cost` is the negative sum of log-probabilities, `parent` the index of the beam.
     """
@@ -72,45 +82,44 @@ class Scorer:
         else:
             self._ranking = params.replace(logprobs=self._count, logprobs_mode="processed")
 
-    def candidates(self, parents: Sequence[Beam]) -> tuple[list[Candidate], Stop | None]:
-        """The best candidates of all beams, best first, and the failure of a beam that has none."""
-        for beam in parents:
+    def list_next(self, beams: Sequence[Beam]) -> None:
+        """Finds the best next tokens of each beam, as its `listed`; its company does not matter."""
+        for beam in beams:
             beam.mask = beam.sample.mask(self._vocab_size)
-        listed = self._listed(parents)
-        late = [beam for beam, (found, status) in zip(parents, listed, strict=True) if not found and status is _OK]
+        listed = self._listed(beams)
+        late = [beam for beam, found in zip(beams, listed, strict=True) if not found.token_ids.size and is_ok(found)]
         for beam in late:
             # After none of its best tokens could the constraint be closed in time, so it is closed now.
             beam.mask = beam.sample.closing_mask(self._vocab_size)
-        listed = self._listed(parents) if late else listed
+        listed = self._listed(beams) if late else listed
         stuck = [
             beam
-            for beam, (found, status) in zip(parents, listed, strict=True)
-            if not found and status is Status.no_allowed_token and beam.sample.is_closing
+            for beam, found in zip(beams, listed, strict=True)
+            if found.status is Status.no_allowed_token and beam.sample.is_closing
         ]
         for beam in stuck:
             beam.mask = beam.sample.next_closing_mask(self._vocab_size, last=True)
-        listed = self._listed(parents) if stuck else listed
-        found, failure = [], None
-        for index, (beam, (pairs, status)) in enumerate(zip(parents, listed, strict=True)):
-            found += [Candidate(-(beam.total + logprob), index, token) for token, logprob in pairs]
-            if status is not _OK:
-                failure = beam.sample.cause_of(Stop(kind=status.name))  # type: ignore[arg-type]
-        return sorted(found)[: self._limit], failure
+        listed = self._listed(beams) if stuck else listed
+        for beam, found in zip(beams, listed, strict=True):
+            beam.listed = found
 
-    def _listed(self, parents: Sequence[Beam]) -> list[tuple[list[tuple[int, float]], Status]]:
-        """Per beam its best (token id, log-probability) pairs, none if its draw failed, and the status of the draw."""
+    def candidates(self, parents: Sequence[Beam]) -> tuple[list[Candidate], Stop | None]:
+        """The best candidates of all beams, whose next tokens are listed, best first; the failure of one without."""
+        failure, listed = None, [beam.listed for beam in parents if beam.listed is not None]
+        for beam, found in zip(parents, listed, strict=True):
+            if not is_ok(found):
+                failure = beam.sample.cause_of(Stop(kind=found.status.name))  # type: ignore[arg-type]
+        costs = np.concatenate([-(beam.total + each.logprobs) for beam, each in zip(parents, listed, strict=True)])
+        tokens = np.concatenate([each.token_ids for each in listed])
+        beams = np.repeat(np.arange(len(parents)), [each.token_ids.size for each in listed])
+        best = np.lexsort((tokens, beams, costs))[: self._limit]
+        columns = (costs[best].tolist(), beams[best].tolist(), tokens[best].tolist())
+        return [Candidate(*each) for each in zip(*columns, strict=True)], failure
+
+    def _listed(self, parents: Sequence[Beam]) -> list[NextTokens]:
+        """The best next tokens of each beam after which its constraint, if any, can still be closed in time."""
         listed = self._after_logprobs(parents) if self._edits_logprobs else self._after_logits(parents)
-        return [
-            (
-                [
-                    (int(token), float(logprob))
-                    for token, logprob in zip(tokens, logprobs, strict=True)
-                    if status is _OK and token >= 0 and logprob > -np.inf and beam.sample.can_close_after(int(token))
-                ],
-                status,
-            )
-            for beam, (tokens, logprobs, status) in zip(parents, listed, strict=True)
-        ]
+        return [next_tokens(beam.sample, *found) for beam, found in zip(parents, listed, strict=True)]
 
     def add_entry(self, sample: GrowingSample, parent: Beam) -> None:
         """Adds the logprob entry of the last token to a sample that continues a beam, if the request asks for any."""
@@ -176,3 +185,17 @@ class Scorer:
 
     def _history(self, parents: Sequence[Beam]) -> list[tuple[list[int], list[int]]]:
         return [(self._request.prompt_ids, beam.sample.token_ids) for beam in parents]
+
+
+def is_ok(found: NextTokens) -> bool:
+    """Whether the draw of a beam has not failed."""
+    return found.status is Status.ok
+
+
+def next_tokens(sample: GrowingSample, token_ids: Any, logprobs: Any, status: Status) -> NextTokens:
+    """The ids [k] with their log-probabilities [k], without those that a sample cannot continue with."""
+    ids, totals = np.asarray(token_ids, np.int64), np.asarray(logprobs, np.float64)
+    kept = (ids >= 0) & (totals > -np.inf) & (status is Status.ok)
+    if sample.grammar is not None:
+        kept[kept] = [sample.can_close_after(token) for token in ids[kept].tolist()]
+    return NextTokens(ids[kept], totals[kept], status)

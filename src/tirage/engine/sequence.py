@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
+from tirage.engine.fairness import FairnessKey
 from tirage.engine.logprobs import PromptLogprobs
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
@@ -21,12 +22,14 @@ class SequenceGroup:
     """A request in the scheduler: the samples still to start, the state of its prefill, and its listener.
 
     `listener` is called in the engine's thread with each sample that got a token or ended; for a beam search with the
-    best hypothesis after every step, and once more at the end. `row` is the model's own object for the prompt, `logits`
+    best hypothesis after every step, and once more at the end. Requests that were submitted together have one number,
+    by which the scheduler shares its slots. `row` is the model's own object for the prompt, `logits`
     float32 [V] follow its last token, and `hidden_states` are float32 [T, hidden] per chunk of the prefill.
     """
 
-    def __init__(self, request: EngineRequest, listener: Listener) -> None:
+    def __init__(self, request: EngineRequest, listener: Listener, *, number: int = 0) -> None:
         self.request, self.listener = request, listener
+        self.key = FairnessKey(request.tenant, number)
         self.pending = deque(sample for sample in request.samples if sample.stop is None)
         self.row: Any = None
         self.logits: NDArray[np.float32] | None = None
@@ -54,15 +57,22 @@ def ignore(_: GrowingSample) -> None:
 
 
 class RunningSequence:
-    """A sample that gets a token in every step.
+    """A sample that gets a token in every step in which it takes part.
 
-    `row` is the model's own object for its tokens, `sampling_row` what the sampler knows of it, and `logits` float32
-    [V] are those that its next token is drawn from.
+    `drawn_at` is the `time.perf_counter()` of its last token, 0.0 before the first. `row` is the model's own object for
+    its tokens, `sampling_row` what the sampler knows of it, and `logits` float32 [V] are those that its next token is
+    drawn from.
     """
 
-    __slots__ = ("group", "hidden_states", "logits", "row", "sample", "sampling_row")
+    __slots__ = ("drawn_at", "group", "hidden_states", "logits", "row", "sample", "sampling_row")
 
     def __init__(self, group: SequenceGroup, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
         self.group, self.sample, self.row, self.logits = group, sample, row, logits
         self.sampling_row = group.request.sampling_row(sample.index)
         self.hidden_states = list(group.hidden_states)
+        self.drawn_at = 0.0
+
+    def keep_logits(self) -> None:
+        """Copies the logits, if they are part of those of a whole step, which would otherwise stay as long as they."""
+        if self.logits.base is not None:
+            self.logits = self.logits.copy()

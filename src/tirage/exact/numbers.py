@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
@@ -73,7 +72,9 @@ def half_neglog2(value: float) -> int:
 
 def ratio_32(low: float, high: float) -> int:
     """floor(low32 / high32 * 2^32) from exact fractions."""
-    return int(Fraction(float(f32(low))) / Fraction(float(f32(high))) * (1 << 32))
+    a, b = float(f32(low)).as_integer_ratio()
+    c, d = float(f32(high)).as_integer_ratio()
+    return (a * d << 32) // (b * c)
 
 
 def repeated_power(base: float, exponent: int, limit: float = 3.4028235e38) -> float:

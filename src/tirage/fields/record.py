@@ -23,7 +23,7 @@ SCHEMA = 1
 _NO_OFF = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class FieldSpec:
     """All that is known about one parameter: rule, default, off value, stage, meaning and origin.
 

@@ -1,7 +1,8 @@
 """What a parameter may be: one small rule per kind of value.
 
 A rule knows four things: whether a value is legal and what it is stored as (`check`), how it reads in
-prose (`text`), how it is written to JSON (`dump`) and read back (`load`).
+prose (`text`), how it is written to JSON (`dump`) and read back (`load`). Rules are never compared: each dataclass
+method that is left out makes the first import shorter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from tirage.fields.frozen import FrozenDict, NotPlainError, freeze_mapping, is_utf8, thaw
-from tirage.patterns import PatternError, compile_pattern
 
 TOKEN_ID_LIMIT = 1 << 20
 MOST_IDS = 1 << 18
@@ -147,7 +147,7 @@ def unique(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Bool(Plain):
     """True or False; nothing else counts as a truth value."""
 
@@ -159,7 +159,7 @@ class Bool(Plain):
         raise BrokenRuleError(self.text, value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Int(Plain):
     """An integer within bounds. `optional` admits None, stored as `none`; `alias` is stored as `low`."""
 
@@ -190,7 +190,7 @@ class Int(Plain):
         return checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Float(Plain):
     """A finite number within bounds, which must also hold after rounding to binary32 (rule S-N1).
 
@@ -236,7 +236,7 @@ class Float(Plain):
         return above and (rounded < self.high if self.open_high else True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Text(Plain):
     """A string that UTF-8 can hold, or None; `nul` says whether it may hold NUL characters."""
 
@@ -262,7 +262,7 @@ class Text(Plain):
         return checked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PatternRule(Plain):
     """A regular expression that `tirage.patterns` can run, or None."""
 
@@ -280,6 +280,9 @@ class PatternRule(Plain):
         checked = string(value)
         if len(checked) > self.max_chars:
             raise BrokenRuleError(f"at most {self.max_chars} characters", value)
+        # The first draw needs no automata.
+        from tirage.patterns import PatternError, compile_pattern
+
         try:
             compile_pattern(checked)
         except PatternError as error:
@@ -296,7 +299,7 @@ def string(value: str, where: str = "") -> str:
     return str(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Texts(Plain):
     """A tuple of non-empty strings, each once, in their order; one string stands for itself."""
 
@@ -320,7 +323,7 @@ class Texts(Plain):
         return unique(str(item) for item in checked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Ids(Plain):
     """A tuple of token ids, each once, in their order."""
 
@@ -350,7 +353,7 @@ class Ids(Plain):
         return max(value or (), default=-1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IdWords(Plain):
     """A tuple of words, each a tuple of one or more token ids; a bare id is a word of one token."""
 
@@ -389,7 +392,7 @@ def token_id(value: Any, where: str) -> int:
     return checked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OneOf(Plain):
     """One of a few fixed values, of the same type too: 1 is not True."""
 
@@ -406,7 +409,7 @@ class OneOf(Plain):
         raise BrokenRuleError(self.text, value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EnumMember(Scalar):
     """A member of `kind`, or its name."""
 
@@ -430,7 +433,7 @@ class EnumMember(Scalar):
         return plain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Bias(Scalar):
     """A mapping from token id to a finite number or -inf, ordered by id, or None."""
 
@@ -479,7 +482,7 @@ def _json_id(key: Any) -> Any:
     return int(key) if canonical and key == str(int(key)) else key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Json(Plain):
     """A mapping of JSON values, or None; with `as_text`, JSON text is accepted too and kept as it is."""
 
@@ -513,7 +516,7 @@ def frozen(value: Mapping[str, Any], *, sort: bool = True, where: str = "") -> F
         raise BrokenRuleError(rule, part, where + inner) from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Processors(Plain):
     """A tuple of `(name, arguments)` pairs; whether the names exist is checked with the whole request."""
 
@@ -533,7 +536,7 @@ class Processors(Plain):
         return string(name, f"{where}[0]"), frozen(arguments, where=f"{where}[1]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Custom(Scalar):
     """A rule made of three functions, for a parameter that is a class of its own."""
 

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ from tirage.guided.xgrammar_backend import XgrammarBackend
 from tirage.params import GuidedDecodingParams
 
 CACHE_BYTES = 64 << 20
+REFUSAL_BYTES = 4 << 20
+"""Most bytes of the constraints whose refusals are cached, and of their messages."""
+_NAMES = {"json": "schema", "json_object": "schema"}
 BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 
 
@@ -28,13 +32,18 @@ BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 class Grammar:
     """A compiled constraint for one vocabulary: immutable, shared by all requests that ask for it.
 
-    `backend` is the name of the library that compiled it, `nbytes` its approximate size in memory.
+    `backend` is the name of the library that compiled it.
     """
 
     vocabulary: Vocabulary
     backend: str
-    nbytes: int
+    _size: int
     _start: Cursor
+
+    @property
+    def nbytes(self) -> int:
+        """Its approximate size in memory, with what its texts have added to it."""
+        return self._size + self._start.shared_bytes
 
     def matcher(self, eos_ids: Sequence[int] = ()) -> Matcher:
         """A new matcher at the start of a text; see `Matcher` for `eos_ids`."""
@@ -44,28 +53,29 @@ class Grammar:
 class Compiler:
     """Compiles constraints for one vocabulary and caches the grammars, the least recently used ones going first.
 
-    The cache holds up to `budget` bytes; a single grammar may be larger. Failures are not cached. Safe to call from
-    several threads: those that ask for the same grammar wait for one compilation and share its outcome. SPEC.md S-G5,
-    S-G8.
+    The cache holds up to `budget` bytes; a single grammar may be larger. Refusals are cached too, within
+    `REFUSAL_BYTES`, except those of a wait that took too long. Safe to call from several threads: those that ask for
+    the same grammar wait for one compilation and share its outcome. SPEC.md S-G5, S-G8.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, budget: int = CACHE_BYTES) -> None:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
         self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
+        self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
         self._pending: dict[GuidedDecodingParams, Future[Grammar]] = {}
         self._lock = threading.Lock()
-        self._cached_bytes = self._compiled = self._hits = 0
+        self._refused_bytes = self._compiled = self._hits = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes that the cached grammars hold."""
-        return self._cached_bytes
+        return sum(grammar.nbytes for grammar in [*self._cached.values()])
 
     def stats(self) -> dict[str, int]:
         """How many `grammars` and `bytes` are cached now, and how many were `compiled` and found (`hits`) so far."""
         with self._lock:
-            counts = len(self._cached), self._cached_bytes, self._compiled, self._hits
+            counts = len(self._cached), self.nbytes, self._compiled, self._hits
         return dict(zip(("grammars", "bytes", "compiled", "hits"), counts, strict=True))
 
     def compile(self, guided: GuidedDecodingParams) -> Grammar:
@@ -94,7 +104,7 @@ class Compiler:
         try:
             grammar = self._compile(guided)
         except BaseException as error:
-            self._finish(guided, None)
+            self._finish(guided, error)
             if isinstance(error, GrammarError):
                 future.set_exception(error)
             else:
@@ -104,25 +114,40 @@ class Compiler:
         future.set_result(grammar)
         return grammar
 
-    def _finish(self, guided: GuidedDecodingParams, grammar: Grammar | None) -> None:
+    def _finish(self, guided: GuidedDecodingParams, outcome: Grammar | BaseException) -> None:
         with self._lock:
             del self._pending[guided]
-            if grammar is not None:
-                self._cache(guided, grammar)
+            if isinstance(outcome, Grammar):
+                self._compiled += 1
+                self._cached[guided] = outcome
+                self._trim()
+            elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
+                self._cache_refusal(guided, outcome)
 
     def _find(self, guided: GuidedDecodingParams) -> Grammar | None:
-        grammar = self._cached.get(guided)
+        """The cached grammar, if there is one. Raises GrammarError for a constraint that was refused before."""
+        grammar, refused = self._cached.get(guided), self._refused.get(guided)
+        if refused is not None:
+            self._refused.move_to_end(guided)
+            # Another one for each, since each gets the traceback of its thread.
+            raise copy(refused)
         if grammar is not None:
             self._cached.move_to_end(guided)
             self._hits += 1
+            self._trim()
         return grammar
 
-    def _cache(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:
-        self._cached[guided] = grammar
-        self._cached_bytes += grammar.nbytes
-        self._compiled += 1
-        while len(self._cached) > 1 and self._cached_bytes > self._budget:
-            self._cached_bytes -= self._cached.popitem(last=False)[1].nbytes
+    def _trim(self) -> None:
+        """Drops the least recently used grammars beyond the budget; grammars grow while texts follow them."""
+        left = self._budget - self.nbytes
+        while len(self._cached) > 1 and left < 0:
+            left += self._cached.popitem(last=False)[1].nbytes
+
+    def _cache_refusal(self, guided: GuidedDecodingParams, error: GrammarError) -> None:
+        self._refused[guided] = copy(error)
+        self._refused_bytes += refusal_bytes(guided, error)
+        while self._refused_bytes > REFUSAL_BYTES:
+            self._refused_bytes -= refusal_bytes(*self._refused.popitem(last=False))
 
     def _compile(self, guided: GuidedDecodingParams) -> Grammar:
         constraint = read_constraint(guided)
@@ -130,8 +155,8 @@ class Compiler:
         for name in candidates(guided):
             try:
                 return self._compile_with(name, constraint)
-            except LimitError:
-                raise
+            except LimitError as error:
+                raise error.about(_NAMES.get(guided.mode, guided.mode)) from None
             except GrammarError as error:
                 first = first or error
         assert first is not None
@@ -143,6 +168,11 @@ class Compiler:
             self._backends[name] = backend
         start, size = backend.compile(constraint)
         return Grammar(self.vocabulary, name, size, start)
+
+
+def refusal_bytes(guided: GuidedDecodingParams, error: GrammarError) -> int:
+    """Approximately the memory of a constraint and its refusal."""
+    return 1000 + 2 * len(repr(guided)) + len(str(error))
 
 
 def outcome(future: Future[Grammar]) -> Grammar:

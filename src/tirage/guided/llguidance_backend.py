@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -30,6 +33,15 @@ _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
 _LEAST_BYTES = 160 * 1024
 # At most this many parts of a refused schema are compiled alone to find the one to blame.
 _TRIALS = 100
+LEXER_STATES = 1 << 14
+"""Most states of the automaton that the texts of a grammar share, or one per token of a larger vocabulary: no mask was
+found to need as many. When it is full, all go on with a new one."""
+BYTE_LEXER_STATES = 250_000
+"""The same over bytes, where searches ask for what no text has: there a full automaton would go unnoticed."""
+_BYTES_OF_A_STATE = 410
+# A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
+_STATE_S, _TOKEN_S = 6e-6, 5e-8
+_FULL = "too many states"
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
 _WHOLE = "#/$defs/whole"
 _LOAD = {"task": "load", "compiler": "llguidance"}
@@ -78,10 +90,15 @@ class LlguidanceBackend:
             held = int(answer["bytes"])
             if answer["error"]:
                 raise refusal(constraint, answer["error"])
-        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error():
-            raise refusal(constraint, matcher.get_error())
-        cursor = LlguidanceCursor(matcher, self._vocabulary.width)
+        width = self._vocabulary.width
+        states = BYTE_LEXER_STATES if width == 256 else max(LEXER_STATES, width)
+        limits = self._library.LLParserLimits(max_lexer_states=states)
+        lexer = SharedLexer(
+            lambda: self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits), states=states
+        )
+        if lexer.start.is_error():
+            raise refusal(constraint, lexer.start.get_error())
+        cursor = LlguidanceCursor(lexer, lexer.start, self._vocabulary.width)
         check_start(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
 
@@ -100,37 +117,109 @@ def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
     raise GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
 
 
+class SharedLexer:
+    """The lexer of one grammar, whose automaton all its cursors share and extend as their texts need more of it.
+
+    `start` is a matcher before any text; copies of it share its automaton.
+    """
+
+    def __init__(self, make: Callable[[], Any], *, states: int) -> None:
+        self._make, self._most, self._lock = make, states, threading.Lock()
+        self.start, self._states = make(), 0.0
+
+    def after(self, full: Any) -> Any:
+        """The start of a text with a new automaton, which replaces the `full` one for all texts."""
+        with self._lock:
+            if self.start is full:
+                self.start, self._states = self._make(), 0.0
+            return self.start
+
+    def count(self, seconds: float, width: int) -> None:
+        """Notes the processor time of a mask over `width` tokens, from which the size of the automaton is estimated."""
+        self._states += max(0.0, seconds - width * _TOKEN_S) / _STATE_S
+
+    @property
+    def nbytes(self) -> int:
+        """The estimated size of the automaton."""
+        return int(min(self._states, self._most)) * _BYTES_OF_A_STATE
+
+
 class LlguidanceCursor:
-    """The state of one text in llguidance; see `Cursor`."""
+    """The state of one text in llguidance; see `Cursor`.
 
-    __slots__ = ("_buffer", "_matcher", "_width")
+    A matcher whose mask finds the automaton full is replaced by one with a new automaton that has read the same tokens.
+    Where a token finds it full it is refused without an error, hence `renew`.
+    """
 
-    def __init__(self, matcher: Any, width: int) -> None:
-        self._matcher, self._width = matcher, width
-        self._buffer = np.zeros((width + 32) // 32, np.int32)
+    __slots__ = ("_buffer", "_lexer", "_own", "_start", "_tokens", "_width")
+
+    def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
+        self._lexer, self._start, self._width = lexer, start, width
+        # Its own matcher, once something is asked of it: it takes 1.5 KB.
+        self._own: Any = None
+        self._tokens = list(tokens)
+        self._buffer: Mask | None = None
 
     def fill(self, mask: Mask) -> None:
         """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
-        if self._matcher.is_error() or self._matcher.is_stopped():
+        if self._is_over():
             mask[:] = 0
             return
-        self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
-        mask[:] = 0 if self._matcher.is_error() else self._buffer[: len(mask)]
+        began = time.thread_time()
+        if self._start is not self._lexer.start:
+            # So that the full automaton is freed once all texts have gone on.
+            self.renew()
+        computed = self._compute()
+        if self._is_full():
+            self.renew()
+            computed = self._compute()
+        self._lexer.count(time.thread_time() - began, self._width)
+        mask[:] = 0 if self._matcher.is_error() else computed[: len(mask)]
         if self._width % 32:
             # The end token of the library, one id after the last.
             mask[-1] &= (1 << self._width % 32) - 1
 
+    @property
+    def _matcher(self) -> Any:
+        if self._own is None:
+            self._own = self._start.deep_copy()
+        return self._own
+
+    def _is_over(self) -> bool:
+        return self._matcher.is_error() or self._matcher.is_stopped()
+
+    def _compute(self) -> Mask:
+        if self._buffer is None:
+            self._buffer = np.zeros((self._width + 32) // 32, np.int32)
+        self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
+        return self._buffer
+
+    def _is_full(self) -> bool:
+        return self._matcher.is_error() and _FULL in self._matcher.get_error()
+
     def accept(self, token_id: int) -> bool:
         """See `Cursor`."""
-        return not self._matcher.is_error() and self._matcher.try_consume_tokens([token_id]) == 1
+        if self._matcher.is_error() or self._matcher.try_consume_tokens([token_id]) != 1:
+            return False
+        self._tokens.append(token_id)
+        return True
+
+    def renew(self) -> None:
+        """See `Cursor`."""
+        self._start = self._lexer.after(self._start)
+        self._own = self._start.deep_copy()
+        if self._tokens:
+            self._own.try_consume_tokens(self._tokens)
 
     def rollback(self, count: int) -> None:
         """See `Cursor`."""
         self._matcher.rollback(count)
+        del self._tokens[len(self._tokens) - count :]
 
     def complete(self) -> bool:
         """See `Cursor`."""
-        return not self._matcher.is_error() and self._matcher.is_accepting()
+        matcher = self._start if self._own is None else self._own
+        return not matcher.is_error() and matcher.is_accepting()
 
     def stopped(self) -> bool:
         """See `Cursor`."""
@@ -142,7 +231,22 @@ class LlguidanceCursor:
 
     def fork(self) -> LlguidanceCursor:
         """See `Cursor`."""
-        return LlguidanceCursor(self._matcher.deep_copy(), self._width)
+        if not self._tokens:
+            # A text that has not begun: it takes the newest automaton.
+            return LlguidanceCursor(self._lexer, self._lexer.start, self._width)
+        other = LlguidanceCursor(self._lexer, self._start, self._width, tuple(self._tokens))
+        other._own = self._matcher.deep_copy()
+        return other
+
+    @property
+    def shared_bytes(self) -> int:
+        """See `Cursor`."""
+        return self._lexer.nbytes
+
+    @property
+    def shared(self) -> object:
+        """See `Cursor`."""
+        return self._lexer
 
 
 def refusal(constraint: Constraint, error: str) -> GrammarError:

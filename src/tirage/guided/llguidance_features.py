@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tirage.errors import GrammarError
 from tirage.guided.charset import EVERY, complement
-from tirage.guided.expression import EMPTY, Chars, Expression, LiteralText, Repeat, choice, sequence, to_regex
+from tirage.guided.expression import EMPTY, Alternatives, Chars, Expression, LiteralText, Repeat, sequence, to_regex
 from tirage.guided.schema import Path, fail, show, walk
 from tirage.guided.trial_worker import ByteTokenizer
 
 # With these escapes alone every string has one spelling. With \u and \/ a property could be written so that the
 # compiler takes it for one that the schema does not name.
 ESCAPES = '"\\bfnrt'
-_LONGEST_NAME = 100
+_LONGEST_NAME, _MOST_NAMES = 100, 1000
 REMEDY = "; install llguidance 1.8.0 or newer"
 _ANY_TEXT = Repeat(Chars(EVERY), 0, None)
 _COMBINING = {"allOf", "anyOf", "oneOf", "$ref"}
@@ -133,6 +133,9 @@ def _name_the_others(schema: dict[str, Any], path: Path, name: str) -> None:
     values = schema.get("additionalProperties", True)
     named = schema.get("properties", {})
     named |= {each: values for each in schema.get("required", ()) if each not in named}
+    if len(named) > _MOST_NAMES:  # half of them are more than such a release takes in any form
+        rule = f"must name at most {_MOST_NAMES} besides others in llguidance {name}, got {len(named)}"
+        fail((*path, "properties"), rule + REMEDY)
     for each in named:
         if len(each) > _LONGEST_NAME or set(each) & {'"', "\\"}:
             rule = f"must go with additionalProperties: false in llguidance {name}, as it names {show(each)}"
@@ -147,7 +150,14 @@ def other_texts(texts: set[str]) -> Expression:
     for text in sorted(texts):
         if text:
             following.setdefault(text[0], set()).add(text[1:])
-    first = complement(tuple((ord(char), ord(char)) for char in following))
-    others = sequence([Chars(first), _ANY_TEXT])
+    others = sequence([_any_but("".join(following)), _ANY_TEXT])
     longer = [sequence([LiteralText(char), other_texts(rest)]) for char, rest in following.items()]
-    return choice([*([] if "" in texts else [EMPTY]), others, *longer])
+    # Not `choice`, which hashes all that is below at each level to find duplicates: here there are none.
+    parts = (*(() if "" in texts else (EMPTY,)), others, *longer)
+    return parts[0] if len(parts) == 1 else Alternatives(parts)
+
+
+@lru_cache(maxsize=4096)
+def _any_but(chars: str) -> Chars:
+    """Every character but these; kept, as long names follow each other in few ways."""
+    return Chars(complement(tuple((ord(char), ord(char)) for char in chars)))

@@ -44,6 +44,20 @@ class Cursor(Protocol):
         """An independent cursor in the same state."""
         ...
 
+    def renew(self) -> None:
+        """Compiles anew what the cursors of the grammar share, which may be full, and reads the tokens so far again."""
+        ...
+
+    @property
+    def shared(self) -> object:
+        """What the cursors of one grammar share and change: only one thread may use cursors with the same object."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """The estimated size of what texts have added to `shared`."""
+        ...
+
 
 class Matcher:
     """Follows one text through a shared grammar.
@@ -85,6 +99,15 @@ class Matcher:
         self._length += 1
         return True
 
+    def accept_allowed(self, token_id: int) -> bool:
+        """Moves past a token that a mask has allowed; False when the backend refuses it all the same."""
+        if self.accept(token_id):
+            return True
+        if self.error:
+            return False
+        self._cursor.renew()
+        return self.accept(token_id)
+
     def rollback(self, count: int) -> None:
         """Takes back the last `count` accepted tokens, an end token included; ValueError if there are fewer."""
         if not 0 <= count <= self._length + self._closed:
@@ -123,6 +146,11 @@ class Matcher:
     def done(self) -> bool:
         """Whether the text is complete and only an end token may follow."""
         return self._closed or (self._cursor.complete() and self._cursor.stopped())
+
+    @property
+    def shared(self) -> object:
+        """What it shares with the other matchers of its grammar; see `Cursor`."""
+        return self._cursor.shared
 
     @property
     def error(self) -> str:

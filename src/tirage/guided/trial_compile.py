@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from tirage.cancel import POLL_S, checkpoint
 from tirage.children import Child, Children
 from tirage.errors import GrammarError
 
@@ -28,7 +26,18 @@ _WORKERS = 4
 
 
 class LimitError(GrammarError):
-    """Raised for a grammar whose compilation takes too much time or memory."""
+    """Raised for a grammar whose compilation takes too much time or memory.
+
+    `timed_out`: it waited too long by the clock, as any may on a busy machine; another attempt may succeed.
+    """
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+    def about(self, name: str) -> LimitError:
+        """The same error, which begins with the name of what was compiled."""
+        return LimitError(f"{name} {str(self).partition(' ')[2]}", timed_out=self.timed_out)
 
 
 class TrialCompiler:
@@ -74,37 +83,22 @@ class TrialProcess(Child):
             self.input.flush()
         except (OSError, ValueError):
             raise _too_large() from None
-        line = self._line(time.monotonic() + seconds)
+        line = self.line(time.monotonic() + seconds)
         if line is None:
-            raise _too_slow()
+            raise _too_slow(timed_out=True)
         if not line.endswith(b"\n"):
             self.kill()
-            raise _too_slow() if -self.process.returncode in _ALARMS else _too_large()
+            signaled = -self.process.returncode
+            raise _too_slow(timed_out=signaled == signal.SIGALRM) if signaled in _ALARMS else _too_large()
         return json.loads(line)
-
-    def _line(self, deadline: float) -> bytes | None:
-        """The next line from the child; a part of it when the child dies, None when time is up."""
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.output, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-                    checkpoint()
-                    if time.monotonic() >= deadline:
-                        return None
-                    continue
-                part = os.read(self.output.fileno(), 1 << 20)
-                if not part:
-                    return line
-                line += part
-        return line
 
 
 _ALARMS = (signal.SIGPROF, signal.SIGALRM)
 
 
-def _too_slow() -> LimitError:
-    return LimitError(f"grammar must compile within {SECONDS + 1:g} s, got one that does not; make it smaller")
+def _too_slow(*, timed_out: bool) -> LimitError:
+    text = f"grammar must compile within {SECONDS + 1:g} s, got one that does not; make it smaller"
+    return LimitError(text, timed_out=timed_out)
 
 
 def _too_large() -> LimitError:

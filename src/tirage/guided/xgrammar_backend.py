@@ -107,6 +107,19 @@ class XgrammarCursor:
         """See `Cursor`."""
         return XgrammarCursor(self._library, self._compiled, self._matcher.fork(), self._width)
 
+    def renew(self) -> None:
+        """See `Cursor`; nothing of it can be full."""
+
+    @property
+    def shared(self) -> object:
+        """See `Cursor`."""
+        return self._compiled
+
+    @property
+    def shared_bytes(self) -> int:
+        """See `Cursor`."""
+        return 0
+
 
 def call_for(constraint: Constraint) -> tuple[str, list[Any], dict[str, Any]]:
     """The compiler method for a constraint, its arguments and options; GrammarError for what it would not enforce."""

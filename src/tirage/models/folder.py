@@ -48,7 +48,7 @@ def find_folder(name_or_path: str | Path) -> Path:
     """The folder of a bundled model, or the path itself when it is a folder.
 
     A bundled name takes precedence over a folder of the same name; write `./tiny` for the folder. Nothing is
-    downloaded. Raises ModelError for anything else.
+    downloaded. Raises ModelError for anything else, and for a folder that holds other things than regular files.
     """
     if str(name_or_path) in _BUNDLED:
         return Path(str(resources.files("tirage.models").joinpath(str(name_or_path))))
@@ -57,7 +57,15 @@ def find_folder(name_or_path: str | Path) -> Path:
         got, names = str(name_or_path), ", ".join(_BUNDLED)
         hint = nearest(got, _BUNDLED)
         raise ModelError(f"model must be a bundled name ({names}) or a local folder, got {got!r}{hint}")
+    check_files(path)
     return path
+
+
+def check_files(folder: Path) -> None:
+    """Raises ModelError for a folder that holds a pipe, a device or a socket: reading one may never end."""
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelError(f"{path} must be a regular file, got a pipe, a device or a socket; take it away")
 
 
 def open_model(folder: Path, *, backend: str = "auto", max_running: int = 32, **options: Any) -> Model | BatchingModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from tirage.errors import ModelError
 
 # Settings are a few KiB; even an index of a thousand shards is smaller than this.
 MAX_BYTES = 16 * 2**20
+# The deepest published models have a few hundred.
+MAX_LAYERS = 4096
+_LAYERS = re.compile(r"(\w+_)?(layers|n_layer|depth)")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -25,6 +29,18 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} must hold a JSON object, got {type(value).__name__}")
     return value
+
+
+def check_layers(config: Any, path: Path) -> None:
+    """Raises ModelError for a config that counts more layers, anywhere in it, than a library could build in a while."""
+    if isinstance(config, dict):
+        for name, value in config.items():
+            if _LAYERS.fullmatch(str(name)) and isinstance(value, (int, float)) and value > MAX_LAYERS:
+                raise ModelError(f"{path}: {name} must be at most {MAX_LAYERS}, got {value}; is it the right file?")
+            check_layers(value, path)
+    elif isinstance(config, list):
+        for each in config:
+            check_layers(each, path)
 
 
 def read_optional_json_object(path: Path) -> dict[str, Any]:

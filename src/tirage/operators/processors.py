@@ -10,7 +10,7 @@ import numpy as np
 from tirage.fields.record import param
 from tirage.fields.rules import Json, Processors
 from tirage.operators.operator import Moment, Operation, Operator, Step
-from tirage.operators.row import RowState
+from tirage.operators.row import NON_FINITE, PROCESSOR_FAILED, RowState
 from tirage.processors import find_processor
 
 Named = Sequence[tuple[str, Mapping[str, Any]]]
@@ -20,6 +20,9 @@ def _run(row: RowState, step: Step) -> None:
     if row.process is not None:
         row.x = np.where(row.masked, np.float32(-np.inf), row.process(row.x)).astype(np.float32)
         row.check_finite()
+        if row.status == NON_FINITE:
+            # The model's logits were finite, or the row would have ended before.
+            row.status = PROCESSOR_FAILED
 
 
 PROCESS = Operation("PROCESS", run=_run, edit=True)

@@ -19,7 +19,7 @@ from tirage.history import Counts
 Process = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 """Custom processors of one row: float32 logits [V] in, logits [V] out."""
 
-OK, NON_FINITE, NO_TOKEN = 0, 1, 2
+OK, NON_FINITE, NO_TOKEN, PROCESSOR_FAILED = 0, 1, 2, 4
 SCOPES = ("both", "output", "prompt")
 """Which tokens a penalty counts, by its operand."""
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from tirage.fields.record import SCHEMA, FieldSpec, specs
 from tirage.params.beam import BeamSearchParams
 from tirage.params.guided import GuidedDecodingParams
-from tirage.params.sampling import RequestOutputKind, SamplingParams, SamplingType
+from tirage.params.sampling import SamplingParams, SamplingType
+from tirage.params.sampling_fields import RequestOutputKind
 from tirage.params.updates import TokenizerLike, require_tokenized
 
 FIELDS: Mapping[str, FieldSpec] = specs(SamplingParams)

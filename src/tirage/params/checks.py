@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from tirage.errors import ParamsError
 from tirage.fields.record import FieldSpec, specs
 from tirage.fields.rules import shown
+from tirage.params.sampling_fields import SamplingFields
 from tirage.processors import find_processor
 from tirage.semantics import Semantics, resolve
 
-if TYPE_CHECKING:
-    from tirage.params.sampling import SamplingParams
 
-
-def check_together(params: SamplingParams) -> None:
+def check_together(params: SamplingFields) -> None:
     """Raises ParamsError for the first pair of fields, or field and semantics, that contradict."""
     _check_order(params)
     _check_stops(params)
@@ -26,7 +23,7 @@ def check_together(params: SamplingParams) -> None:
         _check_processors(params)
 
 
-def _check_order(params: SamplingParams) -> None:
+def _check_order(params: SamplingFields) -> None:
     if params.best_of is not None and params.best_of < params.n:
         raise ParamsError(f"best_of must be >= n, which is {params.n}, got {params.best_of}; use None to turn it off")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
@@ -41,7 +38,7 @@ def _check_order(params: SamplingParams) -> None:
         )
 
 
-def _check_stops(params: SamplingParams) -> None:
+def _check_stops(params: SamplingFields) -> None:
     if params.detokenize or not (params.stop or params.stop_pattern):
         return
     name = "stop" if params.stop else "stop_pattern"
@@ -51,7 +48,7 @@ def _check_stops(params: SamplingParams) -> None:
     )
 
 
-def _check_limits(params: SamplingParams, semantics: Semantics) -> None:
+def _check_limits(params: SamplingFields, semantics: Semantics) -> None:
     for name in ("presence_penalty", "frequency_penalty"):
         value, limit = getattr(params, name), semantics.penalty_limit
         if abs(value) > limit:
@@ -71,7 +68,7 @@ def _check_limits(params: SamplingParams, semantics: Semantics) -> None:
         )
 
 
-def _check_stages(params: SamplingParams, semantics: Semantics) -> None:
+def _check_stages(params: SamplingFields, semantics: Semantics) -> None:
     for name, stage, spec in _staged(type(params)):
         if stage in semantics.stages:
             continue
@@ -85,7 +82,7 @@ def _check_stages(params: SamplingParams, semantics: Semantics) -> None:
 
 
 @cache
-def _staged(kind: type[SamplingParams]) -> tuple[tuple[str, str, FieldSpec], ...]:
+def _staged(kind: type[SamplingFields]) -> tuple[tuple[str, str, FieldSpec], ...]:
     return tuple((name, spec.stage, spec) for name, spec in specs(kind).items() if spec.stage is not None)
 
 
@@ -94,7 +91,7 @@ def _satisfied_otherwise(name: str, value: object, semantics: Semantics) -> bool
     return name == "temperature" and (value == 0.0 or "scale" in semantics.stages)
 
 
-def _check_processors(params: SamplingParams) -> None:
+def _check_processors(params: SamplingFields) -> None:
     named = [(find_processor(name), args) for name, args in params.logits_processors]
     extra = params.extra_args or {}
     for processor, args in named:

@@ -16,7 +16,7 @@ MODES = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 BACKENDS = ("auto", "llguidance", "xgrammar")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Choices(Texts):
     """A non-empty tuple of alternatives, bounded in number and size."""
 

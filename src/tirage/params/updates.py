@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tirage.errors import ParamsError
 from tirage.fields.record import specs
 from tirage.fields.rules import BrokenRuleError, Ids, shown
+from tirage.params.sampling_fields import SamplingFields
 from tirage.processors import find_processor
 
 if TYPE_CHECKING:
-    from tirage.params.sampling import SamplingParams
     from tirage.text.token_lookup import TokenLookup
+
+Params = TypeVar("Params", bound=SamplingFields)
 
 ADOPTED = (
     "temperature",
@@ -39,8 +41,8 @@ class TokenizerLike(Protocol):
 
 
 def with_generation_config(
-    params: SamplingParams, config: Mapping[str, Any] | object, model_eos: Any, adopt_sampling: bool
-) -> SamplingParams:
+    params: Params, config: Mapping[str, Any] | object, model_eos: Any, adopt_sampling: bool
+) -> Params:
     """See `SamplingParams.update_with_generation_config`."""
     eos = set(params.eos_token_ids) | set(_ids("model_eos_token_id", model_eos))
     config_eos = _ids("eos_token_id", _entry(config, "eos_token_id"))
@@ -75,7 +77,7 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
         ) from None
 
 
-def _sampling_defaults(params: SamplingParams, config: Mapping[str, Any] | object) -> dict[str, Any]:
+def _sampling_defaults(params: SamplingFields, config: Mapping[str, Any] | object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ADOPTED:
         value = _entry(config, name)
@@ -90,7 +92,7 @@ USUAL_BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's sequence breakers, used where a tokenizer is at hand and the request names none."""
 
 
-def untokenized(params: SamplingParams) -> tuple[str, ...]:
+def untokenized(params: SamplingFields) -> tuple[str, ...]:
     """The fields that hold text whose ids are not known yet and that would have an effect."""
     known = set(params.tokenized)
     names = ["bad_words"] if params.bad_words_level != "text" and not known.issuperset(params.bad_words) else []
@@ -101,7 +103,7 @@ def untokenized(params: SamplingParams) -> tuple[str, ...]:
     return tuple(names)
 
 
-def require_tokenized(params: SamplingParams) -> None:
+def require_tokenized(params: SamplingFields) -> None:
     """Raises ParamsError when some text of `params` has no ids yet."""
     for name in untokenized(params):
         raise ParamsError(
@@ -110,7 +112,7 @@ def require_tokenized(params: SamplingParams) -> None:
         )
 
 
-def with_tokenizer(params: SamplingParams, tokenizer: TokenizerLike) -> SamplingParams:
+def with_tokenizer(params: Params, tokenizer: TokenizerLike) -> Params:
     """See `SamplingParams.update_with_tokenizer`."""
     if params.dry_multiplier and params.dry_sequence_breakers is None:
         params = params.replace(dry_sequence_breakers=USUAL_BREAKERS)

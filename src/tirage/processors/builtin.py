@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from tirage.errors import ParamsError
-from tirage.processors.registry import PAST, Past, ProcessorFunction, register_processor
+from tirage.processors.registry import PAST, Past, ProcessorFunction, find_processor, register_processor
 
 _MOST_IDS = 4096
 _LARGEST_ID = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BuiltIn:
     """A built-in processor: its function, its required and optional arguments, and those that may be a token's text."""
 
@@ -157,3 +157,8 @@ def register_built_in() -> None:
             replace=True,
             token_args=one.spelled,
         )
+
+
+def is_built_in(name: str) -> bool:
+    """Whether a registered name is a built-in processor, and not another one in its place; ParamsError if unknown."""
+    return name in BUILT_IN and find_processor(name).fn is BUILT_IN[name].fn

@@ -10,11 +10,13 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tirage.errors import ParamsError, nearest
+from tirage.processors.calls import RUN
 
 ProcessorFunction = Callable[[np.ndarray, list[dict[str, Any]]], np.ndarray]
 
@@ -31,7 +33,7 @@ class Past:
     output_ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Processor:
     """A registered function, and what is known of its arguments.
 
@@ -69,7 +71,8 @@ class Processor:
         given = self.merge(args, extra_args)
         if self.wants_past:
             given[PAST] = past()
-        return self.fn(row[None].copy(), [given])
+        call, run = partial(self.fn, row[None].copy(), [given]), RUN.get()
+        return call() if run is None else run(self.name, call)
 
 
 _registry: dict[str, Processor] = {}

@@ -22,11 +22,12 @@ from tirage.server.auth import OPEN_PATHS, Auth
 from tirage.server.errors import add_handlers
 from tirage.server.health import Health
 from tirage.server.logs import escape
-from tirage.server.media import MediaLoader, sampling_rate_of
+from tirage.server.media import MediaLoader, sampling_rate_of, takes_images
 from tirage.server.metrics import Metrics
 from tirage.server.middleware import RequestMiddleware
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
+from tirage.server.rate_limit import RateLimiter, RateLimitMiddleware
 from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
 from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
@@ -52,6 +53,7 @@ def create_app(
     app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     state = app.state
     state.options, state.manager, state.media, state.metrics = options, None, None, Metrics()
+    state.rate_limiter = RateLimiter.of(options)
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
@@ -74,7 +76,11 @@ def add_middleware(app: FastAPI) -> None:
         log_request(scope, status, seconds)
 
     open_paths = OPEN_PATHS if options.protect_metrics else OPEN_PATHS | {"/metrics"}
-    app.add_middleware(Auth, api_keys=options.api_key, admin_key=options.admin_key, open_paths=open_paths)
+    if options.requests_per_minute is not None or options.tokens_per_minute is not None:
+        app.add_middleware(RateLimitMiddleware, limiter=app.state.rate_limiter)
+    by_address = options.tenant_by == "address"
+    keys = {"api_keys": options.api_key, "admin_key": options.admin_key}
+    app.add_middleware(Auth, **keys, open_paths=open_paths, by_address=by_address)
     if options.cors_origin:
         names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
@@ -135,8 +141,15 @@ async def load(app: FastAPI) -> None:
     progress = state.llm.engine.progress
     state.metrics.watch(progress)
     state.health.watch(progress)
-    state.media = MediaLoader(state.options, sampling_rate=sampling_rate_of(state.llm))
-    state.manager = RequestManager(state.llm, state.options, metrics=state.metrics, model_info=model_info)
+    taken = {"sampling_rate": sampling_rate_of(state.llm), "takes_images": takes_images(state.llm)}
+    state.media = MediaLoader(state.options, **taken)
+    state.manager = RequestManager(
+        state.llm,
+        state.options,
+        metrics=state.metrics,
+        model_info=model_info,
+        rate_limiter=state.rate_limiter,
+    )
     # What has been loaded stays; a garbage collection that visited it again would stop every stream for 0.2 s.
     gc.collect()
     gc.freeze()
@@ -178,6 +191,7 @@ def open_llm(options: Options) -> LLM:
         prefix_bytes=options.prefix_bytes,
         prefill_batch_tokens=options.prefill_batch_tokens,
         engine_args=parse_engine_args(options.engine_arg),
+        processor_timeout=limits.processor_timeout,
     )
 
 

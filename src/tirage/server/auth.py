@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from collections.abc import Container, Sequence
 
@@ -20,13 +21,20 @@ class Auth:
     """ASGI middleware that requires a key if the operator has set any, but not for `open_paths`.
 
     It sets two entries of the scope: `tirage.tenant`, the same text for the same key and "" without one, and
-    `tirage.admin`. A key sent to a server that requires none still identifies the tenant.
+    `tirage.admin`. A key sent to a server that requires none still identifies the tenant; with `by_address` the
+    client's address does, unless the key is one of the operator's.
     """
 
     def __init__(
-        self, app: ASGIApp, *, api_keys: Sequence[str], admin_key: str | None, open_paths: Container[str] = OPEN_PATHS
+        self,
+        app: ASGIApp,
+        *,
+        api_keys: Sequence[str],
+        admin_key: str | None,
+        open_paths: Container[str] = OPEN_PATHS,
+        by_address: bool = False,
     ) -> None:
-        self._open = open_paths
+        self._open, self._by_address = open_paths, by_address
         self._app, self._secret = app, secrets.token_bytes(32)
         self._keys = [self._digest(key.encode()) for key in api_keys]
         self._admin = None if admin_key is None else self._digest(admin_key.encode())
@@ -44,11 +52,24 @@ class Auth:
             await refused(given)(scope, receive, send)
             return
         scope["tirage.admin"] = admin
-        scope["tirage.tenant"] = digest.hex() if given else ""
+        if self._by_address and not (known or admin):
+            scope["tirage.tenant"] = self._digest(network_of(scope)).hex()
+        else:
+            scope["tirage.tenant"] = digest.hex() if given else ""
         await self._app(scope, receive, send)
 
     def _digest(self, key: bytes) -> bytes:
         return hmac.new(self._secret, key, hashlib.sha256).digest()
+
+
+def network_of(scope: Scope) -> bytes:
+    """The address of a client; of IPv6 the first 64 bits, as a client may have all that begin with them."""
+    text = (scope.get("client") or ("",))[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text.encode()
+    return address.packed if address.version == 4 else address.packed[:8]
 
 
 def bearer(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
+import time
+from collections.abc import Iterable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -19,6 +22,8 @@ HEAD_BYTES = 64 * 1024
 HEADERS = 100
 # How many pipelined requests are read before reading pauses; while reading, a disconnect is noticed.
 _AHEAD = 16
+# How often the log may say that there are too many connections.
+_TELL_S = 60.0
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
@@ -26,10 +31,35 @@ class HeadError(Exception):
     """The head of a request is too large; the parser turns this into a refusal."""
 
 
+class OpenConnections:
+    """The connections of a server, of which at most `most` are open.
+
+    `waiting` are those without a request: idle ones, and those whose head has not come yet, in the order of their wait.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waiting: dict[Connection, None] = {}
+        self._told = -math.inf
+
+    def close_waiting(self, new: Connection) -> bool:
+        """Closes the one that has waited longest to make room for a new one; False when there is none."""
+        found = next((each for each in self.waiting if each is not new), None)
+        if found is None:
+            return False
+        del self.waiting[found]
+        found.transport.abort()
+        if time.monotonic() - self._told > _TELL_S:
+            self._told = time.monotonic()
+            _log.warning("%d connections are open, and no more may be; those without a request are closed", self.most)
+        return True
+
+
 class Connection(HttpToolsProtocol):
     """An HTTP/1.1 connection with limits on the size of heads and on the time that a client may take."""
 
     limits = Limits()
+    open = OpenConnections(limits.max_connections)
 
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -43,13 +73,15 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.max_connections:
+        self.open.waiting[self] = None
+        if len(self.connections) > self.open.most and not self.open.close_waiting(self):
             refusal = Refusal(503, "the server has too many connections; try again later", headers={"retry-after": "1"})
             self._refuse(refusal)
             return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open.waiting.pop(self, None)
         self._disarm()
         for cycle in self._open:
             cycle.disconnected = cycle.disconnected or not cycle.response_complete
@@ -73,7 +105,12 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answers invalid HTTP and heads that are too large, which the parser does not tell apart."""
         too_large = max(self._head_bytes, self._parsed) > HEAD_BYTES or len(self.headers or ()) > HEADERS
-        self._refuse(head_too_large() if too_large else Refusal(400, "the request is not valid HTTP/1.1"))
+        if too_large:
+            self._refuse(head_too_large())
+        elif (coding := transfer_coding(self.headers or ())) not in (b"", b"chunked"):
+            self._refuse(unknown_coding(coding))
+        else:
+            self._refuse(Refusal(400, "the request is not valid HTTP/1.1"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -91,6 +128,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.open.waiting.pop(self, None)
         self._head_timer = cancelled(self._head_timer)
         super().on_headers_complete()
         self._useless = 0
@@ -109,6 +147,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if not self._answering and self._in_head:
+            self.open.waiting[self] = None
         if self.cycle.response_complete and not self._in_head and self._rest_timer is None:
             # No one reads the rest of this body any more, so no other timeout applies to it.
             self._rest_timer = self.loop.call_later(self.limits.body_timeout, self.transport.close)
@@ -138,6 +178,11 @@ class Connection(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _earlier(self) -> bool:
+        """Whether a request before the current one is not answered yet."""
+        return any(cycle is not self.cycle and not cycle.response_complete for cycle in self._open)
+
     def _watch_stall(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()
         self._stall_timer = self.loop.call_later(self.limits.stall_timeout, self._check_stall)
@@ -156,8 +201,12 @@ class Connection(HttpToolsProtocol):
         self._rest_timer = cancelled(self._rest_timer)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers without the application, which has not seen the request, and closes the connection."""
+        """Answers in place of the application, unless an answer has begun or another request is open, and closes."""
         if not self._answering:
+            self.transport.write(plain_response(refusal))
+        elif not self._in_head and not self.cycle.response_started and not self._earlier:
+            # The application waits for the rest of this body; nothing that it sends is written any more.
+            self.cycle.disconnected = True
             self.transport.write(plain_response(refusal))
         self._disarm()
         self.transport.close()
@@ -178,6 +227,17 @@ def without_upgrade(data: bytes) -> bytes:
         return data
     head, end, rest = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
+
+
+def transfer_coding(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The transfer codings of a request in lower case, joined by commas; empty without any."""
+    return b", ".join(value.strip().lower() for name, value in headers if name == b"transfer-encoding")
+
+
+def unknown_coding(coding: bytes) -> Refusal:
+    """The answer to a body in a transfer coding that is not served."""
+    text = f"Transfer-Encoding must be chunked, got {coding.decode('latin-1')[:64]!r}; send the body plain"
+    return Refusal(501, text, headers={"connection": "close"})
 
 
 def head_too_large() -> Refusal:

@@ -16,7 +16,8 @@ class EngineInput:
     """One prompt of a request, as its route has read it: either `prompt` or `messages`.
 
     `messages`, `tools` and the variables in `template_args` go to the chat template; images and audio are loaded
-    already. `adapter` is the name of a LoRA adapter. `params` are complete. `rid` is the client's id for the prompt.
+    already. `adapter` is the name of a LoRA adapter. `params` are complete. Within a tenant, only inputs with the
+    same `cache_salt` share cached prefixes. `rid` is the client's id for the prompt.
     """
 
     prompt: Prompt | None = None
@@ -27,6 +28,7 @@ class EngineInput:
     params: SamplingParams
     beams: BeamSearchParams | None = None
     hidden_states: bool = False
+    cache_salt: str | None = None
     rid: str | None = None
 
     @property

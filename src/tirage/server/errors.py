@@ -96,12 +96,12 @@ def of_stop(stop: Stop | None) -> Refusal:
     """The refusal for a sample that ended with an error."""
     kind = stop.kind if stop is not None else "model_failed"
     text = stop.matched_text if stop is not None else None
-    if kind in {"no_allowed_token", "grammar_failed"}:
+    if kind in {"no_allowed_token", "grammar_failed", "constraint_budget"}:
         return Refusal(400, text or "the constraints left no token that could be drawn; allow more", code=kind)
     if kind == "non_finite_logits":
         return Refusal(500, "the model's logits were not finite numbers", code=kind)
     if kind == "processor_failed":
-        return Refusal(500, "a custom logits processor failed; the server's log says more", code=kind)
+        return Refusal(500, text or "a logits processor failed; the log says more", code=kind)
     if kind == "abort":
         return Refusal(503, "the request was aborted", code="aborted")
     return Refusal(500, _UNKNOWN, code=kind)

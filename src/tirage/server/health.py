@@ -35,6 +35,11 @@ class Health:
         return self._phase
 
     @property
+    def abandoned_calls(self) -> int:
+        """How many calls of custom logits processors were left behind and have not returned."""
+        return 0 if self._progress is None else self._progress().abandoned_calls
+
+    @property
     def alive(self) -> bool:
         """Whether the model answers, as it still does while draining."""
         return self.phase in {"ready", "draining"}

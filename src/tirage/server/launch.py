@@ -18,15 +18,18 @@ from tirage.errors import ModelError, TirageError
 from tirage.models import find_model
 from tirage.models.vllm import parse_engine_args, require_vllm
 from tirage.server.app import create_app
-from tirage.server.connection import Connection
+from tirage.server.connection import Connection, OpenConnections
+from tirage.server.descriptors import ACCEPTED_AT_ONCE, most_connections
 from tirage.server.logs import set_up
 from tirage.server.options import Options
 from tirage.server.plugins import read_adapters
-from tirage.server.request_manager import POOL
+from tirage.server.preparation import POOL
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and send their last event; then connections are closed.
 _GRACE_S = 2.0
+# Connections that may wait to be accepted.
+_QUEUED = 1024
 
 
 class DrainingServer(uvicorn.Server):
@@ -43,6 +46,12 @@ class DrainingServer(uvicorn.Server):
             os._exit(128 + sig)
         self._app.state.health.enter("draining")
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts as uvicorn does, then lets more connections wait to be accepted than are accepted at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUED)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Lets requests finish while new ones are refused, aborts the rest, then shuts down as uvicorn does."""
@@ -84,10 +93,12 @@ def serve(options: Options) -> int:
 def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
     """uvicorn's settings."""
     limits = options.limits
-    protocol = type("LimitedConnection", (Connection,), {"limits": limits})
+    found = {"limits": limits, "open": OpenConnections(most_connections(limits.max_connections))}
+    protocol = type("LimitedConnection", (Connection,), found)
     return uvicorn.Config(
         app,
         http=protocol,
+        backlog=ACCEPTED_AT_ONCE,
         ws="none",
         log_config=None,
         access_log=False,
@@ -134,7 +145,7 @@ def listen(options: Options) -> socket.socket:
         address = f"{options.host}:{options.port}"
         reason = error.strerror or str(error)
         raise TirageError(f"{address} cannot be used: {reason}; choose another --port, or 0 for any") from error
-    listener.listen(1024)
+    listener.listen(_QUEUED)
     return listener
 
 

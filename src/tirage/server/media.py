@@ -158,11 +158,19 @@ async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any
 class MediaLoader:
     """Loads the media of requests within the operator's limits; there is one for the server.
 
-    `sampling_rate` is that of the model's audio input, None for a model without one. `fetcher` downloads URLs.
+    `sampling_rate` is that of the model's audio input, None for a model without one; with `takes_images` False images
+    are refused unread. `fetcher` downloads URLs.
     """
 
-    def __init__(self, options: Options, *, sampling_rate: int | None, fetcher: Fetcher | None = None) -> None:
-        self._limits, self._rate = options.limits, sampling_rate
+    def __init__(
+        self,
+        options: Options,
+        *,
+        sampling_rate: int | None,
+        takes_images: bool = True,
+        fetcher: Fetcher | None = None,
+    ) -> None:
+        self._limits, self._rate, self._takes_images = options.limits, sampling_rate, takes_images
         self._root = None if options.media_root is None else Path(os.path.realpath(options.media_root))
         self._fetcher = fetcher or Fetcher(options.allowed_media_domain)
         self._decoders = MediaWorkers()
@@ -207,6 +215,8 @@ class MediaLoader:
     def _load_one(self, item: MediaItem, pixels: int) -> Image | NDArray[np.float32]:
         if item.kind == "audio" and self._rate is None:
             raise MediaError(item.name, "left out, this model takes no sounds")
+        if item.kind == "image" and not self._takes_images:
+            raise MediaError(item.name, "left out, this model takes no images")
         if package := missing(item.kind):
             raise MediaError(item.name, f"left out, the server lacks {package}; its operator can install tirage[serve]")
         try:
@@ -259,6 +269,11 @@ class MediaLoader:
             most = self._limits.max_media_bytes
             raise DecodeError(f"the name of a file under --media-root of at most {most} bytes, got {source[:_ECHO]!r}")
         return data
+
+
+def takes_images(llm: LLM) -> bool:
+    """Whether the model takes images."""
+    return "image" in llm.engine.model.media_marks
 
 
 def sampling_rate_of(llm: LLM) -> int | None:

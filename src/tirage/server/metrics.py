@@ -9,8 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tirage.engine import BOUNDS_S, Completion, DurationHistogram, Progress
+from tirage.server.preparation import Lane
 
-_STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 503, 504})
+_STATUSES = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 431, 499, 500, 501, 503, 504})
 
 
 class Metrics:
@@ -18,6 +19,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        # What tells how much of the prompts was found in the cache, for those who may know that of all tenants.
+        self.cache_registry = CollectorRegistry(auto_describe=True)
         self._routes: frozenset[str] = frozenset()
         self._requests = Counter(
             "tirage_requests", "answered HTTP requests", ["route", "status"], registry=self.registry
@@ -29,10 +32,15 @@ class Metrics:
         self._refused = Counter("tirage_refused", "requests refused because the queue was full", registry=self.registry)
         self._prepared = self._histogram("tirage_prepare_seconds", "tokenising and rendering a prompt")
         self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing a prompt with a constraint")
+        self._prepare_waiting = self._lane_gauge("tirage_prepare_waiting", "prompts that wait to be prepared")
+        self._prepare_running = self._lane_gauge("tirage_prepare_running", "prompts that are being prepared")
+        self._prepare_oldest = self._lane_gauge(
+            "tirage_prepare_oldest_seconds", "how long the oldest prompt has waited to be prepared"
+        )
         self._samples = Counter("tirage_samples", "samples that have finished", ["reason"], registry=self.registry)
         self._prompt = Counter("tirage_prompt_tokens", "prompt tokens of answered prompts", registry=self.registry)
         self._output = Counter("tirage_completion_tokens", "tokens of answered prompts", registry=self.registry)
-        self._cached = Counter("tirage_cached_tokens", "prompt tokens found in the cache", registry=self.registry)
+        self._cached = Counter("tirage_cached_tokens", "prompt tokens found in the cache", registry=self.cache_registry)
         self._failing = Counter(
             "tirage_processor_failures",
             "prompts that a custom logits processor failed for",
@@ -41,8 +49,17 @@ class Metrics:
         )
         self._aborts = Counter("tirage_aborts", "prompts that were aborted", ["reason"], registry=self.registry)
 
+    def _lane_gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["lane"], registry=self.registry)
+
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=BOUNDS_S, registry=self.registry)
+
+    def watch_lane(self, lane: Lane) -> None:
+        """Adds how many prompts wait for a lane's threads, how many have one, and since when the oldest waits."""
+        self._prepare_waiting.labels(lane.name).set_function(lambda: lane.waiting)
+        self._prepare_running.labels(lane.name).set_function(lambda: lane.running)
+        self._prepare_oldest.labels(lane.name).set_function(lambda: lane.oldest_s)
 
     def know_routes(self, paths: Iterable[str]) -> None:
         """Sets the paths that may be labels; all others count as `other`."""
@@ -51,6 +68,7 @@ class Metrics:
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Adds the engine's metrics to the page."""
         self.registry.register(EngineCollector(progress))
+        self.cache_registry.register(CacheCollector(progress))
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Counts an HTTP answer; 499 is a client that left before one began."""
@@ -84,9 +102,9 @@ class Metrics:
         for sample in completion.samples:
             self._samples.labels(sample.finish_reason or "abort").inc()
 
-    def page(self) -> bytes:
-        """The page in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def page(self, *, cache: bool) -> bytes:
+        """The page in Prometheus' text format, with or without what tells of the cache."""
+        return generate_latest(self.registry) + (generate_latest(self.cache_registry) if cache else b"")
 
 
 class EngineCollector(Collector):
@@ -106,6 +124,7 @@ class EngineCollector(Collector):
             ("waiting", "requests in the queue"),
             ("reading", "requests whose prompt is being read"),
             ("running", "samples that are being written"),
+            ("abandoned_calls", "calls of custom logits processors that were left behind and have not returned"),
             ("sampling_share", "share of the draws in the time of decode steps"),
             ("last_step_s", "seconds of the last step"),
         ):
@@ -119,10 +138,7 @@ class EngineCollector(Collector):
             ("completed", "requests that ended by themselves"),
             ("aborted", "requests that were stopped"),
             ("failed", "requests that ended with an error"),
-            ("prompt_tokens", "prompt tokens read"),
-            ("cached_tokens", "prompt tokens taken over from earlier prompts"),
             ("output_tokens", "tokens drawn"),
-            ("read_s", "seconds spent on prompts"),
             ("sample_s", "seconds spent on draws"),
             ("text_s", "seconds spent on text"),
             ("decode_s", "seconds spent on forward passes"),
@@ -133,6 +149,27 @@ class EngineCollector(Collector):
             now.first_token,
         )  # fmt: skip
         yield histogram("tirage_inter_token_seconds", "between the tokens of a sample", now.between)
+
+
+class CacheCollector(Collector):
+    """How much of the prompts the engine has read, and how much it took from earlier prompts."""
+
+    def __init__(self, progress: Callable[[], Progress]) -> None:
+        self._progress = progress
+
+    def describe(self) -> Iterator[Metric]:
+        """The metric names, without reading the engine."""
+        yield CounterMetricFamily("tirage_engine_cached_tokens", "prompt tokens taken over from earlier prompts")
+
+    def collect(self) -> Iterator[Metric]:
+        """The engine's current values."""
+        now = self._progress()
+        for name, text in (
+            ("prompt_tokens", "prompt tokens read"),
+            ("cached_tokens", "prompt tokens taken over from earlier prompts"),
+            ("read_s", "seconds spent on prompts"),
+        ):
+            yield CounterMetricFamily(f"tirage_engine_{name}", text, value=getattr(now, name))
 
 
 def histogram(name: str, text: str, times: DurationHistogram) -> HistogramMetricFamily:

@@ -15,8 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirage.server import errors
 from tirage.server.client import CLIENT, Client
+from tirage.server.connection import transfer_coding, unknown_coding
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Limits, Options
+from tirage.server.pending_bodies import PendingBodies
 
 ID_HEADER = b"x-request-id"
 _ID = re.compile(rb"[\w.:-]{1,128}", re.ASCII)
@@ -38,7 +40,7 @@ class RequestMiddleware:
         self._app, self._limits, self._record = app, options.limits, record
         self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
         self._origins = set(options.cors_origin)
-        self._pending = 0
+        self._bodies = PendingBodies(options.limits.max_pending_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,7 +66,8 @@ class RequestMiddleware:
         connection = scope.get("extensions", {}).get("tirage.connection")
         client = Client(lambda: connection is not None and connection.disconnected)
         CLIENT.set(client)
-        body = LimitedBody(receive, self._limits, self._reserve)
+        # The tenant is known by the time that a body is read.
+        body = LimitedBody(receive, self._limits, lambda count: self._bodies.reserve(tenant_in(scope), count))
         try:
             check_head(scope, self._limits)
             self._check_host(scope)
@@ -76,7 +79,7 @@ class RequestMiddleware:
             await self._run(scope, body, lingering(receive, send, lambda: body.cut))
         finally:
             client.finish()
-            self._pending -= body.received
+            self._bodies.release(tenant_in(scope), body.received)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the application; answers with an envelope if it fails before it has answered."""
@@ -91,17 +94,16 @@ class RequestMiddleware:
             await self._app(scope, receive, note_start)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:
+            # The time for open requests is over after a signal.
+            if started:
+                raise
+            await respond(closing())(scope, receive, send)
         except Exception as error:
             refusal = errors.of(error)
             if started:
                 raise
             await respond(refusal)(scope, receive, send)
-
-    def _reserve(self, count: int) -> None:
-        """Counts further bytes of bodies; raises Refusal when all bodies together would be too large."""
-        if self._pending + count > self._limits.max_pending_body:
-            raise Refusal(503, "the server holds too many requests; try again later", headers={"retry-after": "1"})
-        self._pending += count
 
     def _check_host(self, scope: Scope) -> None:
         values = header(scope, b"host")
@@ -159,6 +161,11 @@ class LimitedBody:
         self.received += count
 
 
+def tenant_in(scope: Scope) -> str:
+    """The tenant that authentication has found; "" before it."""
+    return scope.get("tirage.tenant", "")
+
+
 def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
     """The client's own id of its request if it is a plain word, else a random one."""
     given = [value for name, value in headers if name == ID_HEADER]
@@ -182,7 +189,9 @@ def is_address(name: str) -> bool:
 
 
 def check_head(scope: Scope, limits: Limits) -> None:
-    """Raises Refusal for a body that is compressed, not JSON, or too large by its Content-Length."""
+    """Raises Refusal for a body that is compressed or coded, not JSON, or too large by its Content-Length."""
+    if (coding := transfer_coding(scope["headers"])) not in (b"", b"chunked"):
+        raise unknown_coding(coding)
     if header(scope, b"content-encoding"):
         raise Refusal(415, "the body must not be compressed; leave Content-Encoding out")
     length = header(scope, b"content-length")
@@ -204,6 +213,11 @@ def too_large(limits: Limits) -> Refusal:
     """The answer to a body beyond the limit."""
     text = f"the body must be at most {limits.max_body} bytes; the operator can raise it with --max-body"
     return Refusal(413, text, headers={"connection": "close"})
+
+
+def closing() -> Refusal:
+    """The answer to a request that the server's end cuts off."""
+    return Refusal(503, "the server is closing", headers={"connection": "close"})
 
 
 async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -109,8 +109,24 @@ class Limits:
     max_bad_word_chars: int = option(256, "characters of a bad word", low=1, high=1 << 16)
     max_logprob_ids: int = option(1024, "tokens whose logprobs a request names", low=0, high=1 << 20)
     max_logprob_entries: int = option(
-        1_000_000, "logprobs in all of an answer, of prompts and of named tokens", low=1024, high=1 << 40
+        1_000_000, "logprobs in all of an answer, of prompts, outputs and named tokens", low=1024, high=1 << 40
     )
+    max_prompt_tokens: int = option(1 << 22, "tokens of all prompts of a request", low=1, high=1 << 40)
+    max_output_tokens: int = option(
+        1 << 22, "tokens that all samples of a request may have: max_tokens, else the context", low=1, high=1 << 40
+    )
+    max_phrase_chars: int = option(
+        1 << 16, "characters of all different stops and bad words of a request", low=1, high=1 << 30
+    )
+    max_stop_states: int = option(
+        1 << 16, "states of a request's stop patterns, times its samples", low=1, high=1 << 30
+    )
+    max_constraints: int = option(16, "different constraints of a request", low=1, high=1 << 16)
+    max_constraint_seconds: float = option(
+        60.0, "processor seconds that all samples of a prompt may take for their constraint", low=0.001, high=1e6
+    )
+    max_mask_seconds: float = option(0.25, "processor seconds of one mask of a constraint", low=0.0001, high=1e6)
+    max_constraint_chars: int = option(1 << 20, "characters of all constraints of a request", low=1, high=1 << 40)
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
     max_media: int = option(16, "images and audio items of a request", low=0, high=4096)
@@ -128,6 +144,9 @@ class Limits:
     health_timeout: float = option(5.0, "seconds without progress after which /health says 503", low=0.1, high=1e6)
     processor_cool_down: float = option(
         30.0, "seconds in which a client's processor that failed three times is not run", low=0.0, high=1e6
+    )
+    processor_timeout: float = option(
+        1.0, "seconds that a call of a custom logits processor may take; then its request ends", low=0.001, high=1e6
     )
     drain_timeout: float = option(30.0, "seconds that requests may take to end after SIGTERM", low=0.0, high=1e6)
     max_connections: int = option(4096, "open connections; more are closed at once", low=1, high=1 << 20)
@@ -170,6 +189,15 @@ class Options:
     allowed_media_domain: tuple[str, ...] = option((), "domain from which images and audio may be fetched")
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
     admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
+    tenant_by: str = option(
+        "key",
+        "what tells clients without a known key apart: nothing but the key, or their address",
+        choices=("key", "address"),
+    )
+    requests_per_minute: int | None = option(None, "requests of a tenant per minute; more get 429", low=1, high=1 << 30)
+    tokens_per_minute: int | None = option(
+        None, "tokens of a tenant's prompts and answers per minute; more get 429", low=1, high=1 << 40
+    )
     protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")
     allowed_host: tuple[str, ...] = option((), "host name that clients may use, besides localhost and IP addresses")
     cors_origin: tuple[str, ...] = option((), "web origin whose pages may call the server, such as https://example.org")

@@ -43,7 +43,8 @@ class RunningRequest:
 class RequestGroup:
     """The running requests of one HTTP request; leaving the `async with` block aborts those that have not finished.
 
-    `on_finished` is called once, when all have finished. `reason` says why the group was aborted, if it was.
+    `on_finished` is called once, when all have finished. `reason` says why the group was aborted, if it was;
+    `reserved` is how many tokens of its tenant's budget it has taken.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class RequestGroup:
         *,
         tenant: str,
         rid: str | None,
+        reserved: int = 0,
         on_finished: Callable[[RequestGroup], None],
     ) -> None:
         self.requests, self.tenant, self.reason = tuple(requests), tenant, None
-        self._rid, self._on_finished = rid, on_finished
+        self._rid, self.reserved, self._on_finished = rid, reserved, on_finished
         self._timer: asyncio.TimerHandle | None = None
         self._cleanup: asyncio.Task[None] | None = None
 

@@ -5,32 +5,31 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import TypeVar
 
 from tirage.cancel import cancellable
 from tirage.engine import Completion, EngineRequest
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
-from tirage.params import SamplingParams
 from tirage.server import errors
+from tirage.server.admission import check_cost, check_length
 from tirage.server.circuit_breaker import CircuitBreaker, processors_of
 from tirage.server.client import Client, current_client
 from tirage.server.engine_input import EngineInput, ModelInfo
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
-from tirage.server.options import Limits, Options, check_limit
+from tirage.server.options import Options, check_limit
+from tirage.server.preparation import Lane
+from tirage.server.rate_limit import RateLimiter
 from tirage.server.request_group import RequestGroup, RunningRequest
 
 T = TypeVar("T")
 # Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
 # waits for a constraint; more threads would only compete for the processor. No tenant gets all of the latter.
 _PLAIN_THREADS, _GUIDED_THREADS, _GUIDED_OF_A_TENANT = 2, 4, 3
-POOL = "tirage-requests"
-"""The prefix of these threads' names."""
 # Deltas that a stream may leave unread before they are merged.
 STREAM_BUFFER = 64
 
@@ -61,16 +60,27 @@ class PendingRequest:
 class RequestManager:
     """Checks the size of requests, prepares their prompts in a pool of threads, and submits them to the engine."""
 
-    def __init__(self, llm: LLM, options: Options, *, metrics: Metrics, model_info: ModelInfo) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        options: Options,
+        *,
+        metrics: Metrics,
+        model_info: ModelInfo,
+        rate_limiter: RateLimiter | None = None,
+    ) -> None:
         self.llm, self.options, self.metrics, self.model_info = llm, options, metrics, model_info
-        self._pool = ThreadPoolExecutor(_PLAIN_THREADS, thread_name_prefix=POOL)
-        self._guided_pool = ThreadPoolExecutor(_GUIDED_THREADS, thread_name_prefix=f"{POOL}-guided")
-        self._guided_slots = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._plain = Lane("plain", _PLAIN_THREADS)
+        self._guided = Lane("guided", _GUIDED_THREADS, of_a_tenant=_GUIDED_OF_A_TENANT)
+        self.lanes = (self._plain, self._guided)
         self._pending: set[PendingRequest] = set()
         self._groups: set[RequestGroup] = set()
-        self._preparing = 0
+        self._preparing = Counter[str]()
+        self._rate_limiter = RateLimiter.of(options) if rate_limiter is None else rate_limiter
         self._breaker = CircuitBreaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
+        for lane in self.lanes:
+            metrics.watch_lane(lane)
 
     async def submit(
         self, inputs: Sequence[EngineInput], *, tenant: str, rid: str | None = None, stream: bool = False
@@ -81,38 +91,40 @@ class RequestManager:
         `rid` is an id for all inputs together. With `stream` the deltas can be read, without it only the completions.
         """
         limits, client = self.options.limits, current_client()
-        check_counts(inputs, limits)
         check_limit(limits, "max_rid", len(rid or ""), "rid")
+        check_cost(inputs, limits, context=self.llm.model.max_length)
         for engine_input in inputs:
             self._breaker.check(engine_input.params, tenant)
-        self._check_capacity(len(inputs))
+        self._check_capacity(len(inputs), tenant)
         names = frozenset({rid, *(engine_input.rid for engine_input in inputs)})
         pending = PendingRequest(tenant, names, client, time.monotonic() + limits.request_timeout)
         requests = await self._prepare_all(inputs, pending)
-        entries = sum(map(requested_logprobs, requests))
-        check_limit(limits, "max_logprob_entries", entries, "logprob entries of the answer")
         patience = limits.stall_timeout if stream else None
+        reserved = self._rate_limiter.reserve_tokens(tenant, sum(map(most_tokens, requests)))
         try:
             streams = self.llm.engine.submit_all(requests, buffer=STREAM_BUFFER if stream else 0, patience_s=patience)
         except UnavailableError:
+            self._rate_limiter.settle_tokens(tenant, reserved, 0)
             self.metrics.refused()
             raise
         started = [RunningRequest.of(*pair, self.model_info) for pair in zip(inputs, streams, strict=True)]
-        group = RequestGroup(started, tenant=tenant, rid=rid, on_finished=self._finished)
+        group = RequestGroup(started, tenant=tenant, rid=rid, reserved=reserved, on_finished=self._finished)
         self._groups.add(group)
         group.abort_after(pending.deadline - time.monotonic())
         client.on_finished(group.abort)
         return group
 
-    async def in_pool(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The function's result, computed in the pool; for work that would block the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+    async def in_pool(self, function: Callable[[], T], *, tenant: str) -> T:
+        """The function's result, computed in a thread in the tenant's turn; for work that would block the loop."""
+        return await self._plain.run(function, tenant=tenant, request=object())
 
     def abort(self, rid: str, *, tenant: str) -> bool:
         """Aborts the tenant's requests with exactly this id; False when there are none."""
         pending = [each for each in self._pending if each.tenant == tenant and rid in each.names]
         for each in pending:
             each.aborted = True
+        if pending:
+            self._end_waiting()
         groups = [group for group in self._groups if group.tenant == tenant]
         return sum(group.abort_named(rid) for group in groups) > 0 or bool(pending)
 
@@ -124,6 +136,7 @@ class RequestManager:
             names += sorted(name for name in pending.names if name is not None)
         for group in list(self._groups):
             group.abort(reason)
+        self._end_waiting()
         return names
 
     async def drain(self, seconds: float) -> None:
@@ -135,34 +148,43 @@ class RequestManager:
 
     def close(self) -> None:
         """Cancels what waits for a thread; each thread ends after its current work."""
-        for pool in (self._pool, self._guided_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        for lane in self.lanes:
+            lane.close()
 
     @property
     def full(self) -> bool:
         """Whether another request would be refused because the queue is full."""
-        return self._preparing + self.llm.engine.progress().waiting >= max(self.options.limits.max_queue, 1)
+        return self._preparing.total() + self.llm.engine.progress().waiting >= max(self.options.limits.max_queue, 1)
+
+    def _end_waiting(self) -> None:
+        for lane in self.lanes:
+            lane.check_waiting()
 
     def _in_flight(self) -> int:
-        return self._preparing + sum(len(group.requests) for group in list(self._groups))
+        return self._preparing.total() + sum(len(group.requests) for group in list(self._groups))
 
-    def _check_capacity(self, count: int) -> None:
+    def _check_capacity(self, count: int, tenant: str) -> None:
         # What is being prepared will be in the engine's queue in a moment; without this, thousands could.
-        if self._preparing + count > self.options.limits.max_queue + self.options.limits.max_running:
+        most = self.options.limits.max_queue + self.options.limits.max_running
+        total, own = self._preparing.total() + count, self._preparing[tenant] + count
+        # Where others have filled it, a tenant may still have its share.
+        share = most // len({*self._preparing, tenant})
+        if total > most and (total > 2 * most or own > share):
             self.metrics.refused()
             raise UnavailableError("too many requests are being prepared")
 
     async def _prepare_all(self, inputs: Sequence[EngineInput], pending: PendingRequest) -> list[EngineRequest]:
         """The engine's requests for all inputs; raises the first error in the order of the inputs."""
         self._pending.add(pending)
-        self._preparing += len(inputs)
+        self._preparing[pending.tenant] += len(inputs)
         try:
             async with asyncio.timeout(pending.deadline - time.monotonic()):
                 made = await asyncio.gather(*(self._schedule(each, pending) for each in inputs), return_exceptions=True)
         except TimeoutError:
             raise errors.timed_out() from None
         finally:
-            self._preparing -= len(inputs)
+            self._preparing[pending.tenant] -= len(inputs)
+            self._preparing += Counter()  # without those that have nothing left
             self._pending.discard(pending)
         wrong = next((each for each in made if isinstance(each, BaseException)), None)
         if wrong is not None:
@@ -171,14 +193,11 @@ class RequestManager:
         return [each for each in made if isinstance(each, EngineRequest)]
 
     async def _schedule(self, engine_input: EngineInput, pending: PendingRequest) -> EngineRequest:
-        """The engine's request for an input, prepared in the pool for plain or for constrained requests."""
-        if engine_input.params.guided_decoding is None:
-            return await self.in_pool(self._prepare, engine_input, pending)
-        slots = self._guided_slots.setdefault(pending.tenant, asyncio.Semaphore(_GUIDED_OF_A_TENANT))
-        async with slots:
-            pending.check()
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._guided_pool, self._prepare, engine_input, pending)
+        """The engine's request for an input, prepared in the lane for plain or for constrained requests."""
+        lane = self._plain if engine_input.params.guided_decoding is None else self._guided
+        return await lane.run(
+            lambda: self._prepare(engine_input, pending), tenant=pending.tenant, request=pending, check=pending.check
+        )
 
     def _prepare(self, engine_input: EngineInput, pending: PendingRequest) -> EngineRequest:
         pending.check()
@@ -186,14 +205,20 @@ class RequestManager:
         began = time.perf_counter()
         with cancellable(pending.check):
             request = make_request(self.llm, with_backend(engine_input, self.options), pending.tenant)
+        request.tenant = pending.tenant
+        limits = self.options.limits
+        request.constraint_budget.allow(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)
         self.metrics.prepared(time.perf_counter() - began, guided=engine_input.params.guided_decoding is not None)
         return request
 
     def _finished(self, group: RequestGroup) -> None:
         """Counts a group that has finished, once and with everything it has drawn."""
         try:
-            for running in group.requests:
-                self._count(running, group, running.request.completion())
+            completions = [running.request.completion() for running in group.requests]
+            used = sum(completion.usage.total_tokens for completion in completions)
+            self._rate_limiter.settle_tokens(group.tenant, group.reserved, used)
+            for running, completion in zip(group.requests, completions, strict=True):
+                self._count(running, group, completion)
         finally:
             # Last, so that nothing is uncounted when nothing is in flight.
             self._groups.discard(group)
@@ -212,12 +237,14 @@ def make_request(llm: LLM, engine_input: EngineInput, tenant: str) -> EngineRequ
     Raises Refusal for an input without a prompt, and what `llm` raises for one that it cannot run.
     """
     params, beams = engine_input.params, engine_input.beams
+    # Tenants are written in hexadecimal digits, so that no salt makes one of them another.
+    salt = tenant if engine_input.cache_salt is None else f"{tenant}/{engine_input.cache_salt}"
     if engine_input.messages is not None:
         more = {"tools": engine_input.tools, "arguments": engine_input.template_args, "beams": beams}
-        return llm.chat_request(engine_input.messages, params, salt=tenant, adapter=engine_input.adapter, **more)
+        return llm.chat_request(engine_input.messages, params, salt=salt, adapter=engine_input.adapter, **more)
     if engine_input.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
-    prompt = dataclasses.replace(engine_input.prompt, salt=tenant)
+    prompt = dataclasses.replace(engine_input.prompt, salt=salt)
     if beams is not None:
         return llm.beam_request(prompt, beams, sampling=params)
     return llm.request(prompt, params, hidden_states=engine_input.hidden_states)
@@ -232,73 +259,7 @@ def with_backend(engine_input: EngineInput, options: Options) -> EngineInput:
     return dataclasses.replace(engine_input, params=engine_input.params.replace(guided_decoding=chosen))
 
 
-def check_counts(inputs: Sequence[EngineInput], limits: Limits) -> None:
-    """Raises ParamsError for more prompts, samples or logprobs than the limits allow; nothing has been copied yet."""
-    check_limit(limits, "max_prompts", len(inputs), "prompts")
-    for engine_input in inputs:
-        params, beams = engine_input.params, engine_input.beams
-        check_limit(limits, "max_n", params.n if beams is None else beams.num_return_sequences or 1, "n")
-        check_limit(limits, "max_best_of", params.best_of or 0, "best_of")
-        for name in ("logprobs", "prompt_logprobs"):
-            check_limit(limits, "max_top_logprobs", getattr(params, name) or 0, name)
-        check_limit(limits, "max_rid", len(engine_input.rid or ""), "rid")
-        check_lists(params, limits)
-    check_limit(limits, "max_samples", sum(map(samples_of, inputs)), "n times the number of prompts")
-
-
-def check_lists(params: SamplingParams, limits: Limits) -> None:
-    """Raises ParamsError for more stop strings, bad words or biases than the limits allow."""
-    check_limit(limits, "max_stop", len(params.stop), "stop strings")
-    check_limit(limits, "max_stop_chars", max(map(len, params.stop), default=0), "stop characters")
-    for name in ("bad_words", "bad_words_token_ids"):
-        check_limit(limits, "max_bad_words", len(getattr(params, name)), f"number of {name}")
-    check_limit(limits, "max_bad_word_chars", max(map(len, params.bad_words), default=0), "bad_words characters")
-    check_limit(limits, "max_logprob_ids", len(params.logprob_token_ids), "number of logprob_token_ids")
-    check_limit(limits, "max_logit_bias", len(params.logit_bias or ()), "number of logit_bias entries")
-
-
-def requested_logprobs(request: EngineRequest) -> int:
-    """How many logprobs an answer has for the tokens of the prompt, and at most for `logprob_token_ids`.
-
-    Top logprobs of the output are not counted: most texts end long before their limit.
-    """
-    params = request.params
-    named = len(params.logprob_token_ids)
-    prompt = 0 if params.prompt_logprobs is None else request.inputs.length * (1 + params.prompt_logprobs + named)
-    return prompt + request.limit * len(request.samples) * named
-
-
-def samples_of(engine_input: EngineInput) -> int:
-    """How many samples of an input run at once."""
-    if engine_input.beams is not None:
-        return engine_input.beams.beam_width
-    return engine_input.params.best_of or engine_input.params.n
-
-
-def characters(value: Any) -> int:
-    """The number of characters of all texts in a value; its nesting is limited as that of a JSON body is."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(characters(each) for pair in value.items() for each in pair)
-    return sum(map(characters, value)) if isinstance(value, (list, tuple)) else 0
-
-
-def longest_text(llm: LLM, limits: Limits) -> int:
-    """The most characters that a text for this model may have."""
-    return limits.max_chars_per_token * llm.model.max_length
-
-
-def check_length(engine_input: EngineInput, llm: LLM, limits: Limits) -> None:
-    """Raises Refusal for a text that is certainly too long for the model, before time is spent on tokenising it."""
-    most, prompt = longest_text(llm, limits), engine_input.prompt
-    texts = [engine_input.messages, engine_input.tools, engine_input.template_args] if prompt is None else prompt.text
-    # A prompt that will be truncated is tokenised as a whole all the same.
-    if (length := characters(texts)) > most:
-        raise too_many_characters(length, most, code="context_length_exceeded")
-
-
-def too_many_characters(length: int, most: int, *, code: str | None = None) -> Refusal:
-    """The refusal of a text beyond `longest_text`."""
-    text = f"prompt must hold at most {most} characters, got {length}; the operator can raise it with"
-    return Refusal(400, f"{text} --max-chars-per-token", param="prompt", code=code)
+def most_tokens(request: EngineRequest) -> int:
+    """The tokens of a prompt and of its answer, if every sample reaches its limit."""
+    rows = len(request.samples) if request.beams is None else request.beams.returned
+    return request.inputs.length + request.limit * rows

@@ -33,6 +33,7 @@ StopKind = Literal[
     "text_failed",
     "abort",
     "grammar_failed",
+    "constraint_budget",
 ]
 
 
@@ -42,8 +43,8 @@ class Stop:
 
     `matched` is the token id, stop string or pattern of the request, `matched_text` the text that it matched; both are
     None for limits and errors. A completed constraint stops a text with kind `grammar`; `matched` is then
-    `close_grammar` if tokens were forced to complete it in time. For the kind `grammar_failed`, `matched_text` says
-    what went wrong.
+    `close_grammar` if tokens were forced to complete it in time. For the kinds `grammar_failed` and
+    `constraint_budget`, `matched_text` says what went wrong.
     """
 
     kind: StopKind

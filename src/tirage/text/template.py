@@ -1,115 +1,103 @@
-"""Chat templates: Jinja in a sandbox, with limits on time and output."""
+"""Chat templates: Jinja in a sandbox, compiled and rendered in a child process with limits on time and memory."""
 
 from __future__ import annotations
 
 import json
-import threading
+import os
+import signal
 import time
-from datetime import datetime
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from jinja2 import TemplateError, meta, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+from tirage.children import Child, Children
 from tirage.errors import ModelError, ParamsError
 
 SECONDS = 1.0
+"""Processor time of a rendering, and of reading a template."""
+_PATIENCE = 10.0
+"""Wall-clock time of a task, as a multiple of its processor time: the machine may be busy."""
+_STARTUP_S = 60.0
 CHARACTERS = 8_000_000
+MEGABYTES = 512
+_WORKERS = 2
+_ALARM = signal.SIGPROF
 
 
-class GenerationTag(Extension):
-    """The tag `{% generation %}`, which marks the assistant's text for training; here its content is rendered."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The nodes between `{% generation %}` and `{% endgeneration %}`."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+class TemplateLimitError(Exception):
+    """Why a template has no answer: it took too much time or memory."""
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment without access to Python, in which every look-up and call checks a deadline."""
+class TemplateProcess(Child):
+    """A running `template_worker`."""
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag])
-        self._local = threading.local()
-        self.globals["raise_exception"] = refuse
-        self.globals["strftime_now"] = strftime_now
-        self.filters["tojson"] = to_json
+        super().__init__(Path(__file__).with_name("template_worker.py"), environment=os.environ)
+        self._started = False
 
-    def start(self) -> None:
-        """Sets the deadline of this thread."""
-        self._local.deadline = time.monotonic() + SECONDS
+    def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a task; TemplateLimitError, and the child is dead, when there is none."""
+        seconds = SECONDS * _PATIENCE + _STARTUP_S * (not self._started)
+        self._started = True
+        try:
+            self.input.write(json.dumps({**task, "seconds": SECONDS}, default=as_object).encode() + b"\n")
+            self.input.flush()
+        except OSError:
+            raise TemplateLimitError(f"{MEGABYTES} MB") from None
+        line = self.line(time.monotonic() + seconds)
+        if line is not None and line.endswith(b"\n"):
+            return json.loads(line)
+        self.kill()
+        late = line is None or -self.process.returncode == _ALARM
+        raise TemplateLimitError(f"{SECONDS:g} s" if late else f"{MEGABYTES} MB")
 
-    def check(self) -> None:
-        """Raises ParamsError when the deadline of this thread has passed."""
-        if time.monotonic() > getattr(self._local, "deadline", float("inf")):
-            raise ParamsError(f"messages must be rendered by the chat template within {SECONDS:g} s; send fewer")
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        """The item of an object, as the sandbox allows; ParamsError after the deadline."""
-        self.check()
-        return super().getitem(obj, argument)
+def as_object(value: Any) -> dict[Any, Any]:
+    """A mapping of another type as a JSON object; TypeError for anything else."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} {value!r:.40}")
 
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        """The attribute of an object, as the sandbox allows; ParamsError after the deadline."""
-        self.check()
-        return super().getattr(obj, attribute)
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja has it
-        """The result of a call, as the sandbox allows; ParamsError after the deadline."""
-        __self.check()
-        return super().call(__context, __obj, *args, **kwargs)
+_PROCESSES = Children(lambda _: TemplateProcess(), limit=_WORKERS)
 
 
 class Template:
-    """A compiled chat template. Raises ModelError when the source is not valid Jinja."""
+    """A chat template. Raises ModelError when the source is not valid Jinja, or takes too long to read."""
 
     def __init__(self, source: str) -> None:
-        self._sandbox = Sandbox()
+        self._source = source
         try:
-            self._template = self._sandbox.from_string(source)
-            names = meta.find_undeclared_variables(self._sandbox.parse(source))
-        except (TemplateError, RecursionError) as error:
-            raise ModelError(f"the chat template is not valid: {error}") from error
-        self.variables = frozenset(names)
+            answer = ask({"task": "variables", "source": source})
+        except TemplateLimitError as limit:
+            raise ModelError(f"the chat template must be readable within {limit}, got one that is not") from None
+        if "invalid" in answer:
+            raise ModelError(f"the chat template is not valid: {answer['invalid']}")
+        self.variables = frozenset(answer["variables"])
         """The names of the variables that the template reads and does not set itself."""
 
     def render(self, **given: Any) -> str:
         """The rendered text; ParamsError when the template refuses the conversation, fails or exceeds a limit."""
-        self._sandbox.start()
-        parts: list[str] = []
-        size = 0
+        task = {"task": "render", "source": self._source, "characters": CHARACTERS, "given": given}
         try:
-            for part in self._template.generate(**given):
-                self._sandbox.check()
-                size += len(part)
-                if size > CHARACTERS:
-                    raise ParamsError(f"messages must give at most {CHARACTERS} characters of prompt; send fewer")
-                parts.append(part)
-        except ParamsError:
-            raise
-        except Exception as error:  # a template may fail in any way, usually because something is missing
+            answer = ask(task)
+        except TemplateLimitError as limit:
+            raise ParamsError(f"messages must be rendered by the chat template within {limit}; send fewer") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ParamsError(f"messages and tools must be JSON values, got {error}") from None
+        if "refused" in answer:
+            raise ParamsError(f"messages were refused by the chat template: {answer['refused']}")
+        if "size" in answer:
+            raise ParamsError(f"messages must give at most {CHARACTERS} characters of prompt; send fewer")
+        if "failed" in answer:
             raise ParamsError(
-                f"messages must be such that the chat template can show them, it failed with {type(error).__name__}: "
-                f"{error}; change them, their tools or the template"
-            ) from error
-        return "".join(parts)
+                f"messages must be such that the chat template can show them, it failed with {answer['failed']}; "
+                "change them, their tools or the template"
+            )
+        return answer["text"]
 
 
-def refuse(message: str) -> NoReturn:
-    """Raises ParamsError; templates call it for conversations that they cannot render."""
-    raise ParamsError(f"messages were refused by the chat template: {message}")
-
-
-def strftime_now(form: str) -> str:
-    """The current date and time in that format, which some templates show to the model."""
-    return datetime.now().strftime(form)
-
-
-def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """The value as JSON, without the HTML escapes of Jinja's own filter, on which models were not trained."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+def ask(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a child process to a task; TemplateLimitError when it takes too much time or memory."""
+    with _PROCESSES.one("") as child:
+        return child.ask(task)

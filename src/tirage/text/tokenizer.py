@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text.decoder_rule import DecoderRule, byte_level_bytes, decoder_rule_of, fallback_byte, writes_words
+from tirage.text.tokenizer_growth import MOST_GROWTH, growth
 
 MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 """Matches added tokens that mark up a text although they are not declared special, such as `<think>`."""
@@ -251,11 +252,20 @@ def without_markup(raw: Any) -> Any:
 
 
 def ids_of(raw: Any, text: str, *, add_special_tokens: bool) -> list[int]:
-    """The ids of a text by the `tokenizers` library, which releases the GIL for long texts."""
-    if len(text) < _LONG:
-        return list(raw.encode(text, add_special_tokens=add_special_tokens).ids)
-    # `encode` holds the GIL, for about a microsecond per character; encoding a batch does not.
-    return list(raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+    """The ids of a text by the `tokenizers` library, which releases the GIL for long texts.
+
+    Raises ParamsError where the library gives up, as on a pattern of a hostile folder that takes too many steps.
+    """
+    try:
+        if len(text) < _LONG:
+            return list(raw.encode(text, add_special_tokens=add_special_tokens).ids)
+        # `encode` holds the GIL, for about a microsecond per character; encoding a batch does not.
+        return list(raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+    except BaseException as error:
+        # The library panics in what is no Exception, and would end more than this text.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ParamsError(f"text must be one that the model's tokenizer can read, it failed: {error!s:.120}") from None
 
 
 def encode_own(raw: Any, text: str, add_special_tokens: bool) -> Any:
@@ -315,6 +325,8 @@ def load_tokenizer(path: Path, settings: Mapping[str, Any] | None = None) -> Tok
         raw = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ModelError(f"{path} is not a valid tokenizer: {error}") from error
+    if (times := growth(raw)) > MOST_GROWTH:
+        raise ModelError(f"{path} must make a text at most {MOST_GROWTH} times as long, got replacements of {times:g}")
     # Files may contain the truncation and padding of a training run, which would silently change prompts.
     raw.no_truncation()
     raw.no_padding()

@@ -1,4 +1,4 @@
-"""An Explanation for the terminal, with rich, and as plain text."""
+"""An explanation for the terminal, with rich, and as plain text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tirage.tracing import wording
-from tirage.tracing.explanation import Explanation, Stage, Token, TokenTrace, UniformDraw
+from tirage.tracing.records import ExplainedDraw, Stage, Token, TokenTrace, UniformDraw
 
 _PLAIN_WIDTH = 120
 _WIDE = 100
@@ -22,7 +22,7 @@ _KINDS = {"input": "dim", "mask": "magenta", "edit": "yellow", "filter": "cyan"}
 _DRAWN = "bold green"
 
 
-def as_text(e: Explanation) -> str:
+def as_text(e: ExplainedDraw) -> str:
     """The whole explanation without colours or control characters, 120 columns wide."""
     out = StringIO()
     console = Console(file=out, width=_PLAIN_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
@@ -30,7 +30,7 @@ def as_text(e: Explanation) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def render(e: Explanation, width: int) -> Iterator[RenderableType]:
+def render(e: ExplainedDraw, width: int) -> Iterator[RenderableType]:
     """Headline, stages, tokens and throws, as rich renderables."""
     yield _header(e)
     yield _stage_table(e, wide=width >= _WIDE)
@@ -41,7 +41,7 @@ def render(e: Explanation, width: int) -> Iterator[RenderableType]:
             yield _throw(throw, wording.throw_title(throw, i == 0), min(width, _PLAIN_WIDTH) - 4)
 
 
-def _header(e: Explanation) -> RenderableType:
+def _header(e: ExplainedDraw) -> RenderableType:
     style = _DRAWN if e.token is not None else "bold red"
     facts = Text("  ·  ").join(Text.assemble((f"{key} ", "dim"), value) for key, value in wording.circumstances(e))
     lines = [Text(e.reason), facts]
@@ -83,7 +83,7 @@ _STAGE_COLUMNS = (
 _NARROW_STAGE_COLUMNS = 6
 
 
-def _stage_table(e: Explanation, *, wide: bool) -> Table:
+def _stage_table(e: ExplainedDraw, *, wide: bool) -> Table:
     columns = _STAGE_COLUMNS if wide else _STAGE_COLUMNS[:_NARROW_STAGE_COLUMNS]
     table = _table(*columns)
     for i, stage in enumerate(e.stages):
@@ -109,7 +109,7 @@ def _stage_cells(i: int, stage: Stage) -> list[RenderableType]:
 # --- tokens ---------------------------------------------------------------------------------------------------------
 
 
-def _token_table(e: Explanation, *, wide: bool) -> Table:
+def _token_table(e: ExplainedDraw, *, wide: bool) -> Table:
     named = any(trace.token.text is not None for trace in e.tokens)
     table = _table(("rank", "right"), *_name_columns(named), ("logit", "right"), ("model", "right"), ("", "left"))
     for title in [str(i) for i in range(1, len(e.stages))] if wide else ["out by"]:

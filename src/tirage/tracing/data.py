@@ -1,4 +1,4 @@
-"""An Explanation as plain values for strict JSON."""
+"""An explanation as plain values for strict JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tirage.params import FIELDS
-from tirage.tracing.explanation import Explanation, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw, XtcFlag
+from tirage.tracing.records import ExplainedDraw, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw, XtcFlag
 
 SCHEMA = 1
 """Version of the JSON form."""
 
 
-def plain(explanation: Explanation) -> dict[str, Any]:
+def plain(explanation: ExplainedDraw) -> dict[str, Any]:
     """Every fact of an explanation in dicts, lists, strings and numbers."""
     e = explanation
     return {

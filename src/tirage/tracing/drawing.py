@@ -8,7 +8,7 @@ from tirage.backends.numpy.distribution import BranchLaw, Distribution
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators.row import RowState
 from tirage.sampling_batch import SamplingRow
-from tirage.tracing.explanation import Interval, UniformDraw, XtcFlag
+from tirage.tracing.records import Interval, UniformDraw, XtcFlag
 from tirage.tracing.texts import TokenTexts
 
 _NEIGHBOURS = 2

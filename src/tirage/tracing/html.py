@@ -1,4 +1,4 @@
-"""An Explanation as one HTML page: styles inside, no script, nothing from outside, every text escaped."""
+"""An explanation as one HTML page: styles inside, no script, nothing from outside, every text escaped."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from html import escape
 from importlib.resources import files
 
 from tirage.tracing import wording
-from tirage.tracing.explanation import Explanation, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw
+from tirage.tracing.records import ExplainedDraw, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw
 
 
-def page(e: Explanation) -> str:
+def page(e: ExplainedDraw) -> str:
     """The whole page."""
     style = files("tirage.tracing").joinpath("page.css").read_text("utf-8")
     title = escape(f"tirage: {wording.headline(e)}")
@@ -22,7 +22,7 @@ def page(e: Explanation) -> str:
     )
 
 
-def framed(e: Explanation) -> str:
+def framed(e: ExplainedDraw) -> str:
     """The page inside a frame of its own, for notebooks: its styles stay with it."""
     return (
         f'<iframe srcdoc="{escape(page(e))}" sandbox="" '
@@ -70,7 +70,7 @@ def _unnamed(tokens: Iterable[Token]) -> str:
 # --- header ---------------------------------------------------------------------------------------------------------
 
 
-def _header(e: Explanation) -> str:
+def _header(e: ExplainedDraw) -> str:
     if e.token is None:
         title = escape(wording.headline(e))
     else:
@@ -97,7 +97,7 @@ _STAGE_HEADS = (
 )
 
 
-def _stages(e: Explanation) -> str:
+def _stages(e: ExplainedDraw) -> str:
     rows = [_stage_row(i, stage) for i, stage in enumerate(e.stages)]
     off = [stage.label for stage in e.all_stages if stage.off]
     note = _tag("p", escape("Off: " + ", ".join(off) + "."), "quiet") if off else ""
@@ -142,7 +142,7 @@ def _bar(p: float, width: float, classes: str) -> str:
 _LEGEND = "1, 2, … are the stages above: the darker, the more probable after it; ✗ where a token fell out."
 
 
-def _tokens(e: Explanation) -> str:
+def _tokens(e: ExplainedDraw) -> str:
     if not e.tokens:
         return ""
     numbers = [(str(i), "c") for i in range(1, len(e.stages))]
@@ -158,7 +158,7 @@ def _tokens(e: Explanation) -> str:
     )
 
 
-def _token_row(e: Explanation, trace: TokenTrace, model: float, law: float) -> str:
+def _token_row(e: ExplainedDraw, trace: TokenTrace, model: float, law: float) -> str:
     text = "" if trace.token.text is None else _token(trace.token.shown)
     cells = [
         _cell(str(trace.rank or "–"), "n quiet"),
@@ -192,7 +192,7 @@ def _mark(stage: Stage, step: TokenStep, inside: bool) -> str:
 # --- throws ---------------------------------------------------------------------------------------------------------
 
 
-def _throws(e: Explanation) -> str:
+def _throws(e: ExplainedDraw) -> str:
     drawn = [(i, throw) for i, throw in enumerate(e.throws) if not throw.greedy]
     return "".join(_section(wording.capital(wording.throw_title(t, i == 0)), _throw(t)) for i, t in drawn)
 

@@ -15,7 +15,7 @@ from tirage.operators.row import RowState
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingRow
 from tirage.semantics import Semantics
-from tirage.tracing.explanation import Stage, Token, UniformDraw, XtcFlag
+from tirage.tracing.records import Stage, Token, UniformDraw, XtcFlag
 from tirage.tracing.slots import Slot
 from tirage.tracing.snapshot import Snapshot
 from tirage.tracing.texts import TokenTexts

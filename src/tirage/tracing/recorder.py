@@ -17,7 +17,7 @@ from tirage.operators.row import OK, RowState
 from tirage.operators.temperature import GREEDY
 from tirage.sampling_batch import SamplingRow
 from tirage.tracing import notes
-from tirage.tracing.explanation import Removed, Stage, TokenStep
+from tirage.tracing.records import Removed, Stage, TokenStep
 from tirage.tracing.slots import Slot, slots
 from tirage.tracing.snapshot import Snapshot
 from tirage.tracing.texts import TokenTexts

@@ -13,7 +13,7 @@ from tirage.operators import OPERATORS, Operator, Step
 from tirage.operators.masks import BAN
 from tirage.params import FIELDS, SamplingParams
 from tirage.semantics import Semantics
-from tirage.tracing.explanation import Kind
+from tirage.tracing.records import Kind
 
 _BITMASKS = ("mask", "allowed_token_ids")
 """Masks over the whole vocabulary, which no operator describes: the call's own and that of a parameter."""

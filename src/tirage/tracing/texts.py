@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tirage.text import wrap_tokenizer
-from tirage.tracing.explanation import Token
+from tirage.tracing.records import Token
 
 SPACE = "␣"
 _LONGEST = 48

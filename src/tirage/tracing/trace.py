@@ -18,8 +18,9 @@ from tirage.operators.row import OK, Process, RowState
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.tracing import drawing, notes
-from tirage.tracing.explanation import Explanation, TokenTrace, UniformDraw, XtcFlag
+from tirage.tracing.explanation import Explanation
 from tirage.tracing.recorder import Recorder, Watch
+from tirage.tracing.records import TokenTrace, UniformDraw, XtcFlag
 from tirage.tracing.texts import TokenTexts
 
 

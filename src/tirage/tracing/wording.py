@@ -6,21 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tirage.tracing.explanation import Explanation, Removed, Stage, Token, TokenTrace, UniformDraw
+from tirage.tracing.records import ExplainedDraw, Removed, Stage, Token, TokenTrace, UniformDraw
 from tirage.tracing.texts import printable
 
 _LONGEST = 32
 _SHOWN = 3
 
 
-def headline(e: Explanation) -> str:
+def headline(e: ExplainedDraw) -> str:
     """The drawn token with its chance, or the status of a row without one."""
     if e.token is None:
         return f"no token: {e.status.name}"
     return f"{name(e.token)}  p = {percent(e.probability)}"
 
 
-def circumstances(e: Explanation) -> list[tuple[str, str]]:
+def circumstances(e: ExplainedDraw) -> list[tuple[str, str]]:
     """What else one must know to repeat the draw, as (name, value) pairs."""
     seed = f"{e.seed} ({'fresh' if e.fresh_seed else 'given'})"
     sample = [("sample", str(e.sample_index))] if e.sample_index else []
@@ -73,7 +73,7 @@ def value(item: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def law_title(e: Explanation) -> str:
+def law_title(e: ExplainedDraw) -> str:
     """The head of the column of final probabilities; a mixture has tokens that this draw could not reach."""
     return "law (mixed)" if e.mixed else "law"
 
@@ -114,7 +114,7 @@ def throw_title(throw: UniformDraw, first: bool) -> str:
     return "the throw" if first else "second throw, with the mask"
 
 
-def coin_line(e: Explanation) -> str:
+def coin_line(e: ExplainedDraw) -> str:
     """XTC's coin in words, or nothing."""
     if e.coin is None:
         return ""

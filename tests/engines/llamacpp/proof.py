@@ -3,7 +3,8 @@
     python tests/engines/llamacpp/proof.py [FILE.gguf]
 
 Two ways are proven: the processor inside llama-cpp-python's `Llama`, and `tirage.LLM` over a GGUF file. It also counts
-how far the logits of a request move when seven others run beside it. Results: benchmarks/results/engines/llamacpp.json.
+how far the logits of a request move when seven others run beside it, with short prompts prefilled together and each
+alone. Results: benchmarks/results/engines/llamacpp.json.
 """
 
 from __future__ import annotations
@@ -94,6 +95,13 @@ class Recorder:
             self.rows[tuple(row.token_ids)] = logits[-1].copy()
         return logits
 
+    def prefill_batch(self, rows: Any) -> Any:
+        """Logits [B, V] of the model after whole prompts, each row kept."""
+        logits = self._model.prefill_batch(rows)
+        for row, each in zip(rows, logits, strict=True):
+            self.rows[tuple(row.token_ids)] = each.copy()
+        return logits
+
     def decode(self, token_ids: Any, caches: Any) -> Any:
         """Logits [B, V] of the model, each row kept."""
         logits = self._model.decode(token_ids, caches)
@@ -102,13 +110,16 @@ class Recorder:
         return logits
 
 
-def moved(path: Path) -> dict[str, Any]:
-    """How far logits move when eight requests run together: the largest difference, and how many rows differ."""
+def moved(path: Path, **options: int) -> dict[str, Any]:
+    """How far logits move when eight requests run together: the largest difference, and how many rows differ.
+
+    `options` are those of GGUFModel.
+    """
     params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
     found: list[dict[tuple[int, ...], Any]] = []
     texts: list[list[tuple[int, ...]]] = []
     for sets in ([[start] for start in STARTS], [list(STARTS)]):
-        seen = Recorder(GGUFModel(path))
+        seen = Recorder(GGUFModel(path, **options))
         with LLM(seen, tokenizer=seen.tokenizer) as llm:
             texts.append([ids for prompts in sets for ids in ids_of(llm, prompts, params)])
         found.append(seen.rows)
@@ -135,6 +146,7 @@ def main(arguments: Sequence[str]) -> int:
         "inside_llama": inside_llama(path, given),
         "through_llm": [through_llm(path, given, together=together) for together in (1, 16)],
         "logits_in_a_batch_of_8": {each.name: moved(each) for each in (path, quantised)},
+        "with_prompts_together": {each.name: moved(each, prefill_batch_tokens=256) for each in (path, quantised)},
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")

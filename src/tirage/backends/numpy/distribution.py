@@ -24,7 +24,7 @@ from tirage.exact.philox import Domain, uniform64
 from tirage.exact.weights import exponents, weights
 from tirage.history import Counts
 from tirage.operators import Step
-from tirage.operators.row import OK, Process, RowState, mass
+from tirage.operators.row import OK, PROCESSOR_FAILED, Process, RowState, mass
 from tirage.operators.xtc import XTC
 from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
@@ -346,5 +346,7 @@ def draw(
             _log.warning("row %d has no token: %s", r, error)
             clear(rows, r, out, Status.processor_failed)
         else:
+            if result.status == PROCESSOR_FAILED:
+                _log.warning("row %d has no token: a logits processor returned NaN or +inf", r)
             draw_row(result, rows, r, out)
     return out

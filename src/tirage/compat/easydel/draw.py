@@ -6,7 +6,7 @@ Both give the tokens that `tirage.sample` draws for the SamplingParams the array
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from tirage.backends.jax.arrays import is_traced
 from tirage.backends.jax.program import Columns, TracedProgram, TracedStage
 from tirage.backends.jax.traced_history import BEYOND, TracedHistory
 from tirage.compat.easydel import operands
+from tirage.compat.easydel.arrays import SlotArrays
 from tirage.compat.easydel.columns import PAD, counts, rows_of, table_per_row
 from tirage.draw import Draw, Status
 from tirage.errors import ParamsError
@@ -34,9 +35,6 @@ from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import RULES, TOP_P
 from tirage.params import SamplingParams
 from tirage.semantics import Semantics, resolve
-
-if TYPE_CHECKING:
-    from tirage.compat.easydel.jitable import JitableSamplingParams
 
 _FILTERS = {"temperature", "top_k", "top_p", "min_p"}
 _PENALTIES = {"repetition": REPETITION, "frequency": FREQUENCY, "presence": PRESENCE}
@@ -65,9 +63,7 @@ class DrawInputs:
         return jnp.maximum(self.length - self.step.astype(jnp.int32), 0)
 
 
-def sample(
-    params: JitableSamplingParams, logits: Any, *, history: Any, step: Any, mask: Any, sample_index: Any
-) -> Draw:
+def sample(params: SlotArrays, logits: Any, *, history: Any, step: Any, mask: Any, sample_index: Any) -> Draw:
     """One token per row of logits [B, V]; see `JitableSamplingParams.sample`."""
     matrix = backend.as_logits(logits if isinstance(logits, Array) else jnp.asarray(logits))
     words = backend.as_mask(mask, matrix.shape)
@@ -77,9 +73,7 @@ def sample(
     return _drawn(params, matrix, at, words)
 
 
-def _draw_inputs(
-    params: JitableSamplingParams, logits: Array, history: Any, step: Any, sample_index: Any
-) -> DrawInputs:
+def _draw_inputs(params: SlotArrays, logits: Array, history: Any, step: Any, sample_index: Any) -> DrawInputs:
     rows, slots = logits.shape[0], params.temperature.size
     if slots not in (1, rows):
         raise ParamsError(f"logits must have {slots} rows, one per slot, got {rows}; give one row per slot")
@@ -121,7 +115,7 @@ def _per_row(name: str, value: Any, rows: int, dtype: Any) -> Array:
 # --- on the host ------------------------------------------------------------------------------------------------
 
 
-def _drawn(params: JitableSamplingParams, logits: Array, at: DrawInputs, mask: Any) -> Draw:
+def _drawn(params: SlotArrays, logits: Array, at: DrawInputs, mask: Any) -> Draw:
     each = host_params(params)
     for slot, one in enumerate(each if at.input_ids is None else ()):
         name = _needing_history(one)
@@ -153,7 +147,7 @@ def _pairs(at: DrawInputs) -> list[tuple[list[int], list[int]]]:
     return [(row[:split], row[split:end]) for row, end, split in zip(ids, lengths, prompts, strict=True)]
 
 
-def host_params(params: JitableSamplingParams) -> list[SamplingParams]:
+def host_params(params: SlotArrays) -> list[SamplingParams]:
     """The parameters of each slot as SamplingParams; raises ParamsError for traced arrays."""
     if is_traced(*jax.tree.leaves(params)):
         raise ParamsError("params must be concrete here, got traced arrays; ask outside jit")
@@ -202,7 +196,7 @@ def _seeds(words: Any) -> list[int]:
 # --- inside a program -------------------------------------------------------------------------------------------
 
 
-def _traced(params: JitableSamplingParams, logits: Array, at: DrawInputs, mask: Any) -> Draw:
+def _traced(params: SlotArrays, logits: Array, at: DrawInputs, mask: Any) -> Draw:
     if params.seed is None:
         raise ParamsError(
             "seed must be given inside jit, got None; make the parameters of SamplingParams(seed=...), a batch with "
@@ -287,7 +281,7 @@ def _penalties(given: dict[str, Array], semantics: Semantics) -> _Listed:
     ]
 
 
-def _without_history(given: dict[str, Array], params: JitableSamplingParams, logits: Array) -> Array:
+def _without_history(given: dict[str, Array], params: SlotArrays, logits: Array) -> Array:
     """Rows whose parameters need a history, bool [B]."""
     penalised = (
         (given["repetition_penalty"] != 1) | (given["frequency_penalty"] != 0) | (given["presence_penalty"] != 0)
@@ -296,7 +290,7 @@ def _without_history(given: dict[str, Array], params: JitableSamplingParams, log
     return penalised | jnp.any(lengths > 1, axis=1)
 
 
-def _allowed(params: JitableSamplingParams, logits: Array) -> Array:
+def _allowed(params: SlotArrays, logits: Array) -> Array:
     if params.allowed_token_ids is None:
         return logits
     ids = table_per_row("allowed_token_ids", params.allowed_token_ids, 1, logits)
@@ -318,9 +312,7 @@ def _counts(at: DrawInputs, vocabulary: int) -> Array:
     return jnp.stack([jnp.where(known, at.input_ids, BEYOND), *times], axis=1)
 
 
-def _banned(
-    params: JitableSamplingParams, given: dict[str, Array], logits: Array, at: DrawInputs, semantics: Semantics
-) -> Array:
+def _banned(params: SlotArrays, given: dict[str, Array], logits: Array, at: DrawInputs, semantics: Semantics) -> Array:
     """int32 [B, n]: stop ids before `min_tokens`, and ids that would complete a bad word."""
     stops = table_per_row("all_stop_token_ids", params.all_stop_token_ids, 1, logits)
     early = at.step < given["min_tokens"].astype(jnp.uint32)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import secrets
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from jax.core import Tracer
 from tirage import params as host
 from tirage.backends.jax import program
 from tirage.compat.easydel import draw, plain, tables
+from tirage.compat.easydel.arrays import SCALARS, STREAM, TABLES, SlotArrays
 from tirage.compat.easydel.columns import PAD
 from tirage.compat.easydel.processors import (
     AllowedTokensLogitsProcessor,
@@ -38,38 +38,12 @@ from tirage.fields.record import specs
 from tirage.fields.rules import shown
 from tirage.semantics import Semantics, resolve
 
-SCALARS: dict[str, tuple[Any, Any]] = {
-    "random_sampling": (jnp.bool_, True),
-    "temperature": (jnp.float32, 1.0),
-    "top_k": (jnp.int32, 0),
-    "top_p": (jnp.float32, 1.0),
-    "min_p": (jnp.float32, 0.0),
-    "repetition_penalty": (jnp.float32, 1.0),
-    "frequency_penalty": (jnp.float32, 0.0),
-    "presence_penalty": (jnp.float32, 0.0),
-    "max_tokens": (jnp.int32, -1),
-    "min_tokens": (jnp.int32, 0),
-}
-"""dtype and neutral value of each array that holds one number per slot."""
-
-TABLES: dict[str, tuple[int, int]] = {
-    "all_stop_token_ids": (1, PAD),
-    "bad_words_token_ids": (2, PAD),
-    "bad_words_lengths": (1, 0),
-    "allowed_token_ids": (1, PAD),
-}
-"""Axes of one request's table of ids, and the value that pads it."""
-
-STREAM: dict[str, Any] = {"seed": jnp.uint32, "step": jnp.int32}
-"""dtype of the arrays that key the draws; both are None without a seed."""
-
 SEMANTICS = ("canonical", "easydel")
 """The default, and EasyDeL's own order, which the lists of processors have. No other order can be kept here."""
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, slots=True, eq=False)
-class JitableSamplingParams:
+class JitableSamplingParams(SlotArrays):
     """EasyDeL's 14 arrays, and the seed and step of their draws; new values of the same shapes do not recompile.
 
     The first ten are [] for one request, [B] for a batch, [B, 1] in its 2-d view. The tables of ids have the
@@ -82,23 +56,7 @@ class JitableSamplingParams:
     None without a seed. `semantics`, "canonical" or "easydel", says whose order `sample` has, and is compiled in.
     """
 
-    random_sampling: jax.Array
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    repetition_penalty: jax.Array
-    frequency_penalty: jax.Array
-    presence_penalty: jax.Array
-    max_tokens: jax.Array
-    min_tokens: jax.Array
-    all_stop_token_ids: jax.Array  # [K]
-    bad_words_token_ids: jax.Array  # [W, L]
-    bad_words_lengths: jax.Array  # [W]
-    allowed_token_ids: jax.Array | None = None  # [A]
-    seed: jax.Array | None = None  # [2]
-    step: jax.Array | None = None
-    semantics: str = field(default="canonical", metadata={"static": True})
+    __slots__ = ()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -197,17 +155,6 @@ class JitableSamplingParams:
             for name, (rank, _) in TABLES.items()
         )
         return _merged(mine, others, slots, widths)
-
-    def view_1d(self) -> JitableSamplingParams:
-        """The same with scalars [B], [] becoming [1]; tables stay as they are. Undoes `view_2d`."""
-        return self._reshaped(-1)
-
-    def view_2d(self) -> JitableSamplingParams:
-        """The same with scalars [B, 1], which broadcast against logits [B, V]; tables stay. Undoes `view_1d`."""
-        return self._reshaped(-1, 1)
-
-    def _reshaped(self, *shape: int) -> JitableSamplingParams:
-        return dataclasses.replace(self, **{name: jnp.reshape(getattr(self, name), shape) for name in SCALARS})
 
     def _with_seeds(self) -> JitableSamplingParams:
         """The same with a seed and a step for each slot: those it has, else fresh seeds and step 0."""

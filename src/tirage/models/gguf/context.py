@@ -66,7 +66,7 @@ class Context:
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
         # A copy, because the next batch writes to the same memory.
-        return self._logits(int(arrays["logits"][:count].sum(dtype=np.int32))).copy()
+        return self._logits(count if wanted is True else int(np.count_nonzero(wanted))).copy()
 
     def add_sequences(self) -> range:
         """Doubles the number of sequences and gives the new ones. Raises ModelError beyond the most there can be."""

@@ -58,7 +58,8 @@ class GGUFModel(TextOnly):
     for later prompts with the same beginning; 0 turns that off. Models with a sliding window or a recurrent state keep
     nothing.
 
-    At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone.
+    At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone, as
+    None does unless the weights are float32: libllama's products of quantised weights depend on the whole batch.
     `dtype` is that of keys, values and attention: "float16", as in llama.cpp, "float32", or "auto", which is float32
     for a file whose weights are. `threads` is by default OMP_NUM_THREADS or the number of usable cores; `gpu_layers`
     None is libllama's default, which is all of them where it was built for a GPU. The last bits of a row's logits may
@@ -73,7 +74,7 @@ class GGUFModel(TextOnly):
         *,
         dtype: str = "auto",
         prefix_bytes: int = 256 << 20,
-        prefill_batch_tokens: int = CHUNK,
+        prefill_batch_tokens: int | None = None,
         threads: int | None = None,
         gpu_layers: int | None = None,
         first_cells: int = _FIRST_CELLS,
@@ -85,10 +86,12 @@ class GGUFModel(TextOnly):
         _check_kind(loaded, self.header)
         self.tokenizer = GGUFTokenizer(loaded, self.header)
         self.vocab_size, self.max_length = len(self.tokenizer), library.llama_model_n_ctx_train(loaded.pointer)
-        exact = dtype == "float32" or (dtype == "auto" and self.header.tensor_types == {0})
+        is_float32 = self.header.tensor_types == {0}
+        exact = dtype == "float32" or (dtype == "auto" and is_float32)
         self._dtype = "float32" if exact else "float16"
         self._context = Context(loaded, cells=max(CHUNK, first_cells), threads=self._threads, exact=exact)
-        self._together = min(prefill_batch_tokens, CHUNK)
+        together = CHUNK * is_float32 if prefill_batch_tokens is None else prefill_batch_tokens
+        self._together = min(together, CHUNK)
         self._free = list(reversed(range(self._context.sequences)))
         whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
         self._resumes = not whole and library.llama_model_n_swa(loaded.pointer) == 0

@@ -7,7 +7,6 @@ the same weights and is run in separate passes, so that it does not affect the b
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tirage.errors import ModelError
+from tirage.models.json_file import read_json_object
 
 _BASE = "__base__"
 # The fields that a plain LoRA may set. Any other asks for more than two matrices beside a layer.
@@ -150,11 +150,8 @@ def check_adapter(name: str, folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"adapter {name!r} must be a folder with adapter_config.json and adapter_model.safetensors, got {folder}"
         )
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+    config = read_json_object(path)
+    if config.get("peft_type") != "LORA":
         raise ModelError(f"{path}: peft_type must be 'LORA'; merge an adapter of another kind into its model")
     for key, what in _REFUSED.items():
         if config.get(key):

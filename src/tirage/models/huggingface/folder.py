@@ -23,7 +23,7 @@ from tirage.models.huggingface.int8 import with_int8
 from tirage.models.huggingface.media import MediaProcessor, open_media
 from tirage.models.huggingface.model import HuggingFaceModel
 from tirage.models.huggingface.probe import choose_path
-from tirage.models.json_file import read_json_object, read_optional_json_object
+from tirage.models.json_file import check_layers, read_json_object, read_optional_json_object
 from tirage.models.weights import is_compact, read_weights, weight_files
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
@@ -89,8 +89,8 @@ def wrap_module(module: Any, *, processor: Any = None, **options: Any) -> Huggin
 
 
 def refuse_code(folder: Path) -> None:
-    """Raises ModelError for a folder whose settings name Python code to run."""
-    read_json_object(folder / "config.json")
+    """Raises ModelError for a folder whose settings name Python code to run, or more layers than can be built."""
+    check_layers(read_json_object(folder / "config.json"), folder / "config.json")
     for name in _SETTINGS:
         settings = read_optional_json_object(folder / name)
         if "auto_map" in settings:

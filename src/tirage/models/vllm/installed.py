@@ -8,8 +8,8 @@ from typing import Any
 
 from tirage.errors import ModelError
 
-KNOWN = "0.32"
-"""The release of vLLM whose engine this runs."""
+KNOWN = ("0.32", "0.33")
+"""The releases of vLLM whose engine this runs."""
 EngineArgs = "vllm.engine.arg_utils:EngineArgs"
 LLMEngine = "vllm.v1.engine.llm_engine:LLMEngine"
 Executor = "vllm.v1.executor:Executor"
@@ -35,7 +35,7 @@ def check_version() -> str:
     """The version of vLLM. Raises ModelError where it is missing, or lacks a part that is used."""
     require_vllm()
     version = str(getattr(importlib.import_module("vllm"), "__version__", "unknown"))
-    if not version.startswith(f"{KNOWN}."):
+    if ".".join(version.split(".")[:2]) not in KNOWN:
         raise unknown_version(version, "its engine was not tried")
     for place in _USED:
         if find(place) is None:
@@ -46,7 +46,8 @@ def check_version() -> str:
 def unknown_version(version: str, reason: str) -> ModelError:
     """The error for a version of vLLM that is built otherwise than those that are known."""
     return ModelError(
-        f"vllm must be a release that tirage knows, {KNOWN}, got {version}: {reason}; install vllm=={KNOWN}.*"
+        f"vllm must be a release that tirage knows, {' or '.join(KNOWN)}, got {version}: {reason}; "
+        f"install vllm=={KNOWN[-1]}.*"
     )
 
 

@@ -98,7 +98,7 @@ def engine_input_of(
             if fields[name]:
                 raise DialectError(f"{name} must go with messages, got prompt_token_ids; leave it out", name)
         prompt = Prompt(token_ids=fields["prompt_token_ids"], adapter=adapter)
-        return EngineInput(prompt=prompt, params=params, beams=request.beams)
+        return EngineInput(prompt=prompt, params=params, beams=request.beams, cache_salt=fields["cache_salt"])
     if messages is None:
         raise DialectError("messages must be given, got none", "messages")
     return EngineInput(
@@ -108,6 +108,7 @@ def engine_input_of(
         params=params,
         adapter=adapter,
         beams=request.beams,
+        cache_salt=fields["cache_salt"],
     )
 
 

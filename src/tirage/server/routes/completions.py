@@ -59,7 +59,8 @@ def engine_inputs_of(request: OpenAIRequest, manager: RequestManager) -> list[En
         params = params.replace(prompt_logprobs=params.logprobs)
     adapter = adapter_of(request, manager)
     prompts = [Prompt(adapter=adapter, **prompt) for prompt in prompts_of(request)]
-    return [EngineInput(prompt=prompt, params=params, beams=request.beams) for prompt in prompts]
+    more = {"params": params, "beams": request.beams, "cache_salt": request.fields["cache_salt"]}
+    return [EngineInput(prompt=prompt, **more) for prompt in prompts]
 
 
 def prompts_of(request: OpenAIRequest) -> list[dict[str, Any]]:

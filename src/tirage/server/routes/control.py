@@ -48,8 +48,13 @@ async def abort_request(request: Request) -> Response:
 
 @admin_router.post("/flush_cache")
 async def flush_cache(request: Request) -> Response:
-    """Drops the cached prefixes; needs the admin key. Raises Refusal 503 when the engine does not answer."""
+    """Drops the cached prefixes; needs the admin key, and no body or an empty object.
+
+    Raises Refusal 503 when the engine does not answer.
+    """
     check_admin(request)
+    if await request.body():
+        check_names(await read_json(request), ())
     try:
         await asyncio.wait_for(in_thread(manager_of(request).llm.engine.flush), _FLUSH_S)
     except TimeoutError:

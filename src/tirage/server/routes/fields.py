@@ -122,6 +122,14 @@ SHORT_TEXT = Checked(
 )
 
 
+CACHE_SALT = Checked(
+    "a text of 1 to 512 characters",
+    lambda value: isinstance(value, str) and 0 < len(value) <= 512,
+    {"type": "string", "minLength": 1, "maxLength": 512},
+)
+"""What parts the cached prefixes of one key's requests, as in vLLM."""
+
+
 def one_or_list(schema: Mapping[str, Any]) -> dict[str, Any]:
     """JSON Schema of one value for all prompts, or a list with one for each."""
     return {"anyOf": [dict(schema), {"type": "array", "items": nullable(schema), "minItems": 1}, {"type": "null"}]}

@@ -94,6 +94,7 @@ def engine_input_of(request: GenerateRequest, media: Sequence[Any]) -> EngineInp
         params=request.params,
         beams=request.beams,
         hidden_states=request.return_hidden_states,
+        cache_salt=request.cache_salt,
         rid=request.rid,
     )
 

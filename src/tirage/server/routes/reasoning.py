@@ -27,7 +27,7 @@ def tags_of(fields: Mapping[str, Any], options: Options) -> ReasoningTags | None
     tags = REASONING_PARSERS[name or "think"] if wanted or (wanted is None and name is not None) else None
     if tags is None and not fields["include_reasoning"]:
         raise DialectError(
-            "include_reasoning must be true where thoughts are not told apart, got False; add separate_reasoning=true",
+            "include_reasoning must be true where reasoning is not separated, got False; add separate_reasoning=true",
             "include_reasoning",
         )
     return tags

@@ -17,7 +17,7 @@ from tirage.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
-from tirage.server.routes.fields import ANYTHING, NOTED, Field, json_body, object_schema, structured, table
+from tirage.server.routes.fields import ANYTHING, CACHE_SALT, NOTED, Field, json_body, object_schema, structured, table
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
@@ -71,6 +71,7 @@ FIELDS = table([
     per_prompt("top_logprobs_num", Int(low=0), 0, "how many of the likeliest tokens to report"),
     per_prompt("token_ids_logprob", OrderedIds(), (), "tokens whose log-probabilities to report at every step"),
     per_prompt("lora_path", _NAME, None, "the name of a LoRA adapter that the operator has loaded"),
+    per_prompt("cache_salt", CACHE_SALT, None, "only prompts with the same text share cached prefixes"),
     per_prompt("custom_logit_processor", _NAME, None, "a reference to a processor that the operator has registered"),
     per_prompt("return_hidden_states", Bool(), False, "report the last layer's states of every token that was read"),
     per_request("return_text_in_logprobs", Bool(), False, "third member of log-probability tuples: the token's text"),
@@ -109,6 +110,7 @@ class GenerateRequest:
     start: int | None = None
     token_ids_logprob: tuple[int, ...] = ()
     return_hidden_states: bool = False
+    cache_salt: str | None = None
     stream_interval: int = 1
     has_limit: bool = False
     stop_regex: tuple[str, ...] = ()
@@ -390,6 +392,7 @@ def read_request(prompt: Prompt, sampling: SamplingObject, given: dict[str, Any]
         start=start,
         token_ids_logprob=given["token_ids_logprob"],
         return_hidden_states=given["return_hidden_states"],
+        cache_salt=given["cache_salt"],
         stream_interval=sampling.own["stream_interval"] or 1,
         has_limit=sent.get("max_new_tokens") is not None,
         stop_regex=tuple(sent.get("stop_regex") or ()),

@@ -15,7 +15,7 @@ from tirage.params import SamplingParams
 from tirage.processors import processor_names
 from tirage.semantics import PRESETS
 from tirage.server.engine_input import EngineInput
-from tirage.server.http_request import manager_of, options_of, tenant_of
+from tirage.server.http_request import admin_of, manager_of, options_of, tenant_of
 from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
 
 SECRET = frozenset({"api_key", "admin_key"})
@@ -30,7 +30,9 @@ router = APIRouter(tags=["status"])
 async def health(request: Request) -> Response:
     """200 when the model answers; 503 before that, and when the engine has work but makes no progress."""
     state = request.app.state.health
-    return JSONResponse({"status": state.phase}, status_code=200 if state.alive else 503)
+    left = {"abandoned_processor_calls": state.abandoned_calls} if state.abandoned_calls else {}
+    told = {"status": state.phase, **preparation(request), **left}
+    return JSONResponse(told, status_code=200 if state.alive else 503)
 
 
 @router.get("/health_generate")
@@ -57,13 +59,31 @@ async def ready(request: Request) -> Response:
     """200 when a request would be accepted now; 503 while loading, draining, or with a full queue."""
     state, manager = request.app.state.health, request.app.state.manager
     phase = "full" if state.phase == "ready" and manager is not None and manager.full else state.phase
-    return JSONResponse({"status": phase}, status_code=200 if phase == "ready" else 503)
+    return JSONResponse({"status": phase, **preparation(request)}, status_code=200 if phase == "ready" else 503)
+
+
+def preparation(request: Request) -> dict[str, Any]:
+    """What is being prepared, by lane; nothing before the model is loaded."""
+    manager = request.app.state.manager
+    if manager is None:
+        return {}
+    lanes = {
+        lane.name: {"waiting": lane.waiting, "running": lane.running, "oldest_s": round(lane.oldest_s, 3)}
+        for lane in manager.lanes
+    }
+    return {"preparation": lanes}
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Counters and histograms in Prometheus' text format."""
-    return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
+    """Counters and histograms in Prometheus' text format.
+
+    Where there are several tenants, only the admin key sees what tells of their cache hits.
+    """
+    options = options_of(request)
+    alone = not options.api_key and options.tenant_by == "key"
+    page = request.app.state.metrics.page(cache=alone or admin_of(request))
+    return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/version")

@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse, Response
 from tirage.engine import check_ids
 from tirage.errors import ParamsError
 from tirage.fields.rules import Bool, shown
+from tirage.server.admission import longest_text, too_many_characters
 from tirage.server.errors import Refusal
-from tirage.server.http_request import check_names, manager_of, read_json
+from tirage.server.http_request import check_names, manager_of, read_json, tenant_of
 from tirage.server.options import check_limit
-from tirage.server.request_manager import RequestManager, longest_text, too_many_characters
+from tirage.server.request_manager import RequestManager
 from tirage.server.routes.fields import ANYTHING, Field, json_body, object_schema, read_fields, structured, table
 
 router = APIRouter(tags=["text"])
@@ -56,7 +57,8 @@ async def tokenize(request: Request) -> Response:
     if batch:
         check_limit(manager.options.limits, "max_prompts", len(texts), "prompt")
     many = [checked_text(each, manager) for each in (texts if batch else [texts])]
-    ids = [await manager.in_pool(lambda t=text: encode(t, add_special_tokens=special)) for text in many]
+    tenant = tenant_of(request)
+    ids = [await manager.in_pool(lambda t=text: encode(t, add_special_tokens=special), tenant=tenant) for text in many]
     counts = [len(each) for each in ids]
     return JSONResponse({
         "tokens": ids if batch else ids[0],
@@ -81,7 +83,8 @@ async def detokenize(request: Request) -> Response:
     batch = bool(tokens) and isinstance(tokens[0], list)
     if batch:
         check_limit(manager.options.limits, "max_prompts", len(tokens), "tokens")
-    texts = [await manager.in_pool(decoded, each, manager, skip) for each in (tokens if batch else [tokens])]
+    lists, tenant = tokens if batch else [tokens], tenant_of(request)
+    texts = [await manager.in_pool(lambda ids=ids: decoded(ids, manager, skip), tenant=tenant) for ids in lists]
     text = texts if batch else texts[0]
     return JSONResponse({"text": text, "prompt": text, "content": text})
 

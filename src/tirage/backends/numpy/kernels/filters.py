@@ -24,9 +24,11 @@ from tirage.backends.numpy.kernels.bits import (
     inline,
     kernel,
     key_of,
+    multiply,
     once,
     out_of_line,
     rounded_up,
+    shifted_up,
     u32,
     u64,
     value_of,
@@ -274,6 +276,20 @@ def epsilon(s, e, shift):
     """Keep tokens with at least the share e / 2^shift of the mass, and the likeliest."""
     share = i64(rounded_up(u64(e), shift, s.total))
     set_low(s, lowest_key(W_AT_LEAST, share, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
+
+
+@kernel
+def top_a(s, e, shift):
+    """Keep tokens with at least the share e / 2^shift of the square of the largest probability."""
+    out_of_line()
+    best = weight(exponent(value_of(s.high_key), s.m, s.c))
+    square, low = multiply(best, best)
+    high, low = multiply(low, u64(e))
+    # Rounded up twice, which is as once: ceil(ceil(E M^2 / 2^s) / W).
+    high, low = shifted_up(high + square * u64(e), low, shift)
+    high, low = add(high, low, u64(0), s.total - u64(1))
+    least = i64(divide(high, low, s.total))
+    set_low(s, lowest_key(W_AT_LEAST, least, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
 
 
 @kernel

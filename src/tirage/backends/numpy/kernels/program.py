@@ -38,7 +38,7 @@ _TOP_P = int(TOP_P)
 _ONE40 = u64(1) << u64(40)
 
 
-@kernel
+@once
 def run(x, s, work, program, coin):
     """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed."""
     _take_base(x, s, work, program, i64(0))

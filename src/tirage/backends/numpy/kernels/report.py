@@ -12,7 +12,6 @@ from tirage.backends.numpy.kernels.bits import (
     frozen,
     i32,
     i64,
-    kernel,
     key_of,
     once,
 )
@@ -39,16 +38,16 @@ def _show(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
             top_ids[i], top_lp[i] = t, branch_logprob(s, x[t], t)
 
 
-@kernel
+@once
 def _list_top(x, s, work, top_n):
     """Length of the sorted list of the window's first tokens."""
-    filters.top_k(x, s, work, i64(top_n), top_n < 0)
+    filters.top_k(x, s, work, i64(top_n), i64(top_n < 0))
     filters.compact(x, s, work)
     filters.sort_list(s, work)
     return s.n
 
 
-@kernel
+@once
 def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Writes the view that the row of logits [V] asks for; `whole` is spare state for views of the whole row."""
     if view != _SAMPLED:

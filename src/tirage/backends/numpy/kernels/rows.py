@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit, types
 
 from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, kernel, once, u64, uniform
+from tirage.backends.numpy.kernels.cache_folder import distrusted
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.entropy import xtc
 from tirage.backends.numpy.kernels.filters import count
@@ -35,8 +36,8 @@ from tirage.sampling_metadata import View
 _log = logging.getLogger("tirage")
 
 _UNCACHED = (
-    "the kernels cannot be cached, so every process compiles them anew: %s; set NUMBA_CACHE_DIR to a folder that can "
-    "be written"
+    "the kernels cannot be cached, so every process compiles them anew: %s; set NUMBA_CACHE_DIR to a folder that you, "
+    "and nobody else, can write to"
 )
 _told: list[str] = []
 _OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
@@ -186,19 +187,23 @@ def _source_digest() -> int:
 def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -> Any:
     """An entry before it is compiled, with a cache where Numba finds a folder that it may write to.
 
-    That is NUMBA_CACHE_DIR, else this package's `__pycache__`, else the user's cache folder.
+    That is NUMBA_CACHE_DIR, else this package's `__pycache__`, else the user's cache folder. One that other users can
+    write to is not used.
     """
     entry = make(_source_digest())
     options = {"nogil": True, "error_model": "numpy", "_nrt": False}
     if cache:
         try:
-            return njit(cache=True, **options)(entry)
+            made: Any = njit(cache=True, **options)(entry)
+            if (reason := distrusted(Path(made._cache.cache_path))) is None:
+                return made
+            tell_uncached(reason)
         except RuntimeError as error:
             tell_uncached(error)
     return njit(**options)(entry)
 
 
-def tell_uncached(error: Exception) -> None:
+def tell_uncached(error: Exception | str) -> None:
     """Logs that the kernels cannot be cached; once, though there are several of them."""
     if not _told:
         _told.append(str(error))

@@ -6,25 +6,17 @@ step as int64 [6], and XTC's coin. An operation that is not here is drawn by the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tirage.backends.numpy.kernels import entropy, filters, nucleus
 from tirage.backends.numpy.kernels.bits import (
-    MAX_KEY,
-    NEG_INF,
-    add,
-    divide,
-    exponent,
     float_of,
     i32,
     i64,
-    multiply,
     once,
-    shifted_up,
     u64,
     value_of,
-    weight,
 )
 from tirage.backends.numpy.kernels.passes import first_with
 from tirage.backends.numpy.kernels.state import UNIT, set_high, set_low
@@ -43,6 +35,8 @@ from tirage.operators.xtc import XTC
 
 _ONE40 = u64(1) << u64(40)
 _TOP_H_TOKENS = i64(TOKENS)
+_NO, _YES = i64(0), i64(1)
+"""Flags as steps hold them: a bool that is a constant would be a type of its own, and the callee compiled again."""
 
 
 @once
@@ -65,12 +59,12 @@ def _dynamic_temperature(x, s, work, step, coin):
 
 @once
 def _top_k(x, s, work, step, coin):
-    filters.top_k(x, s, work, step[1], step[2] != 0)
+    filters.top_k(x, s, work, step[1], step[2])
 
 
 @once
 def _top_h(x, s, work, step, coin):
-    filters.top_k(x, s, work, _TOP_H_TOKENS, False)
+    filters.top_k(x, s, work, _TOP_H_TOKENS, _NO)
     filters.compact(x, s, work)
     filters.weigh(x, s, work)
     entropy.top_h(s, work, step[1])
@@ -78,13 +72,13 @@ def _top_h(x, s, work, step, coin):
 
 @once
 def _top_p(x, s, work, step, coin):
-    nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3] != 0, step[4] != 0)
+    nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3], step[4])
 
 
 @once
 def _typical(x, s, work, step, coin):
     filters.find_mean(x, s, work, s.c)
-    nucleus.keep_nearest(x, s, work, nucleus.BY_DISTANCE, step[1], step[2], True, False)
+    nucleus.keep_nearest(x, s, work, nucleus.BY_DISTANCE, step[1], step[2], _YES, _NO)
 
 
 @once
@@ -106,14 +100,7 @@ def _epsilon(x, s, work, step, coin):
 @once
 def _top_a(x, s, work, step, coin):
     filters.weigh(x, s, work)
-    best = weight(exponent(value_of(s.high_key), s.m, s.c))
-    square, low = multiply(best, best)
-    high, low = multiply(low, u64(step[1]))
-    # Rounded up twice, which is as once: ceil(ceil(E M^2 / 2^s) / W).
-    high, low = shifted_up(high + square * u64(step[1]), low, step[2])
-    high, low = add(high, low, u64(0), s.total - u64(1))
-    least = i64(divide(high, low, s.total))
-    set_low(s, filters.lowest_key(filters.W_AT_LEAST, least, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
+    filters.top_a(s, step[1], step[2])
 
 
 @once
@@ -171,25 +158,26 @@ STEPS: Mapping[Operation, Any] = {
 """The filters that the kernels run."""
 
 
-@once
-def _nothing(x, s, work, step, coin):
-    return
+def _chosen(entries: Sequence[tuple[int, Any]]) -> Any:
+    """A function that runs the entry of a step, by halves.
 
-
-def _linked(code: int, act: Any, rest: Any) -> Any:
-    """One link of the chain that finds the entry of a step."""
+    Each function is pasted into the one above it, so in a chain the last entry would be pasted as often as there are
+    entries: "kernels ready" of `benchmarks.cold_start` counts that.
+    """
+    if len(entries) == 1:
+        return entries[0][1]
+    middle = len(entries) // 2
+    bound, low, high = entries[middle][0], _chosen(entries[:middle]), _chosen(entries[middle:])
 
     @once
-    def cut(x, s, work, step, coin):
-        if step[0] == code:
-            act(x, s, work, step, coin)
+    def choose(x, s, work, step, coin):
+        if step[0] < bound:
+            low(x, s, work, step, coin)
         else:
-            rest(x, s, work, step, coin)
+            high(x, s, work, step, coin)
 
-    return cut
+    return choose
 
 
-cut: Any = _nothing
-for _op, _act in reversed(STEPS.items()):
-    cut = _linked(int(_op), _act, cut)
+cut: Any = _chosen(sorted((int(op), act) for op, act in STEPS.items()))
 """Run one filter step."""

@@ -1,4 +1,4 @@
-"""Thoughts of a model told apart from its answer: the parser, the count of tokens, and both over the wire."""
+"""Reasoning separated from the answer: the parser, the count of tokens, and both over the wire."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MARKS = REASONING_PARSERS["think"]
 
 
 def read(parser: ToolCallParser, *texts: str) -> tuple[str, str, int]:
-    """The thoughts, the content and the number of calls of a text that comes in pieces."""
+    """The reasoning, the content and the number of calls of a text that comes in pieces."""
     pieces = [piece for text in texts for piece in parser.feed(text)] + parser.finish()
     assert all(piece.text for piece in pieces if isinstance(piece, (Reasoning, Content)))
-    thoughts = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
+    reasoning = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
     content = "".join(piece.text for piece in pieces if isinstance(piece, Content))
-    return thoughts, content, sum(isinstance(piece, ToolCall) for piece in pieces)
+    return reasoning, content, sum(isinstance(piece, ToolCall) for piece in pieces)
 
 
 CASES = [
@@ -49,12 +49,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("begun", "text", "thoughts", "content"), CASES)
-def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
-    begun: bool, text: str, thoughts: str, content: str
+@pytest.mark.parametrize(("begun", "text", "reasoning", "content"), CASES)
+def test_reasoning_comes_first_and_nothing_but_its_marks_is_lost(
+    begun: bool, text: str, reasoning: str, content: str
 ) -> None:
-    assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), text) == (thoughts, content, 0)
-    assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text) == (thoughts, content, 0)
+    assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), text) == (reasoning, content, 0)
+    assert read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text) == (reasoning, content, 0)
 
 
 @pytest.mark.slow
@@ -63,21 +63,21 @@ def test_thoughts_come_first_and_nothing_but_their_marks_is_lost(
     st.booleans(),
     st.lists(st.sampled_from(["<think>", "</think>", "<", "</", "th", "ink>", " ", "\n", "a", "日"]), max_size=9),
 )
-def test_thoughts_do_not_depend_on_how_the_text_is_cut(begun: bool, pieces: list[str]) -> None:
+def test_reasoning_does_not_depend_on_how_the_text_is_cut(begun: bool, pieces: list[str]) -> None:
     text = "".join(pieces)
     whole = read(ReasoningParser(ContentParser(), MARKS, opened=begun), text)
     assert whole == read(ReasoningParser(ContentParser(), MARKS, opened=begun), *text)
     assert whole == read(ReasoningParser(ContentParser(), MARKS, opened=begun), *pieces)
 
 
-def test_thoughts_are_told_as_they_come_but_for_what_may_be_a_mark() -> None:
+def test_reasoning_is_streamed_as_it_comes_but_for_what_may_be_a_mark() -> None:
     parser = ReasoningParser(ContentParser(), MARKS, opened=True)
     assert [parser.feed(text) for text in ("ab", "c</", "th", "at</think>", "d")] == [
         [Reasoning("ab")], [Reasoning("c")], [], [Reasoning("</that")], [Content("d")]
     ]  # fmt: skip
 
 
-def test_calls_after_thoughts_are_calls_and_calls_in_thoughts_are_thoughts() -> None:
+def test_calls_after_reasoning_are_calls_and_calls_inside_it_are_not() -> None:
     tools = read_tools([WEATHER], "auto", None, tool_format="hermes")
     text = f"<think><tool_call>{CALL}</tool_call></think>\n<tool_call>{CALL}</tool_call>"
     reader = MessageReader(tools=tools, tokenizer=LLM("tiny").tokenizer, tags=MARKS)
@@ -86,8 +86,8 @@ def test_calls_after_thoughts_are_calls_and_calls_in_thoughts_are_thoughts() -> 
     assert not reader.is_plain
 
 
-@pytest.mark.parametrize(("begun", "text", "thoughts", "content"), CASES)
-def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str, thoughts: str, content: str) -> None:
+@pytest.mark.parametrize(("begun", "text", "reasoning", "content"), CASES)
+def test_tokens_of_reasoning_are_counted_with_its_marks(begun: bool, text: str, reasoning: str, content: str) -> None:
     tokenizer = LLM("tiny").tokenizer
     ids = tokenizer.encode(text, add_special_tokens=False)
     tools = read_tools(None, None, None, tool_format="hermes")
@@ -103,7 +103,7 @@ def test_tokens_of_thoughts_are_counted_with_their_marks(begun: bool, text: str,
     assert MessageReader(tools=tools, tokenizer=tokenizer).count(ids) == 0
 
 
-def test_a_prompt_that_ends_with_the_mark_has_begun_the_thoughts() -> None:
+def test_a_prompt_that_ends_with_the_mark_has_begun_the_reasoning() -> None:
     tokenizer = LLM("tiny").tokenizer
     for text, begun in (("a<think>", True), ("a<think>\n", True), ("a<think>\n\n</think>\n\n", False), ("a", False)):
         assert prompt_opens_reasoning(MARKS, tokenizer.encode(text), tokenizer) is begun
@@ -121,7 +121,7 @@ def ask(**body: Any) -> Any:
 
 
 def gathered(chunks: list[Any]) -> tuple[str, str]:
-    """The thoughts and the content of a stream, in which thoughts come first."""
+    """The reasoning and the content of a stream, in which reasoning comes first."""
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
     assert all(isinstance(delta["content"], str) for delta in deltas)
     thinking = [bool(delta.get("reasoning_content")) for delta in deltas]
@@ -129,13 +129,13 @@ def gathered(chunks: list[Any]) -> tuple[str, str]:
     return "".join(d.get("reasoning_content") or "" for d in deltas), "".join(d["content"] for d in deltas)
 
 
-def test_without_the_option_thoughts_are_content() -> None:
+def test_without_the_option_reasoning_is_content() -> None:
     assert ask()["choices"][0]["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
     assert ask(separate_reasoning=False)["choices"] == ask()["choices"]
     assert "completion_tokens_details" not in ask()["usage"]
 
 
-def test_a_request_may_have_its_thoughts_told_apart() -> None:
+def test_a_request_may_have_its_reasoning_separated() -> None:
     found = ask(separate_reasoning=True)
     message = {"role": "assistant", "content": "Yes.", "refusal": None, "reasoning_content": "Hm, 1 < 2."}
     assert found["choices"][0]["message"] == message
@@ -145,7 +145,7 @@ def test_a_request_may_have_its_thoughts_told_apart() -> None:
     assert hidden["usage"] == found["usage"]
 
 
-def test_streamed_thoughts_are_the_thoughts() -> None:
+def test_streamed_reasoning_is_the_reasoning() -> None:
     body = {**ASK, "separate_reasoning": True, "stream_options": {"include_usage": True}}
     chunks = stream_chat(**body)
     assert gathered(chunks) == ("Hm, 1 < 2.", "Yes.")
@@ -156,7 +156,7 @@ def test_streamed_thoughts_are_the_thoughts() -> None:
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in hidden[:-1]) == "Yes."
 
 
-def test_logprobs_of_thoughts_are_all_there() -> None:
+def test_logprobs_of_reasoning_are_all_there() -> None:
     body = {**ASK, "separate_reasoning": True, "logprobs": True}
     whole = post("/v1/chat/completions", {"messages": USER, "seed": 1, **body})["choices"][0]["logprobs"]["content"]
     chunks = [chunk["choices"][0]["logprobs"] for chunk in stream_chat(**body)]
@@ -164,7 +164,7 @@ def test_logprobs_of_thoughts_are_all_there() -> None:
     assert bytes(byte for entry in whole for byte in entry["bytes"]).decode() == TEXT
 
 
-def test_a_call_may_follow_thoughts() -> None:
+def test_a_call_may_follow_reasoning() -> None:
     text = f"<think>Rome.</think>\n<tool_call>{CALL}</tool_call>"
     body = {"tools": [WEATHER], "guided_choice": [text], "max_tokens": 120, "separate_reasoning": True}
     [choice] = post("/v1/chat/completions", {"messages": USER, "seed": 1, **body})["choices"]
@@ -173,7 +173,7 @@ def test_a_call_may_follow_thoughts() -> None:
     assert gathered(stream_chat(**body)) == ("Rome.", "")
 
 
-def test_thoughts_can_only_be_left_out_where_they_are_told_apart() -> None:
+def test_reasoning_can_only_be_left_out_where_it_is_separated() -> None:
     assert error("/v1/chat/completions", {"messages": USER, "include_reasoning": False})["param"] == "include_reasoning"
 
 
@@ -188,7 +188,7 @@ TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A model whose template begins the thoughts, with an operator who has them told apart."""
+    """A model whose template begins the reasoning, with an operator who has it separated."""
     folder = tmp_path_factory.mktemp("thinker")
     (folder / "template.jinja").write_text(TEMPLATE)
     flags = ("--chat-template", str(folder / "template.jinja"), "--reasoning-parser", "deepseek-r1")
@@ -204,11 +204,11 @@ def think(thinker: Server, **body: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_thoughts_that_the_prompt_has_begun_end_with_their_mark(thinker: Server) -> None:
+def test_reasoning_that_the_prompt_has_begun_ends_with_its_mark(thinker: Server) -> None:
     found = think(thinker, reasoning_max_tokens=3)
     [choice] = found["choices"]
     assert THINK in found["prompt_token_ids"][-3:]
-    # The first token of the thoughts is the template's line break.
+    # The first token of the reasoning is the template's line break.
     assert choice["token_ids"].index(THINK + 1) == 2
     assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
     assert choice["message"]["reasoning_content"]
@@ -219,13 +219,13 @@ def test_thoughts_that_the_prompt_has_begun_end_with_their_mark(thinker: Server)
 
 
 @pytest.mark.slow
-def test_what_must_keep_a_constraint_is_no_thought(thinker: Server) -> None:
+def test_what_must_keep_a_constraint_is_no_reasoning(thinker: Server) -> None:
     message = think(thinker, guided_choice=["yes"])["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("yes", None)
 
 
 @pytest.mark.slow
-def test_a_template_that_ends_the_thoughts_has_none(thinker: Server) -> None:
+def test_a_template_that_ends_the_reasoning_has_none(thinker: Server) -> None:
     for body in ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
         message = think(thinker, **body)["choices"][0]["message"]
         assert message["reasoning_content"] is None
@@ -235,7 +235,7 @@ def test_a_template_that_ends_the_thoughts_has_none(thinker: Server) -> None:
 
 
 @pytest.mark.slow
-def test_fastdeploys_messages_hold_the_thoughts(thinker: Server) -> None:
+def test_fastdeploys_messages_hold_the_reasoning(thinker: Server) -> None:
     message = think(thinker, sampling_method="base", reasoning_max_tokens=3)["choices"][0]["message"]
     assert set(message) == {
         *("role", "content", "refusal"),

@@ -1,0 +1,57 @@
+"""What the constraint of a request takes while it runs: processor time, counted for all its samples."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+SLOW_S = 0.002
+"""Processor time of a mask from which on the masks of a request are computed beside the engine's thread."""
+
+
+class ConstraintBudget:
+    """The processor time that the samples of a request have taken for their constraint, and how much they may take.
+
+    `max_total_s` is for all samples together, `max_mask_s` for one mask; both are without limit unless they are set.
+    `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
+    and take a thousand times as long from one token to the next, and the first of any.
+    """
+
+    def __init__(self) -> None:
+        self.max_total_s = self.max_mask_s = math.inf
+        self.total_s = 0.0
+        self.ambiguous, self.is_slow, self._is_first = False, True, True
+
+    def allow(self, *, total_s: float, mask_s: float) -> None:
+        """Sets the limits."""
+        self.max_total_s, self.max_mask_s = total_s, mask_s
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """A block whose processor time in this thread counts."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.total_s += time.thread_time() - began
+
+    def add_mask(self, seconds: float) -> str:
+        """Counts the time of a mask; says what it exceeds, empty while it exceeds nothing."""
+        self.total_s += seconds
+        known = self.ambiguous or (self.is_slow and not self._is_first)
+        self.is_slow, self._is_first = known or seconds > SLOW_S, False
+        if seconds > self.max_mask_s:
+            return f"one mask of the constraint took more than {self.max_mask_s:g} s of processor time; make it simpler"
+        return self.exceeded
+
+    @property
+    def exceeded(self) -> str:
+        """Which limit the samples together exceed; empty while they exceed none."""
+        if self.total_s <= self.max_total_s:
+            return ""
+        return (
+            f"the constraint took more than {self.max_total_s:g} s of processor time in all samples; make it simpler "
+            "or ask for fewer tokens"
+        )

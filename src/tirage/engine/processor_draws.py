@@ -1,0 +1,240 @@
+"""Draws of samples with custom logits processors, made beside the engine's thread: a processor delays its own request.
+
+A processor is called in a thread of its own, and its sample rests until the call returns; the others go on. A call
+that does not return within its time is left behind, and its request ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.draw import Draw
+from tirage.engine.runner import DrawnRow, draw_rows, masked_draws
+from tirage.engine.sequence import RunningSequence
+from tirage.params import SamplingParams
+from tirage.processors import ProcessorThread, ProcessorThreads, is_built_in, not_called, too_late
+from tirage.sampling_batch import SamplingBatch
+
+Masks = NDArray[np.int32] | None
+_WAIT_S = 0.005
+"""How long a step waits: for draws that it has begun, so that quick processors keep pace, or with no other work."""
+_SWITCH_S = 0.0005
+"""How long Python code of a processor may hold the interpreter at a time, once its call has lasted longer than that."""
+
+
+class ProcessorError(Exception):
+    """Why a request ended whose processor did not return in time."""
+
+
+class PendingDraw:
+    """The draw of one sample's next token while its processor runs.
+
+    `result` is None until it is known; `drawn` is the last draw that the thread has made, or its error.
+    """
+
+    def __init__(self, sequence: RunningSequence, name: str) -> None:
+        self.sequence, self.name, self.fresh = sequence, name, True
+        self.thread: ProcessorThread | None = None
+        self.result: DrawnRow | BaseException | None = None
+        self.drawn: Draw | BaseException | None = None
+        self._batch = SamplingBatch.of([sequence.sampling_row], sequence.logits.shape[-1])
+        # A copy, as the model may write the next step's logits to the same place.
+        self._logits = sequence.logits[None].copy()
+        self._masks: Masks = None
+        self._steps: Generator[Masks, Draw, Draw] = masked_draws([sequence.sample], self._batch.vocab_size)
+
+    def advance(self) -> bool:
+        """Takes in what the thread has drawn; False when nothing is left to draw, and the result is known.
+
+        Only draws are made in the thread: the sample's constraint belongs to the engine's.
+        """
+        drawn, self.drawn = self.drawn, None
+        try:
+            if isinstance(drawn, BaseException):
+                raise drawn
+            self._masks = next(self._steps) if drawn is None else self._steps.send(drawn)
+        except StopIteration as end:
+            self.result = end.value, 0
+        except BaseException as error:
+            self.result = error
+        return self.result is None
+
+    def draw(self) -> None:
+        """Draws under the masks of this moment; for the thread of the processor."""
+        try:
+            self.drawn = draw_rows(self._batch, self._logits, self._masks)
+        except Exception as error:
+            self.drawn = error
+
+
+class ProcessorDraws:
+    """The samples whose custom processors may take `seconds` per call, and their draws; for the engine's thread.
+
+    With None there are none of them: all processors are called in the engine's thread, and may take any time.
+    """
+
+    def __init__(self, seconds: float | None = None, threads: ProcessorThreads | None = None) -> None:
+        self._seconds = seconds
+        self._threads = ProcessorThreads() if threads is None else threads
+        self._pending: dict[RunningSequence, PendingDraw] = {}
+        # The draw that each thread is making, also where its sample has ended meanwhile.
+        self._drawing: dict[ProcessorThread, PendingDraw] = {}
+        self._changed = threading.Event()
+        self._interval_s: float | None = None
+        self.sequences: list[RunningSequence] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are samples, or calls of which it is not known yet that they return."""
+        return bool(self.sequences or self._drawing)
+
+    @property
+    def decodable(self) -> list[RunningSequence]:
+        """The samples that do not wait for a processor: those that have just got a token."""
+        return [sequence for sequence in self.sequences if sequence not in self._pending]
+
+    def takes(self, params: SamplingParams) -> bool:
+        """Whether samples with these parameters are drawn here."""
+        return self._seconds is not None and bool(params.logits_processors) and first_custom(params) is not None
+
+    def remove(self, sequence: RunningSequence) -> None:
+        """Forgets a sample; nothing comes of the call that it may be in."""
+        self.sequences.remove(sequence)
+        self._pending.pop(sequence, None)
+
+    def start(self) -> None:
+        """Begins the draw of every sample that has logits to draw from."""
+        for sequence in self.decodable:
+            name = first_custom(sequence.group.request.params)
+            assert name is not None
+            self._pending[sequence] = PendingDraw(sequence, name)
+            self._go_on(self._pending[sequence])
+
+    def finished(self, *, alone: bool) -> Iterator[tuple[RunningSequence, DrawnRow | BaseException]]:
+        """The samples whose draws are made, each with its row of a Draw, or its error: ProcessorError if it was late.
+
+        Waits a moment for draws that have just begun; for any of them with `alone`: nothing else is to do.
+        """
+        self._wait(alone=alone)
+        self._check_times()
+        for sequence, pending in [*self._pending.items()]:
+            pending.fresh = False
+            if pending.drawn is not None:
+                self._go_on(pending)
+            # What became of a sample before this one may have ended this one too.
+            if pending.result is not None and self._pending.pop(sequence, None) is not None:
+                yield sequence, pending.result
+
+    def _wait(self, *, alone: bool) -> None:
+        until = time.monotonic() + _WAIT_S
+        while (left := until - time.monotonic()) > 0:
+            self._changed.clear()
+            open_ = [each for each in self._pending.values() if each.result is None and each.drawn is None]
+            if len(open_) < len(self._pending) if alone else not any(each.fresh for each in open_):
+                return
+            self._changed.wait(left)
+
+    def _share_interpreter(self, now: float) -> None:
+        """Has Python switch threads more often while a call goes on and on; otherwise as it was."""
+        calls = [thread.calling for thread in [*self._drawing]]
+        slow = any(calling is not None and now - calling[1] > _WAIT_S for calling in calls)
+        if slow and self._interval_s is None:
+            self._interval_s = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH_S)
+        elif not slow and self._interval_s is not None:
+            sys.setswitchinterval(self._interval_s)
+            self._interval_s = None
+
+    def _go_on(self, pending: PendingDraw) -> None:
+        """Has the next draw of a sample made in the thread of its processor, if there is one to make."""
+        if pending.advance():
+            self._hand_over(pending)
+
+    def _hand_over(self, pending: PendingDraw) -> None:
+        pending.thread = self._threads.find(pending.name)
+        if pending.thread is None:
+            pending.result = ProcessorError(not_called(pending.name))
+        else:
+            self._put(pending, pending.thread)
+
+    def _put(self, pending: PendingDraw, thread: ProcessorThread) -> None:
+        def draw() -> None:
+            if pending.sequence not in self._pending:
+                return
+            self._drawing[thread] = pending
+            pending.draw()
+            self._drawing.pop(thread, None)
+            self._changed.set()
+
+        thread.put(draw)
+
+    def _check_times(self) -> None:
+        """Leaves threads behind whose call takes too long; what waited for them goes to another one."""
+        assert self._seconds is not None
+        now = time.monotonic()
+        self._share_interpreter(now)
+        for thread, late in [*self._drawing.items()]:
+            calling = thread.calling
+            if calling is None or now - calling[1] <= self._seconds:
+                continue
+            reason = too_late(calling[0], self._seconds)
+            self._drawing.pop(thread, None)
+            self._threads.abandon(late.name, reason)
+            late.result = ProcessorError(reason)
+            for pending in self._pending.values():
+                if pending.thread is thread and pending is not late and pending.drawn is None:
+                    self._hand_over(pending)
+
+
+class WaitedCalls:
+    """Calls of custom processors that a step waits for: in beam searches, and over models that batch by themselves.
+
+    All calls of a step together may take `seconds`. A call raises TimeoutError when it is too late.
+    """
+
+    def __init__(self, seconds: float, threads: ProcessorThreads) -> None:
+        self._seconds, self._threads = seconds, threads
+        self._until = 0.0
+
+    def begin_step(self) -> None:
+        """Gives the calls of the next step their time."""
+        self._until = time.monotonic() + self._seconds
+
+    def __call__(self, name: str, call: Callable[[], Any]) -> Any:
+        """What the call gives or raises, made in the processor's thread unless it is a built-in one."""
+        if is_built_in(name):
+            return call()
+        thread = self._threads.find(name)
+        if thread is None:
+            raise TimeoutError(not_called(name))
+        future: Future[Any] = Future()
+        thread.put(lambda: run_into(future, call))
+        try:
+            return future.result(max(0.0, self._until - time.monotonic()))
+        except TimeoutError:
+            if future.done():
+                raise
+        reason = too_late(name, self._seconds)
+        self._threads.abandon(name, reason)
+        raise TimeoutError(reason)
+
+
+def run_into(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Sets the future to what the function returns or raises."""
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def first_custom(params: SamplingParams) -> str | None:
+    """The first processor of the parameters that is not a built-in one: its thread calls them all."""
+    return next((name for name, _ in params.logits_processors if not is_built_in(name)), None)

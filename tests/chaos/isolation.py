@@ -1,0 +1,172 @@
+"""Random schedules of requests that come, go and are aborted in one scheduler: each draws what it draws alone.
+
+Two kinds of models run them. One decodes each row by itself, so that its logits are those of a row that is alone, bit
+by bit; there the log-probabilities must be equal too. The other decodes rows together, as it does in the server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from small_torch import Numbers, build
+
+from tirage import LLM, GuidedDecodingParams, Prompt, SamplingParams
+from tirage.engine import SequenceGroup
+from tirage.engine.scheduler import Scheduler
+from tirage.models.huggingface import wrap_module
+
+_BASE = SamplingParams(max_tokens=14, ignore_eos=True, logprobs=3)
+FEATURES: tuple[SamplingParams, ...] = (
+    _BASE,
+    _BASE.replace(temperature=0),
+    _BASE.replace(temperature=1.7, top_k=40, top_p=0.9, n=2),
+    _BASE.replace(min_p=0.02, frequency_penalty=0.7, presence_penalty=0.4, repetition_penalty=1.2),
+    _BASE.replace(stop=["e", "7 "], min_tokens=3),
+    _BASE.replace(logit_bias={9: 4.0, 12: -3.0}, bad_words_token_ids=[5, (9, 12)], stop_token_ids=[17]),
+    _BASE.replace(
+        semantics="canonical", dry_multiplier=1.0, dry_sequence_breakers=(), no_repeat_ngram_size=3, top_n_sigma=2.0
+    ),
+    _BASE.replace(semantics="canonical", xtc_probability=0.5, xtc_threshold=0.05, temperature=1.2, logprobs=None),
+    _BASE.replace(guided_decoding=GuidedDecodingParams(regex="[0-9a-z ]{4,30}")),
+    _BASE.replace(best_of=3, n=1),
+)
+PROMPTS: tuple[tuple[int, ...], ...] = tuple(
+    tuple(int(token) for token in np.random.default_rng(length).integers(4, 196, length))
+    for length in (1, 3, 9, 20, 40)
+)
+REQUESTS = len(FEATURES) * len(PROMPTS)
+MAX_RUNNING = 6
+
+
+class OneByOne:
+    """A model that decodes rows one after another, whatever rows there are."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "choose_prefill" or name == "prefill_batch":
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def decode(self, token_ids: Sequence[int], caches: Sequence[Any]) -> NDArray[np.float32]:
+        """Logits float32 [B, V] of each row by itself."""
+        rows = [self._model.decode([token], [row]) for token, row in zip(token_ids, caches, strict=True)]
+        return np.concatenate(rows)
+
+
+@cache
+def opened(name: str) -> LLM:
+    """The model of a name: "tiny", or "torch", a random Llama of transformers' own code."""
+    if name == "tiny":
+        return LLM("tiny", backend="numpy")
+    return LLM(wrap_module(build("llama"), prefill_batch_tokens=0), tokenizer=Numbers())
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The tokens of each sample, and the log-probabilities that its answer holds for them."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    logprobs: tuple[Any, ...]
+
+
+def outcome(request: Any) -> Outcome:
+    """What has come of a request so far, every sample of it."""
+    samples = request.samples
+    return Outcome(
+        tuple(tuple(sample.token_ids) for sample in samples), tuple(tuple(sample.entries) for sample in samples)
+    )
+
+
+@dataclass(slots=True)
+class World:
+    """A scheduler over one model, and what each request draws alone in it."""
+
+    llm: LLM
+    model: Any
+
+    def scheduler(self) -> Scheduler:
+        return Scheduler(self.model, self.llm.tokenizer, max_running=MAX_RUNNING)
+
+    def group(self, key: int, *, salt: str) -> SequenceGroup:
+        """The request of a key: its parameters, seed and prompt follow from it."""
+        params = FEATURES[key % len(FEATURES)].replace(seed=1000 + key)
+        if params.guided_decoding is not None and self.llm.folder is None:
+            params = params.replace(guided_decoding=None)
+        prompt = Prompt(token_ids=PROMPTS[key // len(FEATURES)], salt=salt)
+        return SequenceGroup(self.llm.request(prompt, params), lambda sample: None)
+
+    def alone(self, key: int) -> Outcome:
+        """What the request of a key draws by itself, to its end."""
+        scheduler, group = self.scheduler(), self.group(key, salt=f"alone {key}")
+        scheduler.add(group)
+        while scheduler.busy:
+            scheduler.step()
+        return outcome(group.request)
+
+    def live(self, seed: int, expected: Callable[[int], Outcome], *, logprobs: bool) -> list[str]:
+        """Runs the schedule of a seed; what differs from what is expected."""
+        pick = np.random.default_rng(seed)
+        scheduler = self.scheduler()
+        running: list[tuple[int, SequenceGroup, bool]] = []
+        for number in range(int(pick.integers(2, 9))):
+            key = int(pick.integers(REQUESTS))
+            # Some share their prefixes with the others of this schedule, some have a tenant of their own.
+            running.append((key, self.group(key, salt=str(int(pick.integers(3)) or f"own {number}")), False))
+            scheduler.add(running[-1][1])
+            for _ in range(int(pick.integers(6))):
+                scheduler.step()
+            if pick.random() < 0.4:
+                index = int(pick.integers(len(running)))
+                scheduler.abort(running[index][1])
+                running[index] = (*running[index][:2], True)
+        while scheduler.busy:
+            scheduler.step()
+        return [
+            f"schedule {seed}, request {key}: {difference}"
+            for key, group, aborted in running
+            if (difference := differs(outcome(group.request), expected(key), aborted=aborted, logprobs=logprobs))
+        ]
+
+
+def differs(found: Outcome, expected: Outcome, *, aborted: bool, logprobs: bool) -> str:
+    """In what an outcome differs from what is expected; of an aborted one all that it has must be expected."""
+    for index, (tokens, wanted) in enumerate(zip(found.tokens, expected.tokens, strict=True)):
+        if tokens != (wanted[: len(tokens)] if aborted else wanted):
+            return f"sample {index} has the tokens {tokens}, alone {wanted}"
+        if logprobs and found.logprobs[index] != expected.logprobs[index][: len(found.logprobs[index])]:
+            return f"sample {index} has other log-probabilities"
+    return ""
+
+
+MODELS: Mapping[str, tuple[str, bool]] = {
+    "tiny": ("tiny", False),
+    "tiny, one by one": ("tiny", True),
+    "torch": ("torch", False),
+    "torch, one by one": ("torch", True),
+}
+"""By name: the model, and whether it decodes rows one by one."""
+
+
+def isolation(*, count: int = 10_000, names: Sequence[str] = tuple(MODELS), seed: int = 0) -> list[dict[str, Any]]:
+    """So many schedules, shared among the models: no token differs, nor a log-probability where logits are equal."""
+    rows = []
+    for name in names:
+        base, one_by_one = MODELS[name]
+        llm = opened(base)
+        world = World(llm, OneByOne(llm.engine.model) if one_by_one else llm.engine.model)
+        expected = cache(world.alone)
+        began, differences, schedules = time.monotonic(), [], -(-count // len(names))
+        for number in range(seed, seed + schedules):
+            differences += world.live(number, expected, logprobs=one_by_one)
+        took = time.monotonic() - began
+        row = {"case": f"isolation, {name}", "schedules": schedules, "logprobs": one_by_one, "seconds": round(took)}
+        rows.append({**row, "differences": len(differences), "failures": differences[:10]})
+    return rows

@@ -1,0 +1,57 @@
+"""Requests of allowed values that once stopped a server, held its memory, or kept a neighbour waiting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_DOUBLING = "((a|b)*a(a|b){11}c|.*x.{9}q){3}end"
+_SLOW_GRAMMAR = 'root ::= s+\ns ::= s s s | [a-z] | [a-z ] s | s [a-z ] | "(" s ")"'
+_EMPTY_GRAMMAR = 'root ::= root root | "a" | [a-z ]+ | ""'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAttack:
+    """A request, how many of it were sent at once, and what is different in each."""
+
+    body: Mapping[str, Any]
+    copies: int = 1
+    route: str = "/generate"
+
+    def at(self, number: int) -> dict[str, Any]:
+        """The body of one copy: `@` and `#` in its constraint stand for a text and a number of its own."""
+        return json.loads(json.dumps(self.body).replace("@", "z" * number).replace("#", str(10_000_000 + number)))
+
+
+def sampled(text: Any = "Once upon", /, **params: Any) -> dict[str, Any]:
+    """A body of /generate, streamed."""
+    return {"text": text, "stream": True, "sampling_params": {"max_new_tokens": 48, **params}}
+
+
+_SCHEMA = json.dumps({"type": "object", "properties": {f"p{i}": {} for i in range(18_000)}})
+KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
+    "samples that each search for an end": KnownAttack(
+        body=sampled(n=128, close_grammar=True, regex=f"{_DOUBLING}@"), copies=6
+    ),
+    "an automaton of bad words for each sample": KnownAttack(
+        body=sampled(n=128, bad_words=[f"{i:b<250}" for i in range(128)], bad_words_level="text")
+    ),
+    "a schema of many names": KnownAttack(body=sampled(json_schema=_SCHEMA)),
+    "schemas that are hard to read": KnownAttack(
+        body=sampled(json_schema='{"type": "integer", "multipleOf": #}'), copies=64
+    ),
+    "masks of an ambiguous grammar": KnownAttack(body=sampled(n=128, ebnf=_SLOW_GRAMMAR)),
+    "masks of a grammar with empty rules": KnownAttack(body=sampled(n=128, ebnf=_EMPTY_GRAMMAR)),
+    "beams in every place": KnownAttack(
+        body={**sampled(max_new_tokens=400, beam_width=256), "stream": False}
+    ),
+    "samples in every place": KnownAttack(
+        body={**sampled(["a", "b"], n=128, max_new_tokens=480, ignore_eos=True), "return_logprob": True,
+              "top_logprobs_num": 20}
+    ),
+    "a pattern that every sample follows": KnownAttack(
+        body=sampled(n=128, regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")
+    ),
+}  # fmt: skip

@@ -1,0 +1,387 @@
+"""Triton's interpreter for many programs at once: the Python of a kernel runs once, its operations run for all of them.
+
+The interpreter runs the Python of a kernel for each program, and works out anew which types, casts and broadcasts every
+operation needs; that takes hundreds of times as long as the operations. All of it follows from the types of the
+arguments. So a device function is kept as a tree of what it asks of the interpreter's builder: stretches of operations,
+each of which ends where Python asks for a value (`if`, `while`, `range`) and goes on by the answer. The builder's own
+methods do the operations, on arrays [programs, size]; programs part at a question and meet again at the function's end.
+At an answer that no program gave before, the interpreter itself runs the function for one program, which adds to the
+tree. So a function must do the same when it runs twice, and programs must not depend on each other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+Rows = NDArray[np.int64]
+Picker = Callable[[Sequence[Any]], Sequence[Any]]
+Reader = Callable[[NDArray], NDArray]
+
+
+# --- a function as a tree -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Operations without a question between them, and the question or the return that ends them.
+
+    A step is a function and which of the values so far are its arguments; its result is the next value. `first` is the
+    number of values before the stretch, `needed` are those of them that it or a later stretch uses. `read` turns the
+    value that is `asked` for into the answer.
+    """
+
+    first: int
+    steps: list[tuple[Callable[..., Any], Picker]] = field(default_factory=list)
+    needed: set[int] = field(default_factory=set)
+    asked: int | None = None
+    read: Reader = np.asarray
+    branches: dict[int, Stretch] = field(default_factory=dict)
+    returned: list[int] | None = None
+
+    def is_complete(self) -> bool:
+        return self.asked is not None or self.returned is not None
+
+    def branch(self, answer: int, values: int) -> Stretch:
+        """The stretch that follows an answer, when there are so many values."""
+        return self.branches.setdefault(int(answer), Stretch(values))
+
+
+class Function:
+    """A device function for arguments of certain types."""
+
+    def __init__(self, run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], inputs: int) -> None:
+        self.run, self.args, self.kwargs = run, args, kwargs
+        self.start = Stretch(inputs)
+        self.result: Any = None
+
+    @classmethod
+    def of(cls, run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, inputs: int) -> Function:
+        """The function for arguments like these; `inputs` is the number of its tensors."""
+        kinds = [str(arg.type) if isinstance(arg, tl.tensor) else arg for arg in (*args, *kwargs.values())]
+        return _functions.setdefault((run, *kinds, *kwargs), cls(run, args, kwargs, inputs))
+
+    def __call__(self, *inputs: TensorHandle) -> list[TensorHandle]:
+        """What the function returns for inputs [programs, size] or [1, size]: handles of the same shape."""
+        parts: list[tuple[Rows, list[TensorHandle]]] = []
+        rows = np.arange(max(len(handle.data) for handle in inputs))
+        self._follow(self.start, list(inputs), {rows.size: rows}, parts)
+        return parts[0][1] if len(parts) == 1 else _joined(parts, rows.size)
+
+    def _follow(self, stretch: Stretch, values: list[Any], levels: dict[int, Rows], parts: list[Any]) -> None:
+        """Append to `parts` which programs come from here to a return, and what they return.
+
+        `levels` holds the programs that came to each parting, by their number; the last are those that are here. They
+        become fewer each time, so the length of a value tells which programs it is of.
+        """
+        rows = next(reversed(levels.values()))
+        while True:
+            if not stretch.is_complete():
+                self._record([_first(_taken(value, rows, levels)) for value in values[: self.start.first]])
+            for at in stretch.needed:
+                values[at] = _taken(values[at], rows, levels)
+            for function, pick in stretch.steps:
+                values.append(function(*pick(values)))
+            if stretch.asked is None:
+                parts.append((rows, [values[at] for at in stretch.returned or ()]))
+                return
+            answers = stretch.read(values[stretch.asked].data[:, 0])
+            if (answers != answers[0]).any():
+                break
+            stretch = stretch.branch(answers[0], len(values))
+        for answer in np.unique(answers):
+            some = rows[answers == answer]
+            self._follow(stretch.branch(answer, len(values)), values.copy(), {**levels, some.size: some}, parts)
+
+    def _record(self, inputs: Sequence[TensorHandle]) -> None:
+        """Run the function in the interpreter for one program, which adds what it does to the tree."""
+        handles = iter(inputs)
+        args = [_filled(arg, handles) for arg in self.args]
+        kwargs = {name: _filled(arg, handles) for name, arg in self.kwargs.items()}
+        recorder = Recorder(self.start, inputs, program_ids=list(handles))
+        _recorders.append(recorder)
+        try:
+            self.result = self.run(*args, **kwargs)
+        finally:
+            _recorders.pop()
+        recorder.finish([tensor.handle for tensor in _tensors(self.result)])
+
+
+class Recorder:
+    """One run of a function down its tree: which value each handle is, and what the tree does not have yet."""
+
+    def __init__(self, start: Stretch, inputs: Sequence[TensorHandle], *, program_ids: list[TensorHandle]) -> None:
+        self.path = [start]
+        self.values: list[Any] = list(inputs)
+        self.places = {id(handle): at for at, handle in enumerate(inputs)}
+        self.constants: dict[int, Any] = {}
+        self.program_ids = program_ids
+
+    def is_constant(self, value: Any) -> bool:
+        """Whether a value is the same for all programs."""
+        return not isinstance(value, TensorHandle) or id(value) in self.constants
+
+    def add(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
+        """A step of the stretch, which gave this program `result`."""
+        places = [self._place(arg) for arg in args]
+        if not self.path[-1].is_complete():
+            self._need(places)
+            self.path[-1].steps.append((function, _picker(places)))
+        self.places[id(result)] = len(self.values)
+        self.values.append(result)
+
+    def ask(self, handle: TensorHandle, read: Reader) -> int:
+        """This program's answer, which ends the stretch and leads to the next one."""
+        answer = int(read(handle.data)[0])
+        if not self.is_constant(handle):
+            stretch = self.path[-1]
+            stretch.asked, stretch.read = self._place(handle), read
+            self._need([stretch.asked])
+            self.path.append(stretch.branch(answer, len(self.values)))
+        return answer
+
+    def finish(self, handles: Sequence[TensorHandle]) -> None:
+        """The end of the function, which returns these handles."""
+        places = [self._place(handle) for handle in handles]
+        self._need(places)
+        self.path[-1].returned = places
+
+    def _place(self, value: Any) -> int:
+        """Where a value lies; a constant is put there when it is first used."""
+        if id(value) not in self.places:
+            assert self.is_constant(value), "a value that comes from no operation"
+            wide = _wide(value) if isinstance(value, TensorHandle) else value
+            self.add(lambda: wide, (), value)
+        return self.places[id(value)]
+
+    def _need(self, places: Sequence[int]) -> None:
+        for stretch in self.path:
+            stretch.needed.update(at for at in places if at < stretch.first)
+
+
+_functions: dict[Any, Function] = {}
+_recorders: list[Recorder | None] = []
+"""The recorders of the functions that run now, one inside the other; None while operations run for all programs."""
+
+
+def _unrecorded(function: Callable[..., Any], *args: Any) -> Any:
+    _recorders.append(None)
+    try:
+        return function(*args)
+    finally:
+        _recorders.pop()
+
+
+def _picker(places: Sequence[int]) -> Picker:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1)) if places else lambda values: ()
+
+
+# --- handles of one program and of all of them ------------------------------------------------------------------------
+
+
+def _wide(handle: TensorHandle) -> TensorHandle:
+    return TensorHandle(handle.data[None], handle.dtype)
+
+
+def _first(handle: TensorHandle) -> TensorHandle:
+    return TensorHandle(handle.data[0], handle.dtype)
+
+
+def _taken(value: Any, rows: Rows, levels: dict[int, Rows]) -> Any:
+    """The part of a value that belongs to the programs `rows`."""
+    if isinstance(value, list):
+        return [_taken(part, rows, levels) for part in value]
+    if not isinstance(value, TensorHandle) or len(value.data) in (1, rows.size):
+        return value
+    return TensorHandle(value.data[np.searchsorted(levels[len(value.data)], rows)], value.dtype)
+
+
+def _joined(parts: Sequence[tuple[Rows, list[TensorHandle]]], programs: int) -> list[TensorHandle]:
+    """The handles of all programs, from those of programs that went different ways."""
+    whole = []
+    for like in zip(*(handles for _, handles in parts), strict=True):
+        assert len({handle.data.dtype for handle in like}) == 1, "branches return different types"
+        data = np.empty((programs, like[0].data.shape[1]), like[0].data.dtype)
+        for (rows, _), handle in zip(parts, like, strict=True):
+            data[rows] = handle.data
+        whole.append(TensorHandle(data, like[0].dtype))
+    return whole
+
+
+def _tensors(values: Any) -> Iterator[tl.tensor]:
+    """The tensors in nested tuples."""
+    if isinstance(values, tl.tensor):
+        yield values
+    elif isinstance(values, tuple):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _filled(values: Any, handles: Iterator[TensorHandle]) -> Any:
+    """Nested tuples with other handles in their tensors."""
+    if isinstance(values, tl.tensor):
+        return tl.tensor(next(handles), values.type)
+    return tuple(_filled(value, handles) for value in values) if isinstance(values, tuple) else values
+
+
+# --- the builder ----------------------------------------------------------------------------------------------------
+
+
+class WideBuilder(InterpreterBuilder):
+    """The interpreter's operations on arrays [programs, size]; these have to know of the programs, others do not."""
+
+    def create_splat(self, ret_ty: Any, arg: TensorHandle) -> TensorHandle:
+        return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *ret_ty.shape)), arg.dtype.scalar)
+
+    def create_masked_load(self, ptrs: TensorHandle, mask: Any, other: Any, *policy: Any) -> TensorHandle:
+        return super().create_masked_load(ptrs, _spread(mask, ptrs), _spread(other, ptrs), *policy)
+
+    def create_masked_store(self, ptrs: TensorHandle, value: Any, mask: Any, *policy: Any) -> None:
+        super().create_masked_store(ptrs, _spread(value, ptrs), _spread(mask, ptrs), *policy)
+
+
+def _spread(handle: TensorHandle | None, like: TensorHandle) -> TensorHandle | None:
+    if handle is None or handle.data.shape == like.data.shape:
+        return handle
+    return TensorHandle(np.broadcast_to(handle.data, like.data.shape), handle.dtype)
+
+
+def _recorded_method(name: str, method: Callable[..., Any], wide: WideBuilder) -> Callable[..., Any]:
+    """A method of the builder that also puts itself into the tree, unless it only makes a constant."""
+
+    def recorded(builder: Any, *args: Any) -> Any:
+        recorder = _recorders[-1] if _recorders else None
+        if recorder is None:
+            return method(builder, *args)
+        if name == "create_get_program_id":
+            return recorder.program_ids[args[0]]
+        result = _unrecorded(method, builder, *args)
+        if all(recorder.is_constant(arg) for arg in args):
+            recorder.constants[id(result)] = result
+        else:
+            recorder.add(getattr(wide, name), args, result)
+        return result
+
+    return recorded
+
+
+def _recorded_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a reduction or a scan of a block, which for all programs runs along the second axis."""
+
+    def recorded(self: Any, given: Any) -> Any:
+        result = apply(self, given)
+        if isinstance(given, tuple):
+            return result
+        assert self.axis == 0, "blocks have one axis"
+        wide = copy(self)
+        wide.axis, wide.keep_dims, wide.to_tensor = 1, True, _untyped
+
+        def function(handle: TensorHandle) -> TensorHandle:
+            out = wide.apply_impl((_Untyped(handle, given.dtype),))
+            return (out[0] if isinstance(out, list) else out).handle
+
+        recorder = _recorders[-1]
+        assert recorder is not None
+        recorder.add(function, [given.handle], result.handle)
+        return result
+
+    return recorded
+
+
+@dataclass(slots=True)
+class _Untyped:
+    """A tensor of a shape that no type of Triton has."""
+
+    handle: TensorHandle
+    dtype: Any
+
+
+def _untyped(data: NDArray, dtype: Any) -> _Untyped:
+    return _Untyped(TensorHandle(data.astype(interpreter._get_np_dtype(dtype)), dtype.scalar), dtype)
+
+
+# --- what takes the place of Triton's own -----------------------------------------------------------------------------
+
+
+def install() -> None:
+    """Have the kernels of this process, which runs under TRITON_INTERPRET=1, run for all their programs at once."""
+    # The checks for overflow would be computed, and then looked at only when debugging.
+    options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    wide = WideBuilder()
+    names = [name for name in dir(InterpreterBuilder) if name.startswith(("create_", "get_"))]
+    methods = {name: _recorded_method(name, getattr(InterpreterBuilder, name), wide) for name in names}
+    builder: Any = interpreter.interpreter_builder
+    builder.__class__ = type("RecordedBuilder", (InterpreterBuilder,), methods)
+    builder.options = options
+    for kind in (interpreter.ReduceOps, interpreter.ScanOps):
+        kind.apply = _recorded_apply(kind.apply)
+    interpreted: Any = interpreter.InterpretedFunction
+    interpreted.run, interpreted.__call__ = _launch, _device_call
+
+
+def _launch(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **options: Any) -> None:
+    """Run all programs of a kernel."""
+    run = _patched(kernel)
+    known = {name: value for name, value in options.items() if name in kernel.arg_names}
+    bound = inspect.signature(run).bind(*args, **known).arguments
+    constexprs = interpreter.GridExecutor(run, kernel.arg_names, grid).constexprs
+    named = {name: arg if name in constexprs else interpreter._implicit_cvt(arg) for name, arg in bound.items()}
+    inputs = [_wide(tensor.handle) for tensor in _tensors((*named.values(),))]
+    inputs += [TensorHandle(axis, tl.int32) for axis in np.indices((*grid, 1, 1)[:3], np.int32).reshape(3, -1, 1)]
+    _unrecorded(Function.of(run, (), named, inputs=len(inputs)), *inputs)
+
+
+def _device_call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a device function returns to another one, which the interpreter runs for one program."""
+    recorder = _recorders[-1]
+    assert recorder is not None
+    given = [tensor.handle for tensor in _tensors((*args, *kwargs.values()))]
+    function = Function.of(_patched(kernel), args, kwargs, inputs=len(given))
+    out = _unrecorded(function, *map(_wide, given))
+    recorder.add(function, given, out)
+    handles = [_first(handle) for handle in out]
+    for at, handle in enumerate(handles):
+        recorder.add(itemgetter(at), [out], handle)
+    return _filled(function.result, iter(handles))
+
+
+_patched_modules: set[int] = set()
+
+
+def _patched(kernel: Any) -> Callable[..., Any]:
+    """A function as the interpreter runs it; its module's language is patched once instead of for each call."""
+    run = kernel.rewrite()
+    if id(run.__globals__) not in _patched_modules:
+        _patched_modules.add(id(run.__globals__))
+        interpreter._patch_lang(run)
+        run.__globals__["range"] = _range
+        tensor: Any = tl.tensor
+        tensor.__index__ = _answer
+        # A block is asked only whether it is there.
+        tensor.__bool__ = lambda self: self.handle.data.size > 1 or bool(_answer(self))
+    return run
+
+
+def _answer(tensor: tl.tensor, read: Reader = np.asarray) -> int:
+    recorder = _recorders[-1]
+    assert recorder is not None
+    return recorder.ask(tensor.handle, read)
+
+
+def _range(start: Any, stop: Any = None, step: int = 1) -> range:
+    """The range of Python; of tiles up to a tensor, it asks for their number, not where the last one ends."""
+    if not isinstance(stop, tl.tensor):
+        return range(start) if stop is None else range(start, stop, step)
+    return range(start, start + step * _answer(stop, lambda end: np.maximum(-((start - end) // step), 0)), step)

@@ -1,0 +1,102 @@
+"""Hostile rows drawn by the Triton kernels under its interpreter are those of the plain path; mistakes there are seen.
+
+The interpreter runs all programs of a launch at once here (`recorded_triton.py`); `test_torch_conformance.py` runs some
+rows with one program after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from platforms import needs_triton
+
+PROCESS = Path(__file__).parent / "triton_process.py"
+pytestmark = [
+    needs_triton,
+    pytest.mark.skipif(
+        "TIRAGE_OLDEST" in os.environ, reason="recorded_triton.py follows the interpreter of Triton 3.9"
+    ),
+]
+
+ROWS, JOBS = 1000, 16
+"""Rows of a job, each with an order of filters of its own, and jobs of a process."""
+PRESET_JOBS = 25
+"""One job for each preset."""
+SMALL_JOBS = (9, 25, 30, 35, 40, 50, 55, 60)
+"""Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens."""
+
+MISTAKES = {
+    "the draw takes the token before": ("reached > r", "reached >= r"),
+    "a joint top-p takes its share of what is left": ("tl.where(joint > 0, base, total)", "total"),
+    "tokens of the second tile are listed as those of the first": (
+        "tl.store(list_id + at, ids, mask=listed)",
+        "tl.store(list_id + at, ids % TILE, mask=listed)",
+    ),
+    "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
+    "min-p forgets which ties an earlier cut dropped": ("tl.where(lowest > cut_key, _NO_ID, cut_id)", "_NO_ID"),
+    "minus zero is below zero": ("tl.where(bits >= 0, bits, -(bits", "tl.where(bits >= 0, bits, -1 - (bits"),
+    "a coefficient of the weights is a little off": (
+        "_B3 + tl.minimum(r * f, _LARGEST)",
+        "_B3 + tl.minimum(r * f, _LARGEST) * 1.0001",
+    ),
+    "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
+    "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, _NO_ID), 0)", "blocks - 1"),
+}
+"""A piece of the kernels, and a wrong one in its place."""
+
+
+def started(kind: str, jobs: Iterable[int], rows: int, given: Any = None) -> subprocess.CompletedProcess[str]:
+    """`triton_process.py` after jobs of a kind, with so many rows each."""
+    command = [sys.executable, str(PROCESS), kind, str(rows), *map(str, jobs)]
+    return subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
+
+
+def run(kind: str, jobs: Iterable[int], rows: int) -> list[dict[str, int]]:
+    """What each job compared."""
+    done = started(kind, jobs, rows)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["programs", "bounds"])
+def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(kind: str) -> None:
+    jobs = run(kind, SMALL_JOBS, 60)
+    assert [job["differences"] for job in jobs] == [0] * len(SMALL_JOBS)
+    assert sum(job["by kernels"] for job in jobs) == 60 * len(SMALL_JOBS)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("kind", "part"), [*(("programs", n) for n in range(8)), *(("bounds", n) for n in range(4))])
+def test_two_hundred_thousand_hostile_rows_in_triton_are_those_of_the_plain_path(kind: str, part: int) -> None:
+    jobs = run(kind, range(part * JOBS, (part + 1) * JOBS), ROWS)
+    assert [job["differences"] for job in jobs] == [0] * JOBS
+    assert sum(job["by kernels"] for job in jobs) == JOBS * ROWS
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(3))
+def test_every_parameter_of_every_preset_draws_the_same_with_triton(part: int) -> None:
+    jobs = run("presets", range(part * PRESET_JOBS, (part + 1) * PRESET_JOBS), 12)
+    assert [job["differences"] for job in jobs] == [0] * PRESET_JOBS
+    assert sum(job["by kernels"] for job in jobs) > 2000
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow) for at, name in enumerate(MISTAKES)],
+)
+def test_a_mistake_in_the_kernels_is_seen(name: str) -> None:
+    done = started("mistake", SMALL_JOBS, 60, given=MISTAKES[name])
+    # A wrong token may lie beyond the logits, and the interpreter reads any address.
+    if done.returncode != -signal.SIGSEGV:
+        assert done.returncode == 0, done.stderr
+        assert sum(job["differences"] for job in json.loads(done.stdout)) > 0
