@@ -1,4 +1,4 @@
-"""Many prompts at once: files and datasets, on this machine or on a Ray cluster.
+"""Many prompts at once: files of rows, answered so that any run of them gives the same.
 
 Each row's seed follows from its id, so that a retry, a rerun or another partition gives the same text.
 """

@@ -99,7 +99,7 @@ def _parquet(path: Path) -> Any:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise TirageError("Parquet needs the package 'pyarrow'; run: pip install 'tirage[ray]'") from error
+        raise TirageError("Parquet needs the package 'pyarrow'; run: pip install 'tirage[parquet]'") from error
     try:
         return ParquetFile(path)
     except ValueError as error:

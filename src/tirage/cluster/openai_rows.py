@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import Any
 
-from tirage.cluster.rows import Outcome, Row, seed_of
+from tirage.cluster.rows import BatchRow, Outcome, seed_of
 from tirage.errors import TirageError
 from tirage.llm import LLM
 from tirage.server import create_app
@@ -31,7 +31,7 @@ class OpenAIRoutes:
         self._life = contextlib.AsyncExitStack()
         self._starting = asyncio.Lock()
 
-    async def answer(self, number: int, row: Row) -> Outcome:
+    async def answer(self, number: int, row: BatchRow) -> Outcome:
         """What the row's route answers; an error of any other status than 200 fails the row."""
         await self._start()
         body = {"seed": seed_of(row.id, self._base), **(row.body or {})}

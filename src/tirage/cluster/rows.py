@@ -20,7 +20,7 @@ FORMS = ("tirage", "openai")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BatchRow:
     """A checked row. `prompt` is a text or ids, `messages` a conversation; of OpenAI's form `url` and `body`."""
 
     id: str | int
@@ -44,13 +44,13 @@ class Outcome:
     error: Mapping[str, Any] | None = None
 
 
-def read_row(line: bytes) -> Row:
+def read_row(line: bytes) -> BatchRow:
     """The row of a line of JSON. Raises ParamsError for what is not strict JSON, and for a row that breaks a rule."""
     given = strict_json.parse_object(line)
     return _read_openai(given) if "custom_id" in given else _read_own(given)
 
 
-def _read_own(given: Mapping[str, Any]) -> Row:
+def _read_own(given: Mapping[str, Any]) -> BatchRow:
     _refuse_unknown(given, _OWN)
     if ("prompt" in given) == ("messages" in given):
         raise ParamsError("row must have either prompt or messages, got " + ("both" if "prompt" in given else "none"))
@@ -59,10 +59,10 @@ def _read_own(given: Mapping[str, Any]) -> Row:
         raise ParamsError(f"params must be an object of sampling parameters, got {shown(params)}")
     if "messages" in given and not isinstance(given["messages"], list):
         raise ParamsError(f"messages must be a list, got {shown(given['messages'])}")
-    return Row(id=_id(given, "id"), prompt=given.get("prompt"), messages=given.get("messages"), params=params)
+    return BatchRow(id=_id(given, "id"), prompt=given.get("prompt"), messages=given.get("messages"), params=params)
 
 
-def _read_openai(given: Mapping[str, Any]) -> Row:
+def _read_openai(given: Mapping[str, Any]) -> BatchRow:
     _refuse_unknown(given, _OPENAI)
     url, body = given.get("url"), given.get("body")
     if given.get("method", "POST") != "POST":
@@ -73,7 +73,7 @@ def _read_openai(given: Mapping[str, Any]) -> Row:
         raise ParamsError(f"body must be an object, got {shown(body)}")
     if body.get("stream"):
         raise ParamsError("stream must be left out of a batch, got true")
-    return Row(id=_id(given, "custom_id"), url=url, body=body)
+    return BatchRow(id=_id(given, "custom_id"), url=url, body=body)
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tirage.cluster.input_file import Part
 from tirage.cluster.openai_rows import OpenAIRoutes
-from tirage.cluster.rows import Outcome, Row, read_row, seed_of
+from tirage.cluster.rows import BatchRow, Outcome, read_row, seed_of
 from tirage.engine import Completion, EngineRequest, LogprobEntry, Prompt, Sample
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
@@ -60,7 +60,7 @@ class Worker:
             loop.run_until_complete(self._routes.close())
             loop.close()
 
-    async def _run(self, parts: Iterator[Part], on_row: Callable[[], None]) -> AsyncIterator[FinishedPart]:
+    async def _run(self, parts: Iterator[Part], on_row: Callable[[], None]) -> AsyncGenerator[FinishedPart, None]:
         window, running = asyncio.Semaphore(self._window), set[asyncio.Task[FinishedPart]]()
         try:
             while True:
@@ -104,7 +104,7 @@ class Worker:
         except TirageError as error:
             return failed(number, row, str(error))
 
-    def request(self, row: Row) -> EngineRequest:
+    def request(self, row: BatchRow) -> EngineRequest:
         """The engine's request for a row in our own form. Raises ParamsError and GrammarError."""
         given = {**self._common, **(row.params or {})}
         for name in NO_PLACE:
@@ -131,7 +131,7 @@ def prompt_of(given: Any) -> str | list[int] | Prompt:
     raise ParamsError(f"prompt must be a text or a list of token ids, got {given!r:.80}")
 
 
-def outcome_of(number: int, row: Row, completion: Completion) -> Outcome:
+def outcome_of(number: int, row: BatchRow, completion: Completion) -> Outcome:
     """The results of a completion, one for each of its samples, or the error that ended one of them."""
     broken = next((each for each in completion.samples if each.finish_reason in ("error", "abort")), None)
     if broken is not None:
@@ -141,7 +141,7 @@ def outcome_of(number: int, row: Row, completion: Completion) -> Outcome:
     return Outcome(results=tuple(result_of(row, completion, sample, several) for sample in completion.samples))
 
 
-def result_of(row: Row, completion: Completion, sample: Sample, several: bool) -> dict[str, Any]:
+def result_of(row: BatchRow, completion: Completion, sample: Sample, several: bool) -> dict[str, Any]:
     """A line of the output: a sample of a row, with its `index` where the row has several."""
     result: dict[str, Any] = {"id": row.id, **({"index": sample.index} if several else {})}
     result |= {"text": sample.text, "token_ids": list(sample.token_ids)}
@@ -168,6 +168,6 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def failed(number: int, row: Row | None, message: str) -> Outcome:
+def failed(number: int, row: BatchRow | None, message: str) -> Outcome:
     """A row that failed, with the number of its line."""
     return Outcome(error={"line": number, "id": None if row is None else row.id, "error": message})
