@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import limited
 
 from tirage import LLM, ParamsError, SamplingParams
 from tirage.cluster import Summary, generate, seed_of
@@ -277,11 +277,8 @@ def test_a_full_disk_ends_the_run_and_the_next_goes_on(tmp_path: Path) -> None:
     file = written(tmp_path / "in.jsonl", [{"id": "x" * 400 + str(i), "prompt": "The dog"} for i in range(300)])
     subprocess.run(command(file, tmp_path / "whole"), check=True)
 
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
-    full = subprocess.run(command(file, tmp_path / "out"), preexec_fn=limit, capture_output=True)
+    # Blocks of 512 bytes.
+    full = subprocess.run(limited(("-f 117",), *command(file, tmp_path / "out")), capture_output=True)
     assert full.returncode == 1
     assert b"File too large" in full.stderr
     assert not list((tmp_path / "out").rglob("*.tmp"))
