@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from servers import limited
 
-from tirage import LLM, ParamsError, SamplingParams
+from tirage import LLM, ParamsError, RequestOutputKind, SamplingParams
 from tirage.cluster import Summary, generate, seed_of
 from tirage.cluster import input_file as input_files
 from tirage.cluster import output_folder as output_folders
@@ -228,6 +228,28 @@ def test_lines_of_openais_form_are_answered_by_the_routes(llm: LLM, tmp_path: Pa
     assert [each["line"] for each in errors(tmp_path / "out")] == [3, 4, 5]
     generate(file, out=tmp_path / "again", model=llm)
     assert contents(tmp_path / "again") == contents(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_parameters_of_the_run_hold_for_openais_form_or_fail_the_row(llm: LLM, tmp_path: Path) -> None:
+    bodies = [{"prompt": "The"}, {"prompt": "The", "max_tokens": 2}]
+    lines = [{"custom_id": i, "url": "/v1/completions", "body": body} for i, body in enumerate(bodies)]
+    file = written(tmp_path / "in.jsonl", lines)
+    generate(file, SamplingParams(max_tokens=5, seed=1), out=tmp_path / "out", model=llm)
+    used = [each["response"]["body"]["usage"]["completion_tokens"] for each in results(tmp_path / "out")]
+    assert used == [5, 2]
+    generate(file, SamplingParams(top_k=2), out=tmp_path / "other", model=llm)
+    assert ["top_k must stand in the body" in each["error"] for each in errors(tmp_path / "other")] == [True, True]
+
+
+def test_parameters_without_a_place_are_refused_and_detokenize_is_followed(llm: LLM, tmp_path: Path) -> None:
+    file = written(tmp_path / "in.jsonl", rows(1))
+    with pytest.raises(ParamsError, match="output_kind must be left out"):
+        generate(file, COMMON.replace(output_kind=RequestOutputKind.DELTA), out=tmp_path / "a", model=llm)
+    generate(file, COMMON.replace(detokenize=False), out=tmp_path / "b", model=llm)
+    (only,) = results(tmp_path / "b")
+    assert only["text"] == ""
+    assert only["token_ids"]
 
 
 @pytest.mark.slow

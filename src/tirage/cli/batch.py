@@ -13,6 +13,7 @@ import typer
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
 from tirage.cli.options import parse_options, sampling_options
 from tirage.cli.output import QuietOption, note
+from tirage.params import RequestOutputKind
 
 
 @sampling_options
@@ -35,7 +36,7 @@ def batch(
     """
     from tirage.cluster import generate
 
-    params = parse_options(options)
+    params = parse_options(options).replace(output_kind=RequestOutputKind.CUMULATIVE)
     llm = open_model(model, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg, max_running=max_running)
     with bar(not quiet) as progress:
         done = generate(file, params, out=out, model=llm, output=output, progress=progress)

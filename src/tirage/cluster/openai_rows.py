@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from tirage.cluster.rows import BatchRow, Outcome, seed_of
-from tirage.errors import TirageError
+from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
 from tirage.server import create_app
 from tirage.server.options import Options
@@ -25,18 +26,16 @@ class OpenAIRoutes:
     `id` follows from the row's, and the count of cached tokens is dropped.
     """
 
-    def __init__(self, llm: LLM, base: int) -> None:
-        self._llm, self._base = llm, base
+    def __init__(self, llm: LLM, base: int, common: Mapping[str, Any]) -> None:
+        self._llm, self._base, self._common = llm, base, common
         self._app: Any = None
         self._life = contextlib.AsyncExitStack()
         self._starting = asyncio.Lock()
 
     async def answer(self, number: int, row: BatchRow) -> Outcome:
         """What the row's route answers; an error of any other status than 200 fails the row."""
+        body = self._body(row)
         await self._start()
-        body = {"seed": seed_of(row.id, self._base), **(row.body or {})}
-        if body["seed"] is None:
-            body["seed"] = seed_of(row.id, self._base)
         status, content = await post(self._app, str(row.url), json.dumps(body).encode())
         answer = json.loads(content)
         if status != _OK:
@@ -46,6 +45,18 @@ class OpenAIRoutes:
         response = {"status_code": status, "request_id": f"req_{name}", "body": repeatable(answer, name)}
         result = {"id": f"batch_req_{name}", "custom_id": row.id, "response": response, "error": None}
         return Outcome(results=(result,))
+
+    def _body(self, row: BatchRow) -> dict[str, Any]:
+        """The body of a row with its seed and the limit of the run; ParamsError for other parameters of the run."""
+        for name in self._common:
+            if name != "max_tokens":
+                raise ParamsError(f"{name} must stand in the body of a row in OpenAI's form, got it for the whole run")
+        body = dict(row.body or {})
+        if body.get("seed") is None:
+            body["seed"] = seed_of(row.id, self._base)
+        if not {"max_tokens", "max_completion_tokens"} & body.keys():
+            body |= self._common
+        return body
 
     async def _start(self) -> None:
         async with self._starting:

@@ -19,7 +19,7 @@ from tirage.params import SamplingParams
 
 OPEN_PARTS = 8
 """Parts whose rows may run at once: rows of the next ones start while the last rows of the first are drawn."""
-NO_PLACE = ("output_kind", "detokenize")
+NO_PLACE = ("output_kind",)
 """Parameters that say how an answer arrives, which the lines of a file cannot follow."""
 
 
@@ -44,7 +44,7 @@ class Worker:
         self._llm = llm
         self._common = {} if params is None else given_fields(params)
         self._base = self._common.pop("seed", None) or 0
-        self._routes = OpenAIRoutes(llm, self._base)
+        self._routes = OpenAIRoutes(llm, self._base, self._common)
         self._window = window or 2 * llm.max_running
 
     def run(self, parts: Iterator[Part], on_row: Callable[[], None] = lambda: None) -> Iterator[FinishedPart]:
@@ -119,9 +119,13 @@ class Worker:
 
 
 def given_fields(params: SamplingParams) -> dict[str, Any]:
-    """The fields of parameters that are not at their defaults, as plain JSON values."""
+    """The fields of parameters that are not at their defaults, as plain JSON values; ParamsError for `NO_PLACE`."""
     plain, default = params.to_dict(), SamplingParams().to_dict()
-    return {name: value for name, value in plain.items() if value != default[name] and name not in NO_PLACE}
+    given = {name: value for name, value in plain.items() if value != default[name]}
+    for name in NO_PLACE:
+        if name in given:
+            raise ParamsError(f"{name} must be left out here, got {given[name]!r}")
+    return given
 
 
 def prompt_of(given: Any) -> str | list[int] | Prompt:
