@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tirage.errors import ModelError
+from tirage.errors import ModelError, ParamsError
 from tirage.models.json_file import read_json_object
 
 _BASE = "__base__"
@@ -48,12 +48,15 @@ _log = logging.getLogger("tirage")
 class Adapters:
     """The adapters of a model by name; without adapters the model is called directly.
 
-    Each is tried when it is loaded. Raises ModelError for one that cannot be loaded or with which the model cannot run.
+    Each is tried when it is loaded. With `grows` more may be loaded later, each with forward passes of its own. Raises
+    ModelError for one that cannot be loaded or with which the model cannot run.
     """
 
-    def __init__(self, module: Any, folders: Mapping[str, Any]) -> None:
+    def __init__(self, module: Any, folders: Mapping[str, Any], *, grows: bool = False) -> None:
         self.names = frozenset(folders)
         self._module = module
+        # Made before peft puts layers of its own into the module.
+        self._bare = shared_copy(module, {}) if grows else None
         self._separate: dict[str, Any] = {}
         self._mixed: Any = None
         self._active: str | None = None
@@ -77,6 +80,11 @@ class Adapters:
         """The module trees of adapters that cannot be mixed."""
         return [tree.get_base_model() for tree in self._separate.values()]
 
+    @property
+    def present(self) -> Set[str]:
+        """The names of all adapters that rows may use: those of `names`, and retired ones until they are removed."""
+        return self.names | self._separate.keys()
+
     def group_key(self, name: str | None) -> str | None:
         """What rows must have in common to share a pass: the name of an adapter that cannot be mixed, or None."""
         return name if name in self._separate else None
@@ -92,6 +100,37 @@ class Adapters:
             return self._module(**inputs)
         with self._each(names):
             return self._module(**inputs)
+
+    def prepare(self, name: str, folder: Path) -> Any:
+        """The module tree of another adapter, for `add`; may be called while the model runs.
+
+        Raises ParamsError where no adapter may be loaded later, and ModelError as the class does.
+        """
+        if self._bare is None:
+            raise ParamsError("adapters must be loaded with the model, unless it was opened with enable_lora=True")
+        config = check_adapter(name, folder)
+        tree = load(shared_copy(self._bare, config), name, folder)
+        try_adapter(tree, name, folder)
+        return tree
+
+    def add(self, name: str, tree: Any) -> None:
+        """Adds a prepared adapter, between two steps. Raises ParamsError for a name that is there already."""
+        if name in self.names or name in self._separate:
+            raise ParamsError(f"adapter must have a name of its own, got {name!r}, which is loaded; unload that first")
+        self._separate[name], self.names = tree, self.names | {name}
+
+    def retire(self, name: str) -> None:
+        """Has new requests with an adapter refused, while those that run go on.
+
+        Raises ParamsError for a name that is unknown, or whose adapter is part of the model.
+        """
+        if name not in self.names or name not in self._separate:
+            raise ParamsError(f"adapter must be one that was loaded later, got {name!r}")
+        self.names -= {name}
+
+    def remove(self, name: str) -> None:
+        """Drops a retired adapter, between two steps, when no request uses it any more."""
+        del self._separate[name]
 
     def _mix(self, plain: Mapping[str, Path], tried: Mapping[str, Tensor]) -> None:
         """Loads plain adapters into the model itself, unless a mixed pass gives other logits than separate ones."""

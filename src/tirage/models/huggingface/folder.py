@@ -29,6 +29,8 @@ from tirage.models.weights import is_compact, read_weights, weight_files
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 _SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 _CLASSES = (AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM)
+LOCAL: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""Options of `from_pretrained`: nothing is downloaded, and no code of a folder is run."""
 _log = logging.getLogger("tirage")
 
 
@@ -38,6 +40,7 @@ def open_folder(
     dtype: str = "auto",
     device: str | None = None,
     adapters: Mapping[str, Any] | None = None,
+    enable_lora: bool = False,
     prefix_bytes: int = 256 << 20,
     prefill_batch_tokens: int = PREFILL_BATCH_TOKENS,
 ) -> HuggingFaceModel:
@@ -45,14 +48,17 @@ def open_folder(
 
     `dtype` is "auto" (as the weights are stored), "float32", "bfloat16", "float16" or "int8": linear layers stored and
     multiplied in int8 on the CPU, close to float32. `device` is a torch device, by default CUDA if there is one.
-    `adapters` are folders of LoRA adapters by name; `prefill_batch_tokens` is that of HuggingFaceModel.
+    `adapters` are folders of LoRA adapters by name; `enable_lora` and `prefill_batch_tokens` are those of
+    HuggingFaceModel.
 
-    Raises ParamsError for an unknown dtype and for `prefill_batch_tokens` that is no integer of at least 0. Raises
-    ModelError, which names the folder, for missing or damaged files, weights that are not safetensors, classes that
-    come as code in the folder (`auto_map`) and models that cannot run.
+    Raises ParamsError for an unknown dtype, for `enable_lora` with "int8" and for `prefill_batch_tokens` that is no
+    integer of at least 0. Raises ModelError, which names the folder, for missing or damaged files, weights that are not
+    safetensors, classes that come as code in the folder (`auto_map`) and models that cannot run.
     """
     if dtype not in DTYPES:
         raise ParamsError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}{nearest(str(dtype), DTYPES)}")
+    if enable_lora and dtype == "int8":
+        raise ParamsError("enable_lora must be False with dtype 'int8', whose layers take no more adapters, got True")
     refuse_code(folder)
     weight_files(folder)
     module = load_module(folder, "float32" if dtype == "int8" else dtype)
@@ -63,6 +69,7 @@ def open_folder(
     model = HuggingFaceModel(
         module,
         adapters=adapters,
+        enable_lora=enable_lora,
         prefix_bytes=prefix_bytes,
         prefill_batch_tokens=prefill_batch_tokens,
         quantized=int8,
@@ -100,11 +107,14 @@ def refuse_code(folder: Path) -> None:
             )
 
 
-def load_module(folder: Path, dtype: str) -> Any:
-    """The `transformers` module of a folder in that dtype; ModelError if it cannot be loaded or weights are missing."""
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+def load_module(folder: Path, dtype: str, **more: Any) -> Any:
+    """The `transformers` module of a folder in that dtype, with `more` options of `from_pretrained`.
+
+    Raises ModelError if it cannot be loaded or weights are missing.
+    """
+    options: dict[str, Any] = {**LOCAL, **more}
     try:
-        config = AutoConfig.from_pretrained(folder, **options)
+        config = AutoConfig.from_pretrained(folder, **LOCAL)
         auto = auto_class(config)
         with quiet():
             source: Path | None = folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -66,6 +66,8 @@ class HuggingFaceModel:
     included, if `joins_prompts`, which the probe decides as well; with 0 every prompt is prefilled alone, and then the
     logits after it do not depend on other requests.
 
+    With `enable_lora` adapters may be loaded while the model runs, and its layers are not packed.
+
     `prefix_bytes` bounds the memory of the prefix cache; 0 turns it off. `packed` changes the memory layout of the
     weights of linear layers in place, for float32 and bfloat16 on a CPU: the module runs faster, on some processors
     twice as fast, but must not be used elsewhere and can no longer be trained. Raises ModelError for an adapter with
@@ -77,6 +79,7 @@ class HuggingFaceModel:
         module: Any,
         *,
         adapters: Mapping[str, Any] | None = None,
+        enable_lora: bool = False,
         max_length: int | None = None,
         prefix_bytes: int = 256 << 20,
         prefill_batch_tokens: int = PREFILL_BATCH_TOKENS,
@@ -85,7 +88,7 @@ class HuggingFaceModel:
         media: MediaProcessor | None = None,
     ) -> None:
         self.module, self.quantized, self.media = module, quantized, media
-        self.adapters = Adapters(module, adapters or {})
+        self.adapters = Adapters(module, adapters or {}, grows=enable_lora)
         self.forward = ForwardPass(module, self.adapters)
         self.config, self.device = self.forward.config, module.device
         self.vocab_size = width_of(module)
@@ -95,7 +98,8 @@ class HuggingFaceModel:
         self.resumes = self.joins_prompts = True
         self.prefill_batch_tokens = checked_batch_tokens(prefill_batch_tokens)
         self.prefixes = PrefixStore(prefix_bytes)
-        self.packed = packed and pack(module, *self.adapters.trees)
+        # peft knows the layers of PyTorch alone.
+        self.packed = packed and not enable_lora and pack(module, *self.adapters.trees)
         self.rope = Rope(module, self.config)
         self._groups: dict[GroupKey, BatchedKVCache | ConcatenatedCache] = {}
 
@@ -103,9 +107,11 @@ class HuggingFaceModel:
 
     def check(self, inputs: Inputs) -> None:
         """Raises ParamsError for an unknown adapter, for ids beyond the vocabulary and for unsupported inputs."""
-        if inputs.adapter is not None and inputs.adapter not in self.adapters.names:
-            known = ", ".join(sorted(self.adapters.names)) or "none"
-            hint = nearest(inputs.adapter, self.adapters.names)
+        self._check(inputs, self.adapters.names)
+
+    def _check(self, inputs: Inputs, adapters: Set[str]) -> None:
+        if inputs.adapter is not None and inputs.adapter not in adapters:
+            known, hint = ", ".join(sorted(adapters)) or "none", nearest(inputs.adapter, adapters)
             raise ParamsError(f"adapter must be a loaded one ({known}), got {inputs.adapter!r}{hint}")
         known = self.module.get_input_embeddings().weight.shape[0]
         if max(inputs.token_ids, default=0) >= known:
@@ -143,8 +149,11 @@ class HuggingFaceModel:
 
     @torch.inference_mode()
     def open(self, inputs: Inputs) -> HuggingFaceRow:
-        """A row for the inputs, which starts from the longest cached prefix. Raises ParamsError as `check` does."""
-        self.check(inputs)
+        """A row for the inputs, which starts from the longest cached prefix. Raises ParamsError as `check` does.
+
+        An adapter that was retired after `check` still serves the requests accepted before.
+        """
+        self._check(inputs, self.adapters.present)
         row = HuggingFaceRow(inputs)
         if self.path != "recomputed":
             row.cache = self.forward.new_cache()
@@ -278,14 +287,33 @@ class HuggingFaceModel:
             yield start, end
             start = end
 
-    def _prefill_output(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> None:
+    @torch.inference_mode()
+    def extend_row(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> Logits:
+        """Logits [1, V] after the last of more ids of a row, which is read alone; one by one where that must be."""
+        if self.path == "recomputed" or self.chunk is None or not self.resumes or self.rope.varies:
+            return [self.decode([token_id], [row]) for token_id in token_ids][-1]
+        if self._is_dropped(row):
+            self._prefill_again(row)
+        if row.group is not None:
+            leave_group(row)
+        try:
+            out = self._prefill_output(row, token_ids)
+        except BaseException:
+            drop_caches([row])
+            raise
+        row.token_ids += token_ids
+        return floats(out.logits[0, -1:])
+
+    def _prefill_output(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> Any:
         end = row.length + len(token_ids)
         steps = torch.arange(len(token_ids), device=self.device)
         positions = None if row.next_position is None else row.next_position + steps
         with self.rope.for_length(max(row.rope_length, end), end):
-            self.forward.run([row], self.forward.ids(token_ids), self.forward.ones(end), positions, row.cache, keep=1)
+            ids, mask = self.forward.ids(token_ids), self.forward.ones(end)
+            out = self.forward.run([row], ids, mask, positions, row.cache, keep=1)
         row.length = end
         row.next_position = None if row.next_position is None else row.next_position + len(token_ids)
+        return out
 
     # --- decode --------------------------------------------------------------------------------------------------
 
