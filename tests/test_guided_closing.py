@@ -103,7 +103,7 @@ def test_a_way_can_be_longer_than_the_shortest_in_tokens() -> None:
     # Few bytes are not always few tokens: the quick way is taken while it fits, then the one of the fewest tokens.
     asked = GuidedDecodingParams(regex="b1|bcxy(a|b)")
     words = Vocabulary((b"a", b"b", b"1", b"bcxya"))
-    closing = ClosingPath(BY_BYTE.compile(asked).matcher(), words, finder=CompletionFinder(asked, "llguidance", words))
+    closing = ClosingPath(BY_BYTE.compile(asked).matcher(), words, finder=CompletionFinder(asked, words))
     assert closing.fits(2)
     assert closing.tokens == [1, 2]
     assert closing.fits(1)

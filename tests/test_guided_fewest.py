@@ -19,10 +19,11 @@ from guided_cases import GRAMMARS, PATTERNS, SCHEMAS, allows, derives
 
 from tirage import GuidedDecodingParams
 from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder, Matcher, Vocabulary
+from tirage.guided.closing.boolean_automaton import DEAD
 from tirage.guided.closing.budgets import WorkLimitError
-from tirage.guided.closing.recognizer import DEAD, Recognizer
+from tirage.guided.closing.constraint_rules import ROOT, constraint_rules
+from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.shortest_completion import CompletionState
-from tirage.guided.closing.superset_grammar import superset_grammar
 
 BY_BYTE = Compiler(BYTES)
 DEPTH, TEXTS = 5, 1_500
@@ -74,7 +75,7 @@ def check(task: Task, seed: int) -> Iterator[int]:
     for _ in range(4):
         least = fewest(task, prefix, matcher.fork(), unusable)
         if least is not None:
-            yield from check_place(task, prefix, least, place_of(task, grammar.backend, vocabulary, prefix, unusable))
+            yield from check_place(task, prefix, least, place_of(task, vocabulary, prefix, unusable))
         usable = [t for i, t in enumerate(task.tokens) if t and goes_on(matcher, t)]
         if not usable:
             return
@@ -101,11 +102,11 @@ def goes_on(matcher: Matcher, word: bytes) -> bool:
     return taken == len(word)
 
 
-def place_of(task: Task, backend: str, vocabulary: Vocabulary, prefix: bytes, unusable: frozenset[int]) -> ClosingPath:
+def place_of(task: Task, vocabulary: Vocabulary, prefix: bytes, unusable: frozenset[int]) -> ClosingPath:
     """Where a text stands after a prefix, spelled byte by byte."""
     letters = Vocabulary((*vocabulary.tokens, *BYTES.tokens))
     spare = frozenset(range(vocabulary.width, letters.width))
-    shortest = CompletionFinder(task.guided, backend, letters)
+    shortest = CompletionFinder(task.guided, letters)
     closing = ClosingPath(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, finder=shortest)
     for byte in prefix:
         closing.advance(vocabulary.width + byte)
@@ -200,9 +201,34 @@ def schema_task(rng: random.Random) -> Task:
     return Task({"json": schema, "disable_any_whitespace": rng.random() < 0.5}, words, valid_for(schema))
 
 
+VALUES: list[tuple[dict[str, Any], bytes]] = [
+    ({"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}, b'"ab-1""c-0"'),
+    ({"type": "string", "pattern": "a[^\"\\\\]b"}, b'"a-b""xazb"'),
+    ({"type": "string", "pattern": "^(?!ab)[abc]+$", "minLength": 2, "maxLength": 4}, b'"ba""aab""ab"'),
+    ({"type": "string", "pattern": "^(?=.*b)(?=.*c)[abc]{2,5}$"}, b'"bc""acb""cab"'),
+    ({"type": "string", "format": "ipv4"}, b'"1.0.10.11""0.0.0.0"'),
+    ({"type": "string", "format": "date"}, b'"2024-02-29""2000-01-10"'),
+    ({"type": "number", "exclusiveMinimum": 9.5, "maximum": 10}, b"9.6 10.0 9.51"),
+    ({"type": "number", "minimum": -0.25, "exclusiveMaximum": 0}, b"-0.1 -0.25 -0.20"),
+    ({"type": "integer", "multipleOf": 7, "minimum": 10}, b"14 21 105 700"),
+    ({"type": "number", "multipleOf": 0.25, "minimum": 1}, b"1.25 2.5 10.0"),
+    ({"allOf": [{"type": "integer", "minimum": 9}, {"maximum": 101}]}, b"10 99 101"),
+    ({"const": 9007199254740993}, b"9007199254740993.0"),
+    ({"type": "object", "patternProperties": {"^a": {"const": 1}}, "additionalProperties": False, "minProperties": 1},
+     b'{"ab":1,"a":1}'),
+]  # fmt: skip
+
+
+def value_task(rng: random.Random) -> Task:
+    schema, text = rng.choice(VALUES)
+    pieces = [bytes([byte]) for byte in sorted(set(text))]
+    words = random_words(rng, pieces, [text])
+    return Task({"json": schema, "disable_any_whitespace": True}, words, valid_for(schema))
+
+
 def valid_for(schema: dict[str, Any]) -> Callable[[bytes], bool]:
     """JSON that satisfies the schema, and in which named properties come once and in their order."""
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
 
     def in_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
@@ -242,7 +268,13 @@ def grammar_task(rng: random.Random) -> Task:
     return Task({"grammar": cfg.gbnf}, words, lambda text: decodes(text) and accepts(text.decode()))
 
 
-TASKS = {"patterns": pattern_task, "choices": choice_task, "schemas": schema_task, "grammars": grammar_task}
+TASKS = {
+    "patterns": pattern_task,
+    "choices": choice_task,
+    "schemas": schema_task,
+    "values": value_task,
+    "grammars": grammar_task,
+}
 
 
 @pytest.mark.slow
@@ -277,7 +309,7 @@ def some_tasks(kind: str, seed: int, count: int) -> Iterator[int]:
 )
 def test_repetitions_are_counted(pattern: str, tokens: str, least: int) -> None:
     words = Vocabulary(tuple(one.encode() for one in tokens.split()))
-    place = CompletionState(CompletionFinder(GuidedDecodingParams(regex=pattern), "llguidance", words), frozenset())
+    place = CompletionState(CompletionFinder(GuidedDecodingParams(regex=pattern), words), frozenset())
     assert place.fewest(least - 1) is None
     way = place.fewest(least + 2)
     assert way is not None
@@ -305,18 +337,12 @@ TRANSLATED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", TRANSLATED, ids=lambda mode: str(mode)[:60])
-def test_a_superset_grammar_leaves_nothing_out_and_an_exact_one_adds_nothing(
-    mode: dict[str, Any], backend: str
-) -> None:
-    guided = GuidedDecodingParams(**mode, backend=backend)
-    grammar = BY_BYTE.compile(guided)
-    grammar_rules = superset_grammar(guided, backend=grammar.backend)
-    assert grammar_rules is not None
-    recognizer, rng = Recognizer(grammar_rules.rules, grammar_rules.root), random.Random(1)
-    # xgrammar takes surrogates for characters, which UTF-8 does not have.
-    spare = set(range(0xA0, 0xC0)) if grammar.backend == "xgrammar" else set[int]()
+def test_the_rules_that_are_searched_allow_what_the_backend_allows(mode: dict[str, Any]) -> None:
+    guided = GuidedDecodingParams(**mode)
+    grammar, rules = BY_BYTE.compile(guided), constraint_rules(guided)
+    assert rules is not None
+    recognizer, rng = Recognizer(rules, ROOT), random.Random(1)
     for _ in range(5):
         matcher, state = grammar.matcher(), 0
         for _ in range(30):
@@ -324,14 +350,11 @@ def test_a_superset_grammar_leaves_nothing_out_and_an_exact_one_adds_nothing(
             matcher.fill_mask(mask)
             allowed = set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
             mine = {byte for byte in range(256) if recognizer.step(state, byte) != DEAD}
-            assert allowed - mine <= spare
-            assert recognizer.complete(state) or not matcher.complete
-            if grammar_rules.exact and grammar.backend == "llguidance":
-                assert (mine, recognizer.complete(state)) == (allowed, matcher.complete)
-            liked = sorted(allowed & mine & set(b'"}],:1')) or sorted(allowed & mine)
+            assert (mine, recognizer.complete(state)) == (allowed, matcher.complete)
+            liked = sorted(allowed & set(b'"}],:1')) or sorted(allowed)
             if not liked:
                 break
-            byte = rng.choice(liked if rng.random() < 0.5 else sorted(allowed & mine))
+            byte = rng.choice(liked if rng.random() < 0.5 else sorted(allowed))
             assert matcher.accept(byte)
             state = recognizer.step(state, byte)
 
@@ -354,7 +377,7 @@ HARD: list[dict[str, Any]] = [
 def test_a_search_that_could_explode_stays_within_its_work(mode: dict[str, Any]) -> None:
     guided = GuidedDecodingParams(**mode)
     grammar = BY_BYTE.compile(guided)
-    place = CompletionState(CompletionFinder(guided, grammar.backend, BYTES), frozenset())
+    place = CompletionState(CompletionFinder(guided, BYTES), frozenset())
     matcher, rng, start = grammar.matcher(), random.Random(1), time.thread_time()
     for _ in range(40):
         with contextlib.suppress(WorkLimitError):
@@ -371,9 +394,9 @@ def test_a_search_that_could_explode_stays_within_its_work(mode: dict[str, Any])
 
 def test_an_answer_does_not_depend_on_what_other_texts_have_asked() -> None:
     guided = GuidedDecodingParams(json={"type": "array", "items": {"type": "string", "minLength": 3}, "minItems": 3})
-    shared = CompletionFinder(guided, "llguidance", BYTES)
+    shared = CompletionFinder(guided, BYTES)
     answers: list[list[Any]] = []
-    for shortest in (shared, shared, CompletionFinder(guided, "llguidance", BYTES)):
+    for shortest in (shared, shared, CompletionFinder(guided, BYTES)):
         place, found = CompletionState(shortest, frozenset()), list[Any]()
         for byte in b'["abc", "d':
             found += [place.fewest(40), place._work.left]

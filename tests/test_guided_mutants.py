@@ -19,11 +19,10 @@ from guided_cases import GRAMMARS, VOCABULARY, compiled, texts
 from test_guided_grammar import CHECKS
 
 from tirage.engine.grammar_state import GrammarState
-from tirage.guided import BYTES, ClosingPath, Compiler, Matcher
+from tirage.guided import BYTES, ClosingPath, Compiler, Matcher, json_schema
 from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
 from tirage.guided.llguidance_backend import LlguidanceCursor
-from tirage.guided.llguidance_features import installed_features
 from tirage.guided.vocabulary import Vocabulary
 
 Patch = pytest.MonkeyPatch
@@ -136,7 +135,7 @@ def rollback_forgets_one(patch: Patch) -> None:
 
 
 def a_keyword_is_passed_over(patch: Patch) -> None:
-    patch.setattr("tirage.guided.schema.ANNOTATIONS", frozenset({"maxLength", "title", "description", "default"}))
+    patch.setattr("tirage.guided.json_schema.keywords.ANNOTATIONS", frozenset({"maxLength", "title", "description"}))
 
 
 def lexemes_are_never_cut(patch: Patch) -> None:
@@ -191,11 +190,7 @@ CAUGHT: list[tuple[Callable[[Patch], None], Callable[[], object]]] = [
     (mask_is_one_token_off, invalid_texts),
     (tokens_are_taken_after_the_end, test_guided.test_an_end_token_is_allowed_exactly_when_the_text_is_complete),
     (the_end_is_always_allowed, invalid_texts),
-    *(
-        [(whitespace_has_no_bound, test_guided.test_more_options_mean_another_grammar)]
-        if installed_features().bounded_whitespace
-        else []
-    ),
+    (whitespace_has_no_bound, test_guided.test_more_options_mean_another_grammar),
     (tokens_are_cut_as_a_tokenizer_would, test_guided.test_the_tokens_of_one_text_are_not_cut_for_it),
     (padding_is_allowed, test_guided.test_padding_and_special_tokens_are_never_allowed),
     (rollback_forgets_one, lambda: test_guided.test_rollback_returns_to_the_same_masks(test_guided.CASES[0])),
@@ -217,6 +212,7 @@ def fresh_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled grammars are kept; a mistake must neither outlive its test nor be hidden by older ones."""
     monkeypatch.setattr(test_guided, "BYTE_COMPILER", Compiler(BYTES))
     monkeypatch.setattr(guided_cases, "COMPILER", Compiler(VOCABULARY))
+    json_schema.compile_schema.cache_clear()
 
 
 @pytest.mark.parametrize(("plant", "check"), CAUGHT, ids=lambda each: each.__name__)

@@ -10,14 +10,16 @@ from guided_cases import GRAMMARS, PATTERNS, PERSON
 
 from tirage import GrammarError, GuidedDecodingParams
 from tirage.guided import BYTES, Compiler
-from tirage.guided.constraint import read_constraint
-from tirage.guided.schema_keywords import ENFORCED, FORMATS
-from tirage.guided.small_constraints import is_small
+from tirage.guided.constraint import Constraint, read_constraint
+from tirage.guided.json_schema.formats import FORMATS
+from tirage.guided.llguidance_backend import lark_of
+from tirage.guided.small_constraints import SCHEMA_CHARS, is_small
 from tirage.guided.trial_compile import TRIALS
 
 
 def small(**mode: Any) -> bool:
-    return is_small(read_constraint(GuidedDecodingParams(**mode)))
+    constraint = read_constraint(GuidedDecodingParams(**mode))
+    return is_small(constraint, lark_of(constraint))
 
 
 def nested(depth: int, **keys: Any) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def nested(depth: int, **keys: Any) -> dict[str, Any]:
 def forms(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"format": "uri"}
     for i in range(depth):
-        schema = {"anyOf": [schema, {"format": FORMATS[i % len(FORMATS)]}]}
+        schema = {"anyOf": [schema, {"format": [*FORMATS][i % len(FORMATS)]}]}
     return schema
 
 
@@ -97,23 +99,8 @@ def test_what_is_usual_is_small_and_takes_no_trial(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_makes_work_of_other_parts_is_never_small() -> None:
-    values: dict[str, Any] = {
-        "pattern": "a", "patternProperties": {"^a": {}}, "multipleOf": 7, "allOf": [{}], "oneOf": [{}],
-        "minProperties": 1, "maxProperties": 1, "exclusiveMinimum": 0, "exclusiveMaximum": 9, "$anchor": "a",
-        "additionalItems": False,
-    }  # fmt: skip
-    plain = {"type", "enum", "const", "properties", "required", "items", "prefixItems", "format", "$defs",
-             "definitions", "additionalProperties", "minimum", "maximum", "minItems", "maxItems", "minLength",
-             "maxLength", "anyOf", "$ref"}  # fmt: skip
-    assert set(values) | plain == set(ENFORCED)
-    for key, value in values.items():
-        schema = {key: value} | ({"items": [{}]} if key == "additionalItems" else {})
-        assert key == "additionalItems" or not small(json={"properties": {"a": schema}}), key
-    assert not small(json={"anyOf": [{}], "type": "null"})
-    assert not small(json={"$defs": {"a": {}}, "$ref": "#/$defs/a", "type": "null"})
-    assert not small(json={"maxLength": 1001})
-    assert not small(json=members(129, {}))
-    assert not small(json={"enum": ["x" * 4096]})
+    assert not is_small(Constraint(kind="json"), "x" * (SCHEMA_CHARS + 1))
+    assert small(json=members(900, {"maxLength": 1 << 20}))
     assert not small(regex="a{1025}")
     assert not small(grammar='root ::= x{300}\nx ::= "a" root? "b"')
     assert not small(grammar='start: "a"')

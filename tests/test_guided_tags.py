@@ -16,7 +16,8 @@ from small_tokenizers import byte_level_tokenizer
 from test_guided import over_bytes, takes
 from test_guided_closing import EOS, Talker
 
-from tirage import LLM, GuidedDecodingParams, SamplingParams
+from tirage import LLM, GrammarError, GuidedDecodingParams, SamplingParams
+from tirage.guided import Compiler, Matcher, Vocabulary
 
 WEATHER = {
     "type": "object",
@@ -58,9 +59,34 @@ FORMATS: list[dict[str, Any]] = [
     {"type": "or", "elements": [NUMBER, {"type": "regex", "pattern": "[xy]+"}, TAGS[0]]},
     {"type": "sequence", "elements": [{"type": "or", "elements": [TAGS[0], {"type": "const_string", "value": "y"}]},
                                       {"type": "tags_with_separator", "separator": "x", "tags": TAGS[:1]}]},
+    *({"type": kind, "content": TAGS[0]} for kind in ("optional", "star", "plus")),
+    {"type": "sequence", "elements": [
+        {"type": "star", "content": {"type": "const_string", "value": "y"}}, {"type": "plus", "content": NUMBER}]},
+    {"type": "repeat", "min": 1, "max": 2, "content": {"type": "or", "elements": TAGS}},
+    {"type": "repeat", "min": 2, "max": -1, "content": {"type": "const_string", "value": "x"}},
+    {"type": "grammar", "grammar": 'root ::= "x" root "y" | r0 ","?\nr0 ::= [0-9]+ | "=c>"'},
+    tag("a", {"type": "grammar", "grammar": 'root ::= "1" root | "2"'}),
+    tag("a", {"type": "any_text", "excludes": ["x", "22"]}),
+    {"type": "tag", "begin": "<f=a>", "content": NUMBER, "end": ["</f>", ",", "</f>y"]},
+    {"type": "tag", "begin": "<f=a>", "content": {"type": "any_text"}, "end": ["</f>", ","]},
+    {"type": "triggered_tags", "triggers": ["<f"], "tags": TAGS, "excludes": ["y", "x1"]},
 ]  # fmt: skip
 PIECES = ["", "<f", "=a>", "=b>", "=c>", "<f=a>", "<f=b>", "1", "22", "x<", "x", "y", "</f>", ",", "<", "</f", " "]
-CALLS = ["<f=a>1</f>", "<f=b>x<</f>", "x<f=a>22</f>", ",", "y", "<f=a></f>", "<f=a>x</f", "</f>", "x1", "xxx22", ""]
+CALLS = [
+    "<f=a>1</f>",
+    "<f=b>x<</f>",
+    "x<f=a>22</f>",
+    ",",
+    "y",
+    "<f=a></f>",
+    "<f=a>x</f",
+    "</f>",
+    "x1",
+    "xxx22",
+    "xxx",
+    "<f=a>112</f>",
+    "",
+]
 
 
 def compiler() -> xgrammar.GrammarCompiler:
@@ -140,3 +166,142 @@ def test_disable_additional_properties_reaches_the_schemas_of_tags() -> None:
     text = '<f=a>{"k":null,"z":1}</f>'
     assert takes(over_bytes(structural_tag=json.dumps(opened)), text)
     assert not takes(over_bytes(structural_tag=json.dumps(opened), disable_additional_properties=True), text)
+
+
+XML = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 6},
+        "kind": {"enum": ["a b", "c"]},
+        "days": {"$ref": "#/$defs/days"},
+        "note": {"type": ["string", "null"]},
+    },
+    "required": ["city", "days"],
+    "$defs": {"days": {"enum": [1, 22]}},
+}
+QWEN = [
+    "<parameter=city>\nRome\n</parameter>\n",
+    "<parameter=kind>\na b\n</parameter>\n",
+    "<parameter=days>\n22\n</parameter>\n",
+    '<parameter=note>\n"x"\n</parameter>\n',
+]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "qwen_xml_parameter", "json_schema": XML},
+        {"type": "json_schema", "json_schema": XML, "style": "qwen_xml"},
+    ],
+)
+def test_arguments_stand_between_tags(given: dict[str, Any]) -> None:
+    grammar = over_bytes(structural_tag=json.dumps({"type": "structural_tag", "format": given}))
+    city, kind, days, note = QWEN
+    right = [city + days, city + kind + days, city + days + note, "".join(QWEN), city.replace("Rome", "<a\nb>") + days]
+    right += [city + days + note.replace('"x"', "null"), city.replace("Rome", "") + days]
+    assert [takes(grammar, text) for text in right] == [True] * len(right)
+    wrong = [
+        "",
+        city,
+        days + city,
+        city + city + days,
+        city.replace("Rome", "too long") + days,
+        city + kind.replace("b", "x") + days,
+    ]
+    wrong += [
+        city + days.replace("22", "2"),
+        city.replace("Rome", "</func") + days + "x",
+        city + days + note.replace('"x"', "x"),
+    ]
+    wrong.append(city.replace("Rome", "a<parameter=x>") + days)
+    assert [takes(grammar, text) for text in wrong] == [False] * len(wrong)
+
+
+def test_arguments_in_glms_form() -> None:
+    given = {"type": "json_schema", "json_schema": XML, "style": "glm_xml"}
+    grammar = over_bytes(structural_tag=json.dumps({"type": "structural_tag", "format": given}))
+    city, days = (
+        "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n".format(*each) for each in (("city", "R"), ("days", 1))
+    )
+    assert takes(grammar, city + days)
+    assert not takes(grammar, city + days.replace("1", "3"))
+
+
+REFUSALS = [
+    ({"type": "token", "token": 5}, "#/format/token must be the spelling of a token, got 5; ids differ"),
+    ({"type": "any_tokens"}, "#/format must not be of the format any_tokens; its text is free of tokens"),
+    ({"type": "dispatch", "rules": []}, "must not be of the format dispatch; use triggered_tags"),
+    (
+        {"type": "json_schema", "json_schema": {}, "style": "kimi_k3_xml"},
+        "#/format/style must be json or one of qwen_xml",
+    ),
+    ({"type": "json_schema", "json_schema": {}, "any_order": True}, "#/format/any_order must be left out, got true"),
+    ({"type": "json_schema", "json_schema": {}, "excludes": ["x"]}, "#/format/excludes must be left out"),
+    ({"type": "repeat", "min": 3, "max": 2, "content": NUMBER}, "#/format/max must be -1 or at least min"),
+    ({"type": "grammar", "grammar": "root ::= ("}, "#/format/grammar must be a grammar in GBNF"),
+    ({"type": "tag", "begin": 1, "content": NUMBER, "end": ""}, "#/format/begin must be a string or a token, got 1"),
+    (
+        {"type": "tag", "begin": "", "content": {"type": "any_text", "excludes": [""]}, "end": "x"},
+        "excludes must be a list of non-empty",
+    ),
+    (
+        {"type": "qwen_xml_parameter", "json_schema": {"anyOf": []}},
+        "#/format/json_schema/anyOf cannot be held where arguments",
+    ),
+    (
+        {"type": "qwen_xml_parameter", "json_schema": {"properties": {"a": {"type": "string", "pattern": "x"}}}},
+        "properties/a/pattern cannot be held in a text without quotes",
+    ),
+    (
+        {"type": "qwen_xml_parameter", "json_schema": {"properties": {"a": {"$ref": "#/x"}}}},
+        "must be a reference into $defs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSALS)
+def test_what_is_not_enforced_is_refused_with_its_place_and_reason(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        over_bytes(structural_tag=json.dumps({"type": "structural_tag", "format": given}))
+    assert message in str(caught.value)
+
+
+def test_a_special_token_stands_for_what_it_spells() -> None:
+    tokens = (*(bytes([byte]) for byte in range(256)), b"", b"")
+    compiler = Compiler(Vocabulary(tokens, {256: b"<call>", 257: b"<end>"}))
+    call = {
+        "type": "tag",
+        "begin": "<call>f:",
+        "content": {"type": "json_schema", "json_schema": {"enum": [1, 22]}},
+        "end": [{"type": "token", "token": "<end>"}, ";"],
+    }
+    given = {
+        "type": "triggered_tags",
+        "triggers": ["<call>"],
+        "tags": [call | {"end": "<end>"}, call | {"begin": "<call>g", "end": ";"}],
+    }
+    asked = json.dumps({"type": "structural_tag", "format": given})
+    grammar = compiler.compile(GuidedDecodingParams(structural_tag=asked))
+
+    def follows(*parts: int | str) -> bool:
+        matcher = grammar.matcher()
+        ids = [i for part in parts for i in ([part] if isinstance(part, int) else part.encode())]
+        return all(matcher.accept(i) for i in ids) and matcher.complete
+
+    assert follows("free text")
+    assert follows("a", 256, "f:22", 257, "b", 256, "g1;")
+    assert follows(256, "f:1<end>")
+    assert follows("x<call>f:1", 257)
+    assert not follows(256, "f:2", 257)
+    assert not follows(256, "free")
+    assert not follows("<call>free")
+    assert not follows(257)
+    one = json.dumps({"type": "structural_tag", "format": call})
+    assert all(allowed(compiler.compile(GuidedDecodingParams(structural_tag=one)).matcher(), 256))
+
+
+def allowed(matcher: Matcher, token: int) -> list[bool]:
+    """Whether a token may come first."""
+    mask = np.zeros(matcher.vocabulary.words, np.int32)
+    matcher.fill_mask(mask)
+    return [bool(mask[token // 32] >> (token % 32) & 1)]

@@ -138,9 +138,7 @@ def test_a_strict_tool_binds_the_calls_that_a_model_makes_by_itself() -> None:
     assert constraint is not None
     assert constraint.structural_tag is not None
     given = json.loads(constraint.structural_tag)
-    assert [tag["schema"] for tag in given["structures"]] == [CITY, {"type": "object"}]
-    with pytest.raises(ParamsError, match="tools must not be strict with tool_choice 'auto'"):
-        read_tools([strict], "auto", None, tool_format="llama3").constraint()
+    assert [tag["content"]["json_schema"] for tag in given["format"]["tags"]] == [CITY, {"type": "object"}]
 
 
 def accepts(constraint: GuidedDecodingParams, text: str) -> bool:

@@ -8,6 +8,7 @@ from tirage.guided.closing.byte_search import BYTES
 from tirage.guided.closing.path import ClosingPath
 from tirage.guided.closing.shortest_completion import CompletionFinder
 from tirage.guided.compiler import Compiler, Grammar
+from tirage.guided.forced_text import forced_tokens
 from tirage.guided.matcher import Matcher
 from tirage.guided.supported import supported
 from tirage.guided.trial_compile import LimitError
@@ -22,5 +23,6 @@ __all__ = [
     "LimitError",
     "Matcher",
     "Vocabulary",
+    "forced_tokens",
     "supported",
 ]

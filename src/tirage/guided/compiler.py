@@ -32,13 +32,15 @@ BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 class Grammar:
     """A compiled constraint for one vocabulary: immutable, shared by all requests that ask for it.
 
-    `backend` is the name of the library that compiled it.
+    `backend` is the name of the library that compiled it; `ignored` are the places in a schema of unknown keywords and
+    formats, which decide nothing.
     """
 
     vocabulary: Vocabulary
     backend: str
     _size: int
     _start: Cursor
+    ignored: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -167,7 +169,8 @@ class Compiler:
             backend = self._backends.get(name) or BACKENDS[name](self.vocabulary)
             self._backends[name] = backend
         start, size = backend.compile(constraint)
-        return Grammar(self.vocabulary, name, size, start)
+        ignored = constraint.schema.ignored if constraint.schema is not None else ()
+        return Grammar(self.vocabulary, name, size, start, ignored)
 
 
 def refusal_bytes(guided: GuidedDecodingParams, error: GrammarError) -> int:

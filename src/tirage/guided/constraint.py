@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirage.errors import GrammarError
-from tirage.guided.expression import EMPTY, Alternatives, Expression, LiteralText
 from tirage.guided.gbnf import read_gbnf
-from tirage.guided.python_regex import read_pattern
-from tirage.guided.schema import read_schema
+from tirage.guided.json_schema import SchemaGrammar, as_text, compile_schema, read_schema
+from tirage.guided.regular.expression import EMPTY, Alternatives, Expression, LiteralText
+from tirage.guided.regular.python_regex import read_pattern
 from tirage.guided.structural_tag import read_tags
 from tirage.params import GuidedDecodingParams
 
@@ -25,12 +25,14 @@ _SPACES = re.compile(r"(?:[ \t\n\r]|\\[ntr]|\\x(?:20|09|0[aAdD])|[\[\]()|*+?]|\{
 class Constraint:
     """What the text of a request must be.
 
-    `text` is a schema or a structural tag as JSON, or a grammar; `expression` is the parsed pattern or choice.
-    `whitespace` is the pattern of the whitespace between JSON tokens, "" for none.
+    `text` is a schema as written or a structural tag, as JSON, or a grammar; `schema` is the grammar of the schema,
+    `expression` the parsed pattern or choice. `whitespace` is the pattern of the whitespace between JSON tokens, "" for
+    none.
     """
 
     kind: Kind
     text: str = ""
+    schema: SchemaGrammar | None = None
     expression: Expression = EMPTY
     whitespace: str = WHITESPACE
 
@@ -41,9 +43,9 @@ def read_constraint(guided: GuidedDecodingParams) -> Constraint:
     closed = guided.disable_additional_properties
     match guided.mode:
         case "json":
-            return Constraint(kind="json", text=read_schema(guided.json or {}, closed=closed), whitespace=whitespace)
+            return read_json(as_text(guided.json), guided, whitespace)
         case "json_object":
-            return Constraint(kind="json", text='{"type":"object"}', whitespace=whitespace)
+            return read_json('{"type":"object"}', guided, whitespace)
         case "regex":
             return Constraint(kind="regex", expression=some_text(read_pattern(guided.regex or "")))
         case "choice":
@@ -53,6 +55,14 @@ def read_constraint(guided: GuidedDecodingParams) -> Constraint:
             return read_grammar(guided.grammar or "")
     text = read_tags(guided.structural_tag or "", closed=closed)
     return Constraint(kind="tags", text=text, whitespace=whitespace)
+
+
+def read_json(text: str, guided: GuidedDecodingParams, whitespace: str) -> Constraint:
+    """A schema as a constraint; raises GrammarError as `compile_schema` does."""
+    if guided.disable_additional_properties:
+        text = read_schema(text, closed=True)
+    schema = compile_schema(text, whitespace, strict=guided.strict_schema)
+    return Constraint(kind="json", text=text, schema=schema, whitespace=whitespace)
 
 
 def read_grammar(text: str) -> Constraint:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import NoReturn
 
 from tirage.errors import GrammarError, nearest
-from tirage.guided.charset import EVERY, complement, merged
-from tirage.guided.expression import EMPTY, Chars, Expression, LiteralText, Repeat, RuleReference, choice, sequence
+from tirage.guided.regular.charset import EVERY, complement, merged
+from tirage.guided.regular.expression import (
+    EMPTY,
+    Chars,
+    Expression,
+    LiteralText,
+    Repeat,
+    RuleReference,
+    choice,
+    sequence,
+)
 
 DEPTH = 64
 Rules = dict[str, Expression]
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "^": "^", "-": "-", "/": "/"}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"} | {c: c for c in "\\\"'[]^-/"}
 _HEX = {"x": 2, "u": 4, "U": 8}
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
@@ -189,7 +198,7 @@ class GbnfParser:
         if len(text) != digits or not all(c in "0123456789abcdefABCDEF" for c in text):
             self._fail(f"expected {digits} hexadecimal digits")
         point = int(text, 16)
-        if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF or point == 0:
+        if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
             self._fail(f"U+{point:04X} is not a character that a text can hold")
         self._at += digits
         return chr(point)

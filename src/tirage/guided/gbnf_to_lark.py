@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tirage.guided.charset import first_bytes
-from tirage.guided.expression import (
+from tirage.guided.reduction import nullable, positions, reduced
+from tirage.guided.regular.charset import first_bytes
+from tirage.guided.regular.expression import (
     Alternatives,
     Chars,
     Expression,
@@ -22,11 +23,12 @@ from tirage.guided.expression import (
     count,
     to_regex,
 )
-from tirage.guided.position_automaton import PositionAutomaton, extensions
-from tirage.guided.reduction import nullable, positions, reduced
+from tirage.guided.regular.position_automaton import PositionAutomaton, extensions
 
 LARGEST = 256
 """Most positions of characters in one lexeme; the search for conflicts grows with the product of two lexemes'."""
+GROUPS = 16
+"""Most groups inside each other in a rule; llguidance reads about 30."""
 STEPS = 100_000
 """Steps that the search for conflicts may take before all lexemes are cut to one character."""
 
@@ -67,7 +69,9 @@ class LexemeSplitter:
         lexemes = self._resolve_conflicts()
         numbers = {lexeme: f"L{i}" for i, lexeme in enumerate(lexemes)}
         names = {name: f"r{i}" for i, name in enumerate(self._rules)} | {self._root: "start"}
-        lines = [f"{names[name]}: {self._write(node, names, numbers)}" for name, node in self._rules.items()]
+        rules = RuleBodies(names, numbers, self._is_lexeme)
+        lines = [f"{names[name]}: {rules.body(node, 0)}" for name, node in self._rules.items()]
+        lines += [f"{name}: {body}" for name, body in rules.added.items()]
         lines += [f"{number}: /{to_regex(lexeme)}/" for lexeme, number in numbers.items()]
         return "\n".join(lines) + "\n"
 
@@ -119,18 +123,40 @@ class LexemeSplitter:
             return [node]
         return [lexeme for part in parts_of(node) for lexeme in self._lexemes(part)]
 
-    def _write(self, node: Expression, names: dict[str, str], numbers: dict[Expression, str]) -> str:
+
+class RuleBodies:
+    """Writes expressions as the right sides of rules; `added` are rules for groups that would stand too deep."""
+
+    def __init__(
+        self, names: dict[str, str], numbers: dict[Expression, str], is_lexeme: Callable[[Expression], bool]
+    ) -> None:
+        self._names, self._numbers, self._is_lexeme = names, numbers, is_lexeme
+        self.added: dict[str, str] = {}
+
+    def body(self, node: Expression, depth: int) -> str:
+        """An expression inside `depth` groups, without a group of its own."""
         if self._is_lexeme(node):
-            return numbers[node]
-        parts = [self._write(part, names, numbers) for part in parts_of(node)]
+            return self._numbers[node]
         match node:
             case RuleReference(name):
-                return names[name]
-            case Alternatives():
-                return "(" + " | ".join(parts) + ")"
+                return self._names[name]
+            case Alternatives(parts):
+                return " | ".join(self.body(part, depth) for part in parts)
             case Repeat(part, low, high):
-                return parts[0] + count(low, high) if parts_of(node)[0] is part else f"({parts[0]})?"
-        return "(" + (" ".join(parts) or '""') + ")"
+                inner = parts_of(node)[0]
+                return self._group(inner, depth) + (count(low, high) if inner is part else "?")
+        return " ".join(self._group(part, depth) for part in parts_of(node)) or '""'
+
+    def _group(self, node: Expression, depth: int) -> str:
+        """An expression as a part of another one."""
+        if self._is_lexeme(node) or isinstance(node, RuleReference):
+            return self.body(node, depth)
+        if depth < GROUPS:
+            return f"({self.body(node, depth + 1)})"
+        name = f"r{len(self._names) + len(self.added)}"
+        self.added[name] = ""
+        self.added[name] = self.body(node, 0)
+        return name
 
 
 def parts_of(node: Expression) -> tuple[Expression, ...]:
@@ -201,8 +227,6 @@ class FollowSets:
             self.of[node] = self.of.get(node, 0) | after
             return
         match node:
-            case LiteralText():
-                self._propagate(Sequence(parts_of(node)), after)
             case RuleReference(name):
                 self._after[name] |= after
             case Alternatives(parts):
@@ -212,8 +236,8 @@ class FollowSets:
                 again = 0 if high == 1 else self._begins(part)
                 inner = parts_of(node)[0]
                 self._propagate(inner, after | (again if inner is part else 0))
-            case Sequence(parts):
-                for part in reversed(parts):
+            case LiteralText() | Sequence():
+                for part in reversed(parts_of(node)):
                     self._propagate(part, after)
                     after = self._begins(part) | (after if nullable(part, self._empty) else 0)
 

@@ -10,8 +10,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,30 +20,32 @@ from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint
 from tirage.guided.gbnf import read_gbnf
 from tirage.guided.gbnf_to_lark import regex_lark, to_lark
+from tirage.guided.json_schema.lark import schema_lark
 from tirage.guided.matcher import Cursor, Mask
-from tirage.guided.schema import pointer, walk
-from tirage.guided.small_constraints import is_small
-from tirage.guided.structural_tag_lark import json_rule, tagged_lark
+from tirage.guided.small_constraints import is_shallow, is_small
+from tirage.guided.structural_tag_lark import tagged_lark
 from tirage.guided.trial_compile import TRIALS
 from tirage.guided.vocabulary import Vocabulary
+from tirage.large_stack import on_large_stack
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
 _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
 # The least memory that a compiled grammar was measured to take; see benchmarks/guided.py.
 _LEAST_BYTES = 160 * 1024
-# At most this many parts of a refused schema are compiled alone to find the one to blame.
-_TRIALS = 100
 LEXER_STATES = 1 << 14
 """Most states of the automaton that the texts of a grammar share, or one per token of a larger vocabulary: no mask was
 found to need as many. When it is full, all go on with a new one."""
 BYTE_LEXER_STATES = 250_000
 """The same over bytes, where searches ask for what no text has: there a full automaton would go unnoticed."""
 _BYTES_OF_A_STATE = 410
+ROW_ITEMS = 2_000
+"""Most rules that may be under way at one place, or four times those of a schema: all its members may come next."""
 # A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
 _STATE_S, _TOKEN_S = 6e-6, 5e-8
-_FULL = "too many states"
+_FULL = re.compile("too many (?:states|expressions)")
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
-_WHOLE = "#/$defs/whole"
+STACK_MEGABYTES = 64
+"""Stack on which rules may lead deep: the compiler takes up to 3 KB for each rule and each group inside another."""
 _LOAD = {"task": "load", "compiler": "llguidance"}
 
 
@@ -85,17 +87,24 @@ class LlguidanceBackend:
         """
         grammar = lark_of(constraint)
         held = 0
-        if not is_small(constraint):
+        if not is_small(constraint, grammar):
             answer = TRIALS.compile({"task": "llguidance", "grammar": grammar}, _LOAD)
             held = int(answer["bytes"])
             if answer["error"]:
                 raise refusal(constraint, answer["error"])
+        if constraint.kind == "tags":
+            grammar = lark_of(constraint, self._vocabulary.special)
         width = self._vocabulary.width
         states = BYTE_LEXER_STATES if width == 256 else max(LEXER_STATES, width)
-        limits = self._library.LLParserLimits(max_lexer_states=states)
-        lexer = SharedLexer(
-            lambda: self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits), states=states
-        )
+        rules = len(constraint.schema.rules) if constraint.schema is not None else 0
+        limits = self._library.LLParserLimits(max_lexer_states=states, max_items_in_row=max(ROW_ITEMS, 4 * rules))
+
+        def make() -> Any:
+            return self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+
+        # Only the compilation recurses: masks, tokens, copies and the end of a matcher need no more stack than usual.
+        deep = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)
+        lexer = SharedLexer(make if is_shallow(constraint) else deep, states=states)
         if lexer.start.is_error():
             raise refusal(constraint, lexer.start.get_error())
         cursor = LlguidanceCursor(lexer, lexer.start, self._vocabulary.width)
@@ -195,7 +204,7 @@ class LlguidanceCursor:
         return self._buffer
 
     def _is_full(self) -> bool:
-        return self._matcher.is_error() and _FULL in self._matcher.get_error()
+        return self._matcher.is_error() and _FULL.search(self._matcher.get_error()) is not None
 
     def accept(self, token_id: int) -> bool:
         """See `Cursor`."""
@@ -220,6 +229,10 @@ class LlguidanceCursor:
         """See `Cursor`."""
         matcher = self._start if self._own is None else self._own
         return not matcher.is_error() and matcher.is_accepting()
+
+    def forced_bytes(self) -> bytes:
+        """See `Cursor`."""
+        return b"" if self._is_over() else bytes(self._matcher.compute_ff_bytes())
 
     def stopped(self) -> bool:
         """See `Cursor`."""
@@ -253,8 +266,7 @@ def refusal(constraint: Constraint, error: str) -> GrammarError:
     """The error for a constraint that the library refuses, with the place if it can be found."""
     name, reason = _NAMES[constraint.kind], explain(error)
     if constraint.kind == "json":
-        place = place_of(constraint)
-        return GrammarError(f"{name} at {place} {reason}", place=place)
+        return GrammarError(f"{name} at # {reason}", place="#")
     found = re.search(r"line \d+, column \d+", reason)
     return GrammarError(f"{name} {reason}", place=found[0] if found else "")
 
@@ -263,51 +275,29 @@ def explain(error: str) -> str:
     """A message of the library on one line, without the source it quotes, its internal state and our header."""
     first = re.split(r"\n<|<backtrace>|<state>", error)[0]
     lines = [line.strip() for line in first.splitlines() if not re.match(r"\s*(?:\d+ \||\^\s*$)", line)]
-    text = re.sub(r"^at \d+\(\d+\): failed to compile JSON schema: ", "", " ".join(filter(None, lines)))
+    text = " ".join(filter(None, lines))
     text = re.sub(r"Unable to determine if regex is empty:.*", _TOO_MUCH, text)
     text = text.replace("NoExtensionBias", "no text satisfies it").split(" Enable '")[0]
     text = re.sub(r"^(?:at )?(\d+)\((\d+)\)", lambda at: f"line {int(at[1]) - 1}, column {at[2]}", text)
     return f"cannot be enforced: {text[:300]}"
 
 
-def place_of(constraint: Constraint) -> str:
-    """The place of the part for which a schema is refused, found by compiling parts alone."""
-    schema = json.loads(constraint.text)
-    places = {pointer(path): one for path, one in walk(schema, ()) if isinstance(one, dict)}
-    inside = {place: one.get("$ref") for place, one in places.items()}
-    for one in places.values():
-        if one.get("$ref", "")[:2] in {"#", "#/"}:
-            one["$ref"] = f"{_WHOLE}{one['$ref'][1:]}"
+def lark_of(constraint: Constraint, special: Mapping[int, bytes] | None = None) -> str:
+    """The constraint in llguidance's Lark notation; GrammarError for a grammar that cannot be translated.
 
-    def fails(place: str) -> bool:
-        part = {"$defs": {"whole": schema}, "$ref": _WHOLE + place[1:]}
-        trial = Constraint(kind="json", text=json.dumps(part), whitespace=constraint.whitespace)
-        return bool(TRIALS.compile({"task": "llguidance", "grammar": lark_of(trial)}, _LOAD)["error"])
-
-    place, left = "#", list(islice(places, 1, None))
-    for _ in range(_TRIALS):
-        # The next part inside the present suspect, or the part that it refers to.
-        tried = next((each for each in left if each.startswith(f"{place}/") or each == inside[place]), None)
-        if tried is None:
-            break
-        failed = fails(tried)
-        place = tried if failed else place
-        left = [each for each in left if each != tried and (failed or not each.startswith(f"{tried}/"))]
-    return place
-
-
-def lark_of(constraint: Constraint) -> str:
-    """The constraint in llguidance's Lark notation; GrammarError for a grammar that cannot be translated."""
+    The `special` tokens may stand for what a structural tag spells so.
+    """
     match constraint.kind:
         case "json":
-            return f"{_EXACT}start: {json_rule(constraint.text, constraint.whitespace)}\n"
+            assert constraint.schema is not None
+            return _EXACT + "\n".join(schema_lark(constraint.schema)) + "\n"
         case "regex":
             return _EXACT + regex_lark(constraint.expression)
         case "gbnf":
             return _EXACT + to_lark(read_gbnf(constraint.text))
         case "lark":
             return exact_header(constraint.text)
-    return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace)
+    return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace, special)
 
 
 def exact_header(grammar: str) -> str:

@@ -32,6 +32,10 @@ class Cursor(Protocol):
         """Whether the text so far satisfies the grammar."""
         ...
 
+    def forced_bytes(self) -> bytes:
+        """The bytes with which every text goes on from here; none where it may end."""
+        ...
+
     def stopped(self) -> bool:
         """Whether no token may follow."""
         ...
@@ -130,6 +134,10 @@ class Matcher:
             tokens.append(only)
         self.rollback(len(tokens))
         return tuple(tokens)
+
+    def forced_bytes(self) -> bytes:
+        """The bytes with which every text goes on from here; none where it may end, and after its end."""
+        return b"" if self._closed or self.complete else self._cursor.forced_bytes()
 
     def fork(self) -> Matcher:
         """An independent matcher in the same state, for beams."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tirage.errors import GrammarError
-from tirage.guided.expression import (
+from tirage.guided.regular.expression import (
     EMPTY,
     Alternatives,
     Chars,
+    Complement,
     Expression,
+    Intersection,
     LiteralText,
     Repeat,
     RuleReference,
     Sequence,
+    Terminal,
     choice,
     sequence,
 )
 
-# Positions of characters up to which a rule is inlined; larger ones stay rules.
-INLINE = 512
+# Positions of characters, and expressions inside each other, up to which a rule is inlined; larger ones stay rules.
+INLINE, INLINE_DEPTH = 512, 16
 
 
 def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
@@ -39,15 +42,26 @@ def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
 
 
 def references(node: Expression) -> Iterator[str]:
-    """The rules that an expression refers to."""
+    """The rules that an expression refers to, in their order."""
+    left = [node]
+    while left:
+        node = left.pop()
+        if isinstance(node, RuleReference):
+            yield node.name
+        elif isinstance(node, (Sequence, Alternatives)):
+            left.extend(reversed(node.parts))
+        elif not isinstance(node, Terminal):
+            left.extend(reversed(children(node)))
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """The expressions right inside an expression."""
     match node:
-        case RuleReference(name):
-            yield name
-        case Sequence(parts) | Alternatives(parts):
-            for part in parts:
-                yield from references(part)
-        case Repeat(part):
-            yield from references(part)
+        case Sequence(parts) | Alternatives(parts) | Intersection(parts):
+            return parts
+        case Repeat(part) | Complement(part) | Terminal(part):
+            return (part,)
+    return ()
 
 
 def productive(rules: dict[str, Expression]) -> set[str]:
@@ -74,6 +88,8 @@ def is_productive(node: Expression, alive: set[str]) -> bool:
             return any(is_productive(part, alive) for part in parts)
         case Repeat(part, low):
             return low == 0 or is_productive(part, alive)
+        case Intersection(parts):
+            return all(is_productive(part, alive) for part in parts)
         case Chars(ranges):
             return bool(ranges)
     return True
@@ -102,7 +118,7 @@ def reachable(rules: dict[str, Expression], root: str) -> list[str]:
     return list(found)
 
 
-def in_order(rules: dict[str, Expression], root: str) -> list[str]:
+def in_order(rules: Mapping[str, Expression], root: str) -> list[str]:
     """The names of the reachable rules, each after the rules it refers to as far as cycles allow."""
     done: dict[str, None] = {}
     stack = [(root, iter(dict.fromkeys(references(rules[root]))))]
@@ -119,11 +135,19 @@ def in_order(rules: dict[str, Expression], root: str) -> list[str]:
     return list(done)
 
 
+def depth(rules: Mapping[str, Expression], root: str) -> int:
+    """The most rules of which each refers to the next, cycles left out."""
+    found: dict[str, int] = {}
+    for name in in_order(rules, root):
+        found[name] = 1 + max((found.get(each, 0) for each in references(rules[name])), default=0)
+    return found[root]
+
+
 def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
     """The expression with references to small rules replaced by those rules."""
     match node:
         case RuleReference(name):
-            return ready[name] if name in ready and positions(ready[name]) <= INLINE else node
+            return ready[name] if name in ready and is_inlined(ready[name]) else node
         case Sequence(parts):
             return sequence([inline(part, ready) for part in parts])
         case Alternatives(parts):
@@ -133,6 +157,16 @@ def inline(node: Expression, ready: dict[str, Expression]) -> Expression:
     return node
 
 
+def is_inlined(node: Expression) -> bool:
+    """Whether an expression is small enough to take the place of references to it."""
+    return nesting(node) <= INLINE_DEPTH and positions(node) <= INLINE
+
+
+def nesting(node: Expression) -> int:
+    """How many expressions stand inside each other."""
+    return 1 + max(map(nesting, children(node)), default=0)
+
+
 def positions(node: Expression) -> int:
     """The number of character positions of an expression; 2^40 or more if it refers to rules."""
     match node:
@@ -140,8 +174,10 @@ def positions(node: Expression) -> int:
             return len(text)
         case Chars():
             return 1
-        case Sequence(parts) | Alternatives(parts):
+        case Sequence(parts) | Alternatives(parts) | Intersection(parts):
             return sum(map(positions, parts))
+        case Complement(part) | Terminal(part):
+            return positions(part)
         case Repeat(part, low, high):
             # x{2,5} has five positions of x, x{2,} three.
             return positions(part) * max(1, low + 1 if high is None else high)
@@ -153,8 +189,12 @@ def nullable(node: Expression, empty: set[str]) -> bool:
     match node:
         case RuleReference(name):
             return name in empty
-        case Sequence(parts):
+        case Sequence(parts) | Intersection(parts):
             return all(nullable(part, empty) for part in parts)
+        case Terminal(part):
+            return nullable(part, empty)
+        case Complement(part):
+            return not nullable(part, empty)
         case Alternatives(parts):
             return any(nullable(part, empty) for part in parts)
         case Repeat(part, low):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from tirage.guided.schema_keywords import ANNOTATIONS, ENFORCED, FORMATS, REFUSED
+from tirage.guided.json_schema.formats import FORMATS
+from tirage.guided.json_schema.keywords import ANNOTATIONS, ENFORCED, REFUSED
 from tirage.guided.structural_tag import FORMATS as TAG_FORMATS
 from tirage.guided.xgrammar_backend import KEYWORDS
 from tirage.params.guided import MODES
@@ -15,9 +16,9 @@ def supported() -> dict[str, Any]:
     """Everything that a request can ask for, by name.
 
     `modes`: of GuidedDecodingParams. `backends`: True for those that are installed. JSON Schema: `keywords` that are
-    enforced, `formats` of strings, `annotations` that are ignored because they do not affect validation, and `refused`
-    keywords, each with what to write instead. `xgrammar`: the keywords that this backend takes. `structural_tags`: the
-    formats.
+    enforced, `formats` of strings, `annotations` that are ignored because they do not affect validation, and `refused`:
+    keywords that cannot always be enforced, each with what is refused. `xgrammar`: the keywords that this backend
+    takes. `structural_tags`: the formats.
     """
     return {
         "modes": list(MODES),

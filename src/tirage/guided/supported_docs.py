@@ -13,7 +13,7 @@ START, END = "<!-- supported -->\n", "<!-- /supported -->\n"
 def listing() -> str:
     """The list as Markdown."""
     found = supported()
-    refused = ", ".join(f"`{name}` ({remedy})" for name, remedy in found["refused"].items())
+    refused = ", ".join(f"`{name}` {what}" for name, what in found["refused"].items())
     return "\n".join((
         "* **keywords**: " + quoted(found["keywords"]),
         "* **string formats**: " + quoted(found["formats"]),

@@ -1,20 +1,21 @@
 """A child process that compiles grammars on trial, before the serving process compiles them.
 
 It reads one JSON object per line and answers each with another. A compilation that takes too long ends the process by
-an alarm, one that needs too much memory by a resource limit. The file runs as a script and imports nothing but the
-compilers.
+an alarm, one that needs too much memory by a resource limit. The file runs as a script.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import signal
-import sys
 from typing import Any
 
-Answer = dict[str, Any]
-_ADDRESS_SPACE = 256 << 20
+from tirage.child_script import Answer, answer_lines, limit_memory
+from tirage.large_stack import on_large_stack
+
+_GROWTH = 256 << 20
+STACK_MEGABYTES = 32
+"""Half the stack on which the serving process compiles, so that what overflows one overflows it here."""
 # Bytes that a trial follows while each is the only one allowed: a grammar may fail where many alternatives begin.
 _CERTAIN = 256
 
@@ -63,7 +64,7 @@ class TrialWorker:
             tokens = [base64.b64decode(token) for token in task["tokens"]]
             info = xgrammar.TokenizerInfo(tokens, vocab_size=len(tokens), stop_token_ids=[len(tokens) - 1])
             self._compilers[task["vocabulary"]] = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        limit_memory()
+        limit_memory(_GROWTH)
         return {"ready": True}
 
     def _llguidance(self, grammar: str) -> Answer:
@@ -106,26 +107,9 @@ def resident() -> int:
         return 0
 
 
-def limit_memory() -> None:
-    """Limits the growth of the process to 256 MB from here on, where the system supports it."""
-    try:
-        import resource
-
-        with open("/proc/self/statm", encoding="ascii") as status:
-            size = int(status.read().split()[0]) * 4096
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (size + _ADDRESS_SPACE, hard))
-    except (ImportError, OSError, ValueError):
-        return
-
-
 def main() -> None:
     """Answers tasks until the input ends."""
-    worker = TrialWorker()
-    for line in sys.stdin:
-        answer = worker.answer(json.loads(line))
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    on_large_stack(lambda: answer_lines(TrialWorker().answer), megabytes=STACK_MEGABYTES)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,12 @@ class Trie:
         order = np.argsort(self.spelled[1:], kind="stable") + 1
         return np.split(order, np.cumsum(np.bincount(self.spelled[1:], minlength=256))[:-1])
 
+    def child(self, node: int, byte: int) -> int:
+        """The child of a node by a byte; -1 if there is none."""
+        first = int(self.first[node])
+        at = first + int(np.searchsorted(self.spelled[first : first + int(self.count[node])], byte))
+        return at if at < first + int(self.count[node]) and self.spelled[at] == byte else -1
+
     def tokens_at(self, usable: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The lowest usable token that ends at each node, int64 [N], -1 where none does; `usable` is bool [V]."""
         found = np.full(len(self.spelled), -1)

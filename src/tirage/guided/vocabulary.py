@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -92,6 +93,19 @@ class Vocabulary:
     def trie(self) -> Trie:
         """The tokens as a trie."""
         return Trie.of(self.tokens)
+
+    @cached_property
+    def _sorted(self) -> list[tuple[bytes, int]]:
+        return sorted((token, i) for i, token in enumerate(self.tokens) if token)
+
+    def longer_than(self, text: bytes) -> Iterator[int]:
+        """The ids of the tokens that begin with a text and go on after it."""
+        for at in range(bisect_left(self._sorted, (text, -1)), len(self._sorted)):
+            token, token_id = self._sorted[at]
+            if not token.startswith(text):
+                return
+            if token != text:
+                yield token_id
 
     @cached_property
     def has_bytes(self) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 
 from tirage.errors import GrammarError
 from tirage.guided.constraint import WHITESPACE, Constraint
-from tirage.guided.expression import to_regex
+from tirage.guided.json_schema.keywords import is_annotation
 from tirage.guided.llguidance_backend import check_start
 from tirage.guided.matcher import Cursor, Mask
+from tirage.guided.regular.expression import to_regex
 from tirage.guided.trial_compile import TRIALS
 from tirage.guided.vocabulary import Vocabulary
 
@@ -93,6 +94,10 @@ class XgrammarCursor:
         """See `Cursor`."""
         return bool(self._matcher.is_completed())
 
+    def forced_bytes(self) -> bytes:
+        """See `Cursor`."""
+        return b"" if self.stopped() else self._matcher.find_jump_forward_string().encode()
+
     def stopped(self) -> bool:
         """See `Cursor`."""
         mask = np.zeros((self._width + 31) // 32, np.int32)
@@ -149,7 +154,7 @@ def check_keywords(schema: Any, path: str) -> None:
     """Raises GrammarError with the path of a keyword that xgrammar is not known to enforce where it stands."""
     if not isinstance(schema, dict):
         return
-    keys = set(schema) - {"$defs", "definitions"}
+    keys = {key for key in schema if not is_annotation(key)} - {"$defs", "definitions", "$schema"}
     for key in keys:
         alone = key not in _ALONE or len(keys) == 1
         if key not in KEYWORDS or not alone:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tirage.guided.charset import Ranges
-from tirage.guided.expression import Alternatives, Chars, Expression, LiteralText, Repeat, RuleReference, Sequence
+from tirage.guided.closing.boolean_automaton import NEVER, BooleanAutomaton, ByteAutomaton
+from tirage.guided.regular.charset import Ranges
+from tirage.guided.regular.expression import (
+    ANY_TEXT,
+    Alternatives,
+    Chars,
+    Complement,
+    Expression,
+    Intersection,
+    LiteralText,
+    Repeat,
+    RuleReference,
+    Sequence,
+    Terminal,
+)
 
-ENDLESS = 1 << 40
-"""The length of a text that never ends."""
 ByteRanges = tuple[tuple[int, int], ...]
 
 
@@ -26,9 +38,14 @@ class RecognizerItem:
 
 
 class ExpressionGraph:
-    """The expressions of the rules as numbered nodes; equal expressions share a node."""
+    """The expressions of the rules as numbered nodes; equal expressions share a node.
 
-    def __init__(self, rules: Mapping[str, Expression]) -> None:
+    `automaton` makes one of an expression without rules; `automata` are those of terminals and intersections.
+    """
+
+    def __init__(self, rules: Mapping[str, Expression], automaton: Callable[[Expression], ByteAutomaton]) -> None:
+        self._automaton = automaton
+        self.automata: dict[int, BooleanAutomaton] = {}
         self.kinds: list[Expression | bytes | ByteRanges] = []
         self._parts: list[tuple[int, ...]] = []
         self._numbers: dict[object, int] = {}
@@ -44,6 +61,8 @@ class ExpressionGraph:
         self._sizes = self._all_sizes()
         self._rule_ends: dict[int, int] = {}
         self._ends: dict[int, int] = {}
+        self._tail_ends: dict[int, list[int]] = {}
+        self._longest: dict[int, int] = {}
 
     def rule(self, name: str) -> int:
         """The node of a rule."""
@@ -72,10 +91,25 @@ class ExpressionGraph:
             case Sequence(parts) | Alternatives(parts):
                 inside = tuple(self._node(part) for part in parts)
                 return self._add((type(node), inside), node, inside)
+            case Terminal(part):
+                return self._node(part) if isinstance(part, LiteralText | Terminal) else self._automatic(part)
+            case Intersection() | Complement():
+                return self._automatic(node)
+
+    def _automatic(self, node: Expression) -> int:
+        """The node of an expression that is followed by an automaton of its own."""
+        number = self._add(("automaton", node), Terminal(node), ())
+        if number not in self.automata:
+            parts = node.parts if isinstance(node, Intersection) else (node,)
+            kept = [self._automaton(part) for part in parts if not isinstance(part, Complement)]
+            left_out = [self._automaton(part.part) for part in parts if isinstance(part, Complement)]
+            self.automata[number] = BooleanAutomaton(kept or [self._automaton(ANY_TEXT)], left_out)
+        return number
 
     def is_byte(self, item: RecognizerItem) -> bool:
         """Whether an item begins with a byte, so that there is nothing to expand."""
-        return isinstance(self.kinds[item.node], (bytes, Chars, tuple))
+        automatic = item.node in self.automata and item.high is not None
+        return automatic or isinstance(self.kinds[item.node], (bytes, Chars, tuple))
 
     def expand(self, item: RecognizerItem) -> list[tuple[RecognizerItem, ...]]:
         """The alternatives that an item without a first byte stands for, each a sequence of items."""
@@ -86,6 +120,10 @@ class ExpressionGraph:
                 return [(self._item(parts[item.at]), *rest)] if parts else [()]
             case Repeat():
                 return self._repeated(item, parts[0])
+            case Terminal():
+                # `high` marks an item that is to go on by a byte, although it could end here.
+                ends = self.automata[item.node].complete(item.at)
+                return [*([()] if ends else []), (RecognizerItem(item.node, item.at, 1),)]
         return [(self._item(part),) for part in parts]
 
     def _item(self, node: int) -> RecognizerItem:
@@ -105,6 +143,9 @@ class ExpressionGraph:
     def branches(self, item: RecognizerItem) -> list[tuple[int, int, tuple[RecognizerItem, ...]]]:
         """The first bytes of an item, as ranges, each with the items that are left after them."""
         kind = self.kinds[item.node]
+        if item.node in self.automata:
+            spans = self.automata[item.node].spans(item.at)
+            return [(low, high, (RecognizerItem(item.node, after),)) for low, high, after in spans]
         if isinstance(kind, bytes):
             byte = kind[item.at]
             return [(byte, byte, () if item.at + 1 == len(kind) else (RecognizerItem(item.node, item.at + 1),))]
@@ -114,9 +155,20 @@ class ExpressionGraph:
             for row in rows
         ]
 
+    def shape(self, item: RecognizerItem) -> tuple[object, tuple[float, ...]]:
+        """The shape of an item and its counts: with the same shape, counts at least as large let as much follow."""
+        if isinstance(self.kinds[item.node], Repeat):
+            return item.node, (-item.at, math.inf if item.high is None else item.high)
+        if item.node in self.automata:
+            shape, counts = self.automata[item.node].shape(item.at)
+            return (item.node, item.high, shape), counts
+        return (item.node, item.at), ()
+
     def least(self, item: RecognizerItem) -> int:
         """The length in bytes of the shortest text that an item matches."""
         kind = self.kinds[item.node]
+        if item.node in self.automata:
+            return self.automata[item.node].min_bytes(item.at)
         if isinstance(kind, tuple):
             return len(kind)
         if isinstance(kind, bytes):
@@ -127,29 +179,56 @@ class ExpressionGraph:
             return self._tail(item, self._size_tails, self._sizes.__getitem__)
         return self._sizes[item.node]
 
-    def set_min_token_ends(self, rule: str, ends: int) -> None:
+    @property
+    def terminals(self) -> dict[int, bytes | Expression]:
+        """The nodes of terminals and literal texts, with the expression of a terminal or the bytes of a text."""
+        terminals = {node: kind.part for node, kind in enumerate(self.kinds) if isinstance(kind, Terminal)}
+        return {node: kind for node, kind in enumerate(self.kinds) if isinstance(kind, bytes)} | terminals
+
+    def set_min_token_ends(self, node: int, ends: int) -> None:
         """See `Recognizer.set_min_token_ends`."""
-        self._rule_ends[self._roots[rule]] = ends
+        self._rule_ends[node] = ends
         self._ends.clear()
         self._end_tails.clear()
+
+    def set_longest(self, node: int, size: int) -> None:
+        """See `Recognizer.set_longest`."""
+        self._longest[node] = size
+
+    def set_tail_ends(self, node: int, ends: list[int]) -> None:
+        """See `Recognizer.set_tail_ends`."""
+        self._tail_ends[node] = ends
+
+    def ends_after_token(self, item: RecognizerItem) -> int:
+        """A lower bound on the tokens that end inside any text of an item that begins where a token does."""
+        return self._tail_ends[item.node][item.at] if item.node in self._tail_ends else self.ends(item)
 
     def ends(self, item: RecognizerItem) -> int:
         """A lower bound on the tokens that end inside any text of an item."""
         kind, parts = self.kinds[item.node], self._parts[item.node]
+        if isinstance(kind, bytes) and item.at:
+            return 0
+        if item.node in self.automata and item.at:
+            return self._ends_by_length(item)
         if isinstance(kind, Repeat):
             return item.at * self._ends_of(parts[0])
         if isinstance(kind, Sequence):
             return self._tail(item, self._end_tails, self._ends_of)
         return self._ends_of(item.node)
 
+    def _ends_by_length(self, item: RecognizerItem) -> int:
+        """As many tokens as the bytes of the shortest text need, and one less, which may end after it."""
+        return max(0, -(-self.least(item) // self._longest.get(item.node, NEVER)) - 1)
+
     def _ends_of(self, node: int) -> int:
         kind = self.kinds[node]
-        if isinstance(kind, RuleReference):
+        if isinstance(kind, RuleReference) or node in self._rule_ends:
             return self._rule_ends.get(node, 0)
         if node not in self._ends:
             parts = self._parts[node]
-            alike = min((self._ends_of(part) for part in parts), default=0) if isinstance(kind, Alternatives) else 0
-            self._ends[node] = alike if isinstance(kind, Alternatives) else self.ends(self._item(node)) if parts else 0
+            alike = isinstance(kind, Alternatives)
+            least = min((self._ends_of(part) for part in parts), default=0) if alike else 0
+            self._ends[node] = self.ends(self._item(node)) if parts and not alike else least
         return self._ends[node]
 
     def _tail(self, item: RecognizerItem, known: dict[int, list[int]], size: Callable[[int], int]) -> int:
@@ -161,7 +240,7 @@ class ExpressionGraph:
 
     def _all_sizes(self) -> list[int]:
         """The length of the shortest text that each node matches, lowered until nothing changes."""
-        sizes, changed = [ENDLESS] * len(self.kinds), True
+        sizes, changed = [NEVER] * len(self.kinds), True
         order = range(len(self.kinds))
         while changed:
             changed, order = False, order[::-1]
@@ -177,12 +256,14 @@ class ExpressionGraph:
             case bytes():
                 return len(kind)
             case Chars():
-                return min(map(len, self._chars[node]), default=ENDLESS)
+                return min(map(len, self._chars[node]), default=NEVER)
             case Repeat():
-                return min(ENDLESS, kind.low * parts[0]) if kind.low else 0
+                return min(NEVER, kind.low * parts[0]) if kind.low else 0
             case Sequence():
-                return min(ENDLESS, sum(parts))
-        return min(parts, default=ENDLESS)
+                return min(NEVER, sum(parts))
+            case Terminal():
+                return self.automata[node].min_bytes(0)
+        return min(parts, default=NEVER)
 
 
 @lru_cache(maxsize=4096)
@@ -194,6 +275,23 @@ def spellings(ranges: Ranges) -> tuple[ByteRanges, ...]:
             if max(low, start) <= min(high, end):
                 rows += rectangles(max(low, start), min(high, end))
     return tuple(rows)
+
+
+def alphabet(node: Expression) -> frozenset[int]:
+    """The bytes that texts of an expression without rules consist of, and perhaps more."""
+    match node:
+        case LiteralText(text):
+            return frozenset(text.encode())
+        case Chars(ranges):
+            rows = (one for row in spellings(ranges) for one in row)
+            return frozenset(byte for low, high in rows for byte in range(low, high + 1))
+        case Sequence(parts) | Alternatives(parts):
+            return frozenset().union(*map(alphabet, parts))
+        case Intersection(parts):
+            return frozenset(range(256)).intersection(*map(alphabet, parts))
+        case Repeat(part) | Terminal(part):
+            return alphabet(part)
+    return frozenset(range(256))
 
 
 def rectangles(low: int, high: int) -> list[ByteRanges]:

@@ -17,8 +17,6 @@ STEPS_BEFORE_TEXT, STEPS_INSIDE_TEXT, TEXT_WORK = 20_000, 5_000, 15_000
 A step asks the grammar about one byte and takes 10 to 20 microseconds, up to 200 with the largest grammars. A text
 whose search exceeds them is no longer closed in time."""
 _LONGEST_WAIT = 64
-# Length in bytes of a greedy completion that is accepted before whole tokens are searched.
-_NEAR = 600
 # More tokens than any closing path has.
 _FAR = 1 << 20
 
@@ -43,7 +41,7 @@ class ClosingPath:
         excluded: frozenset[int] = frozenset(),
     ) -> None:
         self._matcher, self._vocabulary, self._unusable = matcher, vocabulary, unusable
-        self._state = None if finder is None else CompletionState(finder, unusable)
+        self._state = None if finder is None or not finder.has_rules else CompletionState(finder, unusable)
         self.min_tokens = 0
         self._excluded = excluded
         self._out_of_steps, self._out_of_work = False, False
@@ -117,7 +115,9 @@ class ClosingPath:
         return None if found is None or not completes(self._matcher, text) else text
 
     def shorten(self) -> None:
-        """Searches for a path of fewer tokens than the present one."""
+        """Searches for a path of fewer tokens than the present one, where there are no rules in which `fits` does."""
+        if self._state is not None:
+            return
         text, tokens = self._text, self.tokens
         self._set(self._shortest())
         if tokens is not None and (self.tokens is None or len(self.tokens) >= len(tokens)):
@@ -126,23 +126,36 @@ class ClosingPath:
     def find_another(self) -> None:
         """Searches for a path with another first byte than those tried here, which something else forbids."""
         self._excluded |= frozenset((self._text or b"")[:1])
-        self._set(self._shortest())
+        self._set(self._fewest(_FAR))
+        if self.tokens is None and self.min_tokens <= _FAR:
+            self._set(self._shortest())
 
     def _find(self) -> None:
         if self._wait:
             self._wait -= 1
             self._set(None)
             return
-        searches = [lambda: self._straight(_NEAR), lambda: self._fewest(_FAR), lambda: self._straight(MAX_LENGTH)]
-        for search in [*(searches[1:2] if self._excluded else searches), self._shortest]:
+        by_rules = [lambda: self._fewest(_FAR)] if self._excluded else [self._fewest_bytes, lambda: self._fewest(_FAR)]
+        by_bytes = [self._shortest] if self._excluded else [self._straight, self._shortest]
+        for search in [*(by_rules if self._state is not None else ()), *by_bytes]:
             self._set(search())
             if self.tokens is not None or self.min_tokens > _FAR:
                 return
         self._failures += 1
         self._wait = min(2**self._failures, _LONGEST_WAIT)
 
-    def _straight(self, longest: int) -> bytes | None:
-        return self._within_budget(lambda budget: straight(self._matcher, budget, longest))
+    def _fewest_bytes(self) -> bytes | None:
+        """A completion of the fewest bytes, from the rules of the constraint."""
+        assert self._state is not None
+        try:
+            text = self._state.shortest(MAX_LENGTH)
+        except WorkLimitError:
+            self._out_of_work = True
+            return None
+        return text if text is not None and completes(self._matcher, text) else None
+
+    def _straight(self) -> bytes | None:
+        return self._within_budget(lambda budget: straight(self._matcher, budget, MAX_LENGTH))
 
     def _shortest(self) -> bytes | None:
         def spells(text: bytes) -> bool:

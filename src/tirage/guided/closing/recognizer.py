@@ -13,15 +13,16 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.guided.closing.boolean_automaton import DEAD, NEVER
 from tirage.guided.closing.budgets import WorkLimitError
-from tirage.guided.closing.expression_graph import ENDLESS, ExpressionGraph, RecognizerItem
-from tirage.guided.expression import Expression, Repeat
+from tirage.guided.closing.expression_graph import ExpressionGraph, RecognizerItem
+from tirage.guided.regular.expression import Expression
 
 MAX_STATES, MAX_STACKS, MAX_EXPANSIONS, MAX_DEPTH = 20_000, 250_000, 40_000, 1_000
 """Limits of one recognizer: states, stacks, stacks expanded in search of a first byte, and items of one stack.
 
 The last is what a left-recursive rule runs into."""
-DEAD, UNKNOWN = -1, -2
+UNKNOWN = -2
 
 
 class Recognizer:
@@ -33,7 +34,7 @@ class Recognizer:
     """
 
     def __init__(self, rules: Mapping[str, Expression], root: str) -> None:
-        self._graph, self._expanded = ExpressionGraph(rules), 0
+        self._graph, self._expanded = ExpressionGraph(rules, lambda part: Recognizer({"": part}, "")), 0
         # A stack is its top item and the number of the stack below it; stack 0 is empty.
         self._stacks: list[tuple[RecognizerItem, int]] = [(RecognizerItem(-1), 0)]
         self._numbers: dict[tuple[RecognizerItem, int], int] = {}
@@ -41,7 +42,7 @@ class Recognizer:
         self._depths: list[int] = [0]
         # A stack is split into its shape and its repetition counts: with the same shape, wider counts let more follow.
         self._shapes: list[int] = [0]
-        self._shape_numbers: dict[tuple[int, int, int], int] = {}
+        self._shape_numbers: dict[object, int] = {}
         self._counts: list[tuple[float, ...]] = [()]
         self._expansions: dict[int, tuple[frozenset[int], bool]] = {}
         self._states: list[tuple[tuple[int, ...], bool]] = []
@@ -49,8 +50,8 @@ class Recognizer:
         self._state_bytes: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._span_table: dict[int, list[tuple[int, int, list[int]]]] = {}
-        self.table = np.full((64, 256), UNKNOWN, np.int32)
-        self.start_of(root)
+        self.table = np.full((4, 256), UNKNOWN, np.int32)
+        self.start_of(self._graph.rule(root))
 
     def step(self, state: int, byte: int) -> int:
         """The state after a byte; DEAD when the byte may not come."""
@@ -60,6 +61,10 @@ class Recognizer:
             following = self._state_of(stacks) if stacks else DEAD
             self.table[state, low : high + 1] = following
         return following
+
+    def starts(self, state: int) -> list[int]:
+        """The first bytes of ranges that cover all bytes, each leading to one state."""
+        return [low for low, _, _ in self._spans(state)]
 
     def _spans(self, state: int) -> list[tuple[int, int, list[int]]]:
         """All 256 bytes as ranges, each with the stacks that any of its bytes leaves."""
@@ -89,24 +94,61 @@ class Recognizer:
     def min_bytes(self, state: int) -> int:
         """The length in bytes of the shortest completion."""
         if state not in self._state_bytes:
-            least = min((self._min_bytes[stack] for stack in self._states[state][0]), default=ENDLESS)
+            least = min((self._min_bytes[stack] for stack in self._states[state][0]), default=NEVER)
             self._state_bytes[state] = 0 if self.complete(state) else least
         return self._state_bytes[state]
 
+    def shortest_text(self, state: int, most: int) -> bytes | None:
+        """A shortest completion; None if it has more than `most` bytes, and where intersections led to no end."""
+        text, seen = bytearray(), {state}
+        while not self.complete(state):
+            choices = [
+                (min(map(self._min_bytes.__getitem__, stacks)), low) for low, _, stacks in self._spans(state) if stacks
+            ]
+            if not choices or len(text) == most:
+                return None
+            text.append(min(choices)[1])
+            state = self.step(state, text[-1])
+            if state in seen:
+                return None
+            seen.add(state)
+        return bytes(text)
+
     def min_token_ends(self, state: int) -> int:
-        """A lower bound on the tokens that end before the last byte of any completion; see `set_min_token_ends`."""
+        """A lower bound on the tokens that end before the last byte of any completion, where a token begins now."""
         if self.complete(state):
             return 0
-        return min((self._ends_of(stack) for stack in self._states[state][0]), default=0)
+        return min(map(self._ends_after_token, self._states[state][0]), default=0)
 
-    def set_min_token_ends(self, rule: str, ends: int) -> None:
-        """Records that at least `ends` tokens end inside every text of a rule, wherever tokens begin around it."""
-        self._graph.set_min_token_ends(rule, ends)
+    def _ends_after_token(self, stack: int) -> int:
+        item, rest = self._stacks[stack]
+        return self._graph.ends_after_token(item) + self._ends_of(rest)
+
+    @property
+    def terminals(self) -> dict[int, bytes | Expression]:
+        """The nodes of the terminals and literal texts in the rules, with their expressions and bytes."""
+        return self._graph.terminals
+
+    def rule(self, name: str) -> int:
+        """The node of a rule."""
+        return self._graph.rule(name)
+
+    def set_min_token_ends(self, node: int, ends: int) -> None:
+        """Records that at least `ends` tokens end inside every text of a node, wherever tokens begin around it."""
+        self._graph.set_min_token_ends(node, ends)
         self._ends.clear()
 
-    def start_of(self, rule: str) -> int:
-        """The state in which one text of a rule is still to come, and nothing after it."""
-        return self._state_of([self._push(RecognizerItem(self._graph.rule(rule)), 0)])
+    def set_longest(self, node: int, size: int) -> None:
+        """Records that no token has more than `size` bytes in a row of which texts of a terminal consist."""
+        self._graph.set_longest(node, size)
+
+    def set_tail_ends(self, node: int, ends: list[int]) -> None:
+        """Records that at least `ends[i]` tokens end inside a literal text from byte i on if a token begins there."""
+        self._graph.set_tail_ends(node, ends)
+
+    def start_of(self, node: int) -> int:
+        """The state in which one text of a node is still to come, and nothing after it."""
+        return self._state_of([self._push(RecognizerItem(node), 0)])
 
     def loops(self, state: int) -> NDArray[np.uint64]:
         """The bytes that leave the state as it is, as 256 bits, uint64 [4]."""
@@ -141,7 +183,7 @@ class Recognizer:
             expanded, ends = self._expand(stack)
             found |= expanded
             complete = complete or ends
-        key = tuple(sorted(stack for stack in found if self._min_bytes[stack] < ENDLESS)), complete
+        key = tuple(sorted(stack for stack in found if self._min_bytes[stack] < NEVER)), complete
         if not key[0] and not complete:
             return DEAD
         if key not in self._state_numbers:
@@ -170,10 +212,9 @@ class Recognizer:
         return number
 
     def _shape(self, item: RecognizerItem, rest: int) -> None:
-        counted = isinstance(self._graph.kinds[item.node], Repeat)
-        key = item.node, -1 if counted else item.at, self._shapes[rest]
+        kind, counts = self._graph.shape(item)
+        key = kind, self._shapes[rest]
         self._shapes.append(self._shape_numbers.setdefault(key, len(self._shape_numbers) + 1))
-        counts = (-item.at, np.inf if item.high is None else item.high) if counted else ()
         self._counts.append((*counts, *self._counts[rest]))
 
     def _expand(self, stack: int) -> tuple[frozenset[int], bool]:

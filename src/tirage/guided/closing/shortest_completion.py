@@ -10,15 +10,17 @@ from threading import Lock, get_ident
 from typing import Any, TypeVar
 
 from tirage.cancel import holding
+from tirage.guided.closing.boolean_automaton import DEAD
 from tirage.guided.closing.budgets import RemainingWork, WorkLimitError
-from tirage.guided.closing.recognizer import DEAD, Recognizer
-from tirage.guided.closing.superset_grammar import superset_grammar
+from tirage.guided.closing.constraint_rules import ROOT, constraint_rules
+from tirage.guided.closing.expression_graph import alphabet
+from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
 from tirage.guided.reduction import in_order
 from tirage.guided.vocabulary import Vocabulary
 from tirage.params import GuidedDecodingParams
 
-WORK_BEFORE_TEXT, WORK_INSIDE_TEXT, TEXT_WORK = 2_000_000, 300_000, 1_000_000
+WORK_BEFORE_TEXT, WORK_INSIDE_TEXT, TEXT_WORK = 4_000_000, 300_000, 1_000_000
 """Work that a search may do before the text begins, inside it, and that all searches inside it may do together.
 
 Work is the number of trie nodes looked at, plus fixed amounts for each level of the trie, each state visited and each
@@ -44,8 +46,8 @@ class CompletionFinder:
     Holds what their searches need, created at first use: the recognizer, the usable tokens, and recent answers.
     """
 
-    def __init__(self, guided: GuidedDecodingParams, backend: str, vocabulary: Vocabulary) -> None:
-        self._guided, self._backend, self._vocabulary = guided, backend, vocabulary
+    def __init__(self, guided: GuidedDecodingParams, vocabulary: Vocabulary) -> None:
+        self._rules, self._vocabulary = constraint_rules(guided), vocabulary
         # Takes half a second for a large vocabulary: better in the calling thread than between steps of the engine.
         self._trie = vocabulary.trie
         self._prepared: dict[frozenset[int], tuple[Recognizer, UsableTokens] | None] = {}
@@ -54,6 +56,11 @@ class CompletionFinder:
         # A recognizer changes while it is searched, hence the lock. `_waiting` are threads with a text that has begun:
         # a step of the engine, and so every other request, waits for them.
         self._lock, self._preparing, self._caching, self._waiting = Lock(), Lock(), Lock(), set[int]()
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether completions can be searched: not under Lark grammars and structural tags."""
+        return self._rules is not None
 
     @property
     def is_full(self) -> bool:
@@ -103,13 +110,12 @@ class CompletionFinder:
             self._lock.acquire()
 
     def _prepare(self, unusable: frozenset[int]) -> tuple[Recognizer, UsableTokens] | None:
-        grammar = superset_grammar(self._guided, backend=self._backend)
-        if grammar is None:
+        if self._rules is None:
             return None
         usable = UsableTokens.of(self._trie, self._vocabulary.tokens, unusable)
         try:
-            recognizer = Recognizer(grammar.rules, grammar.root)
-            bound_rules(recognizer, usable, in_order(grammar.rules, grammar.root)[:-1])
+            recognizer = Recognizer(self._rules, ROOT)
+            bound_rules(recognizer, usable, in_order(dict(self._rules), ROOT)[:-1])
         except WorkLimitError:
             return None
         return recognizer, usable
@@ -123,13 +129,18 @@ def keep(known: dict[object, Any], key: object, value: Any) -> None:
 
 
 def bound_rules(recognizer: Recognizer, usable: UsableTokens, rules: list[str]) -> None:
-    """Tells the recognizer for each rule how many tokens end inside its texts at least; referenced rules come first."""
+    """Tells the recognizer how many tokens end inside each terminal and rule at least; referenced rules come first."""
     left = ALL_RULES_WORK
-    for rule in rules:
+    for node, terminal in recognizer.terminals.items():
+        if isinstance(terminal, bytes):
+            recognizer.set_tail_ends(node, usable.ends_inside(terminal))
+        else:
+            recognizer.set_longest(node, usable.longest_run(alphabet(terminal)))
+    for node in [*recognizer.terminals, *map(recognizer.rule, rules)]:
         if not left:
             return
         search = CompletionSearch(recognizer, usable, _FAR, min(left, RULE_WORK))
-        recognizer.set_min_token_ends(rule, search.inside(recognizer.start_of(rule)))
+        recognizer.set_min_token_ends(node, search.inside(recognizer.start_of(node)))
         left = max(0, left - search.spent)
 
 
@@ -164,6 +175,18 @@ class CompletionState:
         """Creates what searches need, so that no search inside a text has to."""
         with contextlib.suppress(WorkLimitError):
             self._finder.ready(self._unusable)
+
+    def shortest(self, most: int) -> bytes | None:
+        """A completion of the fewest bytes; None if it has more than `most`, and where none was found at once.
+
+        Raises WorkLimitError when the text cannot be followed.
+        """
+        recognizer, _ = self._finder.ready(self._unusable)
+        with self._finder.searching(begun=self._begun):
+            self._catch_up(recognizer)
+            text = recognizer.shortest_text(self._state, most)
+            self._work.left -= _BYTE_WORK * (most if text is None else len(text))
+            return text
 
     def fewest(self, most: int, excluded: frozenset[int] = frozenset()) -> list[int] | None:
         """The fewest tokens that complete the text, the first byte not excluded; None if that takes more than `most`.

@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.cancel import checkpoint
+from tirage.guided.closing.boolean_automaton import DEAD
 from tirage.guided.closing.budgets import WorkLimitError
-from tirage.guided.closing.recognizer import DEAD, UNKNOWN, Recognizer
+from tirage.guided.closing.recognizer import UNKNOWN, Recognizer
 from tirage.guided.trie import Trie
 
 # The work of a level of the trie, of a state that is visited, and of each of its stacks; see `shortest_completion`.
 _LEVEL_WORK, _STATE_WORK, _STACK_WORK = 300, 300, 100
 # From this many nodes on, it pays to drop those that lead nowhere new.
 _WORTH_PRUNING = 500
+_NEVER = 1 << 20
 Frontier = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -28,12 +30,13 @@ class UsableTokens:
     """The tokens that a completion may use.
 
     `trie` holds all tokens; `tokens` int64 [nodes] is the usable token that ends at each of its nodes, -1 for none;
-    `longest` is the length in bytes of the longest usable token.
+    `longest` is the length in bytes of the longest usable token; `text` uint16 [n] holds their bytes, with 256 between.
     """
 
     trie: Trie
     tokens: NDArray[np.int64]
     longest: int
+    text: NDArray[np.uint16]
 
     @classmethod
     def of(cls, trie: Trie, tokens: tuple[bytes, ...], unusable: frozenset[int]) -> UsableTokens:
@@ -41,7 +44,35 @@ class UsableTokens:
         usable = np.ones(len(tokens), bool)
         usable[[i for i in unusable if i < len(tokens)]] = False
         sizes = np.array([len(token) for token in tokens])
-        return cls(trie, trie.tokens_at(usable), int(max(sizes[usable], default=0)))
+        ends = np.cumsum(sizes + 1) - 1
+        text = np.full(int(sizes.sum()) + len(tokens), 256, np.uint16)
+        inside = np.ones(len(text), bool)
+        inside[ends] = False
+        text[inside] = np.frombuffer(b"".join(tokens), np.uint8)
+        text[np.repeat(~usable, sizes + 1)] = 256
+        return cls(trie, trie.tokens_at(usable), int(max(sizes[usable], default=0)), text)
+
+    def longest_run(self, alphabet: frozenset[int]) -> int:
+        """The most bytes of an alphabet that stand in a row in one token."""
+        known = np.zeros(257, bool)
+        known[sorted(alphabet)] = True
+        others = np.flatnonzero(~np.concatenate(([False], known[self.text], [False])))
+        return max(1, int(np.diff(others).max()) - 1)
+
+    def ends_inside(self, text: bytes) -> list[int]:
+        """For each byte of a text, the fewest tokens that end inside the text from there on if a token begins there."""
+        fewest = [_NEVER] * len(text)
+        for start in reversed(range(len(text))):
+            node = 0
+            for end in range(start, len(text)):
+                node = self.trie.child(node, text[end])
+                if node < 0:
+                    break
+                if end + 1 == len(text):
+                    fewest[start] = 0
+                elif self.tokens[node] >= 0:
+                    fewest[start] = min(fewest[start], 1 + fewest[end + 1])
+        return fewest
 
 
 def firsts(values: NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -88,7 +119,7 @@ class CompletionSearch:
         kept = ~np.isin(self._usable.trie.spelled[first[0]], sorted(excluded))
         self._reach(start, 0)
         while self._queue:
-            _, _, used, state = heapq.heappop(self._queue)
+            _, used, _, state = heapq.heappop(self._queue)
             used = -used
             if used > self._fewest[state]:
                 continue
@@ -108,7 +139,7 @@ class CompletionSearch:
         self._reach(start, 0)
         try:
             while self._queue and bound < found:
-                _, _, used, state = heapq.heappop(self._queue)
+                _, used, _, state = heapq.heappop(self._queue)
                 self._saw_complete = False
                 if -used <= self._fewest[state]:
                     for following, _ in self.moves(state, None if used else self._anywhere(start)):
@@ -133,7 +164,8 @@ class CompletionSearch:
         if needed > self._most or self._is_idle(state, used):
             return False
         self._fewest[state] = used
-        heapq.heappush(self._queue, (needed, next(self._order), -used, state))
+        # Of equally promising states the one of the most tokens first: it is nearest to the end.
+        heapq.heappush(self._queue, (needed, -used, next(self._order), state))
         return True
 
     def _needs(self, state: int) -> int:

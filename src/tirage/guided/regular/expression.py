@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tirage.guided.charset import EVERY, Ranges, complement
+from tirage.guided.regular.charset import EVERY, Ranges, complement, merged
 
 DIGIT: Ranges = ((48, 57),)
 WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
 SPACE: Ranges = ((9, 13), (32, 32))
+
+
+class HashedOnce:
+    """An expression whose hash is worked out once, as that of a tree takes a walk through it."""
+
+    __slots__ = ("_hash",)
+    __match_args__: tuple[str, ...] = ()
+
+    def hashed(self) -> int:
+        """The hash of the class and the fields."""
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((type(self), *(getattr(self, name) for name in self.__match_args__)))
+            object.__setattr__(self, "_hash", found)
+            return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,33 +35,61 @@ class LiteralText:
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class Chars(HashedOnce):
     """One character of a set; the empty set matches nothing."""
 
     ranges: Ranges
+    __hash__ = HashedOnce.hashed
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(HashedOnce):
     """One part after the other; without parts, the empty text."""
 
     parts: tuple[Expression, ...]
+    __hash__ = HashedOnce.hashed
 
 
 @dataclass(frozen=True, slots=True)
-class Alternatives:
+class Alternatives(HashedOnce):
     """One of the parts; without parts, it matches nothing."""
 
     parts: tuple[Expression, ...]
+    __hash__ = HashedOnce.hashed
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(HashedOnce):
     """The part repeated `low` to `high` times; None is no upper bound."""
 
     part: Expression
     low: int
     high: int | None
+    __hash__ = HashedOnce.hashed
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection(HashedOnce):
+    """The texts that all of the parts match; no part refers to rules."""
+
+    parts: tuple[Expression, ...]
+    __hash__ = HashedOnce.hashed
+
+
+@dataclass(frozen=True, slots=True)
+class Complement(HashedOnce):
+    """The texts that the part does not match; it refers to no rules."""
+
+    part: Expression
+    __hash__ = HashedOnce.hashed
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal(HashedOnce):
+    """What the part matches, which a lexer takes as one token; the part refers to no rules."""
+
+    part: Expression
+    __hash__ = HashedOnce.hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +99,19 @@ class RuleReference:
     name: str
 
 
-Expression = LiteralText | Chars | Sequence | Alternatives | Repeat | RuleReference
+Expression = (
+    LiteralText | Chars | Sequence | Alternatives | Repeat | RuleReference | Intersection | Complement | Terminal
+)
 EMPTY = Sequence(())
+NOTHING = Alternatives(())
+ANY_TEXT = Repeat(Chars(EVERY), 0, None)
 
 
 def sequence(parts: list[Expression]) -> Expression:
     """The parts one after the other, with adjacent literal texts joined and empty parts dropped."""
     out: list[Expression] = []
+    if NOTHING in parts:
+        return NOTHING
     for part in parts:
         if isinstance(part, LiteralText) and out and isinstance(out[-1], LiteralText):
             out[-1] = LiteralText(out[-1].text + part.text)
@@ -71,19 +121,50 @@ def sequence(parts: list[Expression]) -> Expression:
 
 
 def choice(parts: list[Expression]) -> Expression:
-    """One of the parts, with duplicates dropped."""
-    distinct = tuple(dict.fromkeys(parts))
+    """One of the parts, with duplicates and parts that match nothing dropped."""
+    distinct = tuple(part for part in dict.fromkeys(parts) if part != NOTHING)
     return distinct[0] if len(distinct) == 1 else Alternatives(distinct)
+
+
+def intersection(parts: list[Expression]) -> Expression:
+    """What all of the parts match, with nested intersections, duplicates and parts that match any text dropped."""
+    flat = [one for part in parts for one in (part.parts if isinstance(part, Intersection) else (part,))]
+    distinct = tuple(part for part in dict.fromkeys(flat) if part != ANY_TEXT)
+    if NOTHING in distinct:
+        return NOTHING
+    return distinct[0] if len(distinct) == 1 else Intersection(distinct) if distinct else ANY_TEXT
+
+
+def complement_of(part: Expression) -> Expression:
+    """What the part does not match."""
+    if isinstance(part, Complement):
+        return part.part
+    return ANY_TEXT if part == NOTHING else NOTHING if part == ANY_TEXT else Complement(part)
+
+
+def text(characters: str) -> Expression:
+    """Exactly these characters."""
+    return LiteralText(characters) if characters else EMPTY
+
+
+def chars(characters: str, *ranges: tuple[str, str]) -> Chars:
+    """One of the characters, or one in the ranges, which are given by their first and last character."""
+    return Chars(merged([*((ord(c), ord(c)) for c in characters), *((ord(a), ord(b)) for a, b in ranges)]))
+
+
+def optional(part: Expression) -> Expression:
+    """The part or the empty text."""
+    return EMPTY if part in (EMPTY, NOTHING) else Repeat(part, 0, 1)
 
 
 def to_regex(node: Expression) -> str:
     """The expression as a regular expression, in the syntax that Rust's regex crate and xgrammar share.
 
-    ValueError if the expression refers to rules.
+    ValueError if the expression refers to rules, or has an intersection or complement in it.
     """
     match node:
-        case LiteralText(text):
-            return "".join(map(spell, text))
+        case LiteralText(characters):
+            return "".join(map(spell, characters))
         case Chars(ranges):
             return spell_set(ranges)
         case Sequence(parts):
@@ -92,8 +173,12 @@ def to_regex(node: Expression) -> str:
             return "|".join(map(to_regex, parts))
         case Repeat(part, low, high):
             return group(part) + count(low, high)
+        case Terminal(part):
+            return to_regex(part)
         case RuleReference(name):
             raise ValueError(f"rule {name} cannot be part of a regular expression")
+        case Intersection() | Complement():
+            raise ValueError(f"{type(node).__name__} cannot be part of a regular expression")
 
 
 def group(node: Expression) -> str:

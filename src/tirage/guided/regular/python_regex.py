@@ -11,8 +11,8 @@ import warnings
 from typing import Any
 
 from tirage.errors import GrammarError
-from tirage.guided.charset import EVERY, Ranges, complement, fold_ascii, merged
-from tirage.guided.expression import (
+from tirage.guided.regular.charset import EVERY, Ranges, complement, fold_ascii, merged
+from tirage.guided.regular.expression import (
     DIGIT,
     EMPTY,
     SPACE,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from tirage.guided.charset import Ranges, common, first_bytes
-from tirage.guided.expression import Alternatives, Chars, Expression, LiteralText, Repeat, Sequence
+from tirage.guided.regular.charset import Ranges, common, first_bytes
+from tirage.guided.regular.expression import Alternatives, Chars, Expression, LiteralText, Repeat, Sequence
 
 _overlap = lru_cache(maxsize=65536)(lambda one, other: bool(common(one, other)))
 

@@ -1,0 +1,71 @@
+"""JSON schemas as grammars: read, combined type by type, and written as rules over expressions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from tirage.guided.json_schema.document import Document
+from tirage.guided.json_schema.emission import grammar_of
+from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
+from tirage.guided.json_schema.json_text import parse_json
+from tirage.guided.json_schema.json_tokens import json_tokens
+from tirage.guided.json_schema.places import Path, fail, show
+
+__all__ = ["ROOT", "SchemaGrammar", "as_text", "compile_schema", "read_schema"]
+
+
+def read_schema(source: Mapping[str, Any] | str, *, closed: bool = False) -> str:
+    """The schema as JSON text, once it is known that it can be enforced.
+
+    `closed` forbids properties that are not named, in every object that the schema describes. Raises GrammarError as
+    `compile_schema` does, and for parts that would forbid each other's properties.
+    """
+    text = as_text(source)
+    if closed:
+        text = json.dumps(closed_schema(parse_json(text, exact=False)), ensure_ascii=False)
+    compile_schema(text)
+    return text
+
+
+def as_text(source: Mapping[str, Any] | str | None) -> str:
+    """The JSON text of a schema that is given as text or as a mapping; that of `{}` for None."""
+    return source if isinstance(source, str) else json.dumps(source or {}, ensure_ascii=False)
+
+
+@lru_cache(maxsize=64)
+def compile_schema(text: str, whitespace: str = "", *, strict: bool = False) -> SchemaGrammar:
+    """The grammar of the JSON texts that satisfy a schema; `whitespace` is the pattern of it between JSON tokens.
+
+    `strict` refuses unknown keywords and formats. Raises GrammarError with the path for invalid JSON, for a keyword
+    that has an invalid value or cannot be enforced exactly, for a reference that leaves the schema or points nowhere,
+    and for a schema that no value satisfies.
+    """
+    schema = parse_json(text)
+    if not isinstance(schema, (bool, dict)):
+        fail((), f"must be an object or true, got {show(schema)}")
+    return grammar_of(Document(schema, strict=strict), json_tokens(whitespace))
+
+
+def closed_schema(schema: Any) -> Any:
+    """The schema with `additionalProperties: false` in every object that it describes; its dicts are changed in place.
+
+    Raises GrammarError where parts of a schema would forbid each other's properties.
+    """
+    for path, inner in Document(schema).schemas() if isinstance(schema, dict) else ():
+        if isinstance(inner, dict):
+            close(inner, path)
+    return schema
+
+
+def close(schema: dict[str, Any], path: Path) -> None:
+    """Forbids properties that one schema does not name, in place."""
+    if "allOf" in schema or ("$ref" in schema and "properties" in schema):
+        key = "allOf" if "allOf" in schema else "$ref"
+        fail((*path, key), "cannot go with disable_additional_properties, each part would forbid the others'")
+    types = schema.get("type", ())
+    describes = "object" in ([types] if isinstance(types, str) else types)
+    if describes or "properties" in schema or "patternProperties" in schema:
+        schema.setdefault("additionalProperties", False)

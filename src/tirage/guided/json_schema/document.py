@@ -1,0 +1,264 @@
+"""A schema as written: its parts with their paths and drafts, and where each reference leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from tirage.errors import nearest
+from tirage.guided.json_schema.formats import FORMATS
+from tirage.guided.json_schema.json_text import DEPTH
+from tirage.guided.json_schema.keywords import DRAFTS, ENFORCED, LISTS, MAPS, NOTED_FORMATS, SINGLE, is_annotation
+from tirage.guided.json_schema.places import Path, fail, pointer, refusal, show
+
+_SPELLED = frozenset({
+    "const",
+    "enum",
+    "properties",
+    "required",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+})
+_EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+NODES = 20_000
+"""Most schemas in a document."""
+_NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One schema of a document.
+
+    `keywords` are those that decide something, with the schemas inside them as nodes; None for the schema `false`.
+    `draft` is 0 if none is named, `base` the URI from which its references start.
+    """
+
+    path: Path
+    draft: int
+    base: str
+    keywords: dict[str, Any] | None = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Node({pointer(self.path)})"
+
+
+class Document:
+    """All schemas of one document, by path, URI and anchor.
+
+    `ignored` are the places of what is written there and decides nothing, though it is no known annotation;
+    `has_unevaluated` says whether any schema asks what others have evaluated.
+    """
+
+    def __init__(self, schema: dict[str, Any] | bool, *, strict: bool = False) -> None:
+        self._raw, self._strict = schema, strict
+        self._nodes: dict[Path, Node] = {}
+        self._resources: dict[str, Node] = {}
+        self._anchors: dict[tuple[str, str], Node] = {}
+        self._dynamic: dict[str, list[Node]] = {}
+        self.ignored: list[str] = []
+        self.has_unevaluated = False
+        self.root = self._read(schema, (), 0, "")
+        self._resources.setdefault("", self.root)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, schema: Any, path: Path, draft: int, base: str) -> Node:
+        if len(self._nodes) >= NODES:
+            fail(path, f"must hold at most {NODES} schemas")
+        if len(path) > 2 * DEPTH:
+            fail(path[: 2 * DEPTH], f"must be nested at most {DEPTH} levels deep")
+        if isinstance(schema, bool):
+            node = self._nodes[path] = Node(path, draft, base, {} if schema else None)
+            return node
+        draft, base = self._identify(schema, path, draft, base)
+        node = self._nodes[path] = Node(path, draft, base)
+        if base and base not in self._resources:
+            self._resources[base] = node
+        self._name(schema, node)
+        node.keywords = self._keywords(schema, node)
+        return node
+
+    def _identify(self, schema: dict[str, Any], path: Path, draft: int, base: str) -> tuple[int, str]:
+        """The draft and the base URI of a schema, which may be a document of its own inside another."""
+        if "$schema" in schema:
+            draft = draft_of(schema["$schema"], (*path, "$schema"))
+        key = "id" if draft == 4 else "$id"
+        name = schema.get(key)
+        if name is None or (0 < draft <= 7 and "$ref" in schema):
+            return draft, base
+        if not isinstance(name, str):
+            if key == "id":
+                return draft, base
+            fail((*path, key), f"must be a string, got {show(name)}")
+        if name.startswith("#"):
+            return draft, base
+        return draft, urldefrag(resolved(base, name, (*path, key)))[0]
+
+    def _name(self, schema: dict[str, Any], node: Node) -> None:
+        """Notes the anchors of a schema."""
+        key = "id" if node.draft == 4 else "$id"
+        own = schema.get(key)
+        if isinstance(own, str) and own.startswith("#") and len(own) > 1:
+            self._add_anchor(own[1:], node, key)
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(schema.get(key), str):
+                self._add_anchor(schema[key], node, key)
+                if key == "$dynamicAnchor":
+                    self._dynamic.setdefault(schema[key], []).append(node)
+        if schema.get("$recursiveAnchor") is True:
+            self._dynamic.setdefault("", []).append(node)
+
+    def _add_anchor(self, name: str, node: Node, key: str) -> None:
+        if self._anchors.setdefault((node.base, name), node) is not node:
+            fail((*node.path, key), f"must be a name of its own, got {show(name)} a second time")
+
+    def _keywords(self, schema: dict[str, Any], node: Node) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        alone = 0 < node.draft <= 7 and "$ref" in schema
+        for key, value in schema.items():
+            if is_annotation(key) or (key == "id" and node.draft == 4):
+                continue
+            if key not in ENFORCED or (alone and key != "$ref" and key not in _NAMING):
+                self._ignore(key, node)
+                continue
+            rule, is_right = ENFORCED[key]
+            if not is_right(value):
+                fail((*node.path, key), f"must be {rule}, got {show(value)}")
+            if key == "items" and isinstance(value, list) and (node.draft == 2020 or "prefixItems" in schema):
+                fail((*node.path, key), "must be one schema in draft 2020-12; use prefixItems")
+            if key == "format" and isinstance(value, str) and value not in FORMATS:
+                self._ignore_format(value, node)
+                continue
+            if isinstance(value, bool) and key in _EXCLUSIVE and _EXCLUSIVE[key] not in schema:
+                fail((*node.path, key), f"must be a number where there is no {_EXCLUSIVE[key]}, got {show(value)}")
+            read = self._value(key, value, node)
+            if key not in _NAMING:
+                found[key] = read
+            self.has_unevaluated |= key.startswith("unevaluated")
+        return found
+
+    def _ignore(self, key: str, node: Node) -> None:
+        """Notes a keyword that decides nothing; GrammarError if all keywords have to."""
+        if self._strict:
+            rule = "must not stand beside $ref in this draft, which would ignore it; use allOf"
+            unknown = f"is not a known keyword{nearest(key, ENFORCED)}; leave it out"
+            fail((*node.path, key), rule if key in ENFORCED else unknown)
+        self.ignored.append(pointer((*node.path, key)))
+
+    def _ignore_format(self, name: str, node: Node) -> None:
+        """Notes a format that is not known; GrammarError if all formats have to be."""
+        if name in NOTED_FORMATS:
+            return
+        if self._strict:
+            fail(
+                (*node.path, "format"), f"must be one of {', '.join(FORMATS)}, got {show(name)}{nearest(name, FORMATS)}"
+            )
+        self.ignored.append(pointer((*node.path, "format")))
+
+    def _value(self, key: str, value: Any, node: Node) -> Any:
+        """The value of a keyword, with the schemas inside it as nodes."""
+        path = (*node.path, key)
+        if key in _SPELLED:
+            check_spelling(value, path)
+        if key in MAPS:
+            return {
+                name: self._read(inner, (*path, name), node.draft, node.base) if not isinstance(inner, list) else inner
+                for name, inner in value.items()
+            }
+        if key in LISTS or (key == "items" and isinstance(value, list)):
+            return tuple(self._read(inner, (*path, i), node.draft, node.base) for i, inner in enumerate(value))
+        if key in SINGLE:
+            return self._read(value, path, node.draft, node.base)
+        return Decimal(repr(value)) if isinstance(value, float) else value
+
+    def schemas(self) -> Iterator[tuple[Path, Any]]:
+        """All schemas of the document as they are written, with their paths."""
+        return ((path, self._at(path)) for path in self._nodes)
+
+    # --- references ---------------------------------------------------------------------------------------------------
+
+    def target(self, node: Node, key: str) -> Node:
+        """The schema that a reference of a node leads to.
+
+        Raises GrammarError for one that leaves the document, points nowhere, or depends on where it is reached from.
+        """
+        assert node.keywords is not None
+        reference, at = node.keywords[key], (*node.path, key)
+        found = self._find(reference, node.base, at)
+        name = "" if key == "$recursiveRef" else urldefrag(reference)[1]
+        several = self._dynamic.get(name, []) if key != "$ref" else []
+        if found in several and len(several) > 1:
+            fail(at, "is a keyword that cannot be enforced where several schemas have the anchor; use $ref")
+        return found
+
+    def _find(self, reference: str, base: str, at: Path) -> Node:
+        address, fragment = urldefrag(reference)
+        uri = base if not address else urldefrag(resolved(base, address, at))[0]
+        resource = self._resources.get(uri)
+        if resource is None:
+            fail(at, f"must be a reference into the schema itself, got {show(reference)}; nothing is fetched")
+        goal = unquote(fragment)
+        if goal and not goal.startswith("/"):
+            found = self._anchors.get((resource.base, goal))
+        else:
+            found = self._at_pointer(resource, goal)
+        if found is None:
+            hint = nearest(reference, map(pointer, list(self._nodes)[:2000])) if len(reference) < 200 else ""
+            fail(at, f"must point to a schema, got {reference[:60]!r}{hint}")
+        return found
+
+    def _at_pointer(self, resource: Node, goal: str) -> Node | None:
+        path = resource.path
+        value = self._at(path)
+        for part in goal.split("/")[1:]:
+            name: str | int = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list):
+                name = int(name) if str(name).isdecimal() else -1
+                value = value[name] if 0 <= name < len(value) else None
+            else:
+                value = value.get(name) if isinstance(value, dict) else None
+            path = (*path, name)
+        if path in self._nodes:
+            return self._nodes[path]
+        # A place that no keyword calls a schema, such as #/components/schemas/Name.
+        is_schema = isinstance(value, (bool, dict))
+        return self._read(value, path, resource.draft, resource.base) if is_schema else None
+
+    def _at(self, path: Path) -> Any:
+        value: Any = self._raw
+        for part in path:
+            value = value[part]
+        return value
+
+
+def draft_of(name: Any, path: Path) -> int:
+    """The draft that `$schema` names; GrammarError for one that is not supported."""
+    bare = name.removeprefix("https://").removeprefix("http://").rstrip("#") if isinstance(name, str) else ""
+    if bare not in DRAFTS:
+        fail(path, f"must be draft 2020-12, 2019-09, 7, 6 or 4, got {show(name)}")
+    return DRAFTS[bare]
+
+
+def check_spelling(value: Any, path: Path) -> None:
+    """Raises GrammarError for a name or a constant with surrogates, which no text in UTF-8 has."""
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        fail(path, f"must hold no surrogate, got {show(value)}; leave it out")
+    if isinstance(value, list):
+        for inner in value:
+            check_spelling(inner, path)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            check_spelling(name, path)
+            check_spelling(inner, path)
+
+
+def resolved(base: str, name: str, path: Path) -> str:
+    """A URI reference against a base; GrammarError for one that is none."""
+    try:
+        return urljoin(base, name) if not name.startswith("urn:") else name
+    except ValueError:
+        raise refusal(path, f"must be a URI reference, got {show(name)}") from None

@@ -1,0 +1,157 @@
+"""Sets of values as rules of a grammar."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tirage.errors import GrammarError
+from tirage.guided.json_schema.array_rules import ArrayRules
+from tirage.guided.json_schema.document import Document
+from tirage.guided.json_schema.expansion import Expansion
+from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
+from tirage.guided.json_schema.intersections import TOO_MUCH
+from tirage.guided.json_schema.json_strings import string_literal
+from tirage.guided.json_schema.json_tokens import ANY_STRING, FALSE, NULL, TRUE, JsonTokens, either, strings
+from tirage.guided.json_schema.number_rules import number_expression
+from tirage.guided.json_schema.object_rules import ObjectRules
+from tirage.guided.json_schema.places import fail
+from tirage.guided.json_schema.steps import STEPS, StepsError
+from tirage.guided.json_schema.string_sets import string_expression
+from tirage.guided.json_schema.typed_keywords import holds
+from tirage.guided.json_schema.values import (
+    Arrays,
+    Booleans,
+    Conditions,
+    Null,
+    Numbers,
+    Objects,
+    RefusedValues,
+    Strings,
+    Values,
+    ValueSet,
+)
+from tirage.guided.reduction import in_order, is_productive, prune, reachable
+from tirage.guided.regular.expression import (
+    ANY_TEXT,
+    NOTHING,
+    Expression,
+    Intersection,
+    RuleReference,
+    Terminal,
+    choice,
+)
+from tirage.guided.regular.regular_language import LanguageError
+
+RULES = 20_000
+"""Most rules of a grammar."""
+
+
+class RuleWriter:
+    """Writes one rule for the values of each set of conditions, when a rule refers to it."""
+
+    def __init__(self, expansion: Expansion, tokens: JsonTokens) -> None:
+        self.expansion, self.tokens = expansion, tokens
+        self.rules: dict[str, Expression] = {}
+        self._written: dict[Conditions, Expression] = {}
+        self.is_complete = True
+        self._queue: deque[tuple[str, ValueSet]] = deque()
+
+    def write(self, conditions: Conditions) -> None:
+        """Writes the rules of all values that satisfy the conditions, beginning with `ROOT`."""
+        self.rules[ROOT] = self.value(conditions)
+        while self._queue:
+            name, values = self._queue.popleft()
+            self.rules[name] = self._any_of(name, values)
+
+    def value(self, conditions: Conditions) -> Expression:
+        """A reference to the rule of the values that satisfy the conditions, or the terminal that they are."""
+        found = self._written.get(conditions)
+        if found is None:
+            found = self._written[conditions] = self._value(self.expansion.values(conditions))
+        return found
+
+    def _value(self, values: ValueSet) -> Expression:
+        if "array" not in values and "object" not in values:
+            found = self._any_of(f"n{len(self._written)}", values)
+            self.is_complete &= found != NOTHING
+            return found
+        name = f"v{len(self._written)}_{len(self._queue)}"
+        self.rules[name] = NOTHING
+        self._queue.append((name, values))
+        return RuleReference(name)
+
+    def _any_of(self, name: str, values: ValueSet) -> Expression:
+        sets = [one for each in values.values() for one in each]
+        return either([self._one(f"{name}_{i}", one) for i, one in enumerate(sets)])
+
+    def _one(self, name: str, one: Values) -> Expression:
+        match one:
+            case Null():
+                return NULL
+            case Booleans(values):
+                return either([terminal for value, terminal in ((True, TRUE), (False, FALSE)) if value in values])
+            case Numbers():
+                return number_expression(one, name, self.add)
+            case Strings():
+                return self._string(one)
+            case Arrays():
+                return ArrayRules(self, name, one).expression()
+            case Objects():
+                return ObjectRules(self, name, one).expression()
+            case RefusedValues(error):
+                raise error
+
+    def _string(self, one: Strings) -> Expression:
+        if one.values is not None:
+            return Terminal(choice(list(map(string_literal, one.values))))
+        found = string_expression(one)
+        if found == ANY_TEXT:
+            return ANY_STRING
+        try:
+            is_empty = found == NOTHING or (isinstance(found, Intersection) and self.expansion.has_no_text(found))
+        except LanguageError:
+            fail(one.path, TOO_MUCH)
+        return NOTHING if is_empty else strings(found)
+
+    def add(self, name: str, node: Expression) -> RuleReference:
+        """Adds a rule; gives the reference to it. Raises GrammarError when there are too many."""
+        if len(self.rules) >= RULES:
+            fail((), f"must describe its values in fewer than {RULES} rules; make it smaller")
+        self.rules[name] = node
+        return RuleReference(name)
+
+
+def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
+    """The grammar of a document; `tokens` are those of JSON with the whitespace around them.
+
+    Raises GrammarError for what cannot be exact, and for a schema that no value satisfies.
+    """
+    expansion = Expansion(document)
+    writer = RuleWriter(expansion, tokens)
+    try:
+        writer.write(holds(document.root))
+    except StepsError:
+        fail(
+            (), f"must combine its parts in fewer than {STEPS} steps; leave out oneOf, not or allOf where they are many"
+        )
+    rules = pruned(writer.rules, is_complete=writer.is_complete)
+    return SchemaGrammar(rules, tuple(document.ignored), tokens.space)
+
+
+def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expression]:
+    """The rules that lead to some text, the root first; GrammarError when it does not.
+
+    `is_complete` says that all alternatives in rules that lead to some text do so, too.
+    """
+    order, alive, size = in_order(rules, ROOT), set[str](), -1
+    while len(alive) > size:
+        size = len(alive)
+        for name in order:
+            if name not in alive and is_productive(rules[name], alive):
+                alive.add(name)
+    if ROOT not in alive:
+        raise GrammarError("schema cannot be enforced: no value satisfies it", place="#")
+    if is_complete and len(alive) == len(order):
+        return {name: rules[name] for name in reversed(order)}
+    kept = {name: prune(rules[name], alive) for name in order if name in alive}
+    return {name: kept[name] for name in reachable(kept, ROOT)}

@@ -1,0 +1,48 @@
+"""JSON text as values that keep every digit of a number."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from tirage.errors import GrammarError
+
+DEPTH = 64
+"""Most levels of schemas inside each other."""
+
+
+def parse_json(text: str, *, exact: bool = True) -> Any:
+    """The value of JSON text; numbers with a fraction or an exponent are Decimals if `exact`, otherwise floats.
+
+    Raises GrammarError, with line and column if known, for invalid JSON, a property named twice in one object, values
+    nested too deeply, and integers of thousands of digits.
+    """
+    try:
+        number = Decimal if exact else float
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=number)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise GrammarError(f"schema must be valid JSON: {error.msg} ({where})", place=where) from None
+    except RecursionError:
+        raise GrammarError(f"schema must be nested at most {DEPTH} levels deep") from None
+    except GrammarError:
+        raise
+    except ValueError:
+        # Python reads no integer of more than 4300 digits.
+        raise GrammarError("schema must hold no integer of thousands of digits; use a shorter one") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise GrammarError(f"schema must not name a property twice in one object, got {name[:60]!r}")
+            seen.add(name)
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise GrammarError(f"schema must be valid JSON: {name} is not a JSON value")

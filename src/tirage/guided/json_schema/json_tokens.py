@@ -1,0 +1,90 @@
+"""The tokens of JSON that stand between values, with the whitespace that may surround them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+from tirage.guided.json_schema.json_numbers import integers, numbers
+from tirage.guided.json_schema.json_strings import json_string, string_literal
+from tirage.guided.regular.expression import (
+    ANY_TEXT,
+    NOTHING,
+    Alternatives,
+    Complement,
+    Expression,
+    Intersection,
+    LiteralText,
+    Terminal,
+    choice,
+    intersection,
+    sequence,
+)
+from tirage.guided.regular.python_regex import read_pattern
+
+ANY_NUMBER = Terminal(numbers())
+ANY_INTEGER = Terminal(integers())
+ANY_STRING = Terminal(json_string(ANY_TEXT))
+NULL = Terminal(LiteralText("null"))
+TRUE = Terminal(LiteralText("true"))
+FALSE = Terminal(LiteralText("false"))
+
+
+class JsonTokens:
+    """The brackets, commas and colons of JSON with whitespace around them, a pattern of which is given."""
+
+    def __init__(self, whitespace: str) -> None:
+        self.space = space = read_pattern(whitespace)
+
+        def spaced(*parts: str | Expression) -> Terminal:
+            return Terminal(sequence([LiteralText(part) if isinstance(part, str) else part for part in parts]))
+
+        self.open_object, self.close_object = spaced("{", space), spaced(space, "}")
+        self.open_array, self.close_array = spaced("[", space), spaced(space, "]")
+        self.empty_object, self.empty_array = spaced("{", space, "}"), spaced("[", space, "]")
+        self.comma, self.colon = spaced(space, ",", space), spaced(space, ":", space)
+
+
+@lru_cache(maxsize=16)
+def json_tokens(whitespace: str) -> JsonTokens:
+    """The tokens for one pattern of whitespace, read once."""
+    return JsonTokens(whitespace)
+
+
+@lru_cache(maxsize=256)
+def strings(node: Expression) -> Terminal:
+    """The JSON spelling of what an expression matches.
+
+    Constants that it leaves out are left out with their quotes: then llguidance sees that all other beginnings may
+    come, and masks of them are quick. It is remembered, since that of a format takes a while.
+    """
+    parts = node.parts if isinstance(node, Intersection) else (node,)
+    left_out = [part.part for part in parts if isinstance(part, Complement) and is_constant(part.part)]
+    if not left_out:
+        return Terminal(json_string(node))
+    rest = intersection([part for part in parts if not (isinstance(part, Complement) and is_constant(part.part))])
+    return Terminal(Intersection((json_string(rest), *(Complement(spelled_constants(part)) for part in left_out))))
+
+
+def spelled_constants(node: Expression) -> Expression:
+    """The JSON spelling of a text or some texts, each as a whole."""
+    return choice(list(map(json_string, node.parts))) if isinstance(node, Alternatives) else json_string(node)
+
+
+def either(parts: Sequence[Expression]) -> Expression:
+    """One of the parts, without those that match nothing; unlike `choice`, which hashes them all, it keeps doubles."""
+    found = tuple(part for part in parts if part != NOTHING)
+    return found[0] if len(found) == 1 else Alternatives(found)
+
+
+def is_constant(node: Expression) -> bool:
+    """Whether an expression is a text or some texts."""
+    return isinstance(node, LiteralText) or (
+        isinstance(node, Alternatives) and all(isinstance(part, LiteralText) for part in node.parts)
+    )
+
+
+@cache
+def string(text: str) -> Terminal:
+    """One string."""
+    return Terminal(string_literal(text))

@@ -1,0 +1,94 @@
+"""The grammar of a schema in llguidance's Lark notation."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+from tirage.errors import GrammarError
+from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
+from tirage.guided.json_schema.json_tokens import ANY_STRING
+from tirage.guided.reduction import depth
+from tirage.guided.regular.expression import (
+    EMPTY,
+    Alternatives,
+    Expression,
+    LiteralText,
+    Repeat,
+    RuleReference,
+    Sequence,
+    Terminal,
+    count,
+)
+from tirage.guided.regular.lark_terminal import lark_terminal
+
+MOST_DEPTH = 2_500
+"""Most rules that follow each other: llguidance recurses into them, on a stack of 64 MiB (`llguidance_backend`)."""
+
+
+def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") -> list[str]:
+    """The lines of a Lark grammar with a rule `start`; all other names begin with `prefix`.
+
+    Raises GrammarError for rules of which too many follow each other.
+    """
+    if len(grammar.rules) > MOST_DEPTH and (found := depth(grammar.rules, ROOT)) > MOST_DEPTH:
+        rule = f"must lead from schema to schema in at most about {MOST_DEPTH:,} steps, got {found:,}"
+        raise GrammarError(f"schema {rule}; let schemas refer to each other in fewer steps")
+    return LarkWriter(grammar, start, prefix).lines()
+
+
+_STRING, _SPACE = "\0S", "\0W"
+"""Stand for the terminals of any string and of whitespace, which others are made of."""
+
+
+@lru_cache(maxsize=512)
+def printed(node: Expression, space: Expression) -> str:
+    """The right side of a terminal; remembered, since that of a format takes a while."""
+    names = {ANY_STRING.part: _STRING} | ({} if space == EMPTY else {space: _SPACE})
+    return lark_terminal(node, names)
+
+
+class LarkWriter:
+    """Names rules and terminals; equal terminals are one."""
+
+    def __init__(self, grammar: SchemaGrammar, start: str, prefix: str) -> None:
+        self._grammar, self._prefix = grammar, prefix
+        self._names = {name: f"{prefix}r{i}" for i, name in enumerate(grammar.rules)}
+        self._names[next(iter(grammar.rules))] = start
+        self._terminals: dict[str, str] = {}
+        # By identity, since equality compares whole expressions; the grammar keeps them alive.
+        self._written: dict[int, str] = {}
+
+    def lines(self) -> list[str]:
+        """The rules, then the terminals."""
+        rules = [f"{self._names[name]}: {self._write(node)}" for name, node in self._grammar.rules.items()]
+        return [*rules, *(f"{name}: {body}" for body, name in self._terminals.items())]
+
+    def _write(self, node: Expression) -> str:
+        if isinstance(node, Terminal):
+            return self._written.get(id(node)) or self._written.setdefault(id(node), self._terminal(node.part))
+        if isinstance(node, RuleReference):
+            return self._names[node.name]
+        if isinstance(node, Sequence):
+            return " ".join(map(self._part, node.parts)) or '""'
+        if isinstance(node, Alternatives):
+            return " | ".join(map(self._write, node.parts))
+        if isinstance(node, Repeat):
+            return f"({self._write(node.part)}){count(node.low, node.high)}"
+        raise ValueError(f"{type(node).__name__} cannot be part of a rule")
+
+    def _part(self, node: Expression) -> str:
+        return f"({self._write(node)})" if isinstance(node, Alternatives) else self._write(node)
+
+    def _terminal(self, part: Expression) -> str:
+        if isinstance(part, LiteralText):
+            return json.dumps(part.text, ensure_ascii=False)
+        body = printed(part, self._grammar.space)
+        if _STRING in body:
+            body = body.replace(_STRING, self._named(printed(ANY_STRING.part, EMPTY)))
+        if _SPACE in body:
+            body = body.replace(_SPACE, self._named(printed(self._grammar.space, EMPTY)))
+        return self._named(body)
+
+    def _named(self, body: str) -> str:
+        return self._terminals.setdefault(body, f"{self._prefix.upper()}T{len(self._terminals)}")
