@@ -17,7 +17,7 @@ from small_tokenizers import Letters
 from small_torch import ARCHITECTURES, RECOMPUTED, Numbers, alone, build
 
 from tirage import LLM, ParamsError, Prompt, SamplingParams
-from tirage.engine import EngineRequest, SequenceGroup
+from tirage.engine import EngineRequest, SchedulerConfig, SequenceGroup
 from tirage.engine.plain_model import PlainModel
 from tirage.engine.scheduler import PREFILL_BUDGET, Scheduler
 from tirage.models import Inputs
@@ -299,7 +299,7 @@ def group_of(text: str, heard: list[Any]) -> SequenceGroup:
 
 
 def started(model: Any, texts: Sequence[str]) -> tuple[Scheduler, list[SequenceGroup]]:
-    scheduler = Scheduler(model, TOKENIZER, max_running=64)
+    scheduler = Scheduler(model, TOKENIZER, config=SchedulerConfig(max_running=64))
     groups = [group_of(text, []) for text in texts]
     deque(map(scheduler.add, groups), maxlen=0)
     return scheduler, groups

@@ -18,7 +18,7 @@ from small_tokenizers import Letters
 
 import tirage
 from tirage import LLM, ParamsError, RequestOutputKind, SamplingParams
-from tirage.engine import Engine, EngineRequest, SequenceGroup
+from tirage.engine import Engine, EngineRequest, SchedulerConfig, SequenceGroup
 from tirage.engine.plain_model import CHUNK, PlainModel, as_step_model
 from tirage.engine.scheduler import Scheduler
 from tirage.models import Inputs
@@ -62,7 +62,7 @@ def run_out(scheduler: Scheduler) -> None:
 
 def test_rows_that_run_move_on_while_a_long_prompt_is_read() -> None:
     model = Pieces("abcdefghij" * 3)
-    scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=4)
+    scheduler = Scheduler(PlainModel(model), TOKENIZER, config=SchedulerConfig(max_running=4))
     scheduler.add(group_of("s"))
     scheduler.step()
     scheduler.add(group_of("L" * (5 * CHUNK)))
@@ -75,7 +75,7 @@ def test_rows_that_run_move_on_while_a_long_prompt_is_read() -> None:
 
 def test_a_short_prompt_does_not_wait_for_a_long_one_before_it() -> None:
     model = Pieces("abc")
-    scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=4)
+    scheduler = Scheduler(PlainModel(model), TOKENIZER, config=SchedulerConfig(max_running=4))
     scheduler.add(group_of("L" * (50 * CHUNK)))
     scheduler.add(short := group_of("s", GREEDY.replace(max_tokens=1)))
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_before_it() -> None:
 
 def test_short_prompts_are_read_together_between_two_steps() -> None:
     model = Pieces("abc")
-    scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=8)
+    scheduler = Scheduler(PlainModel(model), TOKENIZER, config=SchedulerConfig(max_running=8))
     for _ in range(6):
         scheduler.add(group_of("x" * 20))
     scheduler.step()
@@ -95,7 +95,7 @@ def test_short_prompts_are_read_together_between_two_steps() -> None:
 
 def test_a_model_that_cannot_continue_a_prompt_reads_it_in_one_call() -> None:
     model = Script("ab")
-    scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=1)
+    scheduler = Scheduler(PlainModel(model), TOKENIZER, config=SchedulerConfig(max_running=1))
     scheduler.add(group_of("x" * 700))
     run_out(scheduler)
     assert model.calls == [700]
@@ -118,7 +118,7 @@ def test_the_bundled_models_pieces_give_its_own_logits_bit_for_bit() -> None:
 
 def test_slots_are_not_exceeded_and_all_requests_end() -> None:
     model = Pieces("abcdef")
-    scheduler = Scheduler(PlainModel(model), TOKENIZER, max_running=3)
+    scheduler = Scheduler(PlainModel(model), TOKENIZER, config=SchedulerConfig(max_running=3))
     groups = [group_of("p", GREEDY.replace(max_tokens=1 + i % 5, n=1 + i % 2)) for i in range(9)]
     for one in groups:
         scheduler.add(one)
@@ -132,7 +132,7 @@ def test_slots_are_not_exceeded_and_all_requests_end() -> None:
 
 
 def test_an_aborted_request_keeps_its_text_and_others_go_on() -> None:
-    scheduler = Scheduler(PlainModel(Script("abcdefghij")), TOKENIZER, max_running=2)
+    scheduler = Scheduler(PlainModel(Script("abcdefghij")), TOKENIZER, config=SchedulerConfig(max_running=2))
     running, waiting, other = (group_of("p", GREEDY.replace(max_tokens=10)) for _ in range(3))
     for one in (running, other, waiting):
         scheduler.add(one)
@@ -183,7 +183,7 @@ def test_a_listener_that_fails_aborts_its_own_request(caplog: pytest.LogCaptureF
     def bad(_: Any) -> None:
         raise KeyError("listener")
 
-    scheduler = Scheduler(PlainModel(Script("abcd")), TOKENIZER, max_running=2)
+    scheduler = Scheduler(PlainModel(Script("abcd")), TOKENIZER, config=SchedulerConfig(max_running=2))
     first, other = group_of("p"), group_of("q", GREEDY.replace(max_tokens=3))
     first.listener = bad
     scheduler.add(first)
@@ -209,7 +209,7 @@ def test_closing_a_stream_aborts_its_request() -> None:
 
 
 def test_a_call_runs_in_the_engines_thread_and_its_error_comes_back() -> None:
-    engine = Engine(Script("a"), TOKENIZER, max_running=1)
+    engine = Engine(Script("a"), TOKENIZER, config=SchedulerConfig(max_running=1))
     assert engine.call(lambda: threading.current_thread().name) == "tirage-engine"
     assert engine.call(lambda: engine.call(lambda: 3)) == 3
     with pytest.raises(ZeroDivisionError):
@@ -237,6 +237,17 @@ def test_progress_changes_nothing_in_what_comes_back() -> None:
     params = GREEDY.replace(max_tokens=4, n=2)
     done = llm.generate(["p", "q"], params, progress=True)
     assert [sample.text for one in done for sample in one.samples] == ["abcd"] * 4
+
+
+def test_running_requests_count_as_the_share_of_their_tokens() -> None:
+    llm = LLM(Script("abcdef"), tokenizer=Letters())
+    request = llm.request("p", GREEDY.replace(max_tokens=4, n=2))
+    assert (request.done_share, llm.engine.running_share()) == (0.0, 0.0)
+    request.samples[0].accept(0, 0.0)
+    assert request.done_share == 1 / 8
+    for _ in range(3):
+        request.samples[0].accept(0, 0.0)
+    assert request.done_share == 1 / 2
 
 
 # Many at once.

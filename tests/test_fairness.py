@@ -13,8 +13,19 @@ from small_models import Script
 from small_tokenizers import Letters
 
 from tirage import LLM, BeamSearchParams, Completion, SamplingParams
-from tirage.engine import Engine, EngineRequest, SequenceGroup
-from tirage.engine.fairness import TURN_STEPS, FairnessKey, StepPace, Turns, has_room, interleaved, max_min, shares
+from tirage.engine import Engine, EngineRequest, SchedulerConfig, SequenceGroup
+from tirage.engine.fairness import (
+    TURN_STEPS,
+    FairnessKey,
+    StepPace,
+    Tenant,
+    Turns,
+    has_room,
+    interleaved,
+    max_min,
+    share_of,
+    shares,
+)
 from tirage.engine.plain_model import CHUNK, as_step_model
 from tirage.engine.request_queue import RequestQueue
 from tirage.engine.scheduler import Scheduler
@@ -23,7 +34,7 @@ from tirage.text import wrap_tokenizer
 
 TOKENIZER = wrap_tokenizer(Letters())
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
-A1, A2, B1, C1 = (FairnessKey(tenant, number) for tenant, number in (("a", 1), ("a", 2), ("b", 1), ("c", 1)))
+A1, A2, B1, C1 = (FairnessKey(Tenant(tenant), number) for tenant, number in (("a", 1), ("a", 2), ("b", 1), ("c", 1)))
 
 
 class Counted(Script):
@@ -55,7 +66,7 @@ class Counted(Script):
 def group_of(text: str, params: SamplingParams = GREEDY, *, tenant: str = "", number: int = 0) -> SequenceGroup:
     ids = TOKENIZER.encode(text)
     request = EngineRequest(params, TOKENIZER, ids, vocab_size=Script.vocab_size, max_length=100_000, prompt=text)
-    request.tenant = tenant
+    request.tenant = Tenant(tenant)
     return SequenceGroup(request, lambda _: None, number=number)
 
 
@@ -73,7 +84,7 @@ class Pace(StepPace):
 
 def scheduler_of(model: Script, max_running: int, *, rows: int = 1 << 20) -> Scheduler:
     """A scheduler whose steps with several requests have so many rows, and never more than there are slots."""
-    scheduler = Scheduler(as_step_model(model), TOKENIZER, max_running=max_running)
+    scheduler = Scheduler(as_step_model(model), TOKENIZER, config=SchedulerConfig(max_running=max_running))
     scheduler._rows._pace = Pace(rows)
     return scheduler
 
@@ -106,6 +117,20 @@ def test_what_one_does_not_want_goes_to_the_others(
 def test_tenants_have_equal_shares_however_many_requests_they_have() -> None:
     assert shares({A1: 50, A2: 50, B1: 50}, 40) == {A1: 10, A2: 10, B1: 20}
     assert shares({A1: 50, A2: 2, B1: 3}, 40) == {A1: 35, A2: 2, B1: 3}
+
+
+def test_shares_of_tenants_are_as_their_weights() -> None:
+    heavy, light = FairnessKey(Tenant("h", 3), 1), FairnessKey(Tenant("l"), 2)
+    assert shares({heavy: 50, light: 50}, 40) == {heavy: 30, light: 10}
+    assert shares({heavy: 5, light: 50}, 40) == {heavy: 5, light: 35}
+    # Nobody is left out, however light.
+    assert shares({FairnessKey(Tenant("h", 1000), 1): 50, light: 50}, 4)[light] == 1
+    assert has_room({heavy: 5, light: 3}, heavy, 1, capacity=8)
+    assert not has_room({heavy: 6, light: 2}, heavy, 1, capacity=8)
+    assert share_of(light.tenant, [heavy.tenant], 40) == 10
+    items = [(key, number) for key in (heavy, light) for number in range(5)]
+    order = interleaved(items, lambda item: item[0], Turns())
+    assert [key.tenant.name for key, _ in order] == [*"hhhlhhllll"]
 
 
 def test_room_beyond_the_slots_is_for_those_below_their_share() -> None:
@@ -179,7 +204,7 @@ def test_the_next_request_is_of_the_tenant_and_of_the_line_with_the_fewest_rows(
     for group in groups.values():
         queue.append(group)
     assert len(queue) == 4
-    assert queue.counts == {"a": 3, "b": 1}
+    assert queue.counts == {Tenant("a"): 3, Tenant("b"): 1}
     assert queue.next_of({}) is groups["p"]
     assert queue.next_of({A1: 1}) is groups["s"]
     assert queue.next_of({A1: 1, B1: 2}) is groups["r"]
@@ -190,7 +215,7 @@ def test_the_next_request_is_of_the_tenant_and_of_the_line_with_the_fewest_rows(
 
 
 def test_a_full_queue_takes_the_share_of_a_tenant_that_has_none_of_it() -> None:
-    engine = Engine(Script("a" * 900), TOKENIZER, max_running=1, max_waiting=4)
+    engine = Engine(Script("a" * 900), TOKENIZER, config=SchedulerConfig(max_running=1, max_waiting=4))
 
     def requests(tenant: str, count: int) -> list[EngineRequest]:
         return [group_of("p", GREEDY.replace(max_tokens=900), tenant=tenant).request for _ in range(count)]
@@ -350,11 +375,11 @@ def test_turns_change_no_token_and_no_logprob_of_a_real_model() -> None:
     ]
     with LLM("tiny") as llm:
         alone = answers(llm, asked)
-        scheduler = Scheduler(as_step_model(llm.model), llm.tokenizer, max_running=5)  # type: ignore[arg-type]
+        scheduler = Scheduler(as_step_model(llm.model), llm.tokenizer, config=SchedulerConfig(max_running=5))  # type: ignore[arg-type]
         scheduler._rows._pace = Pace(4)
         requests = [llm.request(prompt, params) for prompt, params in asked]
         for number, request in enumerate(requests):
-            request.tenant = str(chance.randrange(3))
+            request.tenant = Tenant(str(chance.randrange(3)), weight=1 + number % 2)
             scheduler.add(SequenceGroup(request, lambda _: None, number=number))
             for _ in range(chance.randrange(4)):
                 scheduler.step()

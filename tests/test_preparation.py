@@ -12,6 +12,7 @@ from servers import Server
 
 from tirage import LLM, GrammarError, GuidedDecodingParams, Prompt, SamplingParams
 from tirage.cancel import cancellable, checkpoint, holding
+from tirage.engine import Tenant
 from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder
 from tirage.guided.closing import budgets, path, shortest_completion, token_search
 from tirage.server.engine_input import EngineInput
@@ -36,7 +37,7 @@ class Stopped(Exception):  # noqa: N818  (what a cancelled work ends with)
 
 def closed(pattern: str, **params: Any) -> SamplingParams:
     guided = GuidedDecodingParams(regex=pattern)
-    return SamplingParams(seed=1, max_tokens=40, close_grammar=True, guided_decoding=guided, **params)
+    return SamplingParams(seed=1, max_tokens=22, close_grammar=True, guided_decoding=guided, **params)
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_a_long_text_stays_closable_however_often_its_way_changes(monkeypatch: p
 @pytest.mark.slow
 def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
     guided = GuidedDecodingParams(regex=HOSTILE)
-    shared, order = CompletionFinder(guided, "llguidance", BYTES), list[str]()
+    shared, order = CompletionFinder(guided, BYTES), list[str]()
     matcher = Compiler(BYTES).compile(guided).matcher()
     inside = shortest_completion.CompletionState(shared, frozenset())
     inside.prepare()
@@ -208,7 +209,7 @@ def test_texts_inside_a_search_go_before_those_that_have_not_begun() -> None:
 
     def begin() -> None:
         with cancellable(running.set):
-            ClosingPath(matcher, BYTES, finder=shared)
+            ClosingPath(matcher, BYTES, finder=shared, excluded=frozenset(b"z"))
         order.append("first")
 
     def go_on() -> None:
@@ -234,8 +235,8 @@ class Blocked:
 
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running = 0
-        self._compile = llm._compile_constraint
-        monkeypatch.setattr(llm, "_compile_constraint", self.constrain)
+        self._compile = llm.constraints.compile
+        monkeypatch.setattr(llm.constraints, "compile", self.constrain)
 
     def constrain(self, params: SamplingParams) -> Any:
         if params.guided_decoding is None:
@@ -265,21 +266,21 @@ def test_plain_requests_and_other_tenants_do_not_wait_behind_constraints(
 
     async def session() -> None:
         hard = [call(f"hard {i}", guided_decoding=GuidedDecodingParams(regex=f"a{i}")) for i in range(6)]
-        tasks = [asyncio.create_task(manager.submit([each], tenant="one")) for each in hard]
+        tasks = [asyncio.create_task(manager.submit([each], tenant=Tenant("one"))) for each in hard]
         while blocked.running < 3:
             await asyncio.sleep(0.005)
-        async with await manager.submit([call("plain")], tenant="one") as group:
+        async with await manager.submit([call("plain")], tenant=Tenant("one")) as group:
             [completion] = await group.completions()
         assert completion.usage.completion_tokens == 3
         other = asyncio.create_task(
-            manager.submit([call("other", guided_decoding=GuidedDecodingParams(regex="b"))], tenant="two")
+            manager.submit([call("other", guided_decoding=GuidedDecodingParams(regex="b"))], tenant=Tenant("two"))
         )
         while blocked.running < 4:
             await asyncio.sleep(0.005)
         assert not any(task.done() for task in (*tasks, other))
         for each in hard:
-            assert manager.abort(each.rid or "", tenant="one")
-        assert manager.abort("other", tenant="two")
+            assert manager.abort(each.rid or "", tenant=Tenant("one"))
+        assert manager.abort("other", tenant=Tenant("two"))
         ended = await asyncio.gather(*tasks, other, return_exceptions=True)
         assert {(type(each), getattr(each, "code", "")) for each in ended} == {(Refusal, "aborted")}
         assert blocked.running == 0
@@ -295,7 +296,7 @@ def test_the_time_of_a_request_covers_its_preparation(llm: LLM, monkeypatch: pyt
     async def session() -> None:
         many = [call(f"{i}", guided_decoding=GuidedDecodingParams(regex="a")) for i in range(8)]
         with pytest.raises(Refusal) as refused:
-            await manager.submit(many, tenant="")
+            await manager.submit(many, tenant=Tenant())
         assert (refused.value.status, refused.value.code) == (504, "timeout")
         while blocked.running:
             await asyncio.sleep(0.005)

@@ -4,14 +4,27 @@ from tirage.engine.beams import sampling_of
 from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, Usage
 from tirage.engine.content_parts import split_parts
 from tirage.engine.engine import Engine
+from tirage.engine.fairness import Tenant, share_of
 from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.progress import BOUNDS_S, DurationHistogram, Progress
-from tirage.engine.prompt import AnyPrompt, Prompt, as_prompt, check_embeds, check_ids, checked_salt, is_one_prompt
+from tirage.engine.prompt import (
+    AnyPrompt,
+    Prompt,
+    as_prompt,
+    check_embeds,
+    check_ids,
+    checked_salt,
+    is_one_prompt,
+    listed_prompts,
+)
+from tirage.engine.reasoning import ReasoningState, ReasoningTokens, opened_by
 from tirage.engine.request import EngineRequest
+from tirage.engine.request_constraints import RequestConstraints
 from tirage.engine.request_stream import RequestStream
 from tirage.engine.sample import masks_of
+from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import SequenceGroup
-from tirage.engine.waiting import astream, finish, stream
+from tirage.engine.waiting import astream, checked_stream, finish, stream
 
 __all__ = [
     "BOUNDS_S",
@@ -25,9 +38,14 @@ __all__ = [
     "LogprobEntry",
     "Progress",
     "Prompt",
+    "ReasoningState",
+    "ReasoningTokens",
+    "RequestConstraints",
     "RequestStream",
     "Sample",
+    "SchedulerConfig",
     "SequenceGroup",
+    "Tenant",
     "Timings",
     "Usage",
     "as_prompt",
@@ -35,10 +53,14 @@ __all__ = [
     "check_embeds",
     "check_ids",
     "checked_salt",
+    "checked_stream",
     "finish",
     "is_one_prompt",
+    "listed_prompts",
     "masks_of",
+    "opened_by",
     "sampling_of",
+    "share_of",
     "split_parts",
     "stream",
 ]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.engine.fairness import Tenant
 from tirage.engine.logprobs import given_prompt_entry
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -22,6 +23,7 @@ from tirage.engine.request_queue import RequestQueue
 from tirage.engine.runner import DrawnRow, describe, draw
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler import model_failed, take_token
+from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.errors import ModelError, ParamsError
 from tirage.models import BatchingModel, Inputs, RowOutput
@@ -45,11 +47,11 @@ class BatchingScheduler:
         model: BatchingModel,
         tokenizer: Tokenizer,
         *,
-        max_running: int,
+        config: SchedulerConfig,
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
+        self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
         self._waiting = RequestQueue()
         self._running: dict[int, RunningSequence] = {}
@@ -83,6 +85,10 @@ class BatchingScheduler:
         """Raises ParamsError for a request that only a model whose caches tirage holds can run."""
         if request.beams is not None:
             raise ParamsError("beam search must not be asked of this model, which cannot fork its requests")
+        if request.inputs.length > request.prompt_tokens:
+            raise ParamsError("output_ids must be left out on this model, which counts the tokens of a request itself")
+        if request.params.forcing is not None:
+            raise ParamsError("forcing must be None on this model, which reads one token of a request in each step")
         if request.inputs.score and request.params.logprob_token_ids:
             raise ParamsError(
                 "logprob_token_ids must be empty with prompt_logprobs on this model, which gives no logprobs of chosen "
@@ -90,7 +96,7 @@ class BatchingScheduler:
             )
 
     @property
-    def waiting_by_tenant(self) -> dict[str, int]:
+    def waiting_by_tenant(self) -> dict[Tenant, int]:
         """The number of waiting requests of each tenant that has any; any thread may ask."""
         return self._waiting.counts
 
@@ -201,12 +207,15 @@ class BatchingScheduler:
 
     def _draw_rows(self, keys: list[int], logits: Any) -> dict[int, int]:
         drawing = [self._running[key] for key in keys]
+        for at, each in enumerate(drawing):
+            if each.group.request.keep_logits and not each.sample.token_ids:
+                each.group.request.prompt_logits = on_host(logits[at : at + 1])[0].copy()
         try:
             rows = [row for row in draw(self._packed(drawing), drawing, logits) if row is not None]
         except BaseException as error:
             rows = [error] * len(keys)
         self._drawn |= dict(zip(keys, rows, strict=True))
-        self._meter.count_draw(len(drawing), (each.drawn_at for each in drawing))
+        self._meter.count_draw([each.drawn_at for each in drawing])
         for each in drawing:
             each.drawn_at = self._meter.last_tick
         return {key: token_of(row) for key, row in zip(keys, rows, strict=True)}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.engine.draw_steps import DrawSteps, run
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scorer import Beam, Candidate, Scorer
@@ -21,7 +22,9 @@ from tirage.params import FIELDS, BeamSearchParams, SamplingParams
 from tirage.semantics import EDITS
 from tirage.text import Stop, Tokenizer
 
-_NOT_FOR_BEAMS = ("n", "best_of", "seed", "max_tokens", "ignore_eos", "include_stop_str_in_output", "dynatemp_range")
+_NOT_FOR_BEAMS = (
+    "n", "best_of", "seed", "max_tokens", "ignore_eos", "include_stop_str_in_output", "dynatemp_range", "forcing"
+)  # fmt: skip
 """Sampling parameters that say how to draw, or that BeamSearchParams has too."""
 
 
@@ -86,20 +89,30 @@ class BeamSearch:
         """The running beams whose next tokens are yet to be listed, and can be, best first."""
         return [beam for beam in self.running if beam.listed is None and beam.logits is not None]
 
+    def keep_logits(self) -> None:
+        """Copies the logits of running beams that are part of those of a whole step, which the model may write to."""
+        for beam in self.running:
+            if beam.logits is not None and beam.logits.base is not None:
+                beam.logits = beam.logits.copy()
+
     def step(self, most: int | None = None) -> bool:
         """Lists the next tokens of beams, of `most` at once; True once all are listed and the search is a token longer.
 
         A search may so be spread over several steps of the engine; its result is the same.
         """
+        return run(self.draw_steps(most))
+
+    def draw_steps(self, most: int | None = None) -> DrawSteps[bool]:
+        """A `step` whose draws may be made in another thread."""
         ready = [beam for beam in self.unlisted[:most] if beam.is_masked]
         if ready:
-            self._scorer.list_next(ready)
+            yield from self._scorer.list_next(ready)
         if any(beam.listed is None for beam in self.running):
             return False
-        self._extend()
+        yield from self._extend()
         return True
 
-    def _extend(self) -> None:
+    def _extend(self) -> DrawSteps[None]:
         """Extends the hypotheses by a token: the best candidates end or go on, the rows of other beams are freed."""
         self._request.mark_token()
         parents = self.running
@@ -117,10 +130,10 @@ class BeamSearch:
             if sample.stop is None:
                 chosen.append((candidate, sample))
             elif rank < width and accepts_more and self._improvable:
-                self._scorer.add_entry(sample, parent)
+                yield from self._scorer.add_entry(sample, parent)
                 self._add_ended(-candidate.cost, sample)
         for candidate, sample in chosen[:width]:
-            self._scorer.add_entry(sample, parents[candidate.parent])
+            yield from self._scorer.add_entry(sample, parents[candidate.parent])
         self.running = self._continue(parents, chosen[:width])
         self._check_improvable()
         self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._ended)]

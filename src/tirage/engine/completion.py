@@ -17,7 +17,8 @@ FinishReason = Literal["stop", "length", "error", "abort"]
 class LogprobEntry:
     """The log-probability of one token, in the `logprobs_mode` of its request.
 
-    `rank` is 1 for the most likely token, and equally likely ones share a rank. `text` and `bytes` are those of the
+    `rank` is 1 for the most likely token, and equally likely ones share a rank; it is 0, and `logprob` NaN, for a token
+    of `Prompt.output_ids`, which was not drawn. `text` and `bytes` are those of the
     token itself, and `offset` is the position in the sample's text at which it starts. `top` has the most likely tokens
     of the step, `given` the (token id, logprob) pairs of `logprob_token_ids`.
     """
@@ -66,6 +67,7 @@ class Sample:
     where only `best_of` needs them; without any it is the sum of the log-probabilities with which the tokens were
     drawn, 0 for greedy ones. Of a beam it is the sum that its `score` is computed from. `finish_reason` and `stop` are
     None while the sample runs. `hidden_states`, where the request asks for them, are float32 [T, hidden].
+    `forced_tokens` of the tokens were not drawn but forced (`SamplingParams.forcing`).
     """
 
     index: int
@@ -78,6 +80,7 @@ class Sample:
     score: float | None = None
     grammar_complete: bool | None = None
     hidden_states: NDArray[np.float32] | None = None
+    forced_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ import logging
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -18,15 +19,18 @@ from numpy.typing import NDArray
 from tirage.engine.batching_scheduler import BatchingScheduler
 from tirage.engine.completion import Delta
 from tirage.engine.deltas import listener_of
+from tirage.engine.fairness import Tenant, share_of
 from tirage.engine.plain_model import as_step_model
 from tirage.engine.processor_draws import ProcessorDraws, WaitedCalls, run_into
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import Notifier, RequestStream
+from tirage.engine.runner import prefill
 from tirage.engine.scheduler import Scheduler
+from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import SequenceGroup
 from tirage.errors import ParamsError, UnavailableError
-from tirage.models import BatchingModel, Model
+from tirage.models import BatchingModel, Inputs, Model, StepModel
 from tirage.processors import RUN, ProcessorThreads
 from tirage.text import Tokenizer
 
@@ -42,36 +46,29 @@ _started: weakref.WeakSet[Engine] = weakref.WeakSet()
 class Engine:
     """Runs requests over a model, any number at once, from any thread and any event loop.
 
-    At most `max_running` samples and beams take part in a step; the others start, in order, as slots become free. Where
-    several requests run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a
-    request depends neither on that number nor on other requests and when they come and go. With `max_waiting`, at most
-    so many requests may wait for a slot; where other tenants have filled the queue, one may still use its share of it.
-    With `processor_timeout`, a call of a custom logits processor that takes more seconds ends its request and is left
-    behind; the others go on meanwhile, but for beam searches and over a BatchingModel, where a step waits for its
-    calls, at most so many seconds for all of them.
+    Samples and beams beyond `max_running` of the config start, in order, as slots become free. Where several requests
+    run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a request depends
+    neither on that number nor on other requests and when they come and go. Where other tenants have filled a queue with
+    `max_waiting`, one may still use its share of it. A call of a custom logits processor that takes longer than
+    `processor_timeout` is left behind; the other requests go on meanwhile, but not over a BatchingModel, where a step
+    waits for its calls, at most so many seconds for all of them.
     """
 
-    def __init__(
-        self,
-        model: Model | BatchingModel,
-        tokenizer: Tokenizer,
-        *,
-        max_running: int,
-        max_waiting: int | None = None,
-        processor_timeout: float | None = None,
-    ) -> None:
-        self.max_running, self.max_waiting = max_running, max_waiting
+    def __init__(self, model: Model | BatchingModel, tokenizer: Tokenizer, *, config: SchedulerConfig) -> None:
+        self.config = config
         self._meter, self._notifier = Meter(), Notifier()
-        self._threads = ProcessorThreads()
-        self._calls = None if processor_timeout is None else WaitedCalls(processor_timeout, self._threads)
-        options: dict[str, Any] = {"max_running": max_running, "meter": self._meter, "flush": self._notifier.flush}
+        self._threads, timeout = ProcessorThreads(), config.processor_timeout
+        self._calls = None if timeout is None else WaitedCalls(timeout, self._threads)
+        flush = self._notifier.flush
         if batches_itself(model):
             self.model = model
-            self._scheduler = BatchingScheduler(model, tokenizer, **options)
+            self._scheduler = BatchingScheduler(model, tokenizer, config=config, meter=self._meter, flush=flush)
         else:
             self.model = as_step_model(cast("Model", model))
-            apart = ProcessorDraws(processor_timeout, self._threads)
-            self._scheduler = Scheduler(self.model, tokenizer, apart=apart, **options)
+            apart = ProcessorDraws(timeout, self._threads)
+            self._scheduler = Scheduler(
+                self.model, tokenizer, config=config, meter=self._meter, flush=flush, apart=apart
+            )
         self._numbers = itertools.count()
         self._actions: deque[Callable[[], None]] = deque()
         self._submitted: deque[SequenceGroup] = deque()
@@ -83,8 +80,8 @@ class Engine:
     def submit(self, request: EngineRequest, *, buffer: int = 64, patience_s: float | None = None) -> RequestStream:
         """The stream of a request, which starts as soon as fewer than `max_running` samples run; never waits.
 
-        `buffer` and `patience_s` are those of `RequestStream`. Raises ParamsError for bad ones, and UnavailableError
-        when the queue is full or the engine is closing.
+        `buffer` and `patience_s` are those of `RequestStream`. Raises ParamsError for bad ones and for an adapter that
+        has been unloaded, and UnavailableError when the queue is full or the engine is closing.
         """
         return self.submit_all([request], buffer=buffer, patience_s=patience_s)[0]
 
@@ -97,6 +94,10 @@ class Engine:
         pairs = [self._connect(request, buffer, patience_s, number) for request in requests]
         streams = [stream for stream, _ in pairs]
         with self._changed:
+            for request in requests:
+                if request.inputs.adapter is not None:
+                    # It may have been unloaded since the request was checked.
+                    self.model.check(request.inputs)
             self._check_queue(Counter(request.tenant for request in requests))
             self._unfinished.update(streams)
             self._submitted.extend(group for _, group in pairs)
@@ -111,6 +112,19 @@ class Engine:
     def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """The model's logits float32 [V] after 1 to max_length ids."""
         return self.call(lambda: self._scheduler.next_logits(token_ids))
+
+    def logits_along(self, token_ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """The model's logits float32 [V] after each of 1 to max_length ids, in their order; other requests go on."""
+        if batches_itself(self.model):
+            yield from (self.next_logits(token_ids[:end]) for end in range(1, len(token_ids) + 1))
+            return
+        model = cast("StepModel", self.model)
+        row = self.call(lambda: model.open(Inputs(token_ids=tuple(token_ids), score=True)))
+        try:
+            while row.left:
+                yield from self.call(lambda: prefill(model, row, score=True))
+        finally:
+            self.call(lambda: model.close(row, reuse=False))
 
     def call(self, function: Callable[[], T]) -> T:
         """What the function returns, called between two steps in the thread that owns the model.
@@ -127,6 +141,39 @@ class Engine:
         """Drops the cached prefixes of earlier requests, between two steps."""
         self.call(self.model.forget)
 
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Loads a LoRA adapter while requests run, which later ones may name; it takes effect between two steps.
+
+        Raises ParamsError for a name that is taken, and for a model that was not opened with `enable_lora`, ModelError
+        for a folder that holds no LoRA adapter of the model, and UnavailableError when the engine is closed.
+        """
+        adapters = self._adapters()
+        tree = adapters.prepare(name, folder)
+        self.call(lambda: adapters.add(name, tree))
+
+    def unload_adapter(self, name: str) -> None:
+        """Drops an adapter that `load_adapter` has loaded, once the requests that use it have ended.
+
+        New ones are refused at once, and cached prefixes are dropped. Raises ParamsError for another name.
+        """
+        adapters = self._adapters()
+        with self._changed:
+            adapters.retire(name)
+            self._changed.wait_for(lambda: not any(each.request.inputs.adapter == name for each in self._unfinished))
+
+        def drop() -> None:
+            adapters.remove(name)
+            self.model.forget()
+
+        self.call(drop)
+
+    def _adapters(self) -> Any:
+        """The adapters of a model that has some; raises ParamsError for another one."""
+        adapters = getattr(self.model, "adapters", None)
+        if adapters is None:
+            raise ParamsError("adapters must be loaded into a model that PyTorch runs, got one of another backend")
+        return adapters
+
     def progress(self) -> Progress:
         """What the engine has done and is doing; does not wait for its thread."""
         scheduler = self._scheduler
@@ -139,6 +186,12 @@ class Engine:
             running=scheduler.running,
             abandoned_calls=self._threads.abandoned,
         )
+
+    def running_share(self) -> float:
+        """How many answers the unfinished requests have so far, each counted by its `done_share`; for any thread."""
+        with self._changed:
+            requests = [stream.request for stream in self._unfinished]
+        return sum(request.done_share for request in requests)
 
     def close(self, *, drain_s: float = 0.0) -> None:
         """Accepts no more requests, gives the unfinished ones `drain_s` seconds, aborts the rest and ends the thread.
@@ -179,25 +232,24 @@ class Engine:
         group = SequenceGroup(request, listener_of(request, put, whole=buffer == 0), number=number)
         return stream, group
 
-    def _check_queue(self, added: Counter[str]) -> None:
+    def _check_queue(self, added: Counter[Tenant]) -> None:
         """Raises UnavailableError when so many more requests of these tenants cannot be accepted."""
         if self._closing:
             raise UnavailableError("the engine is closing and takes no more requests", closing=True)
-        if self.max_waiting is None:
+        scheduler, count, most = self._scheduler, added.total(), self.config.max_waiting
+        if most is None:
             return
-        scheduler, count = self._scheduler, added.total()
         waiting = len(self._submitted) + scheduler.waiting + count
-        free = max(0, self.max_running - scheduler.running - scheduler.prefilling)
-        if waiting <= self.max_waiting + free:
+        free = max(0, self.config.max_running - scheduler.running - scheduler.prefilling)
+        if waiting <= most + free:
             return
         own = Counter(scheduler.waiting_by_tenant)
         own.update(group.key.tenant for group in self._submitted)
         own += added
-        share = self.max_waiting // len(own)
-        if waiting > 2 * self.max_waiting or any(own[tenant] > share for tenant in added):
+        over = any(own[tenant] > share_of(tenant, own, most) for tenant in added)
+        if waiting > 2 * most or over:
             raise UnavailableError(
-                f"the engine's queue must hold at most {self.max_waiting} requests (max_waiting), got {count} more; "
-                "try again later"
+                f"the engine's queue must hold at most {most} requests (max_waiting), got {count} more; try again later"
             )
 
     def _finish(self, stream: RequestStream) -> None:
@@ -238,6 +290,8 @@ class Engine:
 
     def _take_work(self) -> bool:
         """Queues new requests and runs new actions, waiting for some when idle; False when none came."""
+        if self._scheduler.busy and not self._submitted and not self._actions:
+            return True
         with self._changed:
             if not self._has_work and not self._closed:
                 self._changed.wait(_LINGER_S)

@@ -19,24 +19,32 @@ _MEMORY = 0.95
 _ANY = 1 << 30
 
 
+class Tenant(NamedTuple):
+    """Who sends requests; `weight` is its share against that of others who wait, at least 1."""
+
+    name: str = ""
+    weight: int = 1
+
+
 class FairnessKey(NamedTuple):
     """Who a row belongs to: a tenant, and one of its requests, whose prompts were submitted together."""
 
-    tenant: str
+    tenant: Tenant
     request: int
 
 
-def max_min(demands: Mapping[K, int], capacity: int) -> dict[K, int]:
+def max_min(demands: Mapping[K, int], capacity: int, weights: Mapping[K, int] | None = None) -> dict[K, int]:
     """How many of `capacity` each gets: at most its demand, and no more than any other whose demand is not met.
 
-    What cannot be divided goes to the first.
+    With `weights` more in proportion to them, 1 for a key that is not there. What cannot be divided goes to the first.
     """
     given, left = dict.fromkeys(demands, 0), capacity
+    weight = {key: 1 if weights is None else weights.get(key, 1) for key in demands}
     hungry = [key for key, wanted in demands.items() if wanted > 0]
     while left > 0 and hungry:
-        each = max(left // len(hungry), 1)
+        whole, total = left, sum(weight[key] for key in hungry)
         for key in hungry:
-            added = min(each, demands[key] - given[key], left)
+            added = min(max(whole * weight[key] // total, 1), demands[key] - given[key], left)
             given[key] += added
             left -= added
         hungry = [key for key in hungry if given[key] < demands[key]]
@@ -44,11 +52,12 @@ def max_min(demands: Mapping[K, int], capacity: int) -> dict[K, int]:
 
 
 def shares(demands: Mapping[FairnessKey, int], capacity: int) -> dict[FairnessKey, int]:
-    """How many of `capacity` each request gets: equal parts for tenants, and within a tenant for its requests."""
-    tenants = defaultdict[str, dict[FairnessKey, int]](dict)
+    """How many of `capacity` each request gets: parts for tenants by weight, and within a tenant equal ones."""
+    tenants = defaultdict[Tenant, dict[FairnessKey, int]](dict)
     for key, wanted in demands.items():
         tenants[key.tenant][key] = wanted
-    parts = max_min({tenant: sum(wanted.values()) for tenant, wanted in tenants.items()}, capacity)
+    weights = {tenant: tenant.weight for tenant in tenants}
+    parts = max_min({tenant: sum(wanted.values()) for tenant, wanted in tenants.items()}, capacity, weights)
     given: dict[FairnessKey, int] = {}
     for tenant, wanted in tenants.items():
         given |= max_min(wanted, parts[tenant])
@@ -105,17 +114,24 @@ def interleaved(items: Sequence[T], key_of: Callable[[T], FairnessKey], turns: T
         requests[key_of(item)].append(item)
     if len(requests) == 1:
         return [*items]
-    tenants = defaultdict[str, list[list[T]]](list)
+    tenants = defaultdict[Tenant, list[list[T]]](list)
     for key in turns.order(requests):
         tenants[key.tenant].append(requests[key])
-    return alternated([alternated(lists) for lists in tenants.values()])
+    return alternated([alternated(lists) for lists in tenants.values()], [tenant.weight for tenant in tenants])
 
 
-def alternated(lists: Sequence[Sequence[T]]) -> list[T]:
-    """The first items of all lists, then the second ones, and so on."""
-    nothing = object()
-    rounds = itertools.zip_longest(*lists, fillvalue=nothing)
-    return [item for each in rounds for item in each if item is not nothing]  # type: ignore[misc]
+def alternated(lists: Sequence[Sequence[T]], counts: Sequence[int] | None = None) -> list[T]:
+    """The first items of all lists, then the next ones, and so on; at a time one of each, or as many as `counts`."""
+    steps = [1] * len(lists) if counts is None else counts
+    rounds = [
+        [items[i : i + step] for i in range(0, len(items), step)] for items, step in zip(lists, steps, strict=True)
+    ]
+    return [item for each in itertools.zip_longest(*rounds, fillvalue=()) for part in each for item in part]
+
+
+def share_of(tenant: Tenant, others: Iterable[Tenant], whole: int) -> int:
+    """The part of `whole` that a tenant has by its weight, when the others have theirs; rounded down."""
+    return whole * tenant.weight // sum(each.weight for each in {*others, tenant})
 
 
 class StepPace:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.constraint_budget import ConstraintBudget
-from tirage.guided import ClosingPath, CompletionFinder, Grammar
+from tirage.engine.reasoning import ReasoningState, spelling, takes
+from tirage.guided import ClosingPath, CompletionFinder, Grammar, forced_tokens
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
-from tirage.text import Stop
+from tirage.text import Stop, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,35 @@ class GrammarState:
     `limit` is the largest number of tokens of the sample. `drops_space`: the text loses a space at its start, so the
     first token may not begin with one. `closing`: the last mask allows only the closing path; `was_closed`: some token
     was drawn under such a mask. `budget` counts the time of all samples of the request; `exceeded` says what of it this
-    sample has used up. SPEC.md S-G3, S-G4, S-G6, S-G9.
+    sample has used up. With `reasoning` the constraint holds after it. SPEC.md S-G3, S-G4, S-G6, S-G9, S-G10.
     """
+
+    __slots__ = (
+        "_answer_path",
+        "_checked",
+        "_complete",
+        "_eos_ids",
+        "_follows",
+        "_fresh",
+        "_is_left",
+        "_left",
+        "_mask",
+        "_matcher",
+        "_min_tokens",
+        "_path",
+        "_reasoning",
+        "_spaces",
+        "_taken",
+        "_tokens",
+        "_vocabulary",
+        "_was_complete",
+        "budget",
+        "closing",
+        "exceeded",
+        "refused",
+        "shared",
+        "was_closed",
+    )
 
     def __init__(
         self,
@@ -47,6 +75,7 @@ class GrammarState:
         limit: int,
         drops_space: bool = False,
         budget: ConstraintBudget | None = None,
+        reasoning: ReasoningState | None = None,
     ) -> None:
         grammar = constraint.grammar
         self.budget = ConstraintBudget() if budget is None else budget
@@ -54,17 +83,27 @@ class GrammarState:
         self.exceeded = ""
         self._eos_ids = () if params.ignore_eos else params.eos_token_ids
         self._matcher = grammar.matcher(self._eos_ids)
+        self._reasoning = reasoning
+        # At the beginning of an answer; the other one may follow a text that turns out to be reasoning.
+        self._fresh = self._matcher if reasoning is None else grammar.matcher(self._eos_ids)
+        # Whether the matcher follows the text, which may be the answer from its beginning on.
+        self._follows = reasoning is None or not reasoning.inside
         # What the states of all texts of the constraint change; only one thread may use states with the same.
         self.shared = self._matcher.shared
         self._vocabulary = grammar.vocabulary
         self._path = open_closing_path(constraint, params, limit=limit, drops_space=drops_space)
+        # The closing path of an answer that has not begun, for a text that is not in its answer yet.
+        self._answer_path: ClosingPath | None = None
+        if reasoning is not None:
+            self._answer_path = open_closing_path(constraint, params, limit=limit, drops_space=False)
+            self._path = self._path if self._follows else None
         self._spaces = grammar.vocabulary.with_space if drops_space else None
         self._left, self._min_tokens, self._taken = limit, params.min_tokens, 0
         self.closing = self.was_closed = False
         # The token that was checked last, usually the one that is then accepted, with the closing path after it.
         self._checked: tuple[int, ClosingPath] | None = None
         # Known here, since another thread may use the matcher meanwhile.
-        self._complete, self._was_complete = self._matcher.complete, False
+        self._complete, self._was_complete = self._follows and self._matcher.complete, False
         self.refused = False
         # The next mask, and whether it allows only the closing path.
         self._mask: tuple[NDArray[np.int32], bool] | None = None
@@ -130,12 +169,52 @@ class GrammarState:
 
     def _compute(self, mask: NDArray[np.int32]) -> None:
         self.closing = False
-        if self._must_close():
+        before = self._before_answer
+        if self._must_close() if self._follows else self._must_end_reasoning():
             self.fill_closing(mask)
             return
-        self._matcher.fill_mask(mask)
-        if self._spaces is not None and not self._taken:
-            mask &= ~self._spaces
+        if self._follows:
+            self._matcher.fill_mask(mask)
+            if self._spaces is not None and not self._taken:
+                mask &= ~self._spaces
+        if before is not None:
+            self._fill_reasoning(mask, before)
+
+    @property
+    def _before_answer(self) -> ReasoningState | None:
+        """The state of the reasoning; None once the text is in its answer."""
+        return None if self._reasoning is None or self._reasoning.over else self._reasoning
+
+    def _fill_reasoning(self, mask: NDArray[np.int32], reasoning: ReasoningState) -> None:
+        """Adds the tokens of the reasoning to a mask int32 [ceil(V / 32)], which then has no end of the text."""
+        reasoning.fill(mask)
+        if reasoning.is_spent:
+            return
+        for token_id in self._eos_ids if reasoning.inside else ():
+            set_bit(mask, token_id, False)
+        for token_id, rest in reasoning.crossing():
+            set_bit(mask, token_id, self._may_begin_with(rest))
+
+    def _may_begin_with(self, text: bytes) -> bool:
+        """Whether the answer may begin with these bytes, which end the token that ends the reasoning."""
+        if not takes(self._fresh.fork(), text):
+            return False
+        if self._answer_path is None:
+            return True
+        path = self._answer_path.fork()
+        for token_id in spelling(self._vocabulary, text):
+            path.advance(token_id)
+        return path.fits(self._left - 1)
+
+    def _must_end_reasoning(self) -> bool:
+        """Whether another token of reasoning might leave too little room for the end tag and the closing path."""
+        path, reasoning = self._answer_path, self._before_answer
+        if path is None or reasoning is None:
+            return False
+        count = len(path.tokens or ())
+        if path.tokens is None or count + len(reasoning.rest_of_tags()) > self._left:
+            self._answer_path = None
+        return self._answer_path is not None and count + reasoning.most_tags >= self._left
 
     def _must_close(self) -> bool:
         """Whether the closing path takes all tokens that are left; a longer one is given up."""
@@ -151,6 +230,12 @@ class GrammarState:
     def can_close_after(self, token_id: int) -> bool:
         """Whether the constraint can still be closed before the limit after this token, if it can be now."""
         tokens = None if self._path is None else self._path.tokens
+        before = self._before_answer
+        if before is not None and token_id >= 0 and before.continues(token_id):
+            if not self._has_room_for(before, token_id):
+                return False
+            if not self._matcher.fork().accept(token_id):
+                return True
         if self._path is None or tokens is None or token_id in {-1, *tokens[:1], *self._eos_ids}:
             return True
         if not self._vocabulary.tokens[token_id] or not (tokens or self._eos_ids):
@@ -160,6 +245,11 @@ class GrammarState:
                 self._checked = token_id, self._path.after(token_id)
             return self._checked[1].fits(self._left - 1)
 
+    def _has_room_for(self, reasoning: ReasoningState, token_id: int) -> bool:
+        """Whether the reasoning, with this token, leaves room for the closing path of the answer, if there is one."""
+        path = self._answer_path
+        return path is None or path.tokens is None or len(path.tokens) + reasoning.tags_after(token_id) < self._left
+
     def is_checked(self, token_id: int) -> bool:
         """Whether `can_close_after` takes no search for this token."""
         path = self._path
@@ -168,6 +258,8 @@ class GrammarState:
     def fill_closing(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask int32 [ceil(V / 32)] of the next token of the closing path, or of EOS at its end."""
         tokens = self._path.tokens if self._path is not None else None
+        if not self._follows and self._reasoning is not None:
+            tokens = self._reasoning.rest_of_tags()
         mask[:] = 0
         for token_id in tokens[:1] if tokens else self._eos_ids:
             set_bit(mask, token_id, True)
@@ -184,6 +276,8 @@ class GrammarState:
         When none fits, and with `give_up`, the constraint is no longer closed before the limit.
         """
         self._mask = None
+        if self._before_answer is not None:
+            self._path = self._answer_path = None
         if self._path is None:
             return
         self._path.find_another()
@@ -197,25 +291,61 @@ class GrammarState:
 
     def _accept(self, token_id: int) -> None:
         self._was_complete, self._mask = self._complete, None
-        self.refused = not self._matcher.accept_allowed(token_id)
-        self._complete = self._matcher.complete
+        before, followed = self._before_answer, True
+        if before is None:
+            self.refused = not self._matcher.accept_allowed(token_id)
+        else:
+            followed = self._reason(before, token_id)
+        self._complete = self._follows and self._matcher.complete
         self.was_closed |= self.closing
         self._tokens.append(token_id)
         self._taken += 1
         self._left -= 1
         checked, self._checked = self._checked, None
-        if self._path is None or self.refused or token_id in self._eos_ids:
+        if self._path is None or self.refused or not followed or token_id in self._eos_ids:
             return
         if checked is not None and checked[0] == token_id:
             self._path = checked[1].fork()
         else:
             self._path.advance(token_id)
 
+    def _reason(self, reasoning: ReasoningState, token_id: int) -> bool:
+        """Advances by a token that may belong to the reasoning; whether it belongs to the answer as a whole."""
+        rest = reasoning.accept(token_id)
+        if self._follows and not reasoning.inside and rest is None:
+            # The text may still be an answer without reasoning, and is one if it is no longer undecided.
+            self._follows = self._matcher.accept(token_id)
+            self.refused = reasoning.over and not self._follows
+            if self._follows:
+                return True
+        self._matcher, self._path, self._follows = self._fresh.fork(), None, False
+        if rest is not None:
+            self._begin_answer(rest)
+        return False
+
+    def _begin_answer(self, text: bytes) -> None:
+        """Takes these bytes, which follow the end tag in its last token, as the beginning of the answer."""
+        self._follows, self.refused = True, not takes(self._matcher, text)
+        path, self._answer_path = self._answer_path, None
+        if path is not None and not self.refused:
+            for token_id in spelling(self._vocabulary, text):
+                path.advance(token_id)
+        self._path = path
+
+    def forced(self, tokenizer: Tokenizer) -> list[int]:
+        """The tokens that the constraint leaves no choice about; none in the reasoning."""
+        if self._before_answer is not None or self.refused or self.exceeded:
+            return []
+        with self.budget.counting():
+            return forced_tokens(self._matcher, self._tokens, tokenizer.encode_plain)
+
     def fork(self) -> GrammarState:
         """An independent copy."""
         other = copy(self)
         other._matcher, other._tokens = self._matcher.fork(), [*self._tokens]
         other._path = None if self._path is None else self._path.fork()
+        other._answer_path = None if self._answer_path is None else self._answer_path.fork()
+        other._reasoning = copy(self._reasoning)
         return other
 
     def end(self) -> Stop | None:

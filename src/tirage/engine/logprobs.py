@@ -68,7 +68,14 @@ def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tupl
         return ()
     ids = [int(i) for i in drawn.top_token_ids[row][:count] if i >= 0]
     values = [float(v) for v in drawn.top_logprobs[row][: len(ids)]]
-    return tuple(entry(tokenizer, i, v, 1 + values.index(v)) for i, v in zip(ids, values, strict=True))
+    ranks = ranks_of(values)
+    return tuple(entry(tokenizer, i, v, rank) for i, v, rank in zip(ids, values, ranks, strict=True))
+
+
+def ranks_of(values: Sequence[float]) -> list[int]:
+    """The ranks of values in descending order, from 1; equal ones have the rank of the first."""
+    first: dict[float, int] = {}
+    return [first.setdefault(value, rank) for rank, value in enumerate(values, start=1)]
 
 
 def given_prompt_entry(found: Sequence[tuple[int, float, int]] | None, tokenizer: Tokenizer) -> LogprobEntry | None:
@@ -79,8 +86,8 @@ def given_prompt_entry(found: Sequence[tuple[int, float, int]] | None, tokenizer
     if found is None:
         return None
     (token_id, logprob, rank), *top = found
-    values = [value for _, value, _ in top]
-    tops = tuple(entry(tokenizer, i, value, 1 + values.index(value)) for i, value, _ in top)
+    ranks = ranks_of([value for _, value, _ in top])
+    tops = tuple(entry(tokenizer, i, value, place) for (i, value, _), place in zip(top, ranks, strict=True))
     return entry(tokenizer, token_id, logprob, rank, top=tops)
 
 

@@ -69,6 +69,21 @@ class PlainModel(TextOnly):
             row.token_ids.append(token_id)
         return logits
 
+    def extend_row(self, row: PlainRow, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits float32 [1, V] after the last of more ids of a row."""
+        cache = self._cache_of(row)
+        try:
+            if self._extend is not None and len(token_ids) <= CHUNK:
+                logits, cache = self._extend(token_ids, cache)
+            else:
+                logits = [self.model.decode([token_id], [cache])[0] for token_id in token_ids][-1]
+        except BaseException:
+            row.cache = None
+            raise
+        row.cache = cache
+        row.token_ids += token_ids
+        return np.asarray(logits)[None]
+
     def fork(self, cache: PlainRow) -> PlainRow:
         """An independent row with the same tokens."""
         other = PlainRow(cache.inputs)

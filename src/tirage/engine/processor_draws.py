@@ -1,7 +1,7 @@
-"""Draws of samples with custom logits processors, made beside the engine's thread: a processor delays its own request.
+"""Draws of samples and searches with custom logits processors, made beside the engine's thread.
 
-A processor is called in a thread of its own, and its sample rests until the call returns; the others go on. A call
-that does not return within its time is left behind, and its request ends.
+A processor is called in a thread of its own and delays its own request only: its sample or its search rests until the
+call returns, and the others go on. A call that does not return within its time is left behind, and its request ends.
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tirage.draw import Draw
+from tirage.engine.draw_steps import DrawSteps
 from tirage.engine.runner import DrawnRow, draw_rows, masked_draws
-from tirage.engine.sequence import RunningSequence
+from tirage.engine.sequence import RunningSequence, SequenceGroup
 from tirage.params import SamplingParams
 from tirage.processors import ProcessorThread, ProcessorThreads, is_built_in, not_called, too_late
 from tirage.sampling_batch import SamplingBatch
 
-Masks = NDArray[np.int32] | None
 _WAIT_S = 0.005
 """How long a step waits: for draws that it has begun, so that quick processors keep pace, or with no other work."""
 _SWITCH_S = 0.0005
@@ -34,57 +31,75 @@ class ProcessorError(Exception):
     """Why a request ended whose processor did not return in time."""
 
 
-class PendingDraw:
-    """The draw of one sample's next token while its processor runs.
+Drawn = RunningSequence | SequenceGroup
+"""What draws are made for: a sample, or the search of a request."""
 
-    `result` is None until it is known; `drawn` is the last draw that the thread has made, or its error.
+
+class PendingDraw:
+    """The steps of a sample or a search that processors take part in, while they run.
+
+    `result` is None until it is known: what comes of the steps, or their error; `drawn` is what the thread has drawn
+    last, or its error.
     """
 
-    def __init__(self, sequence: RunningSequence, name: str) -> None:
-        self.sequence, self.name, self.fresh = sequence, name, True
+    def __init__(self, owner: Drawn, name: str, steps: DrawSteps[Any]) -> None:
+        self.owner, self.name, self.fresh = owner, name, True
         self.thread: ProcessorThread | None = None
-        self.result: DrawnRow | BaseException | None = None
-        self.drawn: Draw | BaseException | None = None
-        self._batch = SamplingBatch.of([sequence.sampling_row], sequence.logits.shape[-1])
-        # A copy, as the model may write the next step's logits to the same place.
-        self._logits = sequence.logits[None].copy()
-        self._masks: Masks = None
-        self._steps: Generator[Masks, Draw, Draw] = masked_draws([sequence.sample], self._batch.vocab_size)
+        self.result: Any = None
+        self.drawn: Any = None
+        self._steps = steps
+        self._call: Callable[[], Any] | None = None
 
     def advance(self) -> bool:
         """Takes in what the thread has drawn; False when nothing is left to draw, and the result is known.
 
-        Only draws are made in the thread: the sample's constraint belongs to the engine's.
+        Only draws are made in the thread: the constraint belongs to the engine's.
         """
         drawn, self.drawn = self.drawn, None
         try:
             if isinstance(drawn, BaseException):
                 raise drawn
-            self._masks = next(self._steps) if drawn is None else self._steps.send(drawn)
+            self._call = next(self._steps) if drawn is None else self._steps.send(drawn)
         except StopIteration as end:
-            self.result = end.value, 0
+            self.result = end.value
         except BaseException as error:
             self.result = error
         return self.result is None
 
     def draw(self) -> None:
-        """Draws under the masks of this moment; for the thread of the processor."""
+        """Makes the next draw; for the thread of the processor."""
+        assert self._call is not None
         try:
-            self.drawn = draw_rows(self._batch, self._logits, self._masks)
+            self.drawn = self._call()
         except Exception as error:
             self.drawn = error
 
 
+def next_row(sequence: RunningSequence) -> DrawSteps[DrawnRow]:
+    """The row of a Draw with a sample's next token, drawn under the masks of each moment."""
+    batch = SamplingBatch.of([sequence.sampling_row], sequence.logits.shape[-1])
+    # A copy, as the model may write the next step's logits to the same place.
+    logits, drawn = sequence.logits[None].copy(), None
+    steps = masked_draws([sequence.sample], batch.vocab_size)
+    while True:
+        try:
+            masks = next(steps) if drawn is None else steps.send(drawn)
+        except StopIteration as end:
+            return end.value, 0
+        drawn = yield partial(draw_rows, batch, logits, masks)
+
+
 class ProcessorDraws:
-    """The samples whose custom processors may take `seconds` per call, and their draws; for the engine's thread.
+    """The samples and searches whose custom processors may take `seconds` per call; for the engine's thread.
 
     With None there are none of them: all processors are called in the engine's thread, and may take any time.
+    `sequences` are the samples.
     """
 
     def __init__(self, seconds: float | None = None, threads: ProcessorThreads | None = None) -> None:
         self._seconds = seconds
         self._threads = ProcessorThreads() if threads is None else threads
-        self._pending: dict[RunningSequence, PendingDraw] = {}
+        self._pending: dict[Drawn, PendingDraw] = {}
         # The draw that each thread is making, also where its sample has ended meanwhile.
         self._drawing: dict[ProcessorThread, PendingDraw] = {}
         self._changed = threading.Event()
@@ -93,8 +108,8 @@ class ProcessorDraws:
 
     @property
     def busy(self) -> bool:
-        """Whether there are samples, or calls of which it is not known yet that they return."""
-        return bool(self.sequences or self._drawing)
+        """Whether there are samples, draws, or calls of which it is not known yet that they return."""
+        return bool(self.sequences or self._pending or self._drawing)
 
     @property
     def decodable(self) -> list[RunningSequence]:
@@ -102,7 +117,7 @@ class ProcessorDraws:
         return [sequence for sequence in self.sequences if sequence not in self._pending]
 
     def takes(self, params: SamplingParams) -> bool:
-        """Whether samples with these parameters are drawn here."""
+        """Whether samples and searches with these parameters are drawn here."""
         return self._seconds is not None and bool(params.logits_processors) and first_custom(params) is not None
 
     def remove(self, sequence: RunningSequence) -> None:
@@ -110,28 +125,41 @@ class ProcessorDraws:
         self.sequences.remove(sequence)
         self._pending.pop(sequence, None)
 
-    def start(self) -> None:
-        """Begins the draw of every sample that has logits to draw from."""
+    def forget(self, group: SequenceGroup) -> None:
+        """Drops the draws of a search that has ended."""
+        self._pending.pop(group, None)
+
+    def start(self, searching: Iterable[SequenceGroup]) -> None:
+        """Begins the draws of every sample here, and of every search among these, that has logits to draw from."""
         for sequence in self.decodable:
-            name = first_custom(sequence.group.request.params)
-            assert name is not None
-            self._pending[sequence] = PendingDraw(sequence, name)
-            self._go_on(self._pending[sequence])
+            self._begin(sequence, sequence.group.request.params, next_row(sequence))
+        for group in searching:
+            if group not in self._pending and group.search is not None and self.takes(group.request.params):
+                group.search.keep_logits()
+                self._begin(group, group.request.params, group.search.draw_steps())
 
-    def finished(self, *, alone: bool) -> Iterator[tuple[RunningSequence, DrawnRow | BaseException]]:
-        """The samples whose draws are made, each with its row of a Draw, or its error: ProcessorError if it was late.
+    def _begin(self, owner: Drawn, params: SamplingParams, steps: DrawSteps[Any]) -> None:
+        name = first_custom(params)
+        assert name is not None
+        self._pending[owner] = PendingDraw(owner, name, steps)
+        self._go_on(self._pending[owner])
 
-        Waits a moment for draws that have just begun; for any of them with `alone`: nothing else is to do.
+    def finished(self, *, alone: bool) -> Iterator[tuple[Drawn, Any]]:
+        """The samples and searches whose draws are made, each with what came of it, or its error.
+
+        For a sample that is its row of a Draw, for a search whether it is a token longer; the error is a ProcessorError
+        if a processor was late. Waits a moment for draws that have just begun; for any of them with `alone`: nothing
+        else is to do.
         """
         self._wait(alone=alone)
         self._check_times()
-        for sequence, pending in [*self._pending.items()]:
+        for each, pending in [*self._pending.items()]:
             pending.fresh = False
             if pending.drawn is not None:
                 self._go_on(pending)
             # What became of a sample before this one may have ended this one too.
-            if pending.result is not None and self._pending.pop(sequence, None) is not None:
-                yield sequence, pending.result
+            if pending.result is not None and self._pending.pop(each, None) is not None:
+                yield each, pending.result
 
     def _wait(self, *, alone: bool) -> None:
         until = time.monotonic() + _WAIT_S
@@ -154,7 +182,7 @@ class ProcessorDraws:
             self._interval_s = None
 
     def _go_on(self, pending: PendingDraw) -> None:
-        """Has the next draw of a sample made in the thread of its processor, if there is one to make."""
+        """Has the next draw made in the thread of its processor, if there is one to make."""
         if pending.advance():
             self._hand_over(pending)
 
@@ -167,7 +195,7 @@ class ProcessorDraws:
 
     def _put(self, pending: PendingDraw, thread: ProcessorThread) -> None:
         def draw() -> None:
-            if pending.sequence not in self._pending:
+            if self._pending.get(pending.owner) is not pending:
                 return
             self._drawing[thread] = pending
             pending.draw()
@@ -195,7 +223,7 @@ class ProcessorDraws:
 
 
 class WaitedCalls:
-    """Calls of custom processors that a step waits for: in beam searches, and over models that batch by themselves.
+    """Calls of custom processors that a step waits for: over models that batch by themselves.
 
     All calls of a step together may take `seconds`. A call raises TimeoutError when it is too late.
     """

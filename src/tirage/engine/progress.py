@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Any
@@ -116,10 +116,11 @@ class Meter:
         name = f"{phase}_s"
         setattr(self, name, getattr(self, name) + self.tick())
 
-    def count_draw(self, tokens: int, drawn_at: Iterable[float]) -> None:
-        """Counts the tokens of a draw that just ended; `drawn_at` is when its samples had one before, 0.0 for never."""
-        self.output_tokens += tokens
-        for before, count in Counter(drawn_at).items():
+    def count_draw(self, drawn_at: Sequence[float]) -> None:
+        """Counts the tokens of a draw that just ended; `drawn_at` is when each sample had one before, 0.0 for never."""
+        self.output_tokens += len(drawn_at)
+        counts = Counter(drawn_at) if len(drawn_at) > 1 else dict.fromkeys(drawn_at, 1)
+        for before, count in counts.items():
             if before:
                 self.between.add(self.last_tick - before, count)
 

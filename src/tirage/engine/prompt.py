@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -20,6 +20,10 @@ class Prompt:
     uint8 arrays [H, W, 3], one for each image mark of the text; `audio` are float arrays [samples] at the model's own
     rate. `adapter` is the name of one that the LLM was opened with. A model that takes none of these refuses them by
     name. Prompts share cached prefixes only with prompts of the same `salt`, such as the name of a tenant.
+
+    `output_ids`, integers [T], are tokens with which the output begins: it goes on after them as if they had been
+    drawn, so that draws, penalties, limits and constraints count them, and the answer has them. No log-probability of
+    them is known.
     """
 
     text: str | None = None
@@ -29,6 +33,7 @@ class Prompt:
     audio: Sequence[Any] = ()
     adapter: str | None = None
     salt: str = ""
+    output_ids: Sequence[int] = ()
 
 
 AnyPrompt = str | Sequence[int] | NDArray[np.integer[Any]] | Prompt
@@ -41,6 +46,21 @@ def is_one_prompt(prompts: Any) -> TypeGuard[AnyPrompt]:
     if isinstance(prompts, np.ndarray):
         return prompts.ndim == 1
     return isinstance(prompts, Sequence) and len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))
+
+
+def listed_prompts(prompts: Any) -> list[AnyPrompt]:
+    """One prompt as a list, or the prompts of a list, a tuple or another iterable.
+
+    Raises ParamsError for what is neither a prompt nor several.
+    """
+    if is_one_prompt(prompts):
+        return [prompts]
+    if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):
+        raise ParamsError(
+            f"prompts must be a text, a list of token ids, a Prompt, or a list of these, got {prompts!r:.60}; "
+            "give a text such as 'Once upon a time'"
+        )
+    return list(prompts)
 
 
 def as_prompt(prompt: Any) -> Prompt:
@@ -65,6 +85,8 @@ def as_prompt(prompt: Any) -> Prompt:
     if prompt.adapter is not None and not isinstance(prompt.adapter, str):
         raise ParamsError(f"prompt adapter must be a name, got {type(prompt.adapter).__name__}")
     checked_salt(prompt.salt)
+    if isinstance(prompt.output_ids, (str, bytes)) or not isinstance(prompt.output_ids, (Sequence, np.ndarray)):
+        raise ParamsError(f"prompt output_ids must be a list of token ids, got {type(prompt.output_ids).__name__}")
     if prompt.embeds is not None and (prompt.images or prompt.audio):
         raise ParamsError("prompt embeds must come without images and audio; they are embedded already")
     return prompt
@@ -77,11 +99,11 @@ def checked_salt(salt: Any) -> str:
     return salt
 
 
-def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int) -> list[int]:
+def check_ids(token_ids: Sequence[int] | NDArray[Any], vocab_size: int, *, name: str = "prompt token ids") -> list[int]:
     """The ids [T] as a list of Python integers. Raises ParamsError for one outside the model's vocabulary."""
     for i in token_ids:
         if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)) or not 0 <= i < vocab_size:
-            raise ParamsError(f"prompt token ids must be integers in [0, {vocab_size}), got {i!r:.60}")
+            raise ParamsError(f"{name} must be integers in [0, {vocab_size}), got {i!r:.60}")
     return [int(i) for i in token_ids]
 
 

@@ -9,9 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
 from tirage.engine.constraint_budget import ConstraintBudget
+from tirage.engine.fairness import Tenant
 from tirage.engine.grammar_state import CompiledConstraint
+from tirage.engine.reasoning import ReasoningState
 from tirage.engine.sample import GrowingSample
 from tirage.errors import ParamsError
 from tirage.history import History
@@ -27,12 +32,14 @@ class EngineRequest:
     `params` come with EOS ids and tokenised words filled in; an unseeded request gets its seed here, one for all its
     samples. `context_ids` are the tokens that the text continues: by default the prompt, and none for a text that
     stands alone, such as a chat's reply. `inputs` hold what the model reads besides ids; a prompt of embeddings has no
-    ids. `constraint` is the compiled `params.guided_decoding`. `cache_length`, where it is less than the model's
-    `max_length`, bounds prompt and output instead. `tenant` says who asks, for fair shares. With `beams` the samples
-    are the hypotheses of a search, one without tokens until the search ends; `live` are those that may still be
-    returned, or continued into ones that are.
+    ids. `constraint` is the compiled `params.guided_decoding`, `reasoning` where the texts begin, if anything depends
+    on it. `cache_length`, where it is less than the model's `max_length`, bounds prompt and output instead. `tenant`
+    says who asks, for fair shares. With `beams` the samples are the hypotheses of a search, one without tokens until
+    the search ends; `live` are those that may still be returned, or continued into ones that are. All samples begin
+    with `output_ids`. With `keep_logits` the model's logits float32 [V] after the prompt are kept as `prompt_logits`.
 
-    Raises ParamsError for a prompt that is empty or too long, and for ids that the vocabulary does not have.
+    Raises ParamsError for a prompt that is empty or too long, for ids that the vocabulary does not have, and for
+    `output_ids` that leave no token to draw.
     """
 
     def __init__(
@@ -49,24 +56,28 @@ class EngineRequest:
         constraint: CompiledConstraint | None = None,
         cache_length: int | None = None,
         beams: BeamSearchParams | None = None,
+        reasoning: ReasoningState | None = None,
+        output_ids: Sequence[int] = (),
     ) -> None:
         draw_params = with_ranking_logprobs(params)
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
-        self.tenant = ""
+        self.tenant, self.keep_logits = Tenant(), False
+        self.prompt_logits: NDArray[np.float32] | None = None
         self.params = params if params.seed is not None else params.replace_unchecked(seed=self.seed)
         given = Inputs(token_ids=()) if inputs is None else inputs
         budget = TokenBudget.of(max_length, cache_length)
         self.prompt, self.prompt_ids = prompt, cut_prompt(params, prompt_ids, budget, given)
-        self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, vocab_size=vocab_size))
+        self._sampling_row = SamplingRow.of(draw_params, History.of(self.prompt_ids, output_ids, vocab_size=vocab_size))
         self._sampling_row.compiled.check(vocab_size)
         scored = params.prompt_logprobs is not None
         self.inputs = dataclasses.replace(given, token_ids=tuple(self.prompt_ids), score=scored)
         self.cached_tokens = 0
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
-        self.limit, limit_stop = budget.limit(params, self.inputs.length)
+        self.prompt_tokens = self.inputs.length
+        self.limit, limit_stop = budget.limit(params, self.prompt_tokens)
         self.beams = beams
-        self.constraint_budget = ConstraintBudget()
+        self.constraint, self.constraint_budget = constraint, ConstraintBudget()
         self.samples = [
             GrowingSample(
                 self.params,
@@ -78,17 +89,39 @@ class EngineRequest:
                 constraint=constraint,
                 draw_params=draw_params,
                 budget=self.constraint_budget,
+                reasoning=reasoning,
             )
             for index in range(params.best_of or params.n)
         ]
+        if output_ids:
+            self._begin(output_ids)
         self.live: Sequence[GrowingSample] = ()
         if beams is not None:
             self.samples[0].beam_score = 0.0
+
+    def _begin(self, output_ids: Sequence[int]) -> None:
+        """Gives all samples their first tokens, and the prefill the same ones behind the prompt."""
+        check_beginning(self)
+        first = self.samples[0]
+        for token_id in output_ids:
+            first.begin_with(token_id)
+            if first.stop is not None:
+                raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {first.stop.kind}")
+        for index in range(1, len(self.samples)):
+            self.samples[index] = first.fork()
+            self.samples[index].index = index
+        self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))
 
     @property
     def finished(self) -> bool:
         """Whether all samples have ended."""
         return all(sample.stop is not None for sample in self.samples)
+
+    @property
+    def done_share(self) -> float:
+        """How much of the answer is there, 0.0 to 1.0: of each sample its tokens among the most that it may have."""
+        shares = [1.0 if each.stop is not None else len(each.token_ids) / self.limit for each in self.samples]
+        return sum(shares) / len(shares)
 
     def sampling_row(self, sample_index: int) -> SamplingRow:
         """A row of the sampler for one of the samples, with a history of its own that ends with the prompt."""
@@ -120,7 +153,7 @@ class EngineRequest:
             samples=tuple(sample.freeze(index=rank) for rank, sample in enumerate(self._returned())),
             seed=self.seed,
             usage=Usage(
-                prompt_tokens=self.inputs.length,
+                prompt_tokens=self.prompt_tokens,
                 completion_tokens=sum(len(sample.token_ids) for sample in self.samples),
                 cached_tokens=self.cached_tokens,
             ),
@@ -135,6 +168,21 @@ class EngineRequest:
         # The sort is stable, so equal samples keep the order in which they were drawn.
         ranked = sorted(self.samples, key=lambda sample: -sample.score())
         return ranked[: self.params.n]
+
+
+def check_beginning(request: EngineRequest) -> None:
+    """Raises ParamsError for a request that cannot have `output_ids`."""
+    params, inputs = request.params, request.inputs
+    wrong = {
+        "beams": request.beams is not None,
+        "best_of": _ranks(params),
+        "prompt_logprobs": inputs.score,
+        "hidden states": inputs.hidden_states,
+        "images, audio or embeddings": bool(inputs.media) or inputs.embeds is not None,
+    }
+    for name, given in wrong.items():
+        if given:
+            raise ParamsError(f"output_ids must come without {name}; leave one of them out")
 
 
 def with_ranking_logprobs(params: SamplingParams) -> SamplingParams:

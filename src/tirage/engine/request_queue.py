@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from tirage.engine.fairness import FairnessKey
+from tirage.engine.fairness import FairnessKey, Tenant
 from tirage.engine.sequence import SequenceGroup
 
 
@@ -14,8 +14,8 @@ class RequestQueue:
     """Waiting requests. Those that were submitted together wait in one line, in their order."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[FairnessKey, deque[SequenceGroup]]] = {}
-        self._counts = Counter[str]()
+        self._lines: dict[Tenant, dict[FairnessKey, deque[SequenceGroup]]] = {}
+        self._counts = Counter[Tenant]()
 
     def __len__(self) -> int:
         return self._counts.total()
@@ -27,7 +27,7 @@ class RequestQueue:
         return group in self._lines.get(group.key.tenant, {}).get(group.key, ())
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[Tenant, int]:
         """The number of waiting requests of each tenant that has any; any thread may ask."""
         return {tenant: count for tenant, count in dict(self._counts).items() if count}
 
@@ -50,13 +50,14 @@ class RequestQueue:
     def next_of(self, rows: Mapping[FairnessKey, int], passed: Container[FairnessKey] = ()) -> SequenceGroup | None:
         """The next request, None without one: of the tenant that has the fewest `rows`, and there of such a line.
 
-        Among equals it is the one that came first. The lines in `passed` are left out.
+        Rows count for less the greater the weight of their tenant is. Among equals it is the one that came first. The
+        lines in `passed` are left out.
         """
-        tenants = Counter[str]()
+        tenants = Counter[Tenant]()
         if len(self._lines) > 1:
             for key, count in rows.items():
                 tenants[key.tenant] += count
-        for tenant in sorted(self._lines, key=lambda tenant: tenants[tenant]):
+        for tenant in sorted(self._lines, key=lambda tenant: tenants[tenant] / tenant.weight):
             line = shortest(self._lines[tenant], rows, passed)
             if line is not None:
                 return line[0]

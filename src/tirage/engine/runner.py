@@ -16,7 +16,7 @@ from tirage.draw import Draw
 from tirage.engine.sample import GrowingSample, masks_of
 from tirage.engine.sequence import RunningSequence
 from tirage.errors import ModelError, ParamsError
-from tirage.models import BatchPrefillModel, StepModel
+from tirage.models import BatchPrefillModel, ExtendModel, StepModel
 from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch
 
@@ -57,6 +57,8 @@ def draw_together(
     batch: SamplingBatch, logits: Logits, samples: Sequence[GrowingSample], *, put_off: set[int] | None = None
 ) -> Draw:
     """One token per row of logits float32 [B, V], within the masks of the samples, as `masked_draws` has it."""
+    if not any(sample.may_mask for sample in samples):
+        return draw_rows(batch, logits, None)
     steps = masked_draws(samples, batch.vocab_size, put_off=put_off)
     masks = next(steps)
     while True:
@@ -171,6 +173,19 @@ def decode_each(
     return np.concatenate([logits for logits, _ in each]), errors
 
 
+def extend(model: StepModel, row: Any, token_ids: Sequence[int]) -> Logits:
+    """Logits float32 [V] after more ids of one row, read in one pass by a model that can.
+
+    Raises ModelError for logits of another shape or type.
+    """
+    if isinstance(model, ExtendModel):
+        return as_matrix(model.extend_row(row, token_ids), (1, model.vocab_size), "extend_row")[0]
+    logits = np.empty((1, model.vocab_size), np.float32)
+    for token_id in token_ids:
+        logits = as_matrix(model.decode([token_id], [row]), (1, model.vocab_size), "decode")
+    return logits[0]
+
+
 def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
     """Logits float32 [k, V] of the next chunk of a row's prompt.
 
@@ -202,6 +217,8 @@ def as_matrix(logits: Any, shape: tuple[int | None, int], name: str) -> Logits:
 
     Raises ModelError, which names the model's method `name`, for another shape and for a dtype that is no float.
     """
+    if type(logits) is np.ndarray and logits.shape == shape and logits.dtype == _FLOAT32:
+        return logits
     array = np.asarray(logits)
     if array.ndim != 2 or array.shape[1] != shape[1] or shape[0] not in (None, len(array)):
         wanted = ", ".join("k" if size is None else str(size) for size in shape)

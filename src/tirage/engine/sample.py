@@ -14,6 +14,7 @@ from tirage.draw import Draw, Status
 from tirage.engine.completion import FinishReason, LogprobEntry, Sample
 from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint, GrammarState
+from tirage.engine.reasoning import ReasoningState
 from tirage.params import SamplingParams
 from tirage.text import BadWords, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
 
@@ -37,7 +38,7 @@ class GrowingSample:
     `context_ids` are the tokens that its text continues. After `limit` tokens `limit_stop` ends it, unless another stop
     is found on the very last one. `constraint` is what the text must satisfy, if anything, and `budget` what all
     samples of the request may take for it. `draw_params` are what its tokens are drawn with: `params`, or those with
-    logprobs that the answer does not show.
+    logprobs that the answer does not show. `reasoning` is where the text begins, if anything depends on that.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class GrowingSample:
         constraint: CompiledConstraint | None = None,
         draw_params: SamplingParams | None = None,
         budget: ConstraintBudget | None = None,
+        reasoning: ReasoningState | None = None,
     ) -> None:
         self.index = index
         self.token_ids: list[int] = []
@@ -63,6 +65,7 @@ class GrowingSample:
         self.beam_score: float | None = None
         # Number of characters decoded so far, those held back included: where the next token starts.
         self.offset = 0
+        self.forced_tokens = 0
         self.params, self._tokenizer = params, tokenizer
         self.draw_params = params if draw_params is None else draw_params
         self._limit, self._limit_stop = limit, limit_stop
@@ -75,10 +78,13 @@ class GrowingSample:
             spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
         drops = self._detokenizer.drops_space
+        begun = copy(reasoning)
+        # Under a constraint its state holds that of the reasoning.
+        self._reasoning = begun if constraint is None else None
         self.grammar = (
             None
             if constraint is None
-            else GrammarState(constraint, params, limit=limit, drops_space=drops, budget=budget)
+            else GrammarState(constraint, params, limit=limit, drops_space=drops, budget=budget, reasoning=begun)
         )
 
     @property
@@ -86,13 +92,21 @@ class GrowingSample:
         """Why the sample ended; None while it runs."""
         return None if self.stop is None else finish_reason_of(self.stop)
 
+    @property
+    def may_mask(self) -> bool:
+        """Whether its text may ever forbid tokens."""
+        return not (self._bad_words is None and self.grammar is None and self._reasoning is None)
+
     def mask(self, vocab_size: int) -> NDArray[np.int32] | None:
         """Bitmask int32 [ceil(V / 32)] of the tokens that its text allows next; None when it allows all."""
         banned = None if self._bad_words is None else self._bad_words.mask(vocab_size)
-        if self.grammar is None:
+        source = self.grammar
+        if source is None and self._reasoning is not None and self._reasoning.is_spent:
+            source = self._reasoning
+        if source is None:
             return banned
         mask = np.zeros(-(-vocab_size // 32), np.int32)
-        self.grammar.fill(mask)
+        source.fill(mask)
         return mask if banned is None else mask & banned
 
     def can_close_after(self, token_id: int) -> bool:
@@ -136,6 +150,8 @@ class GrowingSample:
         count = len(self.token_ids)
         if self.grammar is not None:
             self.grammar.accept(token_id)
+        if self._reasoning is not None:
+            self._reasoning.accept(token_id)
         stop = self._stops.check_token(token_id, count)
         if stop is not None and stop.kind == "eos" and self.grammar is not None and self.grammar.was_closed:
             self._end(Stop(kind="grammar", matched="close_grammar"), token_id)
@@ -145,11 +161,62 @@ class GrowingSample:
             ended = None if self.grammar is None else self.grammar.end()
             self._check_limit() if ended is None else self._end(ended, None)
 
+    @property
+    def may_force(self) -> bool:
+        """Whether `take_forced` may add tokens."""
+        return self.params.forcing is not None and self.grammar is not None and self.stop is None
+
+    def begin_with(self, token_id: int) -> None:
+        """Adds a token that stood before the request, of which no log-probability is known; may end the sample."""
+        if self.params.lists_logprobs:
+            given = tuple((asked, math.nan) for asked in self.params.logprob_token_ids)
+            self.entries.append(
+                dataclasses.replace(self._certain_entry(token_id), logprob=math.nan, rank=0, given=given)
+            )
+        self.accept(token_id, 0.0)
+
+    def take_forced(self) -> list[int]:
+        """Adds the tokens that its constraint leaves no choice about, which may end the sample; gives these tokens.
+
+        One that other parameters forbid is not taken, nor one after which the constraint could not be closed in time.
+        """
+        taken: list[int] = []
+        if not self.may_force or self.grammar is None:
+            return taken
+        for token_id in self.grammar.forced(self._tokenizer):
+            if self.stop is not None or not self._may_force(token_id):
+                break
+            if self.params.lists_logprobs:
+                # It was certain, so that there are no others beside it.
+                self.entries.append(self._certain_entry(token_id))
+            self.accept(token_id, 0.0)
+            taken.append(token_id)
+        self.forced_tokens += len(taken)
+        return taken
+
+    def _certain_entry(self, token_id: int) -> LogprobEntry:
+        spelled = self._tokenizer.token_bytes(token_id)
+        text = spelled.decode("utf-8", "replace")
+        return LogprobEntry(token_id=token_id, logprob=0.0, rank=1, text=text, bytes=spelled, offset=self.offset)
+
+    def _may_force(self, token_id: int) -> bool:
+        params, grammar = self.params, self.grammar
+        allowed = params.allowed_token_ids is None or token_id in params.allowed_token_ids
+        biased = (params.logit_bias or {}).get(token_id, 0.0) == -math.inf
+        if not allowed or biased or any(word[-1] == token_id for word in params.bad_words_token_ids):
+            return False
+        if self._bad_words is not None:
+            mask = self._bad_words.mask(token_id + 1)
+            if not mask[token_id // 32] >> (token_id % 32) & 1:
+                return False
+        return grammar is not None and grammar.can_close_after(token_id)
+
     def fork(self) -> GrowingSample:
         """An independent sample with the same tokens and text."""
         other = copy(self)
         other.token_ids, other.entries = [*self.token_ids], [*self.entries]
         other._stops, other._detokenizer = self._stops.copy(), self._detokenizer.copy()
+        other._reasoning = copy(self._reasoning)
         other._bad_words = None if self._bad_words is None else self._bad_words.copy()
         other.grammar = None if self.grammar is None else self.grammar.fork()
         return other
@@ -190,6 +257,7 @@ class GrowingSample:
             hidden_states=self.hidden_states,
             score=self.beam_score,
             grammar_complete=self._grammar_complete(),
+            forced_tokens=self.forced_tokens,
         )
 
     def _grammar_complete(self) -> bool | None:

@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 
 from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
-from tirage.engine.fairness import FairnessKey, Turns, has_room, interleaved
+from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room, interleaved
+from tirage.engine.forced_turns import ForcedTurns
 from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, prefill, prefill_batch
+from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, extend, prefill, prefill_batch
 from tirage.engine.sample import GrowingSample
+from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.engine.step_rows import StepRows
@@ -53,12 +55,12 @@ class Scheduler:
         model: StepModel,
         tokenizer: Tokenizer,
         *,
-        max_running: int,
+        config: SchedulerConfig,
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
         apart: ProcessorDraws | None = None,
     ) -> None:
-        self._model, self._tokenizer, self._max_running = model, tokenizer, max_running
+        self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
         self._batch_model = model if isinstance(model, BatchPrefillModel) else None
         self._waiting = RequestQueue()
@@ -69,7 +71,8 @@ class Scheduler:
         self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
         # Those that take part in the step, and whose turn it is among prompts.
-        self._rows, self._prefill_turns, self._passes = StepRows(max_running), Turns(), 0
+        self._rows, self._prefill_turns, self._passes = StepRows(config.max_running), Turns(), 0
+        self._forced_turns = ForcedTurns()
         # What the sampler knows of the sequences drawn last.
         self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
         # The last decoded logits and their sequences: drawn from without a copy while none joins or leaves.
@@ -99,7 +102,7 @@ class Scheduler:
         return len(self._running) + len(self._apart.sequences) + beams
 
     @property
-    def waiting_by_tenant(self) -> dict[str, int]:
+    def waiting_by_tenant(self) -> dict[Tenant, int]:
         """The number of waiting requests of each tenant that has any; any thread may ask."""
         return self._waiting.counts
 
@@ -123,13 +126,17 @@ class Scheduler:
         self._admit()
         self._prefill()
         self._start()
+        self._read_forced()
         self._meter.lap("read")
         prefilled = self._meter.last_tick
         keys = [group.key for group in (*self._prefilling, *self._prefilled)]
-        self._rows.choose(self._running, self._searching, prompts=keys)
-        self._apart.start()
+        drawable = [each for each in self._running if each.is_drawable]
+        self._rows.choose(drawable, [group for group in self._searching if not self._is_apart(group)], prompts=keys)
+        self._apart.start(self._searching)
         if self._rows.drawing:
             self._draw()
+        for sequence in dict.fromkeys([*self._rows.drawing, *self._take_forced()]):
+            self._notify(sequence.group, sequence.sample)
         if self._apart.busy:
             self._take_apart()
         extended = self._search()
@@ -204,6 +211,8 @@ class Scheduler:
 
     def _prefill(self) -> None:
         """Prefills chunks of the prompts in turn, short prompts together, until the budget is spent."""
+        if not self._prefilling:
+            return
         budget = PREFILL_BUDGET
         turns = interleaved(self._prefilling, lambda group: group.key, self._prefill_turns)
         while turns and budget > 0:
@@ -310,6 +319,8 @@ class Scheduler:
     def _start_sample(self, group: SequenceGroup, logits: NDArray[np.float32]) -> None:
         """Starts the next sample of a prompt; the last takes the prompt's row, the others forks of it."""
         sample, row = group.pending.popleft(), group.row
+        if group.request.keep_logits:
+            group.request.prompt_logits = logits
         if not group.pending:
             group.row = group.logits = None
             self._prefilled.remove(group)
@@ -338,25 +349,51 @@ class Scheduler:
         drawn = draw(self._batch[1], drawing, self._logits(drawing), may_put_off=True)
         self._rows.drawing = [sequence for sequence, row in zip(drawing, drawn, strict=True) if row is not None]
         self._meter.lap("sample")
-        self._meter.count_draw(len(self._rows.drawing), (each.drawn_at for each in self._rows.drawing))
+        self._meter.count_draw([each.drawn_at for each in self._rows.drawing])
         for sequence, row in zip(drawing, drawn, strict=True):
             if row is None:
                 sequence.keep_logits()
                 continue
             self._take(sequence, row)
-        for sequence in self._rows.drawing:
-            self._notify(sequence.group, sequence.sample)
+
+    def _take_forced(self) -> list[RunningSequence]:
+        """Gives samples the tokens that their constraints force, which may end them; these samples."""
+        forced: list[RunningSequence] = []
+        for sequence in self._forced_turns.to_find(self._running):
+            count = sequence.take_forced()
+            self._meter.output_tokens += count
+            if count:
+                forced.append(sequence)
+            if sequence.sample.stop is not None:
+                self._remove(sequence, reuse=True)
+        return forced
+
+    def _read_forced(self) -> None:
+        """Has the model read tokens that were forced, with the one drawn before them, a sample's in a pass."""
+        for sequence in self._forced_turns.to_read(self._running):
+            token_ids, sequence.unread = sequence.unread, []
+            try:
+                sequence.logits = extend(self._model, sequence.row, token_ids)
+            except BaseException as error:
+                self._fail_decode(sequence.group, sequence, error)
 
     def _take_apart(self) -> None:
-        """The tokens of the samples whose processors have returned; a request whose processor is late ends."""
-        alone = not (self._running or self._prefilling or self._searching)
-        for sequence, row in self._apart.finished(alone=alone):
-            if isinstance(row, ProcessorError):
-                self._end(sequence.group, Stop(kind="processor_failed", matched_text=str(row)))
-                continue
-            self._meter.count_draw(1, (sequence.drawn_at,))
-            self._take(sequence, advance(sequence, row))
-            self._notify(sequence.group, sequence.sample)
+        """The tokens of samples and searches whose processors have returned; a request whose processor is late ends."""
+        alone = not (self._running or self._prefilling or any(not self._is_apart(each) for each in self._searching))
+        for each, result in self._apart.finished(alone=alone):
+            if isinstance(result, ProcessorError):
+                group = each if isinstance(each, SequenceGroup) else each.group
+                self._end(group, Stop(kind="processor_failed", matched_text=str(result)))
+            elif isinstance(each, SequenceGroup):
+                self._take_search(each, result)
+            else:
+                self._meter.count_draw((each.drawn_at,))
+                self._take(each, advance(each, result))
+                self._notify(each.group, each.sample)
+
+    def _is_apart(self, group: SequenceGroup) -> bool:
+        """Whether the draws of a search are made beside the step."""
+        return self._apart.takes(group.request.params)
 
     def _take(self, sequence: RunningSequence, row: DrawnRow | BaseException) -> None:
         """Gives a sample the token that was drawn for it, which may end it."""
@@ -365,6 +402,7 @@ class Scheduler:
         if waited is not None:
             self._meter.first_token.add(waited)
         take_token(sequence.sample, row, self._tokenizer)
+        sequence.take_drawn()
         if sequence.sample.stop is not None:
             self._remove(sequence, reuse=True)
 
@@ -380,19 +418,32 @@ class Scheduler:
         """
         extended = False
         for group in [group for group in self._searching if self._rows.beams_of(group) != 0]:
+            if self._is_apart(group):
+                continue
             assert group.search is not None
             try:
-                if not group.search.step(self._rows.beams_of(group)):
-                    continue
-                extended = True
-                self._meter.output_tokens += len(group.search.running)
-                if group.search.finished:
-                    self._end_search(group, None)
-                else:
-                    self._notify(group, group.search.running[0].sample)
+                longer = group.search.step(self._rows.beams_of(group))
             except BaseException as error:
                 self._fail(group, error)
+                continue
+            extended |= longer
+            self._take_search(group, longer)
         return extended
+
+    def _take_search(self, group: SequenceGroup, longer: bool | BaseException) -> None:
+        """Goes on with a search that has drawn and may be a token longer, or ends it."""
+        try:
+            if isinstance(longer, BaseException):
+                raise longer
+            if not longer or group.search is None:
+                return
+            self._meter.output_tokens += len(group.search.running)
+            if group.search.finished:
+                self._end_search(group, None)
+            else:
+                self._notify(group, group.search.running[0].sample)
+        except BaseException as error:
+            self._fail(group, error)
 
     def _decode(self) -> None:
         """The logits after the tokens just drawn, for the samples and beams that go on, in one forward pass.
@@ -400,13 +451,13 @@ class Scheduler:
         A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
         self._decoded = None
-        drawn = [sequence for sequence in self._rows.drawing if sequence.sample.stop is None]
+        drawn = [each for each in self._running if len(each.unread) == 1 and not each.may_force]
         samples = [(sequence.group, sequence) for sequence in [*drawn, *self._apart.decodable]]
         beams = [
             (group, beam)
             for group in self._searching
             if group.search is not None
-            for beam in group.search.undecoded[: self._rows.beams_of(group)]
+            for beam in group.search.undecoded[: None if self._is_apart(group) else self._rows.beams_of(group)]
         ]
         pairs: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
         if not pairs:
@@ -416,6 +467,7 @@ class Scheduler:
         for (_, each), row in zip(pairs, logits, strict=True):
             each.logits = row
         for _, sequence in samples:
+            sequence.unread = []
             if sequence.row.hidden is not None:
                 sequence.hidden_states.append(sequence.row.hidden)
         self._decoded = drawn, logits[: len(drawn)]
@@ -449,6 +501,7 @@ class Scheduler:
         assert group.search is not None
         self._searching.remove(group)
         self._rows.forget(group)
+        self._apart.forget(group)
         group.search.finish(stop)
         for beam in group.search.running:
             self._close_row(beam.row, reuse=False)
@@ -513,9 +566,9 @@ def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: 
         sample.fail(model_failed(row))
         return
     drawn, index = row
-    status = Status(int(drawn.status[index]))
-    if status is not Status.ok:
-        sample.fail(Stop(kind=status.name))  # type: ignore[arg-type]  # statuses are kinds of stops
+    status = int(drawn.status[index])
+    if status != Status.ok:
+        sample.fail(Stop(kind=Status(status).name))  # type: ignore[arg-type]  # statuses are kinds of stops
         return
     try:
         entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.draw import Status
+from tirage.engine.draw_steps import DrawSteps
 from tirage.engine.logprobs import entry, top_entries
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample, stack_masks
@@ -82,16 +84,16 @@ class Scorer:
         else:
             self._ranking = params.replace(logprobs=self._count, logprobs_mode="processed")
 
-    def list_next(self, beams: Sequence[Beam]) -> None:
+    def list_next(self, beams: Sequence[Beam]) -> DrawSteps[None]:
         """Finds the best next tokens of each beam, as its `listed`; its company does not matter."""
         for beam in beams:
             beam.mask = beam.sample.mask(self._vocab_size)
-        listed = self._listed(beams)
+        listed = yield from self._listed(beams)
         late = [beam for beam, found in zip(beams, listed, strict=True) if not found.token_ids.size and is_ok(found)]
         for beam in late:
             # After none of its best tokens could the constraint be closed in time, so it is closed now.
             beam.mask = beam.sample.closing_mask(self._vocab_size)
-        listed = self._listed(beams) if late else listed
+        listed = (yield from self._listed(beams)) if late else listed
         stuck = [
             beam
             for beam, found in zip(beams, listed, strict=True)
@@ -99,7 +101,7 @@ class Scorer:
         ]
         for beam in stuck:
             beam.mask = beam.sample.next_closing_mask(self._vocab_size, last=True)
-        listed = self._listed(beams) if stuck else listed
+        listed = (yield from self._listed(beams)) if stuck else listed
         for beam, found in zip(beams, listed, strict=True):
             beam.listed = found
 
@@ -116,12 +118,12 @@ class Scorer:
         columns = (costs[best].tolist(), beams[best].tolist(), tokens[best].tolist())
         return [Candidate(*each) for each in zip(*columns, strict=True)], failure
 
-    def _listed(self, parents: Sequence[Beam]) -> list[NextTokens]:
+    def _listed(self, parents: Sequence[Beam]) -> DrawSteps[list[NextTokens]]:
         """The best next tokens of each beam after which its constraint, if any, can still be closed in time."""
-        listed = self._after_logprobs(parents) if self._edits_logprobs else self._after_logits(parents)
+        listed = yield partial(self._after_logprobs if self._edits_logprobs else self._after_logits, parents)
         return [next_tokens(beam.sample, *found) for beam, found in zip(parents, listed, strict=True)]
 
-    def add_entry(self, sample: GrowingSample, parent: Beam) -> None:
+    def add_entry(self, sample: GrowingSample, parent: Beam) -> DrawSteps[None]:
         """Adds the logprob entry of the last token to a sample that continues a beam, if the request asks for any."""
         params = self._request.params
         if params.logprobs is None and not params.logprob_token_ids:
@@ -131,7 +133,7 @@ class Scorer:
             logprobs=min(max(params.logprobs or 0, self._count), self._vocab_size),
             logprob_token_ids=tuple(dict.fromkeys((token, *params.logprob_token_ids))),
         )
-        drawn = self._draw([parent], asked)
+        drawn = yield partial(self._draw, [parent], asked)
         assert drawn.given_logprobs is not None
         given = dict(zip(asked.logprob_token_ids, map(float, drawn.given_logprobs[0]), strict=True))
         above = np.asarray(drawn.top_logprobs[0]) > np.float32(given[token])

@@ -16,6 +16,7 @@ from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
 
 Listener = Callable[[GrowingSample], None]
+NO_LOGITS = np.empty(0, np.float32)
 
 
 class SequenceGroup:
@@ -61,16 +62,40 @@ class RunningSequence:
 
     `drawn_at` is the `time.perf_counter()` of its last token, 0.0 before the first. `row` is the model's own object for
     its tokens, `sampling_row` what the sampler knows of it, and `logits` float32 [V] are those that its next token is
-    drawn from.
+    drawn from, when there are no `unread` tokens, which the model has yet to read, and the sample does not wait for its
+    constraint to say what it forces (`may_force`).
     """
 
-    __slots__ = ("drawn_at", "group", "hidden_states", "logits", "row", "sample", "sampling_row")
+    __slots__ = ("drawn_at", "group", "hidden_states", "logits", "may_force", "row", "sample", "sampling_row", "unread")
 
     def __init__(self, group: SequenceGroup, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
         self.group, self.sample, self.row, self.logits = group, sample, row, logits
         self.sampling_row = group.request.sampling_row(sample.index)
         self.hidden_states = list(group.hidden_states)
         self.drawn_at = 0.0
+        self.unread: list[int] = []
+        self.may_force = sample.may_force
+
+    def take_drawn(self) -> None:
+        """Notes that the sample got a token, which the model is to read, with what its constraint forces after it."""
+        self.unread = self.sample.token_ids[-1:]
+        self.may_force = self.sample.may_force
+        if self.may_force:
+            # It may rest before it gets others, which would keep those of the whole step.
+            self.logits = NO_LOGITS
+
+    def take_forced(self) -> int:
+        """Adds the tokens that the constraint leaves no choice about to the sample and the history; gives how many."""
+        forced, self.may_force = self.sample.take_forced(), False
+        self.unread += forced
+        for token_id in forced:
+            self.sampling_row.history.append(token_id)
+        return len(forced)
+
+    @property
+    def is_drawable(self) -> bool:
+        """Whether its logits are those after its last token, forced ones included."""
+        return not self.unread and not self.may_force
 
     def keep_logits(self) -> None:
         """Copies the logits, if they are part of those of a whole step, which would otherwise stay as long as they."""

@@ -32,10 +32,13 @@ class StepRows:
         self, running: Sequence[RunningSequence], searching: Sequence[SequenceGroup], *, prompts: Iterable[FairnessKey]
     ) -> None:
         """Chooses among the samples and searches; the requests of `prompts`, which are prefilled, want time as well."""
+        self.drawing, self._beams, self._count, self._waited_s = [*running], None, len(running), 0.0
+        if not searching and len(running) == 1 and running[0].sample.grammar is None:
+            return
         wanted = Counter(sequence.group.key for sequence in running)
         for group in searching:
             wanted[group.key] += group.slots(self._max_running)
-        self.drawing, self._beams, self._count = [*running], None, wanted.total()
+        self._count = wanted.total()
         most = self._most_rows({*wanted, *prompts})
         if most is not None and self._count > most:
             self._count = most

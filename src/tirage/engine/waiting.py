@@ -10,6 +10,7 @@ from tirage.engine.completion import Completion, Delta
 from tirage.engine.engine import Engine
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import RequestStream
+from tirage.errors import ParamsError
 
 # Seconds between two updates of the progress bar.
 _UPDATE_S = 0.2
@@ -40,26 +41,35 @@ async def astream(engine: Engine, request: EngineRequest) -> AsyncIterator[Delta
             yield delta
 
 
+def checked_stream(request: EngineRequest) -> EngineRequest:
+    """The request itself. Raises ParamsError for `best_of` above `n`, which is decided only at the end."""
+    params = request.params
+    if params.best_of is not None and params.best_of > params.n:
+        raise ParamsError(f"best_of must be n or None to stream, got {params.best_of}; use generate")
+    return request
+
+
 def show_progress(streams: Sequence[RequestStream]) -> None:
-    """Waits for requests and shows a bar on a terminal's stderr: finished samples, tokens per second, time left."""
+    """Waits for requests and shows a bar on a terminal's stderr, which moves with their tokens; tokens per second."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("samples"),
+        TextColumn("{task.fields[ended]}/{task.total} requests"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]:.0f} tokens/s"),
+        TextColumn("{task.fields[tokens]} tokens, {task.fields[speed]:.0f} tokens/s"),
         TimeRemainingColumn(),
     )
-    samples = [sample for stream in streams for sample in stream.request.samples]
+    requests = [stream.request for stream in streams]
     started = time.perf_counter()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("samples", total=len(samples), speed=0.0)
+        task = bar.add_task("requests", total=len(requests), ended=0, tokens=0, speed=0.0)
         while running := [stream for stream in streams if not stream.finished]:
             with contextlib.suppress(TimeoutError):
                 running[0].wait(_UPDATE_S)
-            ended = sum(sample.stop is not None for sample in samples)
-            tokens = sum(len(sample.token_ids) for sample in samples)
-            bar.update(task, completed=ended, speed=tokens / (time.perf_counter() - started))
+            ended = sum(request.finished for request in requests)
+            tokens = sum(len(sample.token_ids) for request in requests for sample in request.samples)
+            speed = tokens / (time.perf_counter() - started)
+            done = sum(request.done_share for request in requests)
+            bar.update(task, completed=done, ended=ended, tokens=tokens, speed=speed)

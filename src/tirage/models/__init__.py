@@ -14,15 +14,28 @@ from tirage.models.folder import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.models.protocol import BatchingModel, BatchPrefillModel, CachedRow, Inputs, Model, RowOutput, StepModel
+from tirage.models.protocol import (
+    BatchingModel,
+    BatchPrefillModel,
+    CachedRow,
+    ExtendModel,
+    Inputs,
+    Model,
+    RowOutput,
+    StepModel,
+)
+from tirage.models.sharded import LogitShards, ShardedModel
 
 __all__ = [
     "BatchPrefillModel",
     "BatchingModel",
     "CachedRow",
+    "ExtendModel",
     "Inputs",
+    "LogitShards",
     "Model",
     "RowOutput",
+    "ShardedModel",
     "StepModel",
     "bundled",
     "find_folder",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -19,6 +20,7 @@ from tirage.models.weights import read_weights
 
 BACKENDS = ("auto", "torch", "numpy", "jax", "vllm")
 _log = logging.getLogger("tirage")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _BUNDLED = {"tiny": "a small Llama trained for tirage on generated stories, chat turns and JSON"}
 
 
@@ -39,7 +41,8 @@ def find_model(name_or_path: str | Path) -> Path:
         return find_folder(name_or_path)
     if not path.is_file():
         raise ModelError(
-            f"model must be a bundled name, a local folder or a GGUF file, got {str(path)!r}: no such file"
+            f"model must be a bundled name, a local folder or a GGUF file, got {str(path)!r}: "
+            f"no such file{nearby(path)}"
         )
     return path
 
@@ -55,10 +58,28 @@ def find_folder(name_or_path: str | Path) -> Path:
     path = Path(name_or_path).expanduser()
     if not path.is_dir():
         got, names = str(name_or_path), ", ".join(_BUNDLED)
-        hint = nearest(got, _BUNDLED)
+        hint = nearest(got, _BUNDLED) or download_hint(got)
         raise ModelError(f"model must be a bundled name ({names}) or a local folder, got {got!r}{hint}")
     check_files(path)
     return path
+
+
+def nearby(path: Path) -> str:
+    """A hint at the GGUF file of the same folder whose name is nearest, or that there is no such folder."""
+    if not path.parent.is_dir():
+        return f", as there is no folder {str(path.parent)!r}"
+    return nearest(path.name, [each.name for each in path.parent.glob("*.[gG][gG][uU][fF]")])
+
+
+def download_hint(name: str) -> str:
+    """How to get the model of a repository of the Hugging Face Hub; "" for what is no name of one."""
+    if not _HUB_ID.fullmatch(name):
+        return ""
+    folder = name.rpartition("/")[2]
+    return (
+        f"; nothing is downloaded: `hf download {name} --local-dir {folder}` gets a model of the Hub, "
+        "then give that folder"
+    )
 
 
 def check_files(folder: Path) -> None:
@@ -101,14 +122,22 @@ def open_model(folder: Path, *, backend: str = "auto", max_running: int = 32, **
     return model
 
 
-def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model:
-    """The model of a folder on PyTorch; ModelError if PyTorch is missing or the folder cannot be loaded."""
+def open_on_torch(folder: Path, options: Mapping[str, Any]) -> Model | BatchingModel:
+    """The model of a folder on PyTorch, with `tp_plan` this process's part of it.
+
+    Raises ModelError if PyTorch is missing or the folder cannot be loaded, and ParamsError for options that do not go
+    together.
+    """
     try:
         from tirage.models.huggingface import open_folder
     except ImportError as error:
         raise ModelError(
             f"backend 'torch' needs torch and transformers, {error.name} is missing: pip install 'tirage[torch]'"
         ) from error
+    if "tp_plan" in options:
+        from tirage.models.huggingface.tensor_parallel import open_sharded
+
+        return open_sharded(folder, **options)
     model = open_folder(folder, **options)
     _log.info("%s runs on PyTorch, %s on %s", folder.name, str(model.module.dtype).removeprefix("torch."), model.device)
     return model

@@ -212,6 +212,18 @@ class BatchingModel(Protocol):
 
 
 @runtime_checkable
+class ExtendModel(Protocol):
+    """What a `StepModel` may offer besides: several more tokens of a row read in one pass."""
+
+    def extend_row(self, row: Any, token_ids: Sequence[int]) -> Logits:
+        """Logits float32 [1, V] after the last of at least one more id of a row whose prompt is prefilled.
+
+        They do not depend on other rows. If it raises, the row has not advanced.
+        """
+        ...
+
+
+@runtime_checkable
 class BatchPrefillModel(Protocol):
     """What a `StepModel` may offer besides: several short prompts prefilled in one pass."""
 

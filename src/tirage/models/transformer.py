@@ -48,11 +48,14 @@ class Forward:
     """A TransformerLike with its parameters, called for one conversation at a time.
 
     It is compiled if the parameters are JAX arrays. `buckets` are the lengths to which chunks of a prompt are padded,
-    so that only a few lengths are compiled; what the padding writes into the cache is never attended to.
+    so that only a few lengths are compiled; what the padding writes into the cache is never attended to. With `stay`
+    the logits of a step stay where JAX has computed them.
     """
 
-    def __init__(self, model: Any, params: Any, *, length: int, buckets: Sequence[int] = ()) -> None:
-        self._model, self._params = model, params
+    def __init__(
+        self, model: Any, params: Any, *, length: int, buckets: Sequence[int] = (), stay: bool = False
+    ) -> None:
+        self._model, self._params, self._stay = model, params, stay
         self._buckets, self.length = sorted(buckets), length
         self.vocab_size = int(model.config.num_embed)
         self._dtype, self.uses_jax = first_leaf(params).dtype, is_jax(params)
@@ -76,9 +79,11 @@ class Forward:
         """
         return self._fill(self._params, np.array([ids], np.int32), positions, mask, cache, images[None])
 
-    def step(self, cache: Any, token_id: int, slots: int) -> tuple[Array, Any]:
+    def step(self, cache: Any, token_id: int, slots: int) -> tuple[Any, Any]:
         """Logits float32 [V] after one more id, and the new cache."""
         logits, cache = self._step(self._params, *self.inputs([token_id], slots, 1), cache)
+        if self._stay:
+            return logits.reshape(-1), cache
         # The model computes in its own dtype; everything after it is float32.
         return np.asarray(logits).astype(np.float32).reshape(-1)[-self.vocab_size :], cache
 
@@ -115,18 +120,19 @@ class TransformerModel:
     """A TransformerLike with its parameters as a `tirage.models.Model`, for `LLM(model, tokenizer=...)`.
 
     A request has at most `max_length` tokens, prompt and output together, and its cache has that many slots from the
-    start. Rows are computed one at a time, so other rows never change a row's logits. Raises ModelError for an object
-    without the TransformerLike members and for `params` without an array, ParamsError for a wrong `max_length`.
+    start. Rows are computed one at a time, so other rows never change a row's logits. With `stay`, logits are JAX
+    arrays that stay where they were computed. Raises ModelError for an object without the TransformerLike members and
+    for `params` without an array, ParamsError for a wrong `max_length`.
     """
 
-    def __init__(self, model: TransformerLike, params: Any, *, max_length: int) -> None:
+    def __init__(self, model: TransformerLike, params: Any, *, max_length: int, stay: bool = False) -> None:
         missing = [name for name in ("apply", "init_cache", "config") if not hasattr(model, name)]
         if missing:
             raise ModelError(f"model must be a TransformerLike with {missing[0]}, got {type(model).__name__}")
         if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
             raise ParamsError(f"max_length must be an integer >= 1, got {max_length!r}")
         buckets = [bucket for bucket in (16, 64, CHUNK) if bucket <= max_length]
-        self._forward = Forward(model, params, length=max_length, buckets=buckets)
+        self._forward, self._stay = Forward(model, params, length=max_length, buckets=buckets, stay=stay), stay
         self.max_length, self.vocab_size = max_length, self._forward.vocab_size
 
     def prefill(self, token_ids: Sequence[int]) -> tuple[Array, TransformerCache]:
@@ -142,7 +148,7 @@ class TransformerModel:
             logits, cache = self.extend(chunk, cache)
         return logits, cache
 
-    def extend(self, token_ids: Sequence[int], cache: TransformerCache | None) -> tuple[Array, TransformerCache]:
+    def extend(self, token_ids: Sequence[int], cache: TransformerCache | None) -> tuple[Any, TransformerCache]:
         """Logits [V] after the last of more ids, and the cache; `cache` None begins a prompt.
 
         Chunks of 256 ids give the logits of `prefill` bit for bit. Raises ModelError beyond the context length.
@@ -157,9 +163,10 @@ class TransformerModel:
             grown.slots += len(head)
         return self._next(last, grown), grown
 
-    def decode(self, token_ids: Sequence[int], caches: Sequence[TransformerCache]) -> Array:
+    def decode(self, token_ids: Sequence[int], caches: Sequence[TransformerCache]) -> Any:
         """Logits [B, V] after one more id per request; a row does not depend on the others by a single bit."""
-        return np.stack([self.extend([token], cache)[0] for token, cache in zip(token_ids, caches, strict=True)])
+        rows = [self.extend([token], cache)[0] for token, cache in zip(token_ids, caches, strict=True)]
+        return stacked(rows) if self._stay else np.stack(rows)
 
     def fork(self, cache: TransformerCache) -> TransformerCache:
         """A second cache with the same past; nothing is copied, because the arrays never change."""
@@ -169,10 +176,17 @@ class TransformerModel:
         """Logits [T, V] after each of the T ids."""
         return self._forward.score(token_ids)
 
-    def _next(self, token_id: int, cache: TransformerCache) -> Array:
+    def _next(self, token_id: int, cache: TransformerCache) -> Any:
         logits, cache.arrays = self._forward.step(cache.arrays, token_id, cache.slots)
         cache.slots += 1
         return logits
+
+
+def stacked(rows: Sequence[Any]) -> Any:
+    """JAX arrays [V] as one [B, V], where they are."""
+    import jax.numpy as jnp
+
+    return jnp.stack(rows)
 
 
 def plain_functions(model: Any) -> tuple[Fill, Step]:

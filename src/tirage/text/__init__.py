@@ -2,6 +2,7 @@
 
 from tirage.text.bad_words import BadWords, enforceable_phrases
 from tirage.text.chat import ChatTemplate
+from tirage.text.continued import final_text, generation_prompt
 from tirage.text.decoder_rule import DecoderRule
 from tirage.text.detokenizer import Detokenizer, open_detokenizer, take_characters
 from tirage.text.stops import Stop, StopChecker
@@ -17,6 +18,8 @@ __all__ = [
     "StopChecker",
     "Tokenizer",
     "enforceable_phrases",
+    "final_text",
+    "generation_prompt",
     "load_tokenizer",
     "open_detokenizer",
     "take_characters",

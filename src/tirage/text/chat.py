@@ -6,10 +6,13 @@ writes cannot become a control token: see `tirage.text.control`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from tirage.errors import ParamsError
+from tirage.text.continued import check_final, cut_at, final_text, with_mark
 from tirage.text.control import ControlTokens, EscapedContent
 from tirage.text.messages import Message, check_messages, check_tools
 from tirage.text.template import Template
@@ -48,6 +51,20 @@ class ChatTemplate:
         """Whether the template uses a variable. Turning thinking off is accepted by templates that do not know it."""
         return name in self._variables or (name in {"enable_thinking", "thinking"} and value is False)
 
+    def reads(self, name: str) -> bool:
+        """Whether the template asks messages for a member of this name."""
+        return re.search(rf"""(?:\.|\[['"]|['"]){name}\b""", self.source) is not None
+
+    @cached_property
+    def takes_later_system(self) -> bool:
+        """Whether the template shows a system message that is not the first message."""
+        roles = ("system", "user", "assistant", "user", "system", "user")
+        try:
+            found = self.render([{"role": role, "content": f"message {i}"} for i, role in enumerate(roles)])
+        except ParamsError:
+            return False
+        return "message 4" in found
+
     @property
     def _variables(self) -> frozenset[str]:
         return frozenset() if self._template is None else self._template.variables
@@ -59,15 +76,18 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> str:
         """The prompt text of a conversation, up to where the assistant's answer begins.
 
-        `tools` are function definitions in OpenAI's form, `arguments` further variables of the template. Raises
-        ParamsError for malformed messages and tools, for arguments that the template does not use, and for
-        conversations that it refuses or cannot render within a second and 8 million characters.
+        `tools` are function definitions in OpenAI's form, `arguments` further variables of the template. Without
+        `add_generation_prompt` the prompt ends with the last message; with `continue_final_message`, whatever the other
+        says, it ends inside that message, an assistant's, after its text. Raises ParamsError for malformed messages and
+        tools, for arguments that the template does not use, for conversations that it refuses or cannot render within a
+        second and 8 million characters, and for a final message that cannot be continued.
         """
-        given = self._read(messages, tools, arguments)
-        return self._render(given, add_generation_prompt)
+        given = self._read(messages, tools, arguments, continued=continue_final_message)
+        return self._render(given, add_generation_prompt, continued=continue_final_message)
 
     def encode(
         self,
@@ -76,13 +96,14 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> list[int]:
         """The prompt ids of a conversation, in which only the template produces control tokens.
 
         Takes the same arguments as `render`. Raises ParamsError as it does, and for a role that spells a control token.
         """
-        escaped = self._escape(self._read(messages, tools, arguments))
-        text = self._render(escaped.content, add_generation_prompt)
+        escaped = self._escape(self._read(messages, tools, arguments, continued=continue_final_message))
+        text = self._render(escaped.content, add_generation_prompt, continued=continue_final_message)
         return escaped.encode(text, add_special_tokens=self.is_plain)
 
     def text_with_media(
@@ -91,6 +112,8 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         marks: Mapping[str, str],
     ) -> str:
         """The prompt text of a conversation with images or audio, which the model's processor will encode.
@@ -99,9 +122,9 @@ class ChatTemplate:
         ParamsError as `encode` does, and for a text that spells a control token, because the processor would read it as
         one.
         """
-        escaped = self._escape(self._read(messages, tools, arguments))
+        escaped = self._escape(self._read(messages, tools, arguments, continued=continue_final_message))
         content = escaped.content if "type" in self.source else with_marks(escaped.content, marks)
-        return escaped.text(self._render(content, add_generation_prompt=True))
+        return escaped.text(self._render(content, add_generation_prompt, continued=continue_final_message))
 
     def _escape(self, given: Mapping[str, Any]) -> EscapedContent:
         for message in given["messages"]:
@@ -114,9 +137,13 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         arguments: Mapping[str, Any] | None,
+        *,
+        continued: bool,
     ) -> dict[str, Any]:
         """Everything that the client supplies, validated, in the form that templates take."""
         checked = [self._with_known_role(message) for message in check_messages(messages)]
+        if continued:
+            check_final(checked)
         known = check_tools(tools)
         if not self.takes_tools:
             checked, known = describe_tools(checked, known), None
@@ -137,7 +164,13 @@ class ChatTemplate:
                 )
         return {name: value for name, value in arguments.items() if name in self._variables}
 
-    def _render(self, given: Mapping[str, Any], add_generation_prompt: bool) -> str:
+    def _render(self, given: Mapping[str, Any], add_generation_prompt: bool, *, continued: bool) -> str:
+        if not continued:
+            return self._rendered(given, add_generation_prompt)
+        opened, mark = with_mark(given)
+        return cut_at(self._rendered(opened, False), mark, final_text(given["messages"]))
+
+    def _rendered(self, given: Mapping[str, Any], add_generation_prompt: bool) -> str:
         if self._template is None:
             lines = [f"{message['role']}: {message['content'] or ''}\n" for message in given["messages"]]
             return "".join(lines) + ("assistant:" if add_generation_prompt else "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -62,6 +63,12 @@ def automaton_of(strings: Sequence[str]) -> PhraseAutomaton[str]:
     return _automata.setdefault(key, PhraseAutomaton(key)) if found is None else found
 
 
+@lru_cache(maxsize=256)
+def shared_ids(ids: tuple[int, ...]) -> frozenset[int]:
+    """The ids as a set, one for all samples that have the same."""
+    return frozenset(ids)
+
+
 class StopChecker:
     """Checks the stop conditions of one sample, given its tokens and its text.
 
@@ -83,7 +90,7 @@ class StopChecker:
         self._node = START
         self._source = pattern
         self._pattern = compile_pattern(pattern).matcher() if pattern is not None else None
-        self._token_ids, self._eos_ids = frozenset(token_ids), frozenset(eos_ids)
+        self._token_ids, self._eos_ids = shared_ids(tuple(token_ids)), shared_ids(tuple(eos_ids))
         self._min_tokens, self._include = min_tokens, include
         # The characters that may still be part of a match, and the number of characters before them.
         self._tail, self._before = "", 0

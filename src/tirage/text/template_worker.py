@@ -2,14 +2,13 @@
 
 It reads one JSON object per line and answers each with another. A template that takes too long ends the process by an
 alarm, one that needs too much memory by a resource limit, wherever it is: in a power, a product or a filter, or while
-constants are folded as it is compiled. The file runs as a script and imports nothing but Jinja.
+constants are folded as it is compiled. The file runs as a script.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections import OrderedDict
 from datetime import datetime
 from typing import Any, NoReturn
@@ -20,8 +19,9 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-Answer = dict[str, Any]
-_ADDRESS_SPACE = 512 << 20
+from tirage.child_script import Answer, answer_lines, drop_rights
+
+_GROWTH = 512 << 20
 _KEPT = 8
 """Compiled templates that are kept."""
 
@@ -109,31 +109,14 @@ def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, *
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
-def limit_rights() -> None:
-    """Limits the growth of the process from here on and forbids files and processes, where the system supports it."""
-    try:
-        import resource
-
-        with open("/proc/self/statm", encoding="ascii") as status:
-            size = int(status.read().split()[0]) * resource.getpagesize()
-        limits = {"AS": size + _ADDRESS_SPACE, "FSIZE": 0, "CORE": 0, "NPROC": 0, "NOFILE": 0}
-        for name, most in limits.items():
-            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-    except (ImportError, OSError, ValueError):
-        return
-
-
 def main() -> None:
     """Answers tasks until the input ends."""
     worker = TemplateWorker()
     # Jinja and the date import some of their parts only now.
     for source in ("{{ missing.field }}", "{{ strftime_now('%Y') }}{{ lipsum(1) }}"):
         worker.answer({"task": "render", "source": source, "given": {}, "seconds": 60, "characters": 10_000})
-    limit_rights()
-    for line in sys.stdin:
-        answer = worker.answer(json.loads(line))
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    drop_rights(_GROWTH)
+    answer_lines(worker.answer)
 
 
 if __name__ == "__main__":

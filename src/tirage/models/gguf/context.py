@@ -18,7 +18,7 @@ MAX_SEQUENCES = 256
 """The most sequences of a context (`LLAMA_MAX_SEQ`)."""
 FIRST_SEQUENCES = 32
 """The sequences of a new context; libllama visits all of them in every step, so there are more only when needed."""
-_FULL, _BLOCK = 1, 256
+_FULL, _BLOCK, _FEW = 1, 256, 16
 _FLOAT32, _NO_FLASH_ATTENTION = 0, 0
 
 Ints = NDArray[np.int32]
@@ -42,7 +42,9 @@ class Context:
         self._loaded, self._library = loaded, library
         self._threads, self._exact = threads, exact
         self._vocab_size = library.llama_vocab_n_tokens(loaded.vocab)
-        self._batch, self._arrays = _new_batch(library, _BLOCK)
+        self._batch, arrays = _new_batch(library, _BLOCK)
+        self._tokens, self._positions, self._sequences, self._wanted = arrays
+        self._logits_address = _logits_address(library)
         self.cells = self.sequences = 0
         self._view: tuple[Any, Any] = None, None
         self._context: Any = None
@@ -56,9 +58,24 @@ class Context:
         Raises CacheFullError if there is no memory for a larger cache, ModelError for any other failure; then
         sequences may have grown, and must be cut.
         """
-        count, arrays = len(token_ids), self._arrays
-        arrays["token"][:count], arrays["pos"][:count], arrays["seq"][:count] = token_ids, positions, sequences
-        arrays["logits"][:count] = wanted
+        count = len(token_ids)
+        self._tokens[:count], self._positions[:count], self._sequences[:count] = token_ids, positions, sequences
+        self._wanted[:count] = wanted
+        return self._decode(count, count if wanted is True else int(np.count_nonzero(wanted)))
+
+    def step(self, token_ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int]) -> Logits:
+        """Logits float32 [B, V] after one token each of at most 256 sequences; raises what `run` does."""
+        count = len(token_ids)
+        if count > _FEW:
+            return self.run(token_ids, positions, sequences)
+        # One by one, which finds less of NumPy out of the processor's caches, through which the weights have passed.
+        for at in range(count):
+            self._tokens[at], self._positions[at], self._sequences[at] = token_ids[at], positions[at], sequences[at]
+            self._wanted[at] = True
+        return self._decode(count, count)
+
+    def _decode(self, count: int, wanted: int) -> Logits:
+        """The logits [k, V] of the first `count` tokens of the batch, of which so many are `wanted`."""
         self._batch.n_tokens = count
         forget_errors()
         while (status := self._library.llama_decode(self._context, self._batch)) == _FULL:
@@ -66,7 +83,7 @@ class Context:
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
         # A copy, because the next batch writes to the same memory.
-        return self._logits(count if wanted is True else int(np.count_nonzero(wanted))).copy()
+        return self._logits(wanted).copy()
 
     def add_sequences(self) -> range:
         """Doubles the number of sequences and gives the new ones. Raises ModelError beyond the most there can be."""
@@ -90,10 +107,10 @@ class Context:
 
     def _logits(self, count: int) -> Logits:
         """The memory of libllama with the logits of the last batch; a view is kept, as making one takes long."""
-        found = self._library.llama_get_logits(self._context)
-        key = ctypes.addressof(found.contents), count
+        key = self._logits_address(self._context), count
         if self._view[0] != key:
-            self._view = key, np.ctypeslib.as_array(found, (count, self._vocab_size))
+            memory = (ctypes.c_float * (count * self._vocab_size)).from_address(key[0])
+            self._view = key, np.frombuffer(memory, np.float32).reshape(count, self._vocab_size)
         return self._view[1]
 
     @property
@@ -147,18 +164,25 @@ def _move(library: Any, old: Any, new: Any) -> bool:
     return written == size and library.llama_state_set_data(new, state, size) == size
 
 
-def _new_batch(library: Any, room: int) -> tuple[Any, dict[str, Any]]:
-    """A batch of libllama over NumPy arrays [room], and these by name; each token belongs to one sequence."""
-    arrays: dict[str, Any] = {name: np.zeros(room, np.int32) for name in ("token", "pos", "seq")}
-    arrays["logits"] = np.zeros(room, np.int8)
-    arrays["count"] = np.ones(room, np.int32)
-    arrays["pointers"] = arrays["seq"].ctypes.data + np.arange(room, dtype=np.uintp) * arrays["seq"].itemsize
-    fields = {
-        "token": "token", "pos": "pos", "n_seq_id": "count", "seq_id": "pointers", "logits": "logits",
-    }  # fmt: skip
+def _new_batch(library: Any, room: int) -> tuple[Any, tuple[NDArray[Any], ...]]:
+    """A batch of libllama over arrays [room] of tokens, positions, sequences and flags; a token has one sequence."""
+    tokens, positions, sequences = (np.zeros(room, np.int32) for _ in range(3))
+    wanted, counts = np.zeros(room, np.int8), np.ones(room, np.int32)
+    pointers = sequences.ctypes.data + np.arange(room, dtype=np.uintp) * sequences.itemsize
+    fields = {"token": tokens, "pos": positions, "n_seq_id": counts, "seq_id": pointers, "logits": wanted}
     kinds = dict(library.llama_batch._fields_)
-    given = {field: ctypes.cast(arrays[name].ctypes.data, kinds[field]) for field, name in fields.items()}
-    return library.llama_batch(n_tokens=0, embd=None, **given), arrays
+    given = {name: ctypes.cast(array.ctypes.data, kinds[name]) for name, array in fields.items()}
+    batch = library.llama_batch(n_tokens=0, embd=None, **given)
+    # The fields are bare addresses.
+    batch.arrays = fields
+    return batch, (tokens, positions, sequences, wanted)
+
+
+def _logits_address(library: Any) -> Any:
+    """libllama's function that tells where the logits of a context are, as an integer instead of a pointer object."""
+    address = ctypes.cast(library.llama_get_logits, ctypes.c_void_p).value
+    assert address is not None
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
 
 
 def usable_threads() -> int:

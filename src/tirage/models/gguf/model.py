@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,13 +218,16 @@ class GGUFModel(TextOnly):
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[GGUFRow]) -> Logits:
         """Logits [B, V] after one more id per row; ModelError beyond the context, and when there is no memory."""
+        positions, sequences = list[int](), list[int]()
         for row in caches:
-            self._restore(row)
-        positions, sequences = [row.length for row in caches], [row.sequence for row in caches]
+            if row.length < len(row.token_ids):
+                self._restore(row)
+            positions.append(row.length)
+            sequences.append(row.sequence)
         if max(positions) >= self.max_length:
             raise ModelError(f"the model's context holds {self.max_length} tokens, got {max(positions) + 1}")
         # One batch: there are no more rows than a batch has room for.
-        logits = self._run(caches, token_ids, positions, sequences, True)
+        logits = self._computed(caches, lambda: self._context.step(token_ids, positions, sequences))
         for token_id, row in zip(token_ids, caches, strict=True):
             row.token_ids.append(token_id)
             row.length += 1
@@ -233,10 +236,13 @@ class GGUFModel(TextOnly):
     def _run(
         self, rows: Sequence[GGUFRow], token_ids: Sequence[int], positions: Any, sequences: Any, wanted: Any
     ) -> Logits:
+        return self._computed(rows, lambda: self._context.run(token_ids, positions, sequences, wanted=wanted))
+
+    def _computed(self, rows: Sequence[GGUFRow], compute: Callable[[], Logits]) -> Logits:
         """What the context computes; kept sequences make room where memory ends, and a failure leaves the rows be."""
         while True:
             try:
-                return self._context.run(token_ids, positions, sequences, wanted=wanted)
+                return compute()
             except CacheFullError:
                 if not len(self._kept):
                     raise

@@ -20,8 +20,10 @@ def open_gguf(
     dtype: str | None = None,
     device: str | None = None,
     adapters: Any = None,
+    enable_lora: bool | None = None,
     prefix_bytes: int | None = None,
     prefill_batch_tokens: int | None = None,
+    tp_plan: str | None = None,
     engine_args: Any = None,
 ) -> GGUFModel:
     """The model of a GGUF file.
@@ -37,8 +39,10 @@ def open_gguf(
             f"dtype must be 'auto', 'float16' or 'float32' for a GGUF file, got {dtype!r}; it is that of the KV cache, "
             "as the file has its own for the weights"
         )
-    if adapters:
+    if adapters or enable_lora:
         raise ParamsError("adapters must not be given for a GGUF file; merge them into it")
+    if tp_plan is not None:
+        raise ParamsError(f"tp_plan must not be given for a GGUF file, which is not cut, got {tp_plan!r}")
     if engine_args:
         raise ParamsError("engine_args must not be given for a GGUF file; they are vLLM's")
     counts = {"prefix_bytes": prefix_bytes, "prefill_batch_tokens": prefill_batch_tokens}

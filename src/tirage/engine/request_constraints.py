@@ -1,0 +1,96 @@
+"""What the constraints and the reasoning of requests need of a model's vocabulary, made once and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tirage.engine.grammar_state import CompiledConstraint
+from tirage.engine.reasoning import ReasoningState, ReasoningTokens, opened_by
+from tirage.errors import ParamsError
+from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
+from tirage.params import REASONING_PARSERS, GuidedDecodingParams, SamplingParams
+from tirage.text import Tokenizer
+
+_FINDERS_KEPT = 8
+"""The number of constraints whose searches for the shortest closing paths are kept."""
+
+
+class RequestConstraints:
+    """Compiles the constraints of requests for a tokenizer and a model of `vocab_size` tokens; for any thread.
+
+    Compilers are made when first needed, since reading a vocabulary takes time.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._compilers: dict[str, Compiler] = {}
+        self._reasoning_tokens: dict[tuple[str, str], ReasoningTokens] = {}
+        self._finders: dict[GuidedDecodingParams, CompletionFinder] = {}
+
+    def compile(self, params: SamplingParams) -> CompiledConstraint | None:
+        """The compiled constraint of the parameters, if any. Raises GrammarError when it cannot be enforced."""
+        guided = params.guided_decoding
+        if guided is None:
+            return None
+        grammar = self._compiler("tokens").compile(guided)
+        if not params.close_grammar:
+            return CompiledConstraint(grammar)
+        by_byte = self._compiler("bytes").compile(guided)
+        return CompiledConstraint(grammar, by_byte, self._finder(guided))
+
+    def begin_reasoning(
+        self, params: SamplingParams, prompt_ids: Sequence[int], *, begun: str = ""
+    ) -> ReasoningState | None:
+        """Where a text that follows the prompt begins; None where nothing depends on reasoning.
+
+        `begun` is the text of the message that the prompt ends inside, if it does. Raises ParamsError where the end tag
+        would be forced and the model cannot write it.
+        """
+        guided, budget = params.guided_decoding, params.thinking_budget
+        held = guided is not None and not guided.enable_in_reasoning and params.reasoning_parser is not None
+        if not held and budget is None:
+            return None
+        tags = REASONING_PARSERS[params.reasoning_parser or "think"]
+        if tags not in self._reasoning_tokens:
+            found = ReasoningTokens(self._compiler("tokens").vocabulary, tags)
+            self._reasoning_tokens.setdefault(tags, found)
+        tokens = self._reasoning_tokens[tags]
+        if tokens.longest_end is None and (budget is not None or params.close_grammar):
+            name = "close_grammar" if budget is None else "thinking_budget"
+            raise ParamsError(f"{name} must be left out for a model whose tokens cannot spell {tags[1]}")
+        spent = opened_by(prompt_ids, tags, self._tokenizer, begun=begun)
+        return ReasoningState(tokens, opened=spent is not None, spent=spent or 0, budget=budget)
+
+    def continuing(self, params: SamplingParams, prompt_ids: Sequence[int], begun: str) -> SamplingParams:
+        """The parameters of a text that goes on with a message, `begun`, in which the prompt ends.
+
+        Where that is in its answer no reasoning follows: a constraint holds from the first token.
+        """
+        tags = REASONING_PARSERS[params.reasoning_parser or "think"]
+        if not begun.strip() or opened_by(prompt_ids, tags, self._tokenizer, begun=begun) is not None:
+            return params
+        guided = params.guided_decoding
+        held = None if guided is None else guided.replace(enable_in_reasoning=True)
+        return params.replace_unchecked(guided_decoding=held, thinking_budget=None)
+
+    def stats(self) -> dict[str, int]:
+        """Counts of grammars: number and `bytes` of the cached `grammars`, how many were `compiled` and `hits`."""
+        stats = [compiler.stats() for compiler in list(self._compilers.values())]
+        return {name: sum(each[name] for each in stats) for name in ("grammars", "bytes", "compiled", "hits")}
+
+    def _finder(self, guided: GuidedDecodingParams) -> CompletionFinder:
+        """The search for the shortest closing paths of a constraint, kept for those used most recently."""
+        found = self._finders.pop(guided, None)
+        if found is None or found.is_full:
+            found = CompletionFinder(guided, self._compiler("tokens").vocabulary)
+        self._finders[guided] = found
+        while len(self._finders) > _FINDERS_KEPT:
+            self._finders.pop(next(iter(self._finders)), None)
+        return found
+
+    def _compiler(self, kind: str) -> Compiler:
+        """The grammar compiler for this model's tokens or, of kind "bytes", for bytes."""
+        if kind not in self._compilers:
+            vocabulary = BYTES if kind == "bytes" else Vocabulary.of(self._tokenizer, self._vocab_size)
+            self._compilers.setdefault(kind, Compiler(vocabulary))
+        return self._compilers[kind]
