@@ -33,13 +33,13 @@ def test_a_mesh_of_eight_devices_passes_the_quick_checks() -> None:
     assert said(*QUICK) == dict.fromkeys(QUICK, "")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_check_is_known_here() -> None:
     assert len(CHECKS) == 12
     assert sorted(said()) == sorted(CHECKS)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_mesh_of_eight_devices(check: str) -> None:
     assert said()[check] == ""

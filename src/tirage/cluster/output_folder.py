@@ -19,6 +19,7 @@ from tirage.errors import ParamsError
 RUN_FILE = "run.json"
 ERRORS = "errors"
 _TEMPORARY = ".tmp"
+_AS_JSON = ("logprobs", "prompt_logprobs", "response")
 
 
 class OutputFolder:
@@ -117,21 +118,37 @@ def json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def parquet_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Rows as a Parquet file; the ids are texts."""
+    """Rows as a Parquet file, with the columns of `table_of`."""
     import io
 
-    import pyarrow
     import pyarrow.parquet
 
-    schema = pyarrow.schema([
-        ("id", pyarrow.string()),
-        ("index", pyarrow.int32()),
-        ("text", pyarrow.string()),
-        ("token_ids", pyarrow.list_(pyarrow.int32())),
-        ("finish_reason", pyarrow.string()),
-        ("seed", pyarrow.int64()),
-    ])
-    listed = [{**row, "id": str(row["id"]), "index": row.get("index", 0)} for row in rows]
     out = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(listed, schema=schema), out)
+    pyarrow.parquet.write_table(table_of(rows), out)
     return out.getvalue()
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as a table of pyarrow. Ids are texts; logprobs, and answers in OpenAI's form, are texts of JSON."""
+    import pyarrow
+
+    whole, text = pyarrow.int32(), pyarrow.string()
+    schema = pyarrow.schema([
+        ("id", text),
+        ("index", whole),
+        ("text", text),
+        ("token_ids", pyarrow.list_(whole)),
+        ("finish_reason", text),
+        ("seed", pyarrow.int64()),
+        *((name, text) for name in (*_AS_JSON, "error")),
+    ])
+    return pyarrow.Table.from_pylist([columns_of(row) for row in rows], schema=schema)
+
+
+def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of results as columns of a table."""
+    found = {**row, "id": str(row.get("custom_id", row["id"])), "index": row.get("index", 0)}
+    for name in _AS_JSON:
+        if name in found:
+            found[name] = json.dumps(found[name], ensure_ascii=False, allow_nan=False)
+    return found

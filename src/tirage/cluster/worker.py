@@ -16,9 +16,12 @@ from tirage.engine import Completion, EngineRequest, LogprobEntry, Prompt, Sampl
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
+from tirage.server.replay import model_info_of
 
 OPEN_PARTS = 8
 """Parts whose rows may run at once: rows of the next ones start while the last rows of the first are drawn."""
+_TICK_S = 0.2
+"""How long the tokens of running rows wait to be reported."""
 NO_PLACE = ("output_kind",)
 """Parameters that say how an answer arrives, which the lines of a file cannot follow."""
 
@@ -31,6 +34,23 @@ class FinishedPart:
     results: tuple[Mapping[str, Any], ...]
     errors: tuple[Mapping[str, Any], ...]
     rows: int
+
+
+class RowCounter:
+    """Counts the rows that are done; `progress` is given their number, with the running ones in parts, and `total`."""
+
+    def __init__(self, progress: Callable[[float, int], None] = lambda done, total: None, total: int = 0) -> None:
+        self._progress, self._total, self._rows = progress, total, 0
+
+    def add(self) -> None:
+        """Counts a row that is done."""
+        self._rows += 1
+        self._progress(self._rows, self._total)
+
+    def running(self, share: float) -> None:
+        """Reports the rows that run, each as the share of its tokens that it has."""
+        if share:
+            self._progress(self._rows + share, self._total)
 
 
 class Worker:
@@ -47,10 +67,21 @@ class Worker:
         self._routes = OpenAIRoutes(llm, self._base, self._common)
         self._window = window or 2 * llm.max_running
 
-    def run(self, parts: Iterator[Part], on_row: Callable[[], None] = lambda: None) -> Iterator[FinishedPart]:
-        """The finished parts, in the order in which they finish; `on_row` is called after every row."""
+    @property
+    def window(self) -> int:
+        """How many rows are prepared or run at once."""
+        return self._window
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What two copies of a model have in common: the folder's name and the fingerprint of its files."""
+        info = model_info_of(self._llm, "" if self._llm.folder is None else self._llm.folder.name)
+        return {"name": info.name, "fingerprint": info.fingerprint}
+
+    def run(self, parts: Iterator[Part], counter: RowCounter | None = None) -> Iterator[FinishedPart]:
+        """The finished parts, in the order in which they finish; `counter` is told of rows and of their tokens."""
         loop = asyncio.new_event_loop()
-        finished = self._run(parts, on_row)
+        finished = self._run(parts, RowCounter() if counter is None else counter)
         try:
             with contextlib.suppress(StopAsyncIteration):
                 while True:
@@ -60,15 +91,16 @@ class Worker:
             loop.run_until_complete(self._routes.close())
             loop.close()
 
-    async def _run(self, parts: Iterator[Part], on_row: Callable[[], None]) -> AsyncGenerator[FinishedPart, None]:
+    async def _run(self, parts: Iterator[Part], counter: RowCounter) -> AsyncGenerator[FinishedPart, None]:
         window, running = asyncio.Semaphore(self._window), set[asyncio.Task[FinishedPart]]()
         try:
             while True:
                 while len(running) < OPEN_PARTS and (part := next(parts, None)) is not None:
-                    running.add(asyncio.create_task(self._run_part(part, window, on_row)))
+                    running.add(asyncio.create_task(self.run_part(part, window, counter.add)))
                 if not running:
                     return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                done, running = await asyncio.wait(running, timeout=_TICK_S, return_when=asyncio.FIRST_COMPLETED)
+                counter.running(self._llm.engine.running_share())
                 for task in done:
                     yield task.result()
         finally:
@@ -76,20 +108,30 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _run_part(self, part: Part, window: asyncio.Semaphore, on_row: Callable[[], None]) -> FinishedPart:
-        async def one(number: int, line: bytes) -> Outcome:
-            async with window:
-                outcome = await self.answer(number, line)
-            on_row()
-            return outcome
-
-        outcomes = await asyncio.gather(*(one(*each) for each in part.lines))
+    async def run_part(
+        self, part: Part, window: asyncio.Semaphore | None = None, on_row: Callable[[], None] = lambda: None
+    ) -> FinishedPart:
+        """The part when all of its rows are answered; parts that run at once share `window`, the rows in work."""
+        outcomes = await self.outcomes(part, window or asyncio.Semaphore(self._window), on_row)
         return FinishedPart(
             index=part.index,
             results=tuple(result for outcome in outcomes for result in outcome.results),
             errors=tuple(outcome.error for outcome in outcomes if outcome.error is not None),
             rows=len(outcomes),
         )
+
+    async def outcomes(
+        self, part: Part, window: asyncio.Semaphore, on_row: Callable[[], None] = lambda: None
+    ) -> list[Outcome]:
+        """What becomes of each line of a part, in order."""
+
+        async def one(number: int, line: bytes) -> Outcome:
+            async with window:
+                outcome = await self.answer(number, line)
+            on_row()
+            return outcome
+
+        return await asyncio.gather(*(one(*each) for each in part.lines))
 
     async def answer(self, number: int, line: bytes) -> Outcome:
         """What becomes of the line with that number; a row that cannot be answered says why, and nothing is raised."""
@@ -147,8 +189,12 @@ def outcome_of(number: int, row: BatchRow, completion: Completion) -> Outcome:
 
 def result_of(row: BatchRow, completion: Completion, sample: Sample, several: bool) -> dict[str, Any]:
     """A line of the output: a sample of a row, with its `index` where the row has several."""
-    result: dict[str, Any] = {"id": row.id, **({"index": sample.index} if several else {})}
-    result |= {"text": sample.text, "token_ids": list(sample.token_ids)}
+    return {"id": row.id, **({"index": sample.index} if several else {}), **sample_fields(completion, sample)}
+
+
+def sample_fields(completion: Completion, sample: Sample) -> dict[str, Any]:
+    """What a line of results says of a sample, as plain values for JSON."""
+    result: dict[str, Any] = {"text": sample.text, "token_ids": list(sample.token_ids)}
     result |= {"finish_reason": sample.finish_reason, "seed": completion.seed}
     if sample.logprobs is not None:
         result["logprobs"] = [entry_of(entry) for entry in sample.logprobs]

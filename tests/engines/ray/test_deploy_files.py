@@ -1,0 +1,133 @@
+"""`deploy/`: the compose file and the Kubernetes manifest are what their own tools take.
+
+Docker's is the schema of docker-compose; Kubernetes' own are kubernetes-validate's, to which the pods of the RayService
+are given; its application is read by Ray. KubeRay's own fields are compared with a list: no package has their schema.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from ray.serve.schema import ServeDeploySchema
+
+from tirage import ParamsError
+from tirage.cluster import application, deployment
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yml").read_text())
+SECRET, SERVICE = yaml.safe_load_all((DEPLOY / "rayservice.yml").read_text())
+CLUSTER = SERVICE["spec"]["rayClusterConfig"]
+KNOWN = {"rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs"}
+KNOWN_OF_GROUP = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+
+
+def test_the_compose_file_is_valid() -> None:
+    found = importlib.util.find_spec("compose")
+    assert found is not None
+    assert found.submodule_search_locations
+    folder = Path(found.submodule_search_locations[0])
+    schema = json.loads((folder / "config" / "compose_spec.json").read_text())
+    jsonschema.validate(COMPOSE, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**COMPOSE, "services": {"worker": {"comand": "x"}}}, schema)
+
+
+def groups() -> list[dict[str, Any]]:
+    return [CLUSTER["headGroupSpec"], *CLUSTER["workerGroupSpecs"]]
+
+
+def test_the_secret_and_the_pods_are_valid() -> None:
+    kubernetes_validate.validate(SECRET, "1.37", strict=True)
+    for group in groups():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, **group["template"]}
+        kubernetes_validate.validate(pod, "1.37", strict=True)
+        pod["spec"]["containers"][0]["imagee"] = "x"
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(pod, "1.37", strict=True)
+        del pod["spec"]["containers"][0]["imagee"]
+
+
+def test_the_rayservice_has_kuberays_fields() -> None:
+    assert (SERVICE["apiVersion"], SERVICE["kind"]) == ("ray.io/v1", "RayService")
+    assert set(SERVICE["spec"]) == {"serveConfigV2", "rayClusterConfig"}
+    assert set(CLUSTER) == KNOWN
+    assert all(set(group) <= KNOWN_OF_GROUP for group in groups())
+    assert all(isinstance(value, str) for group in groups() for value in group["rayStartParams"].values())
+
+
+def served() -> Any:
+    return ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
+
+
+def test_the_application_is_one_that_ray_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = served().applications
+    assert one.import_path == f"{application.__module__.rpartition('.')[0]}:application"
+    names = [each["name"] for group in groups() for each in group["template"]["spec"]["containers"][0]["env"]]
+    assert one.args["api_key_variable"] in names
+    with pytest.raises(ParamsError, match="api_key_variable must name an environment variable with a key"):
+        application(one.args)
+    monkeypatch.setenv(one.args["api_key_variable"], "secret")
+    made = application(one.args)._bound_deployment
+    assert made.name == "tirage"
+    assert made._deployment_config.autoscaling_config.max_replicas == one.args["max_replicas"] == 16
+    assert "secret" not in json.dumps(one.args)
+
+
+def test_replicas_fit_into_the_pods() -> None:
+    (one,) = served().applications
+    (group,) = CLUSTER["workerGroupSpecs"]
+    cpus = int(group["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+    assert one.args["num_cpus"] == cpus
+    assert one.args["max_replicas"] == group["maxReplicas"]
+    assert one.args["replicas"] == group["minReplicas"]
+
+
+def test_the_commands_have_options_that_there_are() -> None:
+    script = COMPOSE["services"]["server"]["command"][2]
+    given = set(re.findall(r"--[a-z-]+", script.partition("tirage serve")[2]))
+    help_text = subprocess.run(
+        [sys.executable, "-m", "tirage", "serve", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert given <= set(re.findall(r"--[a-z-]+", help_text))
+    ray_help = subprocess.run(
+        [sys.executable, "-m", "ray.scripts.scripts", "start", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    starts = [shlex.join(COMPOSE["services"]["worker"]["command"]), script.partition("tirage serve")[0]]
+    assert {each for start in starts for each in re.findall(r"--[a-z-]+", start)} <= set(
+        re.findall(r"--[a-z-]+", ray_help)
+    )
+
+
+def test_arguments_of_the_file_are_those_of_deployment() -> None:
+    (one,) = served().applications
+    own = {name for name, each in inspect.signature(deployment).parameters.items() if each.kind != each.VAR_KEYWORD}
+    assert {"model", "replicas", "max_replicas", "num_cpus"} <= own & set(one.args)
+
+
+@pytest.mark.parametrize("page", ["scale", "batch"])
+def test_programs_of_the_pages_use_what_there_is(page: str) -> None:
+    blocks = re.findall(r"^```py\n(.*?)^```", (DEPLOY.parent / "docs" / f"{page}.md").read_text(), re.DOTALL | re.M)
+    assert blocks
+    for block in blocks:
+        tree = ast.parse(block)
+        namespace: dict[str, object] = {}
+        exec(compile(ast.Module([each for each in tree.body if isinstance(each, (ast.Import, ast.ImportFrom))], []),
+                     page, "exec"), namespace)  # fmt: skip
+        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)]
+        for call in calls:
+            parameters = inspect.signature(namespace[call.func.id]).parameters  # type: ignore[arg-type, attr-defined]
+            given = {each.arg for each in call.keywords if each.arg}
+            assert given <= set(parameters) or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
