@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from field_effects import CHAT, COMPLETIONS, GENERATE, SAMPLING
+from field_effects import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES, SAMPLING
 from servers import Server, shared
 
 _VARYING = {
     "id", "e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details", "created", "usage",
-    "prompt_tokens_details", "object", "refusal", "output_kind",
+    "prompt_tokens_details", "object", "refusal", "output_kind", "created_at", "completed_at", "item_id", "call_id",
 }  # fmt: skip
 _PLAIN: Mapping[str, dict[str, Any]] = {
     GENERATE: {"text": "Once upon a time", "sampling_params": {"sampling_seed": 1, "max_new_tokens": 12}},
     CHAT: {"messages": [{"role": "user", "content": "How old are you"}], "seed": 1, "max_tokens": 12},
     COMPLETIONS: {"prompt": "Once upon a time", "seed": 1, "max_tokens": 12},
+    RESPONSES: {"input": "How old are you", "seed": 1, "max_output_tokens": 12},
+    MESSAGES: {"messages": [{"role": "user", "content": "How old are you"}], "seed": 1, "max_tokens": 12},
 }
 
 
@@ -59,7 +61,7 @@ def answer_of(server: Server, place: str, body: Mapping[str, Any]) -> Any:
     assert reply.status_code == 200, (place, body, reply.text)
     if not body["stream"]:
         return settled(reply.json())
-    lines = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    lines = [event.rpartition("data: ")[2] for event in reply.text.split("\n\n") if event]
     return [settled(json.loads(line)) for line in lines if line != "[DONE]"]
 
 
@@ -68,8 +70,16 @@ def tokens_of(server: Server, place: str, body: Mapping[str, Any]) -> list[int]:
     if route_of(place) == GENERATE:
         found = answer_of(server, place, body)
         return (generated(found) if body["stream"] else found)["output_ids"]
+    if place == MESSAGES:  # it tells no ids; its characters differ where they do
+        found = answer_of(server, place, body)
+        return [ord(c) for block in (said(found) if body["stream"] else found)["content"] for c in block["text"]]
     found = answer_of(server, place, {**body, "return_token_ids": True})
-    return (chosen(found) if body["stream"] else found)["choices"][0]["token_ids"]
+    return token_ids(place, together(place, found) if body["stream"] else found)
+
+
+def token_ids(place: str, answer: Any) -> list[int]:
+    """The token ids that an answer on one of OpenAI's routes holds."""
+    return answer["token_ids"] if place == RESPONSES else answer["choices"][0]["token_ids"]
 
 
 def settled(value: Any) -> Any:
@@ -84,12 +94,40 @@ def drawn(place: str) -> tuple[int, ...]:
     """The token ids of the plain request."""
     if route_of(place) == GENERATE:
         return tuple(ask(place, {}, stream=False)["output_ids"])
-    return tuple(ask(place, {"return_token_ids": True}, stream=False)["choices"][0]["token_ids"])
+    if place == MESSAGES:  # it tells no ids, and draws what a chat does
+        return drawn(CHAT)
+    return tuple(token_ids(place, ask(place, {"return_token_ids": True}, stream=False)))
 
 
 def together(place: str, events: list[Any]) -> Any:
     """The events of a stream put together as the whole answer."""
+    if place == RESPONSES:
+        return events[-1]["response"]
+    if place == MESSAGES:
+        return said(events)
     return generated(events) if route_of(place) == GENERATE else chosen(events)
+
+
+def said(events: list[Any]) -> Any:
+    """Anthropic's events as one message."""
+    message: dict[str, Any] = {}
+    for event in events:
+        match event["type"]:
+            case "message_start":
+                message = {**event["message"], "content": []}
+            case "content_block_start":
+                message["content"].append({**event["content_block"]})
+            case "content_block_delta":
+                block, delta = message["content"][event["index"]], event["delta"]
+                for name, text in delta.items():
+                    if name != "type":
+                        block[name] = block.get(name, "") + text
+            case "message_delta":
+                message |= event["delta"]
+    for block in message["content"]:
+        if "partial_json" in block:
+            block["input"] = json.loads(block.pop("partial_json"))
+    return message
 
 
 def generated(events: list[Any]) -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 from tirage.operators import OPERATORS
 
 GENERATE, SAMPLING, CHAT, COMPLETIONS = "/generate", "sampling_params", "/v1/chat/completions", "/v1/completions"
-PLACES = (GENERATE, SAMPLING, CHAT, COMPLETIONS)
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+PLACES = (GENERATE, SAMPLING, CHAT, COMPLETIONS, MESSAGES, RESPONSES)
 
 EOS = 2
 """An end of sequence of the bundled model."""
@@ -71,6 +72,9 @@ _XTC = {"semantics": "canonical", "xtc_probability": 1.0}
 _END = {"logit_bias": {str(EOS): 100.0}}
 _FEW = {"semantics": "canonical", "temperature": 2.0}
 
+_THOUGHTS = {"regex": "[0-9]{3}", "reasoning_parser": "think", "logit_bias": {"291": 100.0}}
+"""The text begins with `<`, and so with reasoning."""
+
 _SHARED: dict[str, Effect | Elsewhere] = {
     **{name: set_to(tries[-1], **_FEW) for operator in OPERATORS.values() for name, tries in operator.examples.items()},
     "temperature": set_to(0.0),
@@ -123,6 +127,9 @@ _SHARED: dict[str, Effect | Elsewhere] = {
     "ebnf": set_to('root ::= "yes" | "no"'),
     "structural_tag": set_to(json.dumps(TAGS)),
     "custom_params": _PROCESSOR,
+    "reasoning_parser": set_to("think", regex="[0-9]{3}", logit_bias={"291": 100.0}),
+    "thinking_budget": set_to(2, **_THOUGHTS),
+    "forcing": set_to("canonical", regex="(an old|a red) fox (saw|met) [a-z]{3}"),
 }
 
 _SEARCH = {"use_beam_search": True, "beam_width": 3, "n": 3, "stop": ["e"]}
@@ -135,6 +142,7 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "seed": set_to(7),
     "best_of": Effect(value=20, beside={"temperature": 2.0, "seed": 5}, streamed=False),
     "prompt_logprobs": Effect(value=1, streamed=False),
+    "thinking_token_budget": set_to(2, **_THOUGHTS),
     "logits_processors_args": set_to({"logit_bias": {"300": 100.0}}),
     "sampling_method": set_to("air"),
     "temp_scaled_logprobs": set_to(True, temperature=0.5, logprobs=True),
@@ -170,13 +178,53 @@ _OPENAI: dict[str, Effect | Elsewhere] = {
     "extra_body": set_to({"return_token_ids": True}),
 }
 
+_SAID = [{"role": "user", "content": "How old are you"}, {"role": "assistant", "content": "I am"}]
 _THINKING = Elsewhere("test_fastdeploy.py::test_reasoning_ends_within_its_budget")
 _REASONING = Elsewhere("test_reasoning.py::test_streamed_reasoning_is_the_reasoning")
+
+_KEPT = "test_responses_kept.py"
+_THOUGHT = Elsewhere("test_responses_reasoning.py::test_reasoning_is_an_item_of_its_own")
+_LOGPROBS = ["message.output_text.logprobs"]
+FLAT_TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+_NO_RESPONSE = {
+    "n", "max_tokens", "logprobs", "response_format", "prompt_logprobs", "use_beam_search", "beam_width",
+    "length_penalty", "early_stopping", "stream_options",
+}  # fmt: skip
+_RESPONSES: dict[str, Effect | Elsewhere] = {
+    name: set_to(effect.value, **{n: v for n, v in effect.beside.items() if n != "logprobs"}, include=_LOGPROBS)
+    if isinstance(effect, Effect) and "logprobs" in effect.beside
+    else effect
+    for name, effect in _OPENAI.items()
+    if name not in _NO_RESPONSE
+}
+_FORCED = Elsewhere(f"{_MODELS}::test_a_processor_is_named_for_a_message")
+_ANTHROPIC_TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
+_ANTHROPIC: dict[str, Effect | Elsewhere] = {
+    **{name: effect for name, effect in _OPENAI.items() if name not in {
+        "n", "logprobs", "logprob_token_ids", "logprobs_mode", "prompt_logprobs", "response_format", "return_token_ids",
+        "return_effective_params", "return_tokens_as_token_ids", "temp_scaled_logprobs", "top_p_normalized_logprobs",
+        "stream_options", "use_beam_search", "beam_width", "length_penalty", "early_stopping",
+    }},
+    "stop_sequences": set_to(["e"]),
+    "messages": set_to([{"role": "user", "content": "The dog"}]),
+    "system": set_to("The dog", temperature=2.0),
+    "tools": set_to([_ANTHROPIC_TOOL], temperature=2.0),
+    "tool_choice": set_to({"type": "any"}, tools=[_ANTHROPIC_TOOL]),
+    "thinking": set_to({"type": "enabled", "budget_tokens": 2}, **_THOUGHTS),
+    "output_config": set_to({"format": {"type": "json_schema", "schema": SCHEMA}}),
+    "output_format": set_to({"type": "json_schema", "schema": SCHEMA}),
+    "extra_body": set_to({"top_k": 1}),
+    "chat_template_kwargs": Elsewhere(f"{_MODELS}::test_variables_reach_the_template_of_a_message"),
+    "stream": Elsewhere("test_messages.py::test_a_stream_has_anthropics_events"),
+    "custom_logit_processor": _FORCED,
+    "custom_params": _FORCED,
+}  # fmt: skip
 
 EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
     GENERATE: {
         "text": set_to("The dog"),
         "input_ids": set_to([1, 500, 600]),
+        "output_ids": set_to([500, 600]),
         "input_embeds": Elsewhere(f"{_PICTURES}::test_embeddings_stand_for_a_prompt"),
         "image_data": Elsewhere(f"{_PICTURES}::test_the_multimodal_request_reads_its_picture"),
         "audio_data": Elsewhere(f"{_MODELS}::test_a_sound_comes_whole_and_streamed"),
@@ -195,7 +243,9 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "stream": Elsewhere("test_generate.py::test_events_hold_all_the_text_so_far"),
         "stream_options": Effect(value={"mode": "delta"}, whole=False),
         "lora_path": _ADAPTER,
-    "cache_salt": _SALT,
+        "cache_salt": _SALT,
+        "max_thinking_tokens": set_to(2, sampling_params={
+            **_THOUGHTS, "sampling_seed": 1, "max_new_tokens": 12}),
         "custom_logit_processor": _PROCESSOR,
     },
     SAMPLING: {
@@ -215,6 +265,8 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "top_logprobs": set_to(2, logprobs=True),
         "messages": set_to([{"role": "user", "content": "The dog"}]),
         "prompt_token_ids": set_to([1, 500, 600]),
+        "add_generation_prompt": set_to(False),
+        "continue_final_message": set_to(True, messages=_SAID),
         "tools": set_to([TOOL], return_token_ids=True),
         "tool_choice": set_to("required", tools=[TOOL]),
         "parallel_tool_calls": Elsewhere("test_openai_tools.py::test_a_required_call_is_made"),
@@ -224,7 +276,6 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "separate_reasoning": _REASONING,
         "include_reasoning": _REASONING,
         "reasoning_max_tokens": _THINKING,
-        "thinking_token_budget": _THINKING,
     },
     COMPLETIONS: {
         **_OPENAI,
@@ -235,5 +286,29 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "prompt_token_ids": set_to([1, 500, 600]),
         "echo": set_to(True),
     },
+    RESPONSES: {
+        **_RESPONSES,
+        "max_output_tokens": set_to(2),
+        "input": set_to("The dog"),
+        "instructions": set_to("Answer as a dog."),
+        "include": set_to(_LOGPROBS),
+        "top_logprobs": set_to(2, include=_LOGPROBS),
+        "text": set_to({"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}),
+        "tools": set_to([FLAT_TOOL]),
+        "tool_choice": set_to({"type": "function", "name": "f"}, tools=[FLAT_TOOL]),
+        "parallel_tool_calls": set_to(False),
+        "metadata": set_to({"a": "b"}),
+        "store": set_to(False),
+        "previous_response_id": Elsewhere(f"{_KEPT}::test_a_response_goes_on_from_another"),
+        "reasoning": Elsewhere("test_responses_reasoning.py::test_the_effort_reaches_the_template"),
+        "chat_template_kwargs": _TEMPLATE,
+        "enable_thinking": _TEMPLATE,
+        "separate_reasoning": _THOUGHT,
+        "include_reasoning": _THOUGHT,
+        "reasoning_max_tokens": Elsewhere("test_responses_reasoning.py::test_reasoning_ends_within_its_budget"),
+        "stream": Elsewhere("test_responses.py::test_a_stream_comes_to_the_whole_response"),
+        "stream_options": Elsewhere("test_responses_fields.py::test_options_of_a_stream"),
+    },
+    MESSAGES: _ANTHROPIC,
 }  # fmt: skip
 """By route: what each field that it takes does, or where that is tested."""

@@ -14,6 +14,7 @@ from typing import Any
 from servers import Server
 
 from tirage.server.routes.openai_request import CHAT, COMPLETIONS
+from tirage.server.routes.responses_request import RESPONSES
 from tirage.server.routes.sglang_request import FIELDS, GENERATE
 
 ANSWER_S = 60.0
@@ -30,6 +31,7 @@ NORMAL: dict[str, dict[str, Any]] = {
     "/generate": {"text": "Once upon", "sampling_params": {"max_new_tokens": 3, "sampling_seed": 1}},
     "/v1/completions": {"prompt": "Once upon", "max_tokens": 3, "seed": 1},
     "/v1/chat/completions": CHAT_BODY,
+    "/v1/responses": {"input": "hi", "max_output_tokens": 3, "seed": 1, "store": False},
 }
 ROUTES = tuple(NORMAL)
 
@@ -65,15 +67,27 @@ class Reply:
 
     @property
     def events(self) -> list[Any]:
-        """The events of a stream, `[DONE]` left out."""
-        lines = [line[6:] for line in self.body.decode().split("\n\n") if line.startswith("data: ")]
-        assert lines[-1] == "[DONE]"
-        assert lines.count("[DONE]") == 1
-        return [json.loads(line, parse_constant=no_constant) for line in lines[:-1]]
+        """The events of a stream, `[DONE]` left out, which follows those without names."""
+        lines = [line.rpartition("data: ")[2] for line in self.body.decode().split("\n\n") if line]
+        if not self.body.startswith(b"event: "):
+            assert lines[-1] == "[DONE]"
+            lines = lines[:-1]
+        assert "[DONE]" not in lines
+        return [json.loads(line, parse_constant=no_constant) for line in lines]
 
 
 def no_constant(word: str) -> Any:
     raise AssertionError(f"{word} in an answer")
+
+
+def text_of(reply: Any) -> str:
+    """The text of a normal answer of any route."""
+    if "output" in reply:
+        return reply["output"][0]["content"][0]["text"]
+    if "choices" not in reply:
+        return reply["text"]
+    choice = reply["choices"][0]
+    return choice["text"] if "text" in choice else choice["message"]["content"]
 
 
 class Client:
@@ -110,6 +124,8 @@ def check(reply: Reply, what: str) -> None:
     assert reply.seconds < ANSWER_S, f"{what}: {reply.seconds:.1f} s"
     if reply.kind.startswith("text/event-stream"):
         errors = [event["error"] for event in reply.events if isinstance(event, dict) and "error" in event]
+        failed = [event["response"]["error"] for event in reply.events if event.get("type") == "response.failed"]
+        assert all(LEAK.search(error["message"]) is None for error in failed), what
     else:
         errors = [reply.json["error"]] if reply.status >= 400 else []
     if reply.status >= 400:
@@ -132,7 +148,7 @@ def fields_of(route: str) -> tuple[str, ...]:
     """Every field that a route has a use for, those of `sampling_params` with that name before them."""
     if route == "/generate":
         return (*FIELDS, *(f"sampling_params.{name}" for name in GENERATE.entries))
-    asked = CHAT if route == "/v1/chat/completions" else COMPLETIONS
+    asked = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES}.get(route, COMPLETIONS)
     return tuple(dict.fromkeys((*asked.fields, *asked.openai.entries, *asked.fastdeploy.entries)))
 
 
@@ -146,7 +162,7 @@ def with_value(route: str, field: str, value: Any) -> dict[str, Any]:
         body[outer] = value
         if field in ("input_ids", "input_embeds"):
             del body["text"]
-        if field == "prompt_token_ids":
+        if field == "prompt_token_ids" and route != "/v1/responses":
             del body["messages" if "messages" in body else "prompt"]
     return body
 

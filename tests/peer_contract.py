@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, SAMPLING, Effect
+from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, MESSAGES, RESPONSES, SAMPLING, Effect
 
 from tirage.dialects.hf import HF, NOTES
 from tirage.dialects.llamacpp import LLAMACPP
 from tirage.dialects.table import Dialect
 from tirage.dialects.unsupported import SGLANG_GENERATE, Unsupported
 from tirage.dialects.vllm import VLLM
-from tirage.server.routes import openai_request, sglang_request
+from tirage.server.routes import messages_request, openai_request, responses_request, sglang_request
 from tirage.server.routes.fields import NOTED, Only
 
 FOLDER = Path(__file__).parent / "peers" / "fields"
@@ -26,7 +26,12 @@ COLUMNS = ("kind", "field", "default", "place", "status", "inert", "reason", "ef
 STATUSES = ("enforced", "noted", "inert", "refused")
 
 DIALECTS = {"from_vllm": ("vllm", VLLM), "from_hf": ("hf", HF), "from_llamacpp": ("llamacpp", LLAMACPP)}
-ROUTES = {CHAT: openai_request.CHAT, COMPLETIONS: openai_request.COMPLETIONS}
+ROUTES = {
+    CHAT: openai_request.CHAT,
+    COMPLETIONS: openai_request.COMPLETIONS,
+    MESSAGES: messages_request.MESSAGES,
+    RESPONSES: responses_request.RESPONSES,
+}
 
 
 class UnknownFieldError(LookupError):

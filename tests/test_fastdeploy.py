@@ -289,7 +289,7 @@ def test_thinking_and_templates_are_the_operators() -> None:
     assert error({"enable_thinking": True})["param"] == "enable_thinking"
     assert error({"chat_template": "{{ messages }}"})["param"] == "chat_template"
     assert error({"disable_chat_template": True})["param"] == "disable_chat_template"
-    assert error({"reasoning_max_tokens": 5})["param"] == "reasoning_max_tokens"
+    assert error({"reasoning_max_tokens": 5, "thinking_budget": 5})["param"] == "reasoning_max_tokens"
 
 
 def test_reasoning_ends_within_its_budget(big: Server) -> None:

@@ -231,11 +231,13 @@ def test_a_hundred_mutants_are_kept_or_refused(client: Client) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_thousand_mutants_are_kept_or_refused(client: Client) -> None:
     mutate(client, 2000)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_thousands_of_constraints_do_not_fill_the_memory(client: Client, server: Server) -> None:
     def send(start: int) -> None:
         for number in range(start, start + 500):

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hostile import NORMAL, ROUTES, Client, Reply, check, memory
+from hostile import NORMAL, ROUTES, Client, Reply, check, memory, text_of
 from servers import Server, shared
 from small_files import base64_of, data_uri, image_file, png_of, png_with_text_bomb
 from test_server_media import FORBIDDEN, NO_MEDIA
@@ -61,9 +61,11 @@ def served(client: Client, route: str, body: Any) -> Reply:
 def with_params(route: str, more: dict[str, Any], *, drop: tuple[str, ...] = ()) -> dict[str, Any]:
     """The normal request of a route with some sampling parameters, in the route's own spelling."""
     body = {name: value for name, value in NORMAL[route].items() if name not in drop}
-    spelled = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
+    if route == "/v1/responses":
+        return {**body, **{"max_output_tokens" if name == "max_tokens" else name: more[name] for name in more}}
     if route != "/generate":
         return {**body, **more}
+    spelled = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
     inner = {spelled.get(name, name): value for name, value in more.items()}
     return {**body, "sampling_params": {**NORMAL[route]["sampling_params"], **inner}}
 
@@ -75,7 +77,7 @@ def with_params(route: str, more: dict[str, Any], *, drop: tuple[str, ...] = ())
 def test_a_body_that_is_no_strict_json_is_refused(client: Client, name: str) -> None:
     body, _ = BAD_JSON[name]
     # All routes read bodies by one door; large ones are tried at one of them.
-    routes = (*ROUTES, "/tokenize", "/detokenize", "/abort_request") if len(body) < 500_000 else ROUTES[:1]
+    routes = (*ROUTES, "/tokenize", "/detokenize", "/explain", "/abort_request") if len(body) < 500_000 else ROUTES[:1]
     for route in routes:
         reply = client.send(route, body)
         check(reply, f"{route} {name}")
@@ -102,6 +104,7 @@ def test_text_of_any_kind_survives(client: Client) -> None:
     ):
         for route, field in (("/generate", "text"), ("/v1/completions", "prompt")):
             served(client, route, {**NORMAL[route], field: text})
+        served(client, "/v1/responses", {**NORMAL["/v1/responses"], "input": text})
         message = {"role": "user", "content": text}
         served(client, "/v1/chat/completions", {**NORMAL["/v1/chat/completions"], "messages": [message]})
 
@@ -217,13 +220,6 @@ def test_a_tiny_temperature_is_greedy_and_a_large_one_is_finite(client: Client, 
     cold = served(client, route, with_params(route, {"temperature": 1e-12})).json
     assert text_of(cold) == text_of(greedy)
     check(client.send(route, with_params(route, {"temperature": 1e20})), route)
-
-
-def text_of(reply: Any) -> str:
-    if "text" in reply:
-        return reply["text"]
-    choice = reply["choices"][0]
-    return choice["text"] if "text" in choice else choice["message"]["content"]
 
 
 @pytest.mark.parametrize("route", ROUTES)

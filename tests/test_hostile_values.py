@@ -1,4 +1,4 @@
-"""Every field of the three endpoints with values that no sane client sends: a clear refusal or a clean answer."""
+"""Every field of every route with values that no sane client sends: a clear refusal or a clean answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hostile import NORMAL, ROUTES, Client, attacks, check, fields_of
+from hostile import NORMAL, ROUTES, Client, attacks, check, fields_of, text_of
 from servers import Server, shared
 
 SAMPLE = 150
@@ -24,14 +24,6 @@ def client(server: Server) -> Iterator[Client]:
     made = Client(server)
     yield made
     made.close()
-
-
-def text_of(reply: Any) -> str:
-    """The text of a normal answer of any route."""
-    if "choices" not in reply:
-        return reply["text"]
-    choice = reply["choices"][0]
-    return choice["text"] if "text" in choice else choice["message"]["content"]
 
 
 def assault(client: Client, server: Server, route: str, chosen: list[tuple[str, dict[str, Any]]]) -> None:
@@ -53,8 +45,11 @@ def test_some_hostile_values_are_refused_or_answered(client: Client, server: Ser
     assault(client, server, route, chosen)
 
 
+SWEPT = [pytest.param(route, marks=[pytest.mark.exhaustive] * (route != "/generate")) for route in ROUTES]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", SWEPT)
 def test_all_hostile_values_are_refused_or_answered(client: Client, server: Server, route: str) -> None:
     chosen = list(attacks(route))
     assert len(chosen) > 3000

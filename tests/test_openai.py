@@ -107,7 +107,9 @@ def test_a_chat_chunk_has_openais_keys() -> None:
 def test_models_have_openais_keys() -> None:
     found = shared().get("/v1/models").json()
     assert set(found) == {"object", "data"}
-    assert [set(each) for each in found["data"]] == [{"id", "object", "created", "owned_by"}]
+    [model] = found["data"]
+    assert set(model) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}
+    assert (model["root"], model["parent"], model["max_model_len"]) == ("tiny", None, tiny().model.max_length)
     assert shared().get("/v1/models/tiny").json() == found["data"][0]
     missing = shared().get("/v1/models/other")
     assert (missing.status_code, missing.json()["error"]["param"]) == (404, "model")
@@ -411,7 +413,7 @@ def test_a_bad_value_of_completions_is_refused_by_name(field: str, value: Any) -
         ("chat_template", "{{ 1 }}"), ("chat_template_kwargs", {"chat_template": "x"}), ("store", True),
         ("chat_template_kwargs", {"enable_thinking": True}), ("functions", [{"name": "f"}]), ("modalities", ["audio"]),
         ("tools", [{"type": "custom"}]), ("tool_choice", "required"), ("reasoning_effort", "high"),
-        ("add_generation_prompt", False), ("max_completion_tokens", -1),
+        ("add_generation_prompt", "no"), ("max_completion_tokens", -1),
     ],
 )  # fmt: skip
 def test_a_bad_value_of_a_chat_is_refused_by_name(field: str, value: Any) -> None:

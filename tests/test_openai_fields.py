@@ -16,7 +16,6 @@ from servers import Server, shared, slow_server
 from test_openai import USER, chat, complete, error, post, stream, stream_chat, tiny
 from test_openai_tools import TIME, WEATHER
 
-from tirage.guided.llguidance_features import installed_features
 from tirage.server.routes.openai_request import CHAT, COMPLETIONS, Route
 
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
@@ -44,8 +43,8 @@ TAKEN: dict[str, list[Any]] = {
     "early_stopping": [False],
     "include_reasoning": [True], "separate_reasoning": [False], "enable_thinking": [False], "top_logprobs": [0],
     "response_format": [{"type": "text"}, {"type": "text", "json_schema": None}], "priority": [0], "rid": ["r"],
-    "add_generation_prompt": [True], "continue_final_message": [False], "no_stop_trim": [True], "prediction": [None],
-    "tool_choice": ["auto", "none"],
+    "add_generation_prompt": [True], "continue_final_message": [False], "no_stop_trim": [True],
+    "tool_choice": ["auto", "none"], "prediction": [None],
     "disable_chat_template": [False], "collect_metrics": [False], "lora_path": [None], "logit_bias": [{}],
 }  # fmt: skip
 REFUSED: dict[str, list[Any]] = {
@@ -91,6 +90,13 @@ def test_what_cannot_be_done_is_refused_by_name(field: str) -> None:
             assert (answer.status_code, found["param"].startswith(field)) == (400, True), found
             assert "must" in found["message"] or "were refused" in found["message"]
             assert "; " in found["message"] or "got" in found["message"]
+
+
+def test_what_is_ignored_in_a_schema_is_listed() -> None:
+    schema = {"name": "a", "schema": {"const": 1, "nullable": True}}
+    body = {"messages": USER, "max_tokens": 3, "response_format": {"type": "json_schema", "json_schema": schema}}
+    answer = shared().post("/v1/chat/completions", body)
+    assert answer.headers["x-tirage-ignored-in-schema"] == "#/nullable"
 
 
 def test_unknown_options_of_a_stream_are_refused_or_ignored_by_wish() -> None:
@@ -167,9 +173,6 @@ def test_completions_take_ids_in_fastdeploys_field() -> None:
         assert error("/v1/completions", body)["param"].startswith("prompt_token_ids")
 
 
-@pytest.mark.skipif(
-    not installed_features().bounded_whitespace, reason="this llguidance lets whitespace fill all 20 tokens"
-)
 def test_a_function_without_parameters_takes_no_arguments() -> None:
     named = {"type": "function", "function": {"name": "time"}}
     bare = {"type": "function", "function": {"name": "time"}}

@@ -63,6 +63,26 @@ def test_an_image_comes_over_the_wire(tmp_path: Path) -> None:
         answer = server.post("/v1/chat/completions", {**body, "ignore_eos": True, "return_token_ids": True})
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"][0]["token_ids"] == list(expected.token_ids)
+        source = {"type": "base64", "media_type": "image/png", "data": uri.partition(",")[2]}
+        blocks = [{"type": "text", "text": "See"}, {"type": "image", "source": source}]
+        more = {"temperature": 0, "max_tokens": 10, "ignore_eos": True}
+        message = server.post("/v1/messages", {"messages": [{"role": "user", "content": blocks}], **more}).json()
+        assert message["content"][0]["text"] == expected.text
+        assert (
+            message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"]
+            == (server.post("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": blocks}]}).json())[
+                "input_tokens"
+            ]
+        )
+        parts = [{"type": "input_text", "text": "See"}, {"type": "input_image", "image_url": uri, "detail": "auto"}]
+        own = {"temperature": 0, "max_output_tokens": 10, "ignore_eos": True, "return_token_ids": True}
+        response = server.post("/v1/responses", {"input": [{"role": "user", "content": parts}], **own}).json()
+        assert response["token_ids"] == list(expected.token_ids)
+        again = server.post("/v1/responses", {"input": "Why?", "previous_response_id": response["id"], **own})
+        assert again.status_code == 200, again.text
+        parts[1]["image_url"] = "https://example.org/a.png"
+        refused = server.post("/v1/responses", {"input": [{"role": "user", "content": parts}]}).json()["error"]
+        assert refused["param"].startswith("input[0].content[1]")
         content[1]["image_url"] = {"url": "https://example.org/a.png"}
         refused = server.post("/v1/chat/completions", body).json()["error"]
         assert refused["param"].startswith("messages[0].content[1]")

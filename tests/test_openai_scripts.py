@@ -37,7 +37,11 @@ def with_special_tokens(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("mistral")
+    yield from mistral_server(tmp_path_factory.mktemp("mistral"))
+
+
+def mistral_server(folder: Path) -> Iterator[Server]:
+    """A server of a model in a folder, with Mistral's template and marks, that takes scripts."""
     model = write_model(folder / "model")
     with_special_tokens(model)
     config = json.loads((model / "config.json").read_text())

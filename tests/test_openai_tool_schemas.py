@@ -20,11 +20,6 @@ from tirage.server.routes.tools import read_tools
 DATA = Path(__file__).parent / "data" / "tool_schemas"
 FILES = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.json"))}
 TOOLS = {f"{name}/{tool['name']}": tool["inputSchema"] for name, each in FILES.items() for tool in each["tools"]}
-REFUSED = {
-    # A page may satisfy two of its alternatives, which oneOf forbids.
-    "notion/API-post-page": "the function 'API-post-page' at #/$defs/parentRequest cannot be enforced: oneOf",
-    "firecrawl/firecrawl_search": "at #/properties/includeDomains/items cannot be enforced: its pattern and",
-}
 SHORT = {"filesystem", "github", "memory", "context7"}
 SILENT = "{% for m in messages %}{{ m.content }}\n{% endfor %}{% if tools %}{% endif %}"
 
@@ -96,23 +91,14 @@ def test_the_data_names_its_sources() -> None:
     "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.slow) for name in FILES]
 )
 def test_one_of_a_servers_tools_is_called_with_valid_arguments(silent: Server, name: str) -> None:
-    names = [each for each in TOOLS if each.startswith(f"{name}/") and each not in REFUSED]
+    names = [each for each in TOOLS if each.startswith(f"{name}/")]
     assert checked(ask(silent, names[:16]), name) in names
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_tool_that_cannot_be_enforced_is_refused_with_its_name_and_place(silent: Server, name: str) -> None:
-    for choice in ("required", named(name)):
-        answer = ask(silent, [name], choice)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"], error["code"]) == (400, "tools", "invalid_grammar")
-        assert REFUSED[name] in error["message"]
 
 
 @pytest.mark.parametrize("source", FILES)
 def test_the_schema_of_every_tool_is_held(source: str) -> None:
     compiler = Compiler(BYTES)
-    for name in (name for name in TOOLS if name.startswith(f"{source}/") and name not in REFUSED):
+    for name in (name for name in TOOLS if name.startswith(f"{source}/")):
         tools = read_tools([tool("f", TOOLS[name])], "required", False, tool_format="hermes")
         asked = tools.constraint()
         assert asked is not None

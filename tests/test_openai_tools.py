@@ -155,3 +155,51 @@ def test_the_document_of_the_api_names_every_field() -> None:
     ):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         assert names <= set(body["properties"])
+
+
+QWEN_XML = "{% for t in tools or [] %}{% endfor %}<tool_call><function=f><parameter=a>\n"
+OPENED = "{{ '<think>' if enable_thinking | default(true) }}"
+
+
+@pytest.mark.slow
+def test_a_call_in_another_format_follows_the_reasoning(tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(LINES + "{% if tools %}" + QWEN_XML + "{% endif %}" + OPENED)
+    text = "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
+    body = {"messages": USER, "tools": [WEATHER], "seed": 2, "max_tokens": 120, "thinking_budget": 3}
+    with Server("tiny", "--chat-template", str(path), "--reasoning-parser", "qwen3") as server:
+        asked = {**body, "guided_choice": [text]}
+        [choice] = server.post("/v1/chat/completions", asked).json()["choices"]
+        [call] = choice["message"]["tool_calls"]
+        assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
+        assert choice["message"]["reasoning_content"]
+        lines = server.post("/v1/chat/completions", {**asked, "stream": True}).text.split("\n\n")
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line and "[DONE]" not in line]
+        assert gathered(chunks) == ("", [call["function"]], "tool_calls")
+        strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+        free = server.post("/v1/chat/completions", {**body, "tools": [strict], "max_tokens": 30})
+        assert free.status_code == 200, free.text
+        pattern = {"properties": {"city": {"type": "string", "pattern": "R"}}}
+        strict["function"]["parameters"] = pattern
+        refused = server.post("/v1/chat/completions", {**body, "tools": [strict]}).json()["error"]["message"]
+        assert "parameters of the function 'weather' at #/properties/city/pattern cannot be held" in refused
+
+
+@pytest.mark.slow
+def test_a_call_that_must_come_keeps_the_chosen_format(tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(LINES + OPENED)
+    flags = ("--chat-template", str(path), "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "qwen3")
+    body = {"messages": USER, "tools": [WEATHER, TIME], "seed": 2, "max_tokens": 130, "thinking_budget": 3}
+    with Server("tiny", *flags) as server:
+        for choice in ("required", NAMED):
+            asked = {**body, "tool_choice": choice, "close_grammar": True, "parallel_tool_calls": False}
+            got = server.post("/v1/chat/completions", asked).json()
+            assert "choices" in got, got
+            [found] = got["choices"]
+            [call] = found["message"]["tool_calls"]
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            assert found["message"]["reasoning_content"]
+            plain = server.post("/v1/chat/completions", {**asked, "separate_reasoning": False, "logprobs": True}).json()
+            written = "".join(each["token"] for each in plain["choices"][0]["logprobs"]["content"])
+            assert "<tool_call>\n<function=" in written

@@ -1,4 +1,4 @@
-"""The contract of `tests/peers/fields/*.csv`: what becomes of every field of six engines' requests.
+"""The contract of `tests/peers/fields/*.csv`: what becomes of every field of seven peers' requests.
 
 It works, is taken at the values at which it changes nothing, or is refused with its reason.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from field_answers import ask, body_of
-from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, PLACES, SAMPLING, Elsewhere
+from field_effects import EFFECTS, PLACES, SAMPLING, Elsewhere
 from peer_contract import DIALECTS, FOLDER, ROUTES, STATUSES, Row, known_fields, read_rows, standing
 from test_openai import tiny
 
@@ -33,6 +33,8 @@ TESTS = Path(__file__).parent
 ROWS = read_rows()
 KINDS = sorted({(row.peer, row.kind, row.place) for row in ROWS})
 LIMITED = [row for row in ROWS if row.standing.reason]
+OF_ITS_OWN_FORM = {"metadata", "betas"}
+"""Fields that nobody notes, and that must have their form all the same."""
 PROBES: list[Any] = [True, 7, "x", [1], {"a": 1}, 2.5]
 FROM = {"from_vllm": from_vllm, "from_hf": from_hf, "from_llamacpp": from_llamacpp}
 
@@ -145,6 +147,7 @@ def test_a_client_that_sends_every_field_at_its_default_is_answered(
         "max_tokens",
         "max_completion_tokens",
         "max_new_tokens",
+        "max_output_tokens",
         "sampling_seed",
         "sampling_params",
         "text",
@@ -155,12 +158,12 @@ def test_a_client_that_sends_every_field_at_its_default_is_answered(
     assert ask(place, nulls, stream=stream) == ask(place, {}, stream=stream)
 
 
-@pytest.mark.parametrize("place", [GENERATE, SAMPLING, CHAT, COMPLETIONS])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_all_inert_values_together_change_nothing(place: str, stream: bool) -> None:
     found = known_fields(place)
     inert = {name: one.inert[0] for name, one in found.items() if isinstance(one, Unsupported) and one.inert}
-    noted = {name: "me" for name, meaning in found.items() if meaning == NOTED and name != "metadata"}
+    noted = {name: "me" for name, meaning in found.items() if meaning == NOTED and name not in OF_ITS_OWN_FORM}
     assert len(inert) > (1 if place == SAMPLING else 10)
     assert ask(place, {**inert, **noted}, stream=stream) == ask(place, {}, stream=stream)
 

@@ -44,6 +44,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**CHAT, "max_tokens": 40, "response_format": {"type": "json_object"}, "temperature": 0.7},
     ),
     "chat, stream": ("/v1/chat/completions", {**CHAT, "max_tokens": 9, "stream": True}),
+    "response": ("/v1/responses", {"input": "Hi", "max_output_tokens": 9, "temperature": 1.1}),
+    "response, stream": ("/v1/responses", {"input": "Hi", "max_output_tokens": 9, "stream": True}),
 }  # fmt: skip
 
 

@@ -32,12 +32,23 @@ ROUTES = {
     "/get_server_info": {"get"},
     "/tokenize": {"post"},
     "/detokenize": {"post"},
+    "/explain": {"post"},
+    "/check_constraint": {"post"},
+    "/score": {"post"},
+    "/v1/score": {"post"},
+    "/generative_scoring": {"post"},
     "/v1/tokenize": {"post"},
     "/v1/detokenize": {"post"},
     "/abort_request": {"post"},
     "/generate": {"post", "put"},
     "/v1/completions": {"post"},
     "/v1/chat/completions": {"post"},
+    "/v1/responses": {"post"},
+    "/v1/responses/{response_id}": {"get", "delete"},
+    "/v1/responses/{response_id}/cancel": {"post"},
+    "/v1/responses/{response_id}/input_items": {"get"},
+    "/v1/messages": {"post"},
+    "/v1/messages/count_tokens": {"post"},
     "/v1/models": {"get"},
     "/v1/models/{name}": {"get"},
 }
@@ -96,7 +107,7 @@ def test_version_is_the_packages() -> None:
 @pytest.mark.parametrize("name", ["prompt", "text", "content"])
 def test_tokenize_gives_the_ids_of_a_text(path: str, name: str) -> None:
     answer = shared().post(path, {name: "hello"})
-    assert answer.json() == {"tokens": [1, 399, 378, 342], "count": 4, "max_model_len": 512}
+    assert answer.json() == {"tokens": [1, 399, 378, 342], "count": 4, "max_model_len": 512, "token_strs": None}
 
 
 def test_tokenize_takes_several_texts_and_leaves_the_first_token_out_on_request() -> None:
@@ -149,7 +160,8 @@ def test_an_unknown_route_or_method_is_an_error_envelope() -> None:
     for answer, status in (
         (shared().get("/nowhere"), 404),
         (shared().get("/tokenize"), 405),
-        (shared().post("/"), 404),
+        (shared().post("/nowhere"), 404),
+        (shared().post("/"), 405),
     ):
         assert answer.status_code == status
         assert set(answer.json()["error"]) == ENVELOPE
@@ -226,8 +238,15 @@ PLAIN_CALLS = {
     "/detokenize": {"tokens": [5]},
     "/v1/detokenize": {"tokens": [5]},
     "/abort_request": {"rid": "a"},
+    "/explain": {"text": "a"},
+    "/check_constraint": {"regex": "a"},
+    **{path: {"query": "a", "items": "b", "label_token_ids": [5]} for path in ("/score", "/v1/score")},
+    "/generative_scoring": {"query": "a", "items": ["b"], "label_token_ids": [5]},
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
+    "/v1/responses": {"input": "a", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "a"}]},
 }
 
 
@@ -237,8 +256,8 @@ def test_every_route_is_counted_under_its_own_name(counted: Server) -> None:
         if path in PLAIN_CALLS:
             assert counted.post(path, PLAIN_CALLS[path]).status_code == 200
         else:
-            assert methods == {"get"}
-            counted.get(path.replace("{name}", "tiny"))
+            method, *_ = sorted(methods)
+            counted.ask(method.upper(), path.replace("{name}", "tiny").replace("{response_id}", "resp_1"))
     grown = moved(counted, before)
     labels = {found[1] for name in grown if (found := re.match(r'tirage_requests_total\{route="([^"]+)"', name))}
     assert {label.replace(":path", "") for label in labels} == set(ROUTES)

@@ -29,6 +29,8 @@ def routes(server: Server, key: str = "chief") -> list[tuple[str, str]]:
         ("GET", "/health/"),
         ("GET", "//health"),
         ("GET", "/"),
+        ("GET", "/playground/"),
+        ("GET", "/playground/options.py"),
     ]
 
 
@@ -41,14 +43,15 @@ def ask(server: Server, method: str, path: str, headers: dict[str, str]) -> http
 
 
 @pytest.mark.slow
-def test_every_route_but_health_needs_a_key() -> None:
+def test_every_route_but_health_and_the_page_needs_a_key() -> None:
     server = shared(*KEYED)
     every = routes(server)
     assert len(every) > 12
     for method, path in every:
         for headers in ({}, bearer("wrong"), bearer("sesam"), bearer("sesamee"), {"authorization": "sesame"}):
             status = ask(server, method, path, headers).status_code
-            assert status == (200 if path in {"/health", "/ready", "/metrics"} else 401), (method, path, headers)
+            # The page at / asks for the key and sends it with what it asks of other routes.
+            assert status == (200 if path in {"/health", "/ready", "/metrics", "/"} else 401), (method, path, headers)
 
 
 @pytest.mark.parametrize("key", ["sesame", "opens", "chief"])

@@ -348,7 +348,7 @@ RIGHTS = """
 import os, socket, subprocess, sys
 from tirage.server import media_worker
 media_worker.prepare("image")
-media_worker.drop_rights()
+media_worker.drop_rights(media_worker.GROWTH)
 def refused(act):
     try:
         act()

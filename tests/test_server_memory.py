@@ -59,8 +59,9 @@ def read(text: str) -> Any:
     return [json.loads(part, parse_constant=float) for part in parts][-1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("torch", marks=pytest.mark.exhaustive)]
+)
 def test_what_lay_in_fresh_memory_never_shows(backend: str) -> None:
     first, second = answers(0xAB, backend), answers(0x5A, backend)
     assert first == second

@@ -53,6 +53,27 @@ def times(now: dict[str, float], name: str, before: dict[str, float]) -> tuple[f
     return count, short, all_but, total
 
 
+def test_a_refusal_is_counted_by_the_limit_that_it_exceeds(idle: Server) -> None:
+    before = idle.metrics()
+    assert idle.post("/generate", {"text": "a", "sampling_params": {"n": 129}}).status_code == 400
+    assert idle.post("/v1/completions", {"prompt": ["a"] * 129}).status_code == 400
+    now = idle.metrics()
+    for limit in ("max_n", "max_prompts"):
+        name = f'tirage_over_limit_total{{limit="{limit}"}}'
+        assert now[name] - before.get(name, 0) == 1
+
+
+def test_the_time_of_a_constraint_is_recorded(idle: Server) -> None:
+    before = idle.metrics()
+    idle.post("/generate", ASKED)
+    assert times(idle.metrics(), "constraint", before)[0] == 0
+    idle.post("/generate", {"text": "a", "sampling_params": {"regex": "[ab]{3}", "n": 2}})
+    now = soon(idle, lambda now: times(now, "constraint", before)[0] > 0)
+    count, _, all_but, total = times(now, "constraint", before)
+    assert count == all_but == 1
+    assert total > 0
+
+
 def test_the_times_between_tokens_are_counted_one_by_one(idle: Server) -> None:
     before = idle.metrics()
     idle.post("/generate", ASKED)

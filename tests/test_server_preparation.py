@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from tirage.engine import Tenant
 from tirage.server.preparation import FairQueue, Job, Lane
 
 
 def job_of(name: str, tenant: str, request: str) -> Job:
-    return Job(lambda: name, tenant, request, lambda: None, 0.0, None)  # type: ignore[arg-type]
+    return Job(lambda: name, Tenant(tenant), request, lambda: None, 0.0, None)  # type: ignore[arg-type]
 
 
 def taken(queue: FairQueue, seconds: float = 1.0) -> str:
@@ -49,14 +51,23 @@ def test_one_that_comes_later_does_not_wait_for_the_time_that_it_has_not_used() 
     assert taken(queue) == "sXYZ"
 
 
+def test_a_tenant_has_turns_as_its_weight_is() -> None:
+    queue = FairQueue()
+    for name in "pqrs":
+        queue.put(job_of(name, "a", "1"))
+    for name in "TUVWXY":
+        queue.put(dataclasses.replace(job_of(name, "b", "2"), tenant=Tenant("b", 3)))
+    assert taken(queue) == "pTUVqWXYrs"
+
+
 def test_a_tenant_that_is_full_is_passed() -> None:
     queue = FairQueue()
     queue.put(job_of("p", "a", "1"))
     queue.put(job_of("q", "b", "2"))
-    job = queue.take({"a"})
+    job = queue.take({Tenant("a")})
     assert job is not None
-    assert (job.call(), queue.running("b"), queue.running("a")) == ("q", 1, 0)
-    assert queue.take({"a"}) is None
+    assert (job.call(), queue.running(Tenant("b")), queue.running(Tenant("a"))) == ("q", 1, 0)
+    assert queue.take({Tenant("a")}) is None
     queue.drop(next(iter(queue)))
     assert len(queue) == 0
 
@@ -85,7 +96,7 @@ def test_the_threads_of_a_lane_are_not_exceeded_nor_those_of_a_tenant() -> None:
 
     async def session() -> None:
         def begin(name: str, tenant: str) -> asyncio.Task[Any]:
-            return asyncio.create_task(lane.run(lambda: gate.work(name), tenant=tenant, request=name))
+            return asyncio.create_task(lane.run(lambda: gate.work(name), tenant=Tenant(tenant), request=name))
 
         tasks = [begin(f"a{number}", "a") for number in range(4)]
         await asyncio.sleep(0)
@@ -108,11 +119,11 @@ def test_what_waits_ends_with_its_check_with_its_task_and_with_an_error() -> Non
             raise LookupError("not wanted")
 
     async def session() -> None:
-        first = asyncio.create_task(lane.run(lambda: gate.work("first"), tenant="", request=1))
+        first = asyncio.create_task(lane.run(lambda: gate.work("first"), tenant=Tenant(), request=1))
         await asyncio.sleep(0)
-        checked = asyncio.create_task(lane.run(lambda: gate.work("checked"), tenant="", request=2, check=check))
-        cancelled = asyncio.create_task(lane.run(lambda: gate.work("cancelled"), tenant="", request=3))
-        wrong = asyncio.create_task(lane.run(lambda: 1 // 0, tenant="", request=4))
+        checked = asyncio.create_task(lane.run(lambda: gate.work("checked"), tenant=Tenant(), request=2, check=check))
+        cancelled = asyncio.create_task(lane.run(lambda: gate.work("cancelled"), tenant=Tenant(), request=3))
+        wrong = asyncio.create_task(lane.run(lambda: 1 // 0, tenant=Tenant(), request=4))
         await asyncio.sleep(0)
         assert lane.waiting == 3
         cancelled.cancel()
@@ -134,10 +145,10 @@ def test_a_task_that_is_cancelled_while_it_has_a_thread_leaves_the_thread_to_the
     lane, gate = Lane("test", 1), Gate()
 
     async def session() -> None:
-        first = asyncio.create_task(lane.run(lambda: gate.work("first"), tenant="", request=1))
+        first = asyncio.create_task(lane.run(lambda: gate.work("first"), tenant=Tenant(), request=1))
         while not gate.names:
             await asyncio.sleep(0.001)
-        second = asyncio.create_task(lane.run(lambda: "second", tenant="", request=2))
+        second = asyncio.create_task(lane.run(lambda: "second", tenant=Tenant(), request=2))
         first.cancel()
         await asyncio.sleep(0)
         assert (lane.running, lane.waiting) == (1, 1)

@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from servers import Server
 
+from tirage import ParamsError
+from tirage.engine import Tenant
+from tirage.server.app import create_app
 from tirage.server.auth import Auth, network_of
 from tirage.server.errors import Refusal
 from tirage.server.options import Options
 from tirage.server.pending_bodies import PendingBodies
-from tirage.server.rate_limit import RateLimiter, duration
+from tirage.server.rate_limit import METERED_PATHS, RateLimiter, duration
+
+A, B, C = (Tenant(name) for name in "abc")
 
 
 class Clock:
@@ -29,57 +34,57 @@ def test_a_budget_is_spent_and_comes_back_evenly() -> None:
     clock = Clock()
     limiter = RateLimiter(requests_per_minute=3, clock=clock)
     for _ in range(3):
-        limiter.take_request("a")
+        limiter.take_request(A)
     with pytest.raises(Refusal) as refused:
-        limiter.take_request("a")
+        limiter.take_request(A)
     assert (refused.value.status, refused.value.headers) == (429, {"retry-after": "20"})
     assert refused.value.message == (
         "requests must be at most 3 per minute, and this request needs 1; try again in 20s"
     )
-    limiter.take_request("b")
+    limiter.take_request(B)
     clock.now += 20
-    limiter.take_request("a")
+    limiter.take_request(A)
     clock.now += 3600
-    assert limiter.headers("a")["x-ratelimit-remaining-requests"] == "3"
+    assert limiter.headers(A)["x-ratelimit-remaining-requests"] == "3"
 
 
 def test_tokens_are_reserved_and_settled_with_what_was_used() -> None:
     clock = Clock()
     limiter = RateLimiter(tokens_per_minute=600, clock=clock)
-    reserved = limiter.reserve_tokens("a", 500)
+    reserved = limiter.reserve_tokens(A, 500)
     assert reserved == 500
     with pytest.raises(Refusal, match=r"tokens must be at most 600 per minute, and this request needs 200; .* 10s"):
-        limiter.reserve_tokens("a", 200)
-    limiter.settle_tokens("a", reserved, 40)
-    assert limiter.headers("a") == {
+        limiter.reserve_tokens(A, 200)
+    limiter.settle_tokens(A, reserved, 40)
+    assert limiter.headers(A) == {
         "x-ratelimit-limit-tokens": "600",
         "x-ratelimit-remaining-tokens": "560",
         "x-ratelimit-reset-tokens": "4s",
     }
     clock.now += 4
     # A request that may need more than a minute has waits for the whole budget, and owes the rest.
-    assert limiter.reserve_tokens("a", 5000) == 600
-    limiter.settle_tokens("a", 600, 900)
-    assert limiter.headers("a")["x-ratelimit-remaining-tokens"] == "0"
-    assert limiter.headers("a")["x-ratelimit-reset-tokens"] == "1m30s"
+    assert limiter.reserve_tokens(A, 5000) == 600
+    limiter.settle_tokens(A, 600, 900)
+    assert limiter.headers(A)["x-ratelimit-remaining-tokens"] == "0"
+    assert limiter.headers(A)["x-ratelimit-reset-tokens"] == "1m30s"
 
 
 def test_without_keys_a_made_up_one_has_no_budget_of_its_own() -> None:
     limiter = RateLimiter.of(Options.of(requests_per_minute=1))
-    limiter.take_request("a")
+    limiter.take_request(A)
     with pytest.raises(Refusal):
-        limiter.take_request("b")
+        limiter.take_request(B)
     by_address = RateLimiter.of(Options.of(requests_per_minute=1, tenant_by="address"))
-    by_address.take_request("a")
-    by_address.take_request("b")
+    by_address.take_request(A)
+    by_address.take_request(B)
 
 
 def test_without_limits_nothing_is_counted() -> None:
     limiter = RateLimiter()
-    limiter.take_request("a")
-    assert limiter.reserve_tokens("a", 10**9) == 0
-    limiter.settle_tokens("a", 0, 10**9)
-    assert limiter.headers("a") == {}
+    limiter.take_request(A)
+    assert limiter.reserve_tokens(A, 10**9) == 0
+    limiter.settle_tokens(A, 0, 10**9)
+    assert limiter.headers(A) == {}
 
 
 @pytest.mark.parametrize(
@@ -91,21 +96,21 @@ def test_durations_are_spelled_as_openai_does(seconds: float, text: str) -> None
 
 def test_one_tenant_cannot_hold_all_the_bytes_of_bodies() -> None:
     bodies = PendingBodies(1000)
-    bodies.reserve("a", 750)
+    bodies.reserve(A, 750)
     with pytest.raises(Refusal, match="too many requests"):
-        bodies.reserve("a", 1)
-    bodies.reserve("b", 250)
+        bodies.reserve(A, 1)
+    bodies.reserve(B, 250)
     with pytest.raises(Refusal):
-        bodies.reserve("c", 1)
-    bodies.release("a", 750)
-    bodies.reserve("c", 333)
+        bodies.reserve(C, 1)
+    bodies.release(A, 750)
+    bodies.reserve(C, 333)
     alone = PendingBodies(1000)
-    alone.reserve("", 1000)
+    alone.reserve(Tenant(), 1000)
     with pytest.raises(Refusal):
-        alone.reserve("", 1)
+        alone.reserve(Tenant(), 1)
 
 
-def tenant_of(address: str, key: str | None, **options: Any) -> str:
+def tenant_of(address: str, key: str | None, secret: bytes | None = b"the same", **options: Any) -> Tenant:
     """The tenant that a request from an address with a key belongs to."""
     found: dict[str, Any] = {
         "type": "http", "path": "/", "client": (address, 1),
@@ -116,13 +121,36 @@ def tenant_of(address: str, key: str | None, **options: Any) -> str:
         found.update(scope)
 
     auth = Auth(app, admin_key=None, **{"api_keys": (), **options})
-    auth._secret = b"the same in every test"
+    if secret is not None:
+        auth._secret = secret
     asyncio.run(auth(found, None, None))  # type: ignore[arg-type]
     return found["tirage.tenant"]
 
 
+def test_a_key_has_the_weight_that_its_place_gives_it() -> None:
+    keys = {"api_keys": ("a", "b"), "key_weights": (2, 5), "secret": None}
+    assert [tenant_of("10.0.0.1", key, **keys).weight for key in ("a", "b")] == [2, 5]
+    assert tenant_of("10.0.0.1", "b", api_keys=("a", "b"), secret=None).weight == 1
+    with pytest.raises(ParamsError, match=r"--key-weight must be given once for each --api-key .*, got 1 for 2 keys"):
+        Options.of(api_key=("a", "b"), key_weight=(2,))
+    with pytest.raises(ParamsError, match="--key-weight must be"):
+        Options.of(api_key=("a",), key_weight=(0,))
+
+
+def test_a_heavier_tenant_may_hold_more_bodies() -> None:
+    bodies, heavy = PendingBodies(1000), Tenant("h", 3)
+    bodies.reserve(A, 250)
+    bodies.reserve(heavy, 500)
+    # The last quarter: each up to its share, 250 and 750, and nobody beyond half of all.
+    with pytest.raises(Refusal):
+        bodies.reserve(A, 1)
+    bodies.release(heavy, 500)
+    bodies.reserve(A, 500)
+    bodies.reserve(heavy, 250)
+
+
 def test_without_keys_clients_can_be_told_apart_by_their_address() -> None:
-    assert tenant_of("10.0.0.1", None) == tenant_of("10.0.0.2", None) == ""
+    assert tenant_of("10.0.0.1", None) == tenant_of("10.0.0.2", None) == Tenant()
     assert tenant_of("10.0.0.1", None, by_address=True) != tenant_of("10.0.0.2", None, by_address=True)
     assert tenant_of("10.0.0.1", "a", by_address=True) == tenant_of("10.0.0.1", "b", by_address=True)
 
@@ -133,9 +161,34 @@ def test_an_ipv6_client_is_its_network() -> None:
     assert network_of({"client": None}) == b""
 
 
+PLAIN_PATHS = {
+    "/abort_request", "/check_constraint", "/flush_cache", "/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize",
+    "/v1/messages/count_tokens", "/v1/responses/{response_id}/cancel",
+    "/load_lora_adapter", "/unload_lora_adapter", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+}  # fmt: skip
+"""The routes that take a body, or none, and do not run the model."""
+
+
+def test_every_route_that_runs_the_model_is_metered() -> None:
+    options = Options(lora_root="/", admin_key="boss")
+    paths = {path for path, methods in create_app(options).openapi()["paths"].items() if "post" in methods}
+    assert paths - PLAIN_PATHS == METERED_PATHS
+
+
+@pytest.mark.slow
+def test_the_second_request_of_a_minute_is_refused_on_every_metered_route() -> None:
+    paths = sorted(METERED_PATHS)
+    keys = [flag for number in range(len(paths)) for flag in ("--api-key", f"key{number}")]
+    with Server("tiny", *keys, "--requests-per-minute", "1") as server:
+        for number, path in enumerate(paths):
+            headers = {"authorization": f"Bearer key{number}"}
+            answers = [server.post(path, {"wrong": 1}, headers=headers) for _ in range(2)]
+            assert [answer.status_code for answer in answers] == [400, 429], path
+
+
 @pytest.mark.slow
 def test_a_server_with_limits_tells_them_and_answers_429() -> None:
-    flags = ("--api-key", "one", "--api-key", "two", "--requests-per-minute", "2", "--tokens-per-minute", "1000")
+    flags = ("--api-key", "one", "--api-key", "two", "--requests-per-minute", "2", "--tokens-per-minute", "60")
     body = {"prompt": "Once", "max_tokens": 3, "ignore_eos": True}
     with Server("tiny", *flags) as server:
 
@@ -146,7 +199,7 @@ def test_a_server_with_limits_tells_them_and_answers_429() -> None:
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert answers[0].headers["x-ratelimit-limit-requests"] == "2"
         assert answers[0].headers["x-ratelimit-remaining-requests"] == "1"
-        assert int(answers[0].headers["x-ratelimit-remaining-tokens"]) < 1000
+        assert int(answers[0].headers["x-ratelimit-remaining-tokens"]) < 60
         assert answers[2].json()["error"]["code"] == "rate_limit_exceeded"
         assert answers[2].json()["error"]["type"] == "rate_limit_error"
         assert 1 <= int(answers[2].headers["retry-after"]) <= 30
@@ -155,5 +208,5 @@ def test_a_server_with_limits_tells_them_and_answers_429() -> None:
             "/v1/completions", {**body, "n": 100, "max_tokens": 50}, headers={"authorization": "Bearer two"}
         )
         assert large.status_code == 429
-        assert "tokens must be at most 1000 per minute" in large.json()["error"]["message"]
+        assert "tokens must be at most 60 per minute" in large.json()["error"]["message"]
         assert "x-ratelimit-limit-requests" not in server.get("/health").headers

@@ -23,7 +23,7 @@ def unkept(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "src"), **dict.fromkeys(places, str(blocked / "none"))}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # all kernels are compiled anew
 def test_a_first_start_says_that_it_compiles_and_what_would_spare_the_next_one(unkept: dict[str, str]) -> None:
     with Server("tiny", environ=unkept, wait=False) as server:
         seen = set[str]()

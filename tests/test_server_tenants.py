@@ -102,6 +102,8 @@ ROUTES = {
     "/generate": {"text": f"{TEXT} It was old.", "sampling_params": {"max_new_tokens": 2}},
     "/v1/completions": {"prompt": f"{TEXT} It was new.", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 2},
+    "/v1/responses": {"input": f"{TEXT} It is gone.", "max_output_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": f"{TEXT} It was grey."}], "max_tokens": 2},
 }
 
 
@@ -116,10 +118,10 @@ def test_a_salt_parts_the_prefixes_of_one_key_on_every_route(path: str, streamed
         body = {**ROUTES[path], "cache_salt": None if salt is None else f"{salt} {path} {streamed}"}
         if streamed:
             body |= {"stream": True}
-        if streamed and path != "/generate":
+        if streamed and path.endswith("completions"):
             body |= {"stream_options": {"include_usage": True}}
         text = server.post(path, body, headers=headers).text
-        pattern = r'"cached_tokens": ?(\d+)'
+        pattern = r'"(?:cached_tokens|cache_read_input_tokens)": ?(\d+)'
         return int(re.findall(pattern, text)[-1])
 
     assert found("mine") == 0

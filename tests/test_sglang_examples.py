@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from field_answers import answer_of, body_of, tokens_of
-from field_effects import CHAT, COMPLETIONS, GENERATE
+from field_effects import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 from published import publish
@@ -213,7 +213,12 @@ def test_each_prompt_has_the_adapter_that_it_names(adapted: Path, adapters: Serv
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("place", "name"), [(GENERATE, "lora_path"), (COMPLETIONS, "lora_path"), (COMPLETIONS, "model"), (CHAT, "model")]
+    ("place", "name"),
+    [
+        (GENERATE, "lora_path"),
+        *((place, name) for place in (COMPLETIONS, MESSAGES, RESPONSES) for name in ("lora_path", "model")),
+        (CHAT, "model"),
+    ],
 )
 def test_an_adapter_is_named_on_every_route(adapters: Server, place: str, name: str, stream: bool) -> None:
     sampling: dict[str, Any] = {"temperature": 0, "ignore_eos": True}

@@ -21,7 +21,7 @@ from tirage import LLM, ParamsError, SamplingParams
 from tirage.compat.sglang import CustomLogitProcessor
 from tirage.dialects import DialectError, from_sglang
 from tirage.dialects.processors import KNOWN_CLASSES, read_reference
-from tirage.engine import Completion, Sample, Timings, Usage
+from tirage.engine import Completion, Sample, Tenant, Timings, Usage
 from tirage.processors import BUILT_IN, PAST, Past, find_processor, register_processor, unregister_processor
 from tirage.server.circuit_breaker import CircuitBreaker
 from tirage.server.errors import Refusal
@@ -353,9 +353,9 @@ def test_failures_in_a_row_are_refused_until_time_has_passed_or_forgotten_by_a_s
     breaker = CircuitBreaker(10.0, clock=lambda: now[0])
     params = SamplingParams(logits_processors=[("forced_token", {"token_id": 5})])
 
-    def refused(tenant: str = "a", params: SamplingParams = params) -> bool:
+    def refused(name: str = "a", params: SamplingParams = params) -> bool:
         try:
-            breaker.check(params, tenant)
+            breaker.check(params, Tenant(name))
         except Refusal:
             return True
         return False
@@ -363,20 +363,20 @@ def test_failures_in_a_row_are_refused_until_time_has_passed_or_forgotten_by_a_s
     for kind, fails in (("processor_failed", 3), ("max_tokens", 0), ("processor_failed", 2), ("abort", 0)):
         now[0] += 20
         for _ in range(fails or 1):
-            assert breaker.record(params, "a", ended(kind)) is (kind == "processor_failed")
+            assert breaker.record(params, Tenant("a"), ended(kind)) is (kind == "processor_failed")
         assert refused() is (fails == 3)
-    assert breaker.record(params, "a", ended("processor_failed"))
+    assert breaker.record(params, Tenant("a"), ended("processor_failed"))
     assert refused()
     assert not refused("b")
     assert not refused(params=SamplingParams(logits_processors=[("forced_token", {"token_id": 6})]))
     assert not refused(params=SamplingParams())
     now[0] += 10
     assert not refused()
-    breaker.record(params, "a", ended("processor_failed"))
+    breaker.record(params, Tenant("a"), ended("processor_failed"))
     assert refused()
     now[0] += 10
-    breaker.record(params, "a", ended("eos"))
-    breaker.record(params, "a", ended("processor_failed"))
+    breaker.record(params, Tenant("a"), ended("eos"))
+    breaker.record(params, Tenant("a"), ended("processor_failed"))
     assert not refused()
 
 
@@ -385,10 +385,10 @@ def test_clients_that_are_remembered_are_not_endless() -> None:
     params = [SamplingParams(logits_processors=[("forced_token", {"token_id": n})]) for n in range(1200)]
     for each in params:
         for _ in range(3):
-            breaker.record(each, "", ended("processor_failed"))
-    breaker.check(params[0], "")
+            breaker.record(each, Tenant(), ended("processor_failed"))
+    breaker.check(params[0], Tenant())
     with pytest.raises(Refusal, match="failed with them 3 times in a row"):
-        breaker.check(params[-1], "")
+        breaker.check(params[-1], Tenant())
 
 
 @pytest.mark.slow

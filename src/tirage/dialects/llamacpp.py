@@ -15,6 +15,10 @@ from tirage.params import SamplingParams
 from tirage.semantics import PRESETS, Semantics, resolve
 
 WINDOW = 64
+"""How many past tokens the penalties see, and DRY, unless a request says otherwise."""
+ALL = 1 << 20
+"""How many past tokens stand for all. -1 did until llama.cpp refused it; every release takes a number, and keeps room
+for so many tokens."""
 _RANDOM = 2**32 - 1
 
 
@@ -22,13 +26,13 @@ def _window(params: SamplingParams) -> int:
     semantics = resolve(params.semantics)
     if semantics.name != "llamacpp":
         return WINDOW
-    return -1 if semantics.penalty_window is None else semantics.penalty_window
+    return ALL if semantics.penalty_window is None else semantics.penalty_window
 
 
 def _semantics(window: int) -> str | Semantics:
     if window == WINDOW:
         return "llamacpp"
-    return PRESETS["llamacpp"].replace(name="llamacpp", penalty_window=None if window == -1 else window)
+    return PRESETS["llamacpp"].replace(name="llamacpp", penalty_window=None if window in (-1, ALL) else window)
 
 
 def _last_n(value: Any) -> int:
@@ -127,7 +131,13 @@ LLAMACPP = Dialect.of(
         same("dry_multiplier"),
         same("dry_base"),
         same("dry_allowed_length"),
-        same("dry_penalty_last_n", "dry_last_n"),
+        same(
+            "dry_penalty_last_n",
+            "dry_last_n",
+            default=WINDOW,
+            read=lambda window: -1 if window == ALL else window,
+            write=lambda window: ALL if window == -1 else window,
+        ),
         same("dry_sequence_breakers", default=None, rule=Texts(optional=True, single=False)),
         same(
             "seed",
@@ -165,9 +175,10 @@ LLAMACPP = Dialect.of(
 def from_llamacpp(data: Mapping[str, Any]) -> SamplingParams:
     """The parameters that fields of llama.cpp's `/completion` ask for, in llama.cpp's order of stages.
 
-    Absent fields take llama.cpp's defaults: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no limit of length. A
-    temperature below 0 and `top_p` 0 are greedy, a seed of -1 is none. Raises DialectError (a
-    ParamsError) with llama.cpp's name.
+    Absent fields take llama.cpp's defaults: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no limit of length;
+    penalties and DRY see 64 past tokens. A temperature below 0 and `top_p` 0 are greedy, a seed of -1 is none, and
+    `repeat_last_n` and `dry_penalty_last_n` of -1, as older releases take it, or 1048576 are all tokens. Raises
+    DialectError (a ParamsError) with llama.cpp's name.
     """
     return LLAMACPP.read(data).params
 
@@ -175,6 +186,12 @@ def from_llamacpp(data: Mapping[str, Any]) -> SamplingParams:
 def to_llamacpp(params: SamplingParams, *, lossy: bool = False) -> Any:
     """Fields of llama.cpp's `/completion`; those at llama.cpp's defaults are left out.
 
-    A field that llama.cpp cannot express raises ParamsError, or with `lossy` the result is `(dict, names lost)`.
+    All past tokens are written as 1048576, which every release takes. A field that llama.cpp cannot express raises
+    ParamsError, or with `lossy` the result is `(dict, names lost)`.
     """
-    return LLAMACPP.write(params, lossy=lossy)
+    written = LLAMACPP.write(params, lossy=lossy)
+    fields = written[0] if isinstance(written, tuple) else written
+    if "dry_multiplier" in fields:
+        # Absent, it is all tokens to releases that take -1.
+        fields.setdefault("dry_penalty_last_n", WINDOW)
+    return written

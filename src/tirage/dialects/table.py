@@ -219,13 +219,10 @@ class Dialect:
         the fields and a list of the names that were lost. `semantics` is not a field of other engines: the result
         means what this engine makes of it.
         """
-        if not isinstance(params, SamplingParams):
-            raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
-        params = params.unwrapped
-        plain = self._write(params)
-        lost = lost_fields(params, self.read(plain).params)
+        plain, lost = self.written(params)
         if lossy:
             return plain, lost
+        params = params.unwrapped
         if lost:
             value, more = shown(getattr(params, lost[0])), f" (nor {', '.join(lost[1:])})" if lost[1:] else ""
             raise ParamsError(
@@ -233,6 +230,18 @@ class Dialect:
                 "leave it out or use lossy=True"
             )
         return plain
+
+    def written(self, params: SamplingParams, *, explicit: bool = False) -> tuple[dict[str, Any], list[str]]:
+        """The request fields that say what `params` say, and the names of our fields that were lost.
+
+        With `explicit`, fields at this engine's defaults are written too: a server may have been given others.
+        Raises ParamsError for what is no SamplingParams.
+        """
+        if not isinstance(params, SamplingParams):
+            raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
+        params = params.unwrapped
+        plain = self._write(params, explicit=explicit)
+        return plain, lost_fields(params, self.read(plain).params)
 
     def _refuse_unknown(
         self, data: Mapping[str, Any], where: str, known: Collection[str], *, lenient: bool
@@ -282,7 +291,7 @@ class Dialect:
             message = f"{entry.name}{space}{rest}" if head.isidentifier() else f"{entry.name}: {error}"
             raise DialectError(message, where + entry.name) from None
 
-    def _write(self, params: SamplingParams) -> dict[str, Any]:
+    def _write(self, params: SamplingParams, *, explicit: bool) -> dict[str, Any]:
         plain = {}
         for entry in self.entries.values():
             try:
@@ -291,7 +300,7 @@ class Dialect:
                     entry.check(value, "")
             except (Inexpressible, DialectError):
                 continue
-            if value != entry.default or type(value) is not type(entry.default):
+            if explicit or value != entry.default or type(value) is not type(entry.default):
                 plain[entry.name] = value
         return {name: value for name, value in plain.items() if value is not None or self.entries[name].null is not ...}
 

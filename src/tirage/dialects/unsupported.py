@@ -115,8 +115,9 @@ SGLANG_GENERATE = unsupported(
         "an adapter goes by its name, in lora_path": {"lora_id": None},
         "send input_embeds for a prompt of vectors": {"positional_embed_overrides": None},
         "an answer is JSON and goes to the client that asked": {"background": False, "return_bytes": False},
-        "whether a model reasons is up to its prompt": {"require_reasoning": False},
-        "custom_logit_processor thinking_budget limits the reasoning": {"max_thinking_tokens": None},
+        "whether a model reasons is up to its prompt; reasoning_parser says by which tags": {
+            "require_reasoning": False
+        },
         "requests have equal shares, and none goes before another": {"priority": 0},
         "every request is counted in /metrics": {"log_metrics": True},
         "no text is ever logged": {"no_logs": _BOTH},
@@ -180,9 +181,6 @@ OPENAI_ROUTES = unsupported(
         "return_token_ids reports the prompt as the model reads it": {"return_prompt_text": False},
         _ROUTED: {"kv_transfer_params": None, "ec_transfer_params": None, "disaggregate_info": None},
         "there are no such extensions; register a logits processor": {"vllm_xargs": ({},)},
-        "chats limit the reasoning; elsewhere custom_logit_processor thinking_budget does": {
-            "thinking_token_budget": -1
-        },
     },
     {
         "log-probabilities always come with the token's text": {"include_logprobs_decode_token": True},
@@ -205,7 +203,6 @@ VLLM_SAMPLING = unsupported(
         "it says how an answer is sent; LLM.stream has every token": {"stream_interval": 1},
         "it is vLLM's own; parameters are never changed here": {"skip_clone": _BOTH, "output_text_buffer_length": 0},
         "a prefix that was read is not read again": {"skip_reading_prefix_cache": False},
-        "name the processor thinking_budget in logits_processors": {"thinking_token_budget": -1},
         "tokens are drawn, never given": {"trace_decode_token_ids": None},
         "vLLM passes them to its own plug-ins": {"extra_args": ({},)},
         "vLLM has none since version 0.9; use n": {"best_of": None},
@@ -318,7 +315,7 @@ LLAMACPP_SERVER = unsupported({
         "chat_parser": None,
         "continue_final_message": False,
     },
-    "name the processor thinking_budget in logits_processors": {
+    "pass params.replace(thinking_budget=..., reasoning_parser=...)": {
         "reasoning_control": False,
         "reasoning_budget_tokens": -1,
         "reasoning_budget_start_tag": None,

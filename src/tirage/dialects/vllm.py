@@ -24,6 +24,7 @@ _STRUCTURED = (
     "disable_any_whitespace",
     "disable_additional_properties",
     "whitespace_pattern",
+    "enable_in_reasoning",
 )
 
 
@@ -111,6 +112,16 @@ _OUTPUT_KIND = FieldMapping(
     meaning="what comes with each piece of a stream: all so far (0), what is new (1), or nothing until the end (2)",
 )
 
+_BUDGET = FieldMapping(
+    name="thinking_token_budget",
+    rule=Int(low=-1, optional=True),
+    default=None,
+    into=lambda value: {} if value in (None, -1) else {"thinking_budget": value},
+    out_of=lambda params: params.thinking_budget,
+    ours=("thinking_budget",),
+    meaning="tokens of reasoning after which its end tag is forced; -1 for no limit",
+)
+
 _COUNT = Int(low=0, high=20, optional=True)
 
 VLLM = Dialect.of(
@@ -143,6 +154,7 @@ VLLM = Dialect.of(
         listed("bad_words", rule=Texts(single=False)),
         same("allowed_token_ids", default=None),
         same("logit_bias", rule=BIAS, write=written_bias),
+        _BUDGET,
         STRUCTURED_OUTPUTS,
         *(read_only(entry) for entry in GUIDED),
         read_only(constraint("guided_json_object", "json_object", rule=OneOf((True,)))),

@@ -18,6 +18,8 @@ from tirage.server.errors import Refusal
 from tirage.server.options import Limits, check_limit
 
 Counted = TypeVar("Counted")
+_OWN_LOGPROBS = 20
+"""Logprobs of a token of one sample that the context bounds; an answer with more of them counts them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,8 @@ class Cost:
 
     `samples` are those that run, also where fewer come back, and beams count as samples. `prompt_tokens` are exact for
     ids and embeddings; of a text they are the bytes that it may have, up to the context. `output_tokens` are those of
-    all samples. `logprobs` are all that the answer may hold, of prompts, outputs and named tokens, but for those of one
-    sample's own tokens, whose number the context bounds.
+    all samples. `logprobs` are all that the answer may hold, of prompts, outputs and named tokens, but for 20 of each
+    of one sample's own tokens, whose number the context bounds.
     `phrase_chars` are the characters of different stops and bad words, which automata are built of, and `stop_states`
     the states of patterns that a character of every sample may visit. `constraints` are different ones, and
     `constraint_chars` the characters of their texts.
@@ -181,9 +183,9 @@ def logprobs(engine_input: EngineInput, samples: int, prompt_tokens: int, output
 
 
 def own_logprobs(engine_input: EngineInput, output_tokens: int) -> int:
-    """How many logprobs the tokens of one sample of an input may have, without named tokens."""
+    """How many logprobs the tokens of one sample may have, without named tokens and those beyond OpenAI's 20."""
     params = engine_input.params
-    return output_tokens * (1 + (params.logprobs or 0)) if params.lists_logprobs else 0
+    return output_tokens * (1 + min(params.logprobs or 0, _OWN_LOGPROBS)) if params.lists_logprobs else 0
 
 
 def states_of(params: SamplingParams) -> int:

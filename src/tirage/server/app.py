@@ -7,14 +7,14 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
-from tirage.errors import TirageError
+from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
 from tirage.models.vllm import parse_engine_args
 from tirage.params import SamplingParams
@@ -25,13 +25,15 @@ from tirage.server.logs import escape
 from tirage.server.media import MediaLoader, sampling_rate_of, takes_images
 from tirage.server.metrics import Metrics
 from tirage.server.middleware import RequestMiddleware
+from tirage.server.next_token import NextTokenExplainer
 from tirage.server.options import Options
 from tirage.server.plugins import load_processors, read_adapters
 from tirage.server.rate_limit import RateLimiter, RateLimitMiddleware
 from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
-from tirage.server.routes import ADMIN_ROUTERS, ROUTERS
-from tirage.server.threads import in_thread
+from tirage.server.response_store import ResponseStore
+from tirage.server.routes import ADMIN_ROUTERS, ROUTERS, adapters, playground
+from tirage.server.threads import in_thread, use_threads
 from tirage.warm import compiling, warmup
 
 # How long the shutdown waits for the engine's thread.
@@ -40,6 +42,11 @@ _CLOSE_S = 2.0
 _LOADED_S = 2.0
 # How often the log reports that kernels are still being prepared.
 _REPORT_S = 10.0
+# What clients in a browser may send: keys, and what Anthropic's client adds.
+_HEADERS = (
+    *("authorization", "content-type", "x-api-key"),
+    *("anthropic-version", "anthropic-beta", "anthropic-dangerous-direct-browser-access"),
+)
 _log = logging.getLogger("tirage.server")
 
 
@@ -53,18 +60,34 @@ def create_app(
     app = FastAPI(title="tirage", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     state = app.state
     state.options, state.manager, state.media, state.metrics = options, None, None, Metrics()
+    state.explainer = None
+    state.responses = ResponseStore(options.limits.max_stored_bytes)
     state.rate_limiter = RateLimiter.of(options)
     state.health = Health(patience_s=options.limits.health_timeout)
     state.llm, state.failed, state.own = llm, failed, llm is None
     add_handlers(app)
-    routers = (*ROUTERS, *(ADMIN_ROUTERS if options.admin_key is not None else ()))
+    routers = routers_of(options)
     for router in routers:
         app.include_router(router)
     paths = {path_of(route) for router in routers for route in router.routes}
+    check_root(options.root_path, paths)
     state.metrics.know_routes(paths)
     state.paths = sorted(path for path in paths if "{" not in path)
     add_middleware(app)
     return app
+
+
+def check_root(root: str | None, paths: Collection[str]) -> None:
+    """Raises ParamsError for a root path that is the beginning of a route: nobody could tell whether it was left on."""
+    if root is not None and any(path.startswith(f"{root}/") for path in paths):
+        raise ParamsError(f"--root-path must not begin a route of this server, got {root!r}; choose another path")
+
+
+def routers_of(options: Options) -> tuple[APIRouter, ...]:
+    """The routers of the application: those that are always there, and those that the options turn on."""
+    admin = ADMIN_ROUTERS if options.admin_key is not None else ()
+    more = () if options.lora_root is None else (adapters.router,)
+    return (*ROUTERS, *admin, *more, *(() if options.no_playground else (playground.router,)))
 
 
 def add_middleware(app: FastAPI) -> None:
@@ -76,13 +99,14 @@ def add_middleware(app: FastAPI) -> None:
         log_request(scope, status, seconds)
 
     open_paths = OPEN_PATHS if options.protect_metrics else OPEN_PATHS | {"/metrics"}
+    open_paths |= frozenset() if options.no_playground else playground.open_paths()
     if options.requests_per_minute is not None or options.tokens_per_minute is not None:
         app.add_middleware(RateLimitMiddleware, limiter=app.state.rate_limiter)
     by_address = options.tenant_by == "address"
-    keys = {"api_keys": options.api_key, "admin_key": options.admin_key}
+    keys = {"api_keys": options.api_key, "key_weights": options.key_weight, "admin_key": options.admin_key}
     app.add_middleware(Auth, **keys, open_paths=open_paths, by_address=by_address)
     if options.cors_origin:
-        names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": ["authorization", "content-type"]}
+        names = {"allow_methods": ["GET", "POST", "PUT"], "allow_headers": list(_HEADERS)}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origin), **names)  # type: ignore[arg-type]
     app.add_middleware(RequestMiddleware, options=options, record=record)
 
@@ -150,6 +174,7 @@ async def load(app: FastAPI) -> None:
         model_info=model_info,
         rate_limiter=state.rate_limiter,
     )
+    state.explainer = NextTokenExplainer(state.manager)
     # What has been loaded stays; a garbage collection that visited it again would stop every stream for 0.2 s.
     gc.collect()
     gc.freeze()
@@ -178,8 +203,9 @@ async def prepare_kernels(health: Health) -> None:
 def open_llm(options: Options) -> LLM:
     """The model of the options, with the operator's processors and adapters."""
     load_processors(options)
+    use_threads(options.threads)
     limits = options.limits
-    return LLM(
+    llm = LLM(
         options.model,
         backend=options.backend,
         chat_template=options.chat_template,
@@ -188,11 +214,16 @@ def open_llm(options: Options) -> LLM:
         dtype=options.dtype,
         device=options.device,
         adapters=read_adapters(options) or None,
+        enable_lora=True if options.lora_root is not None else None,
         prefix_bytes=options.prefix_bytes,
         prefill_batch_tokens=options.prefill_batch_tokens,
         engine_args=parse_engine_args(options.engine_arg),
         processor_timeout=limits.processor_timeout,
+        reasoning_parser=options.reasoning_parser,
     )
+    # Once more, for a library that came with the model.
+    use_threads(options.threads)
+    return llm
 
 
 def probe(llm: LLM) -> None:

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tirage.engine import Completion
+from tirage.engine import Completion, Tenant
 from tirage.params import SamplingParams
 from tirage.server.errors import Refusal
 
@@ -44,7 +44,7 @@ class CircuitBreaker:
         self._cool_down_s, self._clock = cool_down_s, clock
         self._failures: OrderedDict[tuple[str, str], ProcessorFailures] = OrderedDict()
 
-    def check(self, params: SamplingParams, tenant: str) -> None:
+    def check(self, params: SamplingParams, tenant: Tenant) -> None:
         """Raises Refusal 503 for processors that have failed too often for this client with these arguments."""
         record = self._failures.get(key_of(params, tenant)) if params.logits_processors and self._failures else None
         if record is None or (left := record.until - self._clock()) <= 0:
@@ -57,7 +57,7 @@ class CircuitBreaker:
             headers={"retry-after": str(math.ceil(left))},
         )
 
-    def record(self, params: SamplingParams, tenant: str, completion: Completion) -> bool:
+    def record(self, params: SamplingParams, tenant: Tenant, completion: Completion) -> bool:
         """Records how a request finished; returns whether its processors failed."""
         if not params.logits_processors:
             return False
@@ -82,10 +82,10 @@ class CircuitBreaker:
             self._failures.popitem(last=False)
 
 
-def key_of(params: SamplingParams, tenant: str) -> tuple[str, str]:
+def key_of(params: SamplingParams, tenant: Tenant) -> tuple[str, str]:
     """A key of fixed size for a client and its arguments."""
     text = json.dumps([params.logits_processors, params.extra_args], sort_keys=True, default=dict)
-    return tenant, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return tenant.name, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def processors_of(params: SamplingParams) -> Iterable[str]:

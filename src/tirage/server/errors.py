@@ -1,4 +1,7 @@
-"""The error that every route answers with: a status and {"error": {"message", "type", "param", "code"}}."""
+"""The error that every route answers with: a status and {"error": {"message", "type", "param", "code"}}.
+
+On Anthropic's routes it is {"type": "error", "error": {"type", "message"}, "request_id"}.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from tirage.errors import GrammarError, ParamsError, UnavailableError, nearest
 from tirage.text import Stop
@@ -32,6 +36,26 @@ _TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
+_ANTHROPIC_PATH = re.compile(r"/v1/messages(?:/.*)?")
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+# In the words by which agents know that they have to shorten the conversation.
+_TOO_LONG = re.compile(r"prompt must hold at most (\d+) tokens, the model's context, got (\d+);")
+NO_THREADS = "thread_unsupported_request"
+"""Anthropic's code for a `thread`, which its clients then do without."""
+OVERLOADED = 529
+"""Anthropic's status of a server whose queue is full; other routes have 503."""
 _SUBJECT = re.compile(
     r"(?:number of )?([a-z_]\w*(?:\[\d+\]|\.\w+)*)"
     r"(?: option| entries| strings| characters| times the number of prompts| token ids| images| audio)?"
@@ -71,6 +95,26 @@ def envelope(refusal: Refusal) -> dict[str, Any]:
             "code": refusal.code,
         }
     }
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a path is one of Anthropic's routes, on which errors have its form."""
+    return _ANTHROPIC_PATH.fullmatch(path) is not None
+
+
+def anthropic_envelope(refusal: Refusal, request_id: str) -> dict[str, Any]:
+    """The JSON body of a refusal on Anthropic's routes, and the event of a stream."""
+    kind = _ANTHROPIC_TYPES.get(refusal.status, "api_error" if refusal.status >= 500 else "invalid_request_error")
+    # There is no other place for the name of the field.
+    is_named = refusal.param is None or refusal.param in refusal.message
+    error: dict[str, Any] = {"type": kind, "message": refusal.message}
+    if (found := _TOO_LONG.search(refusal.message)) is not None:
+        error["message"] = f"prompt is too long: {found[2]} tokens > {found[1]} maximum; {refusal.message}"
+    elif not is_named:
+        error["message"] = clean(f"{refusal.param}: {refusal.message}")
+    if refusal.code == NO_THREADS:
+        error["details"] = {"error_code": NO_THREADS}
+    return {"type": "error", "error": error, "request_id": request_id}
 
 
 def of(error: BaseException) -> Refusal:
@@ -140,9 +184,25 @@ def clean(message: str) -> str:
     return text if len(text) <= _MESSAGE_CHARS else text[: _MESSAGE_CHARS - 3] + "..."
 
 
+class RefusalResponse(Response):
+    """The response of a refusal, in the form of the route that it answers."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(status_code=refusal.status)
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal, status = self._refusal, self._refusal.status
+        body = envelope(refusal)
+        if is_anthropic(scope["path"]):
+            body = anthropic_envelope(refusal, scope.get("tirage.id", ""))
+            status = OVERLOADED if refusal.code == "overloaded" else status
+        await JSONResponse(body, status_code=status, headers=refusal.headers)(scope, receive, send)
+
+
 def respond(refusal: Refusal) -> Response:
     """The response of a refusal."""
-    return JSONResponse(envelope(refusal), status_code=refusal.status, headers=refusal.headers)
+    return RefusalResponse(refusal)
 
 
 def add_handlers(app: FastAPI) -> None:

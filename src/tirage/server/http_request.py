@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from tirage.engine import Tenant
 from tirage.errors import nearest
 from tirage.server.errors import Refusal
 from tirage.server.media import MediaLoader
 from tirage.server.options import Options
+from tirage.server.request_group import RequestGroup
 from tirage.server.request_manager import RequestManager
 from tirage.server.strict_json import parse_object
 
@@ -35,9 +37,9 @@ def options_of(request: Request) -> Options:
     return request.app.state.options
 
 
-def tenant_of(request: Request) -> str:
-    """The tenant of a request: the same text for the same key, and "" without a key."""
-    return request.scope.get("tirage.tenant", "")
+def tenant_of(request: Request) -> Tenant:
+    """The tenant of a request: the same for the same key, and the unnamed one without a key."""
+    return request.scope.get("tirage.tenant", Tenant())
 
 
 def admin_of(request: Request) -> bool:
@@ -79,7 +81,15 @@ def is_lenient(request: Request) -> bool:
     return ignore or options_of(request).ignore_unknown_fields
 
 
-def ignored_header(names: Iterable[object]) -> dict[str, str]:
-    """The header that lists the ignored fields, made safe for a header; no header when there are none."""
+def ignored_header(names: Iterable[object], group: RequestGroup) -> dict[str, str]:
+    """The headers that list the ignored fields, and what is ignored in a schema; none of them when there is nothing."""
+    constraints = (running.request.constraint for running in group.requests)
+    ignored = {place: None for each in constraints if each is not None for place in each.grammar.ignored}
+    found = {"x-tirage-ignored-fields": listed(names), "x-tirage-ignored-in-schema": listed(ignored)}
+    return {name: value for name, value in found.items() if value}
+
+
+def listed(names: Iterable[object]) -> str:
+    """The names with commas between them, made safe for a header."""
     text = ", ".join(str(name).encode("ascii", "replace").decode() for name in names)
-    return {"x-tirage-ignored-fields": "".join(c if c.isprintable() else "?" for c in text)[:1000]} if text else {}
+    return "".join(c if c.isprintable() else "?" for c in text)[:1000]

@@ -24,6 +24,7 @@ from tirage.server.logs import set_up
 from tirage.server.options import Options
 from tirage.server.plugins import read_adapters
 from tirage.server.preparation import POOL
+from tirage.server.tls import check_tls, tls_of
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and send their last event; then connections are closed.
@@ -80,7 +81,7 @@ def serve(options: Options) -> int:
 
     app = create_app(options, failed=failed)
     server = DrainingServer(config_of(app, options), app, options)
-    _log.info("listening on %s", url_of(listener))
+    _log.info("listening on %s", url_of(listener, tls=options.ssl_certfile is not None))
     if not options.api_key and not is_loopback(options.host):
         _log.warning("anyone who reaches %s may use the model; --api-key asks for a key", options.host)
     server.run(sockets=[listener])
@@ -105,6 +106,7 @@ def config_of(app: FastAPI, options: Options) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]  # seconds, whole or not
         timeout_graceful_shutdown=limits.drain_timeout + _GRACE_S,  # type: ignore[arg-type]
+        **tls_of(options),
     )
 
 
@@ -113,12 +115,14 @@ def check_early(options: Options) -> None:
     find_model(options.model)
     read_adapters(options)
     parse_engine_args(options.engine_arg)
+    check_tls(options)
     if options.backend == "vllm":
         require_vllm()
     if options.chat_template is not None and not options.chat_template.is_file():
         raise ModelError(f"--chat-template must be a file, got {options.chat_template}")
-    if options.media_root is not None and not options.media_root.is_dir():
-        raise ModelError(f"--media-root must be a folder, got {options.media_root}")
+    for flag, folder in (("--media-root", options.media_root), ("--lora-root", options.lora_root)):
+        if folder is not None and not folder.is_dir():
+            raise ModelError(f"{flag} must be a folder, got {folder}")
 
 
 def exit_if_hanging() -> None:
@@ -157,7 +161,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     """The URL of a socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -134,13 +134,16 @@ def read_part(name: str, part: Mapping[str, Any]) -> MediaItem | None:
 async def load_messages(loader: MediaLoader, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The messages with their media loaded, as parts `{"type": "image", "image": ...}` and the same for audio.
 
-    Other messages and parts stay as they are. Raises MediaError.
+    A part may be a MediaItem, for a route that reads parts of its own. Other messages and parts stay as they are.
+    Raises MediaError.
     """
     found: dict[tuple[int, int], MediaItem] = {}
     for i, message in enumerate(messages):
         content = message.get("content") if isinstance(message, Mapping) else None
         for j, part in enumerate(content if isinstance(content, list) else ()):
-            item = read_part(f"messages[{i}].content[{j}]", part) if isinstance(part, Mapping) else None
+            item = part if isinstance(part, MediaItem) else None
+            if isinstance(part, Mapping):
+                item = read_part(f"messages[{i}].content[{j}]", part)
             if item is not None:
                 found[i, j] = item
     if not found:

@@ -2,19 +2,20 @@
 
 It reads a line of JSON and as many bytes as that says, and answers with a line of JSON and as many bytes as that says.
 Before the first task it gives up the rights to open files and sockets, to start processes and to write files, and its
-memory is limited, so that an exploit of a decoder gains nothing. It runs as a script and imports only the decoders.
+memory is limited, so that an exploit of a decoder gains nothing. It runs as a script.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import sys
 from typing import Any, BinaryIO
 
+from tirage.child_script import drop_rights
+
 Task = dict[str, Any]
-_ADDRESS_SPACE = 1 << 30
+GROWTH = 1 << 30
 _SMALLEST_SIDE = 4
 _LARGEST_RATIO = 200
 _LOW_DETAIL = (512, 512)
@@ -131,21 +132,6 @@ def prepare(kind: str) -> None:
             soxr.ResampleStream(8000, 16000, 1, dtype="float32").resample_chunk(samples, last=True)
 
 
-def drop_rights() -> None:
-    """Limits memory and forbids files, sockets and processes, as far as the system supports it."""
-    try:
-        import resource
-
-        with open("/proc/self/statm", encoding="ascii") as status:
-            size = int(status.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):
-        return
-    limits = {"AS": size + _ADDRESS_SPACE, "FSIZE": 0, "CORE": 0, "NPROC": 0, "NOFILE": 0}
-    for name, most in limits.items():
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-
-
 def answer(task: Task, data: bytes) -> tuple[Task, bytes]:
     """The answer to a task: the decoded data, or `error`."""
     try:
@@ -163,7 +149,7 @@ def main() -> None:
     source: BinaryIO = sys.stdin.buffer
     out: BinaryIO = sys.stdout.buffer
     prepare(sys.argv[1])
-    drop_rights()
+    drop_rights(GROWTH)
     while line := source.readline():
         task = json.loads(line)
         head, data = answer(task, source.read(task["bytes"]))

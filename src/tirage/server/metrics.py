@@ -30,6 +30,12 @@ class Metrics:
         )
         self.in_flight = Gauge("tirage_requests_in_flight", "accepted and not finished", registry=self.registry)
         self._refused = Counter("tirage_refused", "requests refused because the queue was full", registry=self.registry)
+        self._over_limit = Counter(
+            "tirage_over_limit", "requests refused because they exceed a limit", ["limit"], registry=self.registry
+        )
+        self._constraints = self._histogram(
+            "tirage_constraint_seconds", "processor time that the constraint of a prompt took while its samples ran"
+        )
         self._prepared = self._histogram("tirage_prepare_seconds", "tokenising and rendering a prompt")
         self._compiled = self._histogram("tirage_grammar_compile_seconds", "preparing a prompt with a constraint")
         self._prepare_waiting = self._lane_gauge("tirage_prepare_waiting", "prompts that wait to be prepared")
@@ -79,6 +85,14 @@ class Metrics:
     def refused(self) -> None:
         """Counts a request that found the queue full."""
         self._refused.inc()
+
+    def over_limit(self, limit: str) -> None:
+        """Counts a request above one of the operator's limits."""
+        self._over_limit.labels(limit).inc()
+
+    def constrained(self, seconds: float) -> None:
+        """Records the processor time that the constraint of a finished prompt took."""
+        self._constraints.observe(seconds)
 
     def prepared(self, seconds: float, *, guided: bool) -> None:
         """Records the seconds that a prompt took to prepare."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tirage.engine import Tenant
 from tirage.server import errors
 from tirage.server.client import CLIENT, Client
 from tirage.server.connection import transfer_coding, unknown_coding
@@ -41,20 +42,22 @@ class RequestMiddleware:
         self._hosts = {"localhost", options.host.lower(), *(host.lower() for host in options.allowed_host)}
         self._origins = set(options.cors_origin)
         self._bodies = PendingBodies(options.limits.max_pending_body)
+        self._root = options.root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        strip_root(scope, self._root)
         began, status = time.perf_counter(), 499
         scope["tirage.id"] = request_id(scope["headers"])
-        own = (ID_HEADER, scope["tirage.id"].encode())
+        own = id_headers(scope)
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), own]}
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
         try:
@@ -127,6 +130,17 @@ class RequestMiddleware:
             raise Refusal(403, "pages of this origin are not served; the operator can allow it with --cors-origin")
 
 
+def strip_root(scope: Scope, root: str | None) -> None:
+    """Takes the operator's root path off a path whose proxy has left it on, so that all that follows sees one form."""
+    if root is None:
+        return
+    scope["root_path"] = root
+    # Each time that it is there: the router would take off another one, which the keys and budgets had not seen.
+    while scope["path"].startswith(f"{root}/"):
+        scope["path"] = scope["path"].removeprefix(root)
+    scope["raw_path"] = scope["path"].encode("utf-8", "surrogateescape")
+
+
 class LimitedBody:
     """The body of a request, with limits on its size and on the time it takes; raises Refusal beyond them.
 
@@ -161,9 +175,9 @@ class LimitedBody:
         self.received += count
 
 
-def tenant_in(scope: Scope) -> str:
-    """The tenant that authentication has found; "" before it."""
-    return scope.get("tirage.tenant", "")
+def tenant_in(scope: Scope) -> Tenant:
+    """The tenant that authentication has found; the unnamed one before it."""
+    return scope.get("tirage.tenant", Tenant())
 
 
 def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
@@ -172,6 +186,12 @@ def request_id(headers: Sequence[tuple[bytes, bytes]]) -> str:
     if len(given) == 1 and _ID.fullmatch(given[0]):
         return given[0].decode("ascii")
     return secrets.token_hex(16)
+
+
+def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """The headers that tell the id of a request; Anthropic's clients read `request-id`."""
+    names = (ID_HEADER, b"request-id") if errors.is_anthropic(scope["path"]) else (ID_HEADER,)
+    return [(name, scope["tirage.id"].encode()) for name in names]
 
 
 def header(scope: Scope, name: bytes) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -12,17 +13,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tirage.errors import ParamsError, nearest
+from tirage.params import REASONING_PARSERS
+from tirage.server.tool_call_parsers import TOOL_CALL_PARSERS
 
 SAMPLING_METHODS = ("base", "base_non_truncated", "air", "rejection")
 """FastDeploy's sampling classes; the environment variable FD_SAMPLING_CLASS names the server's default."""
-_THINK = ("<think>", "</think>")
-REASONING_PARSERS: Mapping[str, tuple[str, str]] = types.MappingProxyType({
-    **dict.fromkeys(("think", "deepseek-r1", "deepseek_r1", "qwen3", "glm45"), _THINK),
-    "kimi": ("◁think▷", "◁/think▷"),
-    "mistral": ("[THINK]", "[/THINK]"),
-})
-"""The tags around a model's reasoning, by SGLang's and vLLM's names of their parsers."""
 MIB = 1 << 20
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +126,10 @@ class Limits:
     max_constraint_chars: int = option(1 << 20, "characters of all constraints of a request", low=1, high=1 << 40)
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
+    max_loaded_loras: int = option(8, "adapters loaded at once while the server runs", low=1, high=4096)
+    max_stored_bytes: int = option(
+        64 * MIB, "bytes of all responses that /v1/responses keeps; 0 keeps none", low=0, high=1 << 40
+    )
     max_media: int = option(16, "images and audio items of a request", low=0, high=4096)
     max_media_bytes: int = option(32 * MIB, "bytes of one image or audio item", low=1024, high=1 << 34)
     max_media_pixels: int = option(32_000_000, "pixels of one image", low=1, high=1 << 34)
@@ -160,11 +161,27 @@ class Options:
     host: str = option("127.0.0.1", "address to listen on; others than this machine's own need --api-key to be safe")
     port: int = option(30000, "port to listen on; 0 takes a free one", low=0, high=65535)
     served_model_name: str | None = option(None, "name of the model in answers; the folder's name if not given")
+    root_path: str | None = option(
+        None, "path below which a proxy serves this server, such as /llm", "--fastapi-root-path"
+    )
+    ssl_certfile: Path | None = option(None, "certificate of the server, in PEM; it then speaks HTTPS alone")  # noqa: RUF009
+    ssl_keyfile: Path | None = option(None, "private key of the certificate, in PEM")  # noqa: RUF009
+    ssl_keyfile_password: str | None = option(None, "password of the private key")
+    ssl_ca_certs: Path | None = option(None, "certificates that sign those of clients, in PEM")  # noqa: RUF009
+    ssl_cert_reqs: int | None = option(
+        None,
+        "whether clients show a certificate: 0 no, 1 if they have one, 2 always; 2 with --ssl-ca-certs",
+        low=0,
+        high=2,
+    )
     backend: str = option("auto", "what computes the model", choices=("auto", "torch", "numpy", "vllm"))
     dtype: str | None = option(
         None, "number type of the weights", choices=("auto", "float32", "bfloat16", "float16", "int8")
     )
     device: str | None = option(None, "device of the model, as PyTorch names it")
+    threads: int | None = option(
+        None, "threads of the model on the CPU; OMP_NUM_THREADS or all cores without it", low=1, high=4096
+    )
     engine_arg: tuple[str, ...] = option((), "an argument of vLLM's engine, on the vllm backend", metavar="NAME=VALUE")
     prefix_bytes: int | None = option(None, "memory for prefixes that later requests share; 0 is off", low=0)
     prefill_batch_tokens: int | None = option(
@@ -174,12 +191,22 @@ class Options:
     lora: tuple[str, ...] = option(
         (), "a LoRA adapter by the name that requests give", "--lora-paths", metavar="NAME=PATH"
     )
+    lora_root: Path | None = option(  # noqa: RUF009
+        None, "folder below which adapters may be loaded while the server runs; without it none may be"
+    )
     grammar_backend: str = option("auto", "compiler of constraints", choices=("auto", "llguidance", "xgrammar"))
     sampling_method: str | None = option(
         None, "FastDeploy's sampling method as default of the OpenAI routes", choices=SAMPLING_METHODS
     )
     reasoning_parser: str | None = option(
-        None, "tags of the reasoning that chats return as reasoning_content", choices=tuple(REASONING_PARSERS)
+        None,
+        "tags of the reasoning, which chats return as reasoning_content and before which no constraint holds",
+        choices=tuple(REASONING_PARSERS),
+    )
+    tool_call_parser: str | None = option(
+        None,
+        "format of tool calls, otherwise the chat template's; with it, calls that a request forces keep it too",
+        choices=tuple(TOOL_CALL_PARSERS),
     )
     logits_processor: tuple[str, ...] = option(
         (), "a logits processor by the name that requests give", metavar="NAME=MODULE:OBJECT"
@@ -188,6 +215,12 @@ class Options:
     media_root: Path | None = option(None, "folder of the files that requests may name as images and audio")  # noqa: RUF009
     allowed_media_domain: tuple[str, ...] = option((), "domain from which images and audio may be fetched")
     api_key: tuple[str, ...] = option((), "key that clients must send; one of them if given several times")
+    key_weight: tuple[int, ...] = option(
+        (),
+        "share of an --api-key against others that wait, in their order; 1 each without it",
+        low=1,
+        high=1000,
+    )
     admin_key: str | None = option(None, "key for /flush_cache and abort_all, which are off without it")
     tenant_by: str = option(
         "key",
@@ -201,6 +234,7 @@ class Options:
     protect_metrics: bool = option(False, "want a key for /metrics too, where there are keys")
     allowed_host: tuple[str, ...] = option((), "host name that clients may use, besides localhost and IP addresses")
     cors_origin: tuple[str, ...] = option((), "web origin whose pages may call the server, such as https://example.org")
+    no_playground: bool = option(False, "leave out the page at /")
     ignore_unknown_fields: bool = option(False, "ignore fields that no route knows; a header of the answer lists them")
     log_format: str = option("plain", "form of the log on stderr", choices=("plain", "json"))
     log_level: str = option("info", "least weight of what is logged", choices=("debug", "info", "warning", "error"))
@@ -208,6 +242,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check(self, OPTION_FLAGS)
+        if self.root_path is not None and _ROOT_PATH.fullmatch(self.root_path) is None:
+            raise ParamsError(f"--root-path must begin with / and not end with it, got {self.root_path!r:.80}")
+        if self.key_weight and len(self.key_weight) != len(self.api_key):
+            counts = f"{len(self.key_weight)} for {len(self.api_key)} keys"
+            raise ParamsError(f"--key-weight must be given once for each --api-key or not at all, got {counts}")
         for flag, keys in (("--api-key", self.api_key), ("--admin-key", (self.admin_key,))):
             for key in keys:
                 if key is not None and (not key.strip() or key != key.strip()):
@@ -278,9 +317,18 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return {"sampling_method": method}
 
 
+class OverLimitError(ParamsError):
+    """A request above the operator's limit with the name `limit`."""
+
+    def __init__(self, message: str, *, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 def check_limit(limits: Limits, name: str, value: float, what: str) -> None:
-    """Raises ParamsError, which names the flag, for a value above the limit `name`; `what` is its name for clients."""
+    """Raises OverLimitError, which names the flag, for a value above the limit `name`; clients know it as `what`."""
     most = getattr(limits, name)
     if value > most:
         flag = LIMIT_FLAGS[name].flag
-        raise ParamsError(f"{what} must be at most {most}, got {value}; the operator can raise it with {flag}")
+        text = f"{what} must be at most {most}, got {value}; the operator can raise it with {flag}"
+        raise OverLimitError(text, limit=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tirage.engine import Tenant, share_of
 from tirage.server.errors import Refusal
 
 
@@ -14,19 +15,19 @@ class PendingBodies:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held = limit, Counter[str]()
+        self._limit, self._held = limit, Counter[Tenant]()
 
-    def reserve(self, tenant: str, count: int) -> None:
+    def reserve(self, tenant: Tenant, count: int) -> None:
         """Counts further bytes of a tenant; raises Refusal 503 when there is no room for them."""
         total, own = self._held.total() + count, self._held[tenant] + count
-        share = self._limit // len({*self._held, tenant})
-        # Where clients have no keys, all of them are the tenant "".
-        keeps_room = tenant and own > min(share, self._limit // 2)
+        share = share_of(tenant, self._held, self._limit)
+        # Where clients have no keys, all of them are the unnamed tenant.
+        keeps_room = tenant.name and own > min(share, self._limit // 2)
         if total > (self._limit * 3 // 4 if keeps_room else self._limit):
             raise Refusal(503, "the server holds too many requests; try again later", headers={"retry-after": "1"})
         self._held[tenant] += count
 
-    def release(self, tenant: str, count: int) -> None:
+    def release(self, tenant: Tenant, count: int) -> None:
         """Counts no longer so many bytes of a tenant."""
         self._held[tenant] -= count
         if not self._held[tenant]:

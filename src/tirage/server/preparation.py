@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from tirage.engine import Tenant
+
 POOL = "tirage-requests"
 """The prefix of the names of these threads."""
 # How often what waits is asked whether it is still wanted.
@@ -21,7 +23,7 @@ class Job:
     """Work for a thread: `call` raises when it is cancelled, as does `check`, which is also called while it waits."""
 
     call: Callable[[], Any]
-    tenant: str
+    tenant: Tenant
     request: Hashable
     check: Callable[[], None]
     since: float
@@ -31,24 +33,25 @@ class Job:
 
 @dataclass(slots=True)
 class ThreadUsage:
-    """What a tenant or a request has waiting and running, and the seconds of threads that it has used."""
+    """What a tenant or a request has waiting and running, and the thread seconds that it has used, by its weight."""
 
     used_s: float
+    weight: int = 1
     waiting: int = 0
     running: int = 0
     jobs: deque[Job] = field(default_factory=deque)
 
 
 class FairQueue:
-    """Jobs that wait. The next is of the tenant that has the fewest running, then has used the least time.
+    """Jobs that wait. The next is of the tenant that has the fewest running, then has used the least time, by weight.
 
     Within a tenant it is of a request chosen in the same way. What comes anew begins with the least that others have
     used, so that it need not wait for them, nor they for it.
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, ThreadUsage] = OrderedDict()
-        self._requests: dict[str, OrderedDict[Hashable, ThreadUsage]] = {}
+        self._tenants: OrderedDict[Tenant, ThreadUsage] = OrderedDict()
+        self._requests: dict[Tenant, OrderedDict[Hashable, ThreadUsage]] = {}
 
     def __iter__(self) -> Iterator[Job]:
         return (job for requests in self._requests.values() for usage in requests.values() for job in usage.jobs)
@@ -59,11 +62,12 @@ class FairQueue:
     def put(self, job: Job) -> None:
         """Adds a job behind those of its request."""
         requests = self._requests.setdefault(job.tenant, OrderedDict())
-        for usage in (usage_of(self._tenants, job.tenant), usage_of(requests, job.request)):
+        of_tenant = usage_of(self._tenants, job.tenant, weight=job.tenant.weight)
+        for usage in (of_tenant, usage_of(requests, job.request)):
             usage.waiting += 1
         requests[job.request].jobs.append(job)
 
-    def take(self, full: Container[str]) -> Job | None:
+    def take(self, full: Container[Tenant]) -> Job | None:
         """The next job, which counts as running until `done`; None without one of a tenant that is not `full`."""
         tenant = next_of(self._tenants, full)
         if tenant is None:
@@ -88,10 +92,10 @@ class FairQueue:
         """Counts the time of a job that has been taken."""
         for usage in self._usages(job):
             usage.running -= 1
-            usage.used_s += seconds
+            usage.used_s += seconds / usage.weight
         self._forget(job)
 
-    def running(self, tenant: str) -> int:
+    def running(self, tenant: Tenant) -> int:
         """The number of a tenant's jobs that run."""
         return self._tenants[tenant].running if tenant in self._tenants else 0
 
@@ -107,16 +111,20 @@ class FairQueue:
             del self._tenants[job.tenant], self._requests[job.tenant]
 
 
-def usage_of(usages: OrderedDict[Any, ThreadUsage], key: Hashable) -> ThreadUsage:
+def usage_of(usages: OrderedDict[Any, ThreadUsage], key: Hashable, *, weight: int = 1) -> ThreadUsage:
     """The usage of a key; that of a new one begins with the least of the others."""
     if key not in usages:
-        usages[key] = ThreadUsage(min((each.used_s for each in usages.values()), default=0.0))
+        usages[key] = ThreadUsage(min((each.used_s for each in usages.values()), default=0.0), weight)
     return usages[key]
 
 
 def next_of(usages: OrderedDict[Any, ThreadUsage], full: Container[Any] = ()) -> Any:
     """The key that is next among those with something waiting, the first of equals; None without one."""
-    found = [(each.running, each.used_s, key) for key, each in usages.items() if each.waiting and key not in full]
+    found = [
+        (each.running / each.weight, each.used_s, key)
+        for key, each in usages.items()
+        if each.waiting and key not in full
+    ]
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
@@ -147,7 +155,7 @@ class Lane:
         return now - min((job.since for job in self._queue), default=now)
 
     async def run(
-        self, call: Callable[[], Any], *, tenant: str, request: Hashable, check: Callable[[], None] = lambda: None
+        self, call: Callable[[], Any], *, tenant: Tenant, request: Hashable, check: Callable[[], None] = lambda: None
     ) -> Any:
         """What the call returns or raises, in a thread.
 
@@ -219,4 +227,4 @@ class Full:
     most: int
 
     def __contains__(self, tenant: object) -> bool:
-        return self.queue.running(str(tenant)) >= self.most
+        return isinstance(tenant, Tenant) and self.queue.running(tenant) >= self.most

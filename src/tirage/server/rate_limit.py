@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tirage.engine import Tenant
 from tirage.server.errors import Refusal, respond
 from tirage.server.options import Options
 
-METERED_PATHS = frozenset({"/generate", "/v1/completions", "/v1/chat/completions"})
-"""The routes that draw tokens."""
+METERED_PATHS = frozenset({
+    "/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/explain",
+    "/score", "/v1/score", "/generative_scoring",
+})  # fmt: skip
+"""The routes that run the model."""
 # Tenants whose budgets are remembered: addresses could otherwise fill the memory.
 _MEMORY = 10_000
 _PERIOD_S = 60.0
@@ -52,7 +56,7 @@ class RateLimiter:
         limits = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._limits = {kind: limit for kind, limit in limits.items() if limit is not None}
         self._by_tenant, self._clock = by_tenant, clock
-        self._buckets: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[str, Tenant], TokenBucket] = OrderedDict()
 
     @classmethod
     def of(cls, options: Options) -> RateLimiter:
@@ -63,24 +67,24 @@ class RateLimiter:
             by_tenant=bool(options.api_key) or options.tenant_by == "address",
         )
 
-    def take_request(self, tenant: str) -> None:
+    def take_request(self, tenant: Tenant) -> None:
         """Counts a request; raises Refusal 429 when the tenant has had too many."""
         self._take("requests", tenant, 1)
 
-    def reserve_tokens(self, tenant: str, count: int) -> int:
+    def reserve_tokens(self, tenant: Tenant, count: int) -> int:
         """Takes the tokens that a request may come to, or the whole budget if they are more; how many it took.
 
         Raises Refusal 429 while the tenant does not have them.
         """
         return self._take("tokens", tenant, count)
 
-    def settle_tokens(self, tenant: str, reserved: int, used: int) -> None:
+    def settle_tokens(self, tenant: Tenant, reserved: int, used: int) -> None:
         """Gives back what a request has not used of its tokens, and takes what it has used beyond them."""
         bucket = self._bucket("tokens", tenant)
         if bucket is not None:
             bucket.level = min(bucket.level + reserved - used, bucket.capacity)
 
-    def headers(self, tenant: str) -> dict[str, str]:
+    def headers(self, tenant: Tenant) -> dict[str, str]:
         """OpenAI's headers: the limits, what is left of them, and when they are whole again."""
         found: dict[str, str] = {}
         for kind in self._limits:
@@ -91,7 +95,7 @@ class RateLimiter:
             found[f"x-ratelimit-reset-{kind}"] = duration(bucket.seconds_until(bucket.capacity))
         return found
 
-    def _take(self, kind: str, tenant: str, count: int) -> int:
+    def _take(self, kind: str, tenant: Tenant, count: int) -> int:
         bucket = self._bucket(kind, tenant)
         if bucket is None:
             return 0
@@ -101,11 +105,11 @@ class RateLimiter:
         bucket.level -= count
         return count
 
-    def _bucket(self, kind: str, tenant: str) -> TokenBucket | None:
+    def _bucket(self, kind: str, tenant: Tenant) -> TokenBucket | None:
         """The present budget; None where there is no limit."""
         if kind not in self._limits:
             return None
-        key, now = (kind, tenant if self._by_tenant else ""), self._clock()
+        key, now = (kind, tenant if self._by_tenant else Tenant()), self._clock()
         bucket = self._buckets.setdefault(key, TokenBucket(self._limits[kind], self._limits[kind], now))
         self._buckets.move_to_end(key)
         while len(self._buckets) > _MEMORY:

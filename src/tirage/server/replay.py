@@ -93,7 +93,7 @@ def effective(running: RunningRequest, completion: Completion | None = None) -> 
             "numerics": dict(running.model.numerics),
         },
         "prompt_token_ids": list(done.prompt_token_ids),
-        "standalone": running.engine_input.messages is not None,
+        "standalone": running.engine_input.messages is not None and not running.engine_input.continue_final_message,
         "adapter": inputs.adapter,
         "unrepeatable": lacking,
         "params": (running.request.params if beams is None else running.engine_input.params).to_dict(),

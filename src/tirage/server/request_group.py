@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from tirage.engine import Completion, Delta, EngineRequest, RequestStream
+from tirage.engine import Completion, Delta, EngineRequest, RequestStream, Tenant
 from tirage.server.engine_input import EngineInput, ModelInfo
 
 
@@ -51,7 +51,7 @@ class RequestGroup:
         self,
         requests: Sequence[RunningRequest],
         *,
-        tenant: str,
+        tenant: Tenant,
         rid: str | None,
         reserved: int = 0,
         on_finished: Callable[[RequestGroup], None],

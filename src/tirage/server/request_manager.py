@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tirage.cancel import cancellable
-from tirage.engine import Completion, EngineRequest
+from tirage.engine import Completion, EngineRequest, Tenant, share_of
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
 from tirage.server import errors
+from tirage.server.adapters import LoadedAdapters
 from tirage.server.admission import check_cost, check_length
 from tirage.server.circuit_breaker import CircuitBreaker, processors_of
 from tirage.server.client import Client, current_client
 from tirage.server.engine_input import EngineInput, ModelInfo
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
-from tirage.server.options import Options, check_limit
+from tirage.server.options import Options, OverLimitError, check_limit
 from tirage.server.preparation import Lane
 from tirage.server.rate_limit import RateLimiter
 from tirage.server.request_group import RequestGroup, RunningRequest
@@ -41,7 +42,7 @@ class PendingRequest:
     `deadline`, of the monotonic clock, holds for preparing and running together.
     """
 
-    tenant: str
+    tenant: Tenant
     names: frozenset[str | None]
     client: Client
     deadline: float
@@ -70,12 +71,13 @@ class RequestManager:
         rate_limiter: RateLimiter | None = None,
     ) -> None:
         self.llm, self.options, self.metrics, self.model_info = llm, options, metrics, model_info
+        self.adapters = LoadedAdapters(llm, options)
         self._plain = Lane("plain", _PLAIN_THREADS)
         self._guided = Lane("guided", _GUIDED_THREADS, of_a_tenant=_GUIDED_OF_A_TENANT)
         self.lanes = (self._plain, self._guided)
         self._pending: set[PendingRequest] = set()
         self._groups: set[RequestGroup] = set()
-        self._preparing = Counter[str]()
+        self._preparing = Counter[Tenant]()
         self._rate_limiter = RateLimiter.of(options) if rate_limiter is None else rate_limiter
         self._breaker = CircuitBreaker(options.limits.processor_cool_down)
         metrics.in_flight.set_function(self._in_flight)
@@ -83,7 +85,7 @@ class RequestManager:
             metrics.watch_lane(lane)
 
     async def submit(
-        self, inputs: Sequence[EngineInput], *, tenant: str, rid: str | None = None, stream: bool = False
+        self, inputs: Sequence[EngineInput], *, tenant: Tenant, rid: str | None = None, stream: bool = False
     ) -> RequestGroup:
         """The running requests. Raises Refusal, ParamsError, GrammarError or UnavailableError before any of them runs.
 
@@ -91,14 +93,8 @@ class RequestManager:
         `rid` is an id for all inputs together. With `stream` the deltas can be read, without it only the completions.
         """
         limits, client = self.options.limits, current_client()
-        check_limit(limits, "max_rid", len(rid or ""), "rid")
-        check_cost(inputs, limits, context=self.llm.model.max_length)
-        for engine_input in inputs:
-            self._breaker.check(engine_input.params, tenant)
-        self._check_capacity(len(inputs), tenant)
-        names = frozenset({rid, *(engine_input.rid for engine_input in inputs)})
-        pending = PendingRequest(tenant, names, client, time.monotonic() + limits.request_timeout)
-        requests = await self._prepare_all(inputs, pending)
+        deadline = time.monotonic() + limits.request_timeout
+        requests = await self.prepare(inputs, tenant=tenant, rid=rid)
         patience = limits.stall_timeout if stream else None
         reserved = self._rate_limiter.reserve_tokens(tenant, sum(map(most_tokens, requests)))
         try:
@@ -110,15 +106,37 @@ class RequestManager:
         started = [RunningRequest.of(*pair, self.model_info) for pair in zip(inputs, streams, strict=True)]
         group = RequestGroup(started, tenant=tenant, rid=rid, reserved=reserved, on_finished=self._finished)
         self._groups.add(group)
-        group.abort_after(pending.deadline - time.monotonic())
+        group.abort_after(deadline - time.monotonic())
         client.on_finished(group.abort)
         return group
 
-    async def in_pool(self, function: Callable[[], T], *, tenant: str) -> T:
-        """The function's result, computed in a thread in the tenant's turn; for work that would block the loop."""
-        return await self._plain.run(function, tenant=tenant, request=object())
+    async def prepare(
+        self, inputs: Sequence[EngineInput], *, tenant: Tenant, rid: str | None = None
+    ) -> list[EngineRequest]:
+        """The engine's requests, checked and ready to be submitted; parameters and errors are those of `submit`."""
+        limits = self.options.limits
+        try:
+            check_limit(limits, "max_rid", len(rid or ""), "rid")
+            check_cost(inputs, limits, context=self.llm.model.max_length)
+        except OverLimitError as error:
+            self.metrics.over_limit(error.limit)
+            raise
+        for engine_input in inputs:
+            self._breaker.check(engine_input.params, tenant)
+        self._check_capacity(len(inputs), tenant)
+        names = frozenset({rid, *(engine_input.rid for engine_input in inputs)})
+        pending = PendingRequest(tenant, names, current_client(), time.monotonic() + limits.request_timeout)
+        return await self._prepare_all(inputs, pending)
 
-    def abort(self, rid: str, *, tenant: str) -> bool:
+    async def in_pool(self, function: Callable[[], T], *, tenant: Tenant, guided: bool = False) -> T:
+        """The function's result, computed in a thread in the tenant's turn; for work that would block the loop.
+
+        With `guided` it is one of the threads for constraints.
+        """
+        lane = self._guided if guided else self._plain
+        return await lane.run(function, tenant=tenant, request=object())
+
+    def abort(self, rid: str, *, tenant: Tenant) -> bool:
         """Aborts the tenant's requests with exactly this id; False when there are none."""
         pending = [each for each in self._pending if each.tenant == tenant and rid in each.names]
         for each in pending:
@@ -163,12 +181,12 @@ class RequestManager:
     def _in_flight(self) -> int:
         return self._preparing.total() + sum(len(group.requests) for group in list(self._groups))
 
-    def _check_capacity(self, count: int, tenant: str) -> None:
+    def _check_capacity(self, count: int, tenant: Tenant) -> None:
         # What is being prepared will be in the engine's queue in a moment; without this, thousands could.
         most = self.options.limits.max_queue + self.options.limits.max_running
         total, own = self._preparing.total() + count, self._preparing[tenant] + count
         # Where others have filled it, a tenant may still have its share.
-        share = most // len({*self._preparing, tenant})
+        share = share_of(tenant, self._preparing, most)
         if total > most and (total > 2 * most or own > share):
             self.metrics.refused()
             raise UnavailableError("too many requests are being prepared")
@@ -205,7 +223,7 @@ class RequestManager:
         began = time.perf_counter()
         with cancellable(pending.check):
             request = make_request(self.llm, with_backend(engine_input, self.options), pending.tenant)
-        request.tenant = pending.tenant
+        request.tenant, request.keep_logits = pending.tenant, engine_input.keep_logits
         limits = self.options.limits
         request.constraint_budget.allow(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)
         self.metrics.prepared(time.perf_counter() - began, guided=engine_input.params.guided_decoding is not None)
@@ -225,23 +243,34 @@ class RequestManager:
 
     def _count(self, running: RunningRequest, group: RequestGroup, completion: Completion) -> None:
         self.metrics.finished(completion)
+        if running.engine_input.params.guided_decoding is not None:
+            self.metrics.constrained(running.request.constraint_budget.total_s)
         if any(sample.finish_reason == "abort" for sample in completion.samples):
             self.metrics.aborted(group.reason or "stalled")
         if self._breaker.record(running.engine_input.params, group.tenant, completion):
             self.metrics.processors_failed(processors_of(running.engine_input.params))
 
 
-def make_request(llm: LLM, engine_input: EngineInput, tenant: str) -> EngineRequest:
+def make_request(llm: LLM, engine_input: EngineInput, tenant: Tenant) -> EngineRequest:
     """The engine's request for an input; for a thread of the pool, because it tokenises and compiles.
 
     Raises Refusal for an input without a prompt, and what `llm` raises for one that it cannot run.
     """
     params, beams = engine_input.params, engine_input.beams
     # Tenants are written in hexadecimal digits, so that no salt makes one of them another.
-    salt = tenant if engine_input.cache_salt is None else f"{tenant}/{engine_input.cache_salt}"
+    salt = tenant.name if engine_input.cache_salt is None else f"{tenant.name}/{engine_input.cache_salt}"
     if engine_input.messages is not None:
-        more = {"tools": engine_input.tools, "arguments": engine_input.template_args, "beams": beams}
-        return llm.chat_request(engine_input.messages, params, salt=salt, adapter=engine_input.adapter, **more)
+        return llm.chat_request(
+            engine_input.messages,
+            params,
+            salt=salt,
+            adapter=engine_input.adapter,
+            tools=engine_input.tools,
+            arguments=engine_input.template_args,
+            beams=beams,
+            add_generation_prompt=engine_input.add_generation_prompt,
+            continue_final_message=engine_input.continue_final_message,
+        )
     if engine_input.prompt is None:
         raise Refusal(400, "a prompt or messages must be given")
     prompt = dataclasses.replace(engine_input.prompt, salt=salt)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi.responses import Response
@@ -13,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tirage.engine import Completion, Delta
 from tirage.server import errors
+from tirage.server.errors import Refusal
 from tirage.server.request_group import RequestGroup
 
 _log = logging.getLogger("tirage.server")
@@ -40,7 +42,7 @@ class EventFormatter(Protocol):
         ...
 
     def end(self) -> Iterable[Event]:
-        """Events after the last delta, without the final `[DONE]`."""
+        """Events after the last delta, without a final `[DONE]`."""
         ...
 
 
@@ -68,9 +70,28 @@ class JsonTemplate:
         return b"".join([each for pair in zip(self._parts, values, strict=True) for each in pair]) + self._rest
 
 
-def frame(event: Event) -> bytes:
-    """An event as it is sent."""
-    return b"data: " + (event if isinstance(event, bytes) else dump(event)) + b"\n\n"
+def frame(event: Event, data: bytes) -> bytes:
+    """An event as it is sent; `data` is its JSON."""
+    return b"data: " + data + b"\n\n"
+
+
+def named_frame(event: Event, data: bytes) -> bytes:
+    """An event as it is sent where events have names: that of an object is its `type`."""
+    assert not isinstance(event, bytes)
+    return b"event: " + event["type"].encode() + b"\n" + frame(event, data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStyle:
+    """How a family of routes writes its streams: an event, the event of an error, and what follows the last event."""
+
+    frame: Callable[[Event, bytes], bytes] = frame
+    error: Callable[[Refusal], Event] = errors.envelope
+    last: bytes = DONE
+
+
+CHUNKS = StreamStyle()
+"""Events without names and a final `[DONE]`, as on OpenAI's older routes and on SGLang's."""
 
 
 class EventStream(Response):
@@ -79,11 +100,16 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, group: RequestGroup, formatter: EventFormatter, *, headers: Mapping[str, str] | None = None
+        self,
+        group: RequestGroup,
+        formatter: EventFormatter,
+        *,
+        headers: Mapping[str, str] | None = None,
+        style: StreamStyle = CHUNKS,
     ) -> None:
         self.status_code, self.background = 200, None
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
-        self._group, self._formatter = group, formatter
+        self._group, self._formatter, self._style = group, formatter, style
         self._unsent, self._ended = bytearray(), False
         self._readable, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
@@ -109,17 +135,27 @@ class EventStream(Response):
                 if len(self._unsent) > _BUFFER_BYTES:
                     self._writable.clear()
                     await self._writable.wait()
-            self._add(self._formatter.end())
+            await self._add_last()
         except Exception as error:
-            self._add([errors.envelope(errors.of(error))])
-        self._unsent += DONE
+            self._add([self._style.error(errors.of(error))])
+        self._unsent += self._style.last
         self._ended = True
         self._readable.set()
 
     def _add(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._unsent += frame(event)
+            self._unsent += self._style.frame(event, event if isinstance(event, bytes) else dump(event))
             self._readable.set()
+
+    async def _add_last(self) -> None:
+        """Adds the events after the last delta, which may hold the whole answer."""
+        if sum(map(weight, await self._group.completions())) <= _LONG:
+            self._add(self._formatter.end())
+            return
+        self._unsent += await asyncio.to_thread(lambda: b"".join(map(self._long_frame, self._formatter.end())))
+
+    def _long_frame(self, event: Event) -> bytes:
+        return self._style.frame(event, event if isinstance(event, bytes) else b"".join(pieces(event)))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -1,9 +1,11 @@
-"""Running functions that may hang in threads of their own."""
+"""Running functions that may hang in threads of their own, and the number of threads that a model uses."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -29,3 +31,15 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
     threading.Thread(target=work, daemon=True).start()
     return await future
+
+
+def use_threads(count: int | None) -> None:
+    """Has models compute on so many threads of the CPU; None leaves that as it is.
+
+    It counts for libraries that are loaded already, and for files of llama.cpp that are opened later.
+    """
+    if count is None:
+        return
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)

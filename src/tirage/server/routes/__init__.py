@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tirage.server.routes import chat, completions, control, generate, models, status, text
+from tirage.server.routes import (
+    chat,
+    completions,
+    constraints,
+    control,
+    explain,
+    generate,
+    messages,
+    models,
+    responses,
+    score,
+    status,
+    text,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     generate.router,
     status.router,
     text.router,
+    constraints.router,
+    score.router,
+    explain.router,
     completions.router,
     chat.router,
+    responses.router,
+    messages.router,
     models.router,
     control.router,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,14 +16,14 @@ from tirage.params import SamplingParams
 from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import in_worker_thread, is_lenient, manager_of, media_of, read_json
 from tirage.server.media import load_messages
-from tirage.server.options import REASONING_PARSERS
 from tirage.server.request_group import RequestGroup, RunningRequest
 from tirage.server.request_manager import RequestManager
+from tirage.server.routes.budgets import with_budget
 from tirage.server.routes.openai_answer import AnswerBuilder, ChoiceBuilder, NewText, new_metadata
 from tirage.server.routes.openai_request import CHAT, OpenAIRequest, read_request
 from tirage.server.routes.openai_shapes import bare_start, chat_logprobs, prompt_logprobs, with_top
 from tirage.server.routes.openai_submit import adapter_of, submit
-from tirage.server.routes.reasoning import MessageReader, ReasoningTags, prompt_opens_reasoning, tag_ids, tags_of
+from tirage.server.routes.reasoning import MessageReader, ReasoningTags, prompt_opens_reasoning, tags_of
 from tirage.server.routes.toolcalls import Content, MessagePart, Reasoning, ToolCall, ToolCallArguments
 from tirage.server.routes.tools import Tools, read_tools, tool_call_format
 
@@ -38,15 +39,60 @@ async def chat(raw_request: Request) -> Response:
     request = await in_worker_thread(
         raw_request, read_request, CHAT, body, manager.options, manager.llm, lenient=lenient
     )
-    fields, tool_format = request.fields, tool_call_format(manager.llm.chat_template.source)
-    tools = read_tools(fields["tools"], fields["tool_choice"], fields["parallel_tool_calls"], tool_format=tool_format)
+    prompt = "prompt_token_ids" if request.fields["messages"] is None else "messages"
+    running = await submit_chat(request, raw_request, prompt=prompt)
+    return answer_of(request, running.group, running.reader, manager).response()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatInput:
+    """A chat as the engine takes it, and what its answer is parsed by."""
+
+    engine_input: EngineInput
+    tools: Tools
+    tags: ReasoningTags | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningChat:
+    """A chat that the engine runs: one prompt, and how the messages of its answer are parsed."""
+
+    group: RequestGroup
+    reader: MessageReader
+
+
+async def read_chat(request: OpenAIRequest, raw_request: Request) -> ChatInput:
+    """The chat of a request, of whichever API: its `fields` hold those of chat completions.
+
+    Loads images and audio. Raises DialectError and ParamsError for fields that contradict each other.
+    """
+    manager, fields = manager_of(raw_request), request.fields
+    tools = tools_of(request, manager)
     messages = None if fields["messages"] is None else await load_messages(media_of(raw_request), fields["messages"])
-    tags = tags_of(fields, manager.options)
+    tags = tags_of(fields, request.params, manager.options)
     engine_input = engine_input_of(request, messages, tools, tags, manager)
-    prompt = "messages" if messages is not None else "prompt_token_ids"
-    group = await submit([engine_input], request, manager, raw_request, prompt=prompt, reworded=tools.reworded)
-    reader = reader_of(request, group, tools, tags, manager)
-    return answer_of(request, group, reader, manager).response()
+    return ChatInput(engine_input=engine_input, tools=tools, tags=tags)
+
+
+def tools_of(request: OpenAIRequest, manager: RequestManager) -> Tools:
+    """The tools of a chat, whose calls have the format that the operator chose, or that of the model's template."""
+    fields, parser = request.fields, manager.options.tool_call_parser
+    asked = fields["tools"], fields["tool_choice"], fields["parallel_tool_calls"]
+    tool_format = tool_call_format(manager.llm.chat_template.source, parser)
+    return read_tools(*asked, tool_format=tool_format, formatted=parser is not None)
+
+
+async def submit_chat(
+    request: OpenAIRequest, raw_request: Request, *, prompt: str, must_fit: bool = True
+) -> RunningChat:
+    """The running chat of a request, as `read_chat` reads it; raises what `read_chat` and `submit` raise.
+
+    `prompt` is the field that errors about the prompt name; `must_fit` is that of `submit`.
+    """
+    manager, found = manager_of(raw_request), await read_chat(request, raw_request)
+    options = {"prompt": prompt, "reworded": found.tools.reworded, "must_fit": must_fit}
+    group = await submit([found.engine_input], request, manager, raw_request, **options)
+    return RunningChat(group=group, reader=reader_of(request, group, found.tools, found.tags, manager))
 
 
 def answer_of(
@@ -74,11 +120,18 @@ def reader_of(
     """How the messages of an answer are parsed."""
     [running] = group.requests
     guided, tokenizer = running.engine_input.params.guided_decoding, manager.llm.tokenizer
-    # What must be JSON from its first character on is no reasoning, whatever the prompt has opened.
-    is_free = guided is None or guided.structural_tag is not None
-    opened = is_free and prompt_opens_reasoning(tags, running.request.prompt_ids, tokenizer)
-    included = request.fields["include_reasoning"]
-    return MessageReader(tools=tools, tags=tags, opened=opened, included=included, tokenizer=tokenizer)
+    # What must keep a constraint from its first character on is no reasoning, whatever the prompt has opened.
+    is_free = guided is None or not guided.enable_in_reasoning or guided.structural_tag is not None
+    begun = running.engine_input.begun
+    opened = is_free and prompt_opens_reasoning(tags, running.request.prompt_ids, tokenizer, begun=begun)
+    return MessageReader(
+        tools=tools,
+        tags=tags,
+        opened=opened,
+        answering=not opened and bool(begun.strip()),
+        included=request.fields["include_reasoning"],
+        tokenizer=tokenizer,
+    )
 
 
 def engine_input_of(
@@ -94,7 +147,7 @@ def engine_input_of(
     if fields["prompt_token_ids"] is not None:
         if messages:
             raise DialectError("prompt_token_ids must stand alone, got messages too; give one", "prompt_token_ids")
-        for name in (*_TEMPLATE_FIELDS, "chat_template_kwargs"):
+        for name in (*_TEMPLATE_FIELDS, "chat_template_kwargs", "continue_final_message"):
             if fields[name]:
                 raise DialectError(f"{name} must go with messages, got prompt_token_ids; leave it out", name)
         prompt = Prompt(token_ids=fields["prompt_token_ids"], adapter=adapter)
@@ -105,6 +158,8 @@ def engine_input_of(
         messages=messages,
         tools=tools.shown,
         template_args=template_args(request, manager),
+        add_generation_prompt=fields["add_generation_prompt"],
+        continue_final_message=fields["continue_final_message"],
         params=params,
         adapter=adapter,
         beams=request.beams,
@@ -117,36 +172,21 @@ def params_of(
 ) -> SamplingParams:
     """The sampling parameters with what tools and reasoning add to them; raises DialectError for two constraints."""
     params, changes = request.params, dict[str, Any]()
+    budget = request.fields["reasoning_max_tokens"]
+    if budget is not None:
+        params = with_budget(params, "reasoning_max_tokens", budget)
     constraint = tools.constraint()
     if constraint is not None:
         if params.guided_decoding is not None:
             name, rule = ("tools", "be strict") if tools.mode == "auto" else ("tool_choice", "force a call")
             raise DialectError(f"{name} must not {rule} under another constraint, got both; leave one out", name)
         changes["guided_decoding"] = constraint
-    budgets = [
-        thinking_budget(name, request.fields[name], tags, manager)
-        for name in ("reasoning_max_tokens", "thinking_token_budget")
-        if request.fields[name] not in {None, -1}
-    ]
-    if budgets:
-        changes["logits_processors"] = (*params.logits_processors, *budgets)
-    if manager.llm.tokenizer.special_spellings & {tools.marker, *(tags or ())}:
+    if tags is not None and params.reasoning_parser is None and manager.options.reasoning_parser is None:
+        changes["reasoning_parser"] = "think"
+    if manager.llm.tokenizer.special_spellings & {*tools.markers, *(tags or ())}:
         # This model's markers are special tokens; a text without them could not be parsed.
         changes["skip_special_tokens"] = False
     return params.replace(**changes) if changes else params
-
-
-def thinking_budget(
-    name: str, most: int, tags: ReasoningTags | None, manager: RequestManager
-) -> tuple[str, dict[str, Any]]:
-    """The processor that ends reasoning after so many tokens; raises DialectError for a model without the tags."""
-    tags = tags or REASONING_PARSERS["think"]
-    ids = tag_ids(tags, manager.llm.tokenizer)
-    if None in ids:
-        raise DialectError(
-            f"{name} must be left out for a model that has no tokens {' and '.join(tags)}, got {most}", name
-        )
-    return "thinking_budget", {"thinking_budget": most, "think_start_id": ids[0], "think_end_id": ids[1]}
 
 
 def template_args(request: OpenAIRequest, manager: RequestManager) -> dict[str, Any]:

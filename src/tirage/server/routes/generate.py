@@ -69,7 +69,7 @@ async def generate(raw_request: Request) -> Response:
     except ParamsError as error:
         raise translated(error, body) from None
     check_fit(group, body)
-    headers, token_text = ignored_header(body.ignored), token_text_of(manager.llm.tokenizer)
+    headers, token_text = ignored_header(body.ignored, group), token_text_of(manager.llm.tokenizer)
     if body.stream:
         return EventStream(group, GenerateFormatter(group, body, token_text, began=began), headers=headers)
 
@@ -119,7 +119,7 @@ def beyond_context(running: RunningRequest, request: GenerateRequest) -> Dialect
         return None
     place = f"{request.where}max_new_tokens"
     return DialectError(
-        f"{place} must be at most {most}, what the prompt of {running.request.inputs.length} "
+        f"{place} must be at most {most}, what the prompt of {running.request.prompt_tokens} "
         f"tokens leaves of the model's context, got {wanted}; ask for fewer or shorten the prompt",
         place,
     )

@@ -34,11 +34,14 @@ async def model(name: str, request: Request) -> Response:
 
 
 def listed(manager: RequestManager) -> dict[str, dict[str, Any]]:
-    """The models by name."""
-    names = [manager.options.model_name, *adapters_of(manager)]
-    return {name: {"id": name, "object": "model", "created": _STARTED, "owned_by": "tirage"} for name in names}
+    """The models by name, as OpenAI, vLLM and SGLang list them; `root` is the base's name, never a path."""
+    base = manager.options.model_name
+    more = {"object": "model", "created": _STARTED, "owned_by": "tirage", "root": base}
+    more |= {"max_model_len": manager.llm.model.max_length}
+    names = [base, *adapters_of(manager)]
+    return {name: {"id": name, **more, "parent": None if name == base else base} for name in names}
 
 
 def adapters_of(manager: RequestManager) -> list[str]:
-    """The names of the adapters that the server was started with."""
-    return [each.partition("=")[0] for each in manager.options.lora]
+    """The names of the adapters: those that the server was started with, then those that were loaded since."""
+    return manager.adapters.names

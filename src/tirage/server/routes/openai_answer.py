@@ -34,23 +34,16 @@ class NewText(NamedTuple):
     entries: Sequence[LogprobEntry]
 
 
-class ChoiceBuilder(ABC):
-    """Builds one choice from the deltas of its sample; `index` is its place in the answer.
+class UnsentText:
+    """What a sample has brought so far, and how much of it has not been sent yet: text, token ids, log-probabilities.
 
-    `is_plain` says that chunks of text alone differ in their text only. Methods that return several choices return the
-    contents of as many chunks.
+    `tokens` and `length` count its tokens and characters.
     """
 
-    text_member: ClassVar[str]
-    """The member that holds text in a chunk."""
-
-    def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest) -> None:
-        self.index, self.running, self.request = index, running, request
-        self.begun, self.is_plain, self.template, self.tokens, self.length = False, True, None, 0, 0
+    def __init__(self, running: RunningRequest) -> None:
+        self.running, self.tokens, self.length = running, 0, 0
         self._text, self._ids, self._entries = "", list[int](), list[LogprobEntry]()
         self._last_ids: tuple[int, ...] = ()
-
-    template: JsonTemplate | None
 
     def add(self, delta: Delta) -> None:
         """Appends a delta."""
@@ -61,21 +54,43 @@ class ChoiceBuilder(ABC):
         self.length += len(delta.text)
         self.tokens += len(delta.token_ids)
 
+    def add_whole(self, sample: Sample) -> None:
+        """Appends all of a sample."""
+        self.add(Delta(text=sample.text, token_ids=sample.token_ids, logprobs=sample.logprobs))
+
     @property
     def waiting(self) -> int:
-        """How many tokens have not been shown yet."""
+        """How many tokens have not been sent yet."""
         return len(self._ids)
 
     def take(self, stop: Stop | None) -> NewText:
-        """What has not been shown yet; at the end without the log-probabilities of a stop that the text leaves out."""
+        """What has not been sent yet; at the end without the log-probabilities of a stop that the text leaves out."""
         included = self.running.engine_input.params.include_stop_str_in_output
         new = NewText(self._text, self._ids, shown_entries(self._entries, stop, self.length, included=included))
         self._text, self._ids, self._entries = "", [], []
         return new
 
+
+class ChoiceBuilder(UnsentText, ABC):
+    """Builds one choice from the deltas of its sample; `index` is its place in the answer.
+
+    `is_plain` says that chunks of text alone differ in their text only. Methods that return several choices return the
+    contents of as many chunks.
+    """
+
+    text_member: ClassVar[str]
+    """The member that holds text in a chunk."""
+
+    def __init__(self, index: int, running: RunningRequest, request: OpenAIRequest) -> None:
+        super().__init__(running)
+        self.index, self.request = index, request
+        self.begun, self.is_plain, self.template = False, True, None
+
+    template: JsonTemplate | None
+
     def whole(self, sample: Sample) -> dict[str, Any]:
         """The choice of a sample that has finished."""
-        self.add(Delta(text=sample.text, token_ids=sample.token_ids, logprobs=sample.logprobs))
+        self.add_whole(sample)
         return self.complete(self.take(sample.stop), sample)
 
     def choice(
@@ -162,7 +177,7 @@ class AnswerBuilder:
 
     def response(self) -> Response:
         """The HTTP response, whole or streamed as the request wants it."""
-        headers = ignored_header(self._request.ignored)
+        headers = ignored_header(self._request.ignored, self._group)
         if self._request.fields["stream"]:
             return EventStream(self._group, self, headers=headers)
         return JsonAnswer(self._group, self.whole, headers=headers)
@@ -204,9 +219,8 @@ class AnswerBuilder:
             yield self._text_chunk(choice, new.text)
         else:
             yield from map(self._chunk, choice.parts(new))
-        if delta.finish_reason in {"error", "abort"}:
-            timed_out = self._group.reason == "timeout"
-            self._failure = errors.timed_out() if timed_out else errors.of_stop(delta.stop)
+        if (failure := failure_of(delta, self._group)) is not None:
+            self._failure = failure
         elif delta.finish_reason is not None:
             yield from map(self._chunk, choice.last(delta))
 
@@ -248,11 +262,24 @@ class AnswerBuilder:
         return {"effective_params": [effective(running) for running in self._group.requests]}
 
 
+def failure_of(delta: Delta, group: RequestGroup) -> errors.Refusal | None:
+    """The refusal for the last delta of a sample that failed or was aborted; None for any other delta."""
+    if delta.finish_reason not in {"error", "abort"}:
+        return None
+    return errors.timed_out() if group.reason == "timeout" else errors.of_stop(delta.stop)
+
+
+def model_of(group: RequestGroup, manager: RequestManager) -> str:
+    """The name of the model that answers: that of the adapter, or of the base."""
+    engine_input = group.requests[0].engine_input
+    prompt = engine_input.prompt
+    return (engine_input.adapter if prompt is None else prompt.adapter) or manager.options.model_name
+
+
 def new_metadata(prefix: str, group: RequestGroup, manager: RequestManager) -> ResponseMetadata:
     """The metadata of a new answer; its id is random and the server's own."""
     first = group.requests[0]
     fingerprint = f"fp_{first.model.fingerprint.rpartition(':')[2][:10]}"
-    prompt = first.engine_input.prompt
-    adapter = first.engine_input.adapter if prompt is None else prompt.adapter
-    model = adapter or manager.options.model_name
-    return ResponseMetadata(id=f"{prefix}-{first.id}", created=int(time.time()), model=model, fingerprint=fingerprint)
+    return ResponseMetadata(
+        id=f"{prefix}-{first.id}", created=int(time.time()), model=model_of(group, manager), fingerprint=fingerprint
+    )

@@ -7,7 +7,7 @@ one of its sampling methods, OpenAI's otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tirage.dialects import Dialect, DialectError, join, same
@@ -50,7 +50,7 @@ _STREAM_OPTIONS = table([
 
 _EXTRA_BODY = Field("extra_body", ANY_OBJECT, None, "further fields, which count as if they stood beside the others")
 
-_COMMON = (
+COMMON_FIELDS = (
     _EXTRA_BODY,
     Field(
         "model",
@@ -78,9 +78,10 @@ _COMMON = (
     *BEAM_FIELDS,
     Field("session_id", SHORT_TEXT, None, NOTED),
 )
+"""Fields that are no sampling parameters, of chats and completions alike."""
 
 COMPLETION_FIELDS = table([
-    *_COMMON,
+    *COMMON_FIELDS,
     Field("add_special_tokens", only(True, because="send token ids for a prompt without them"), True),
     Field("prompt", ANYTHING, None, "a text, a list of texts, token ids or a list of such lists"),
     Field("prompt_token_ids", ANYTHING, None, "token ids instead of a prompt (FastDeploy)"),
@@ -89,7 +90,7 @@ COMPLETION_FIELDS = table([
 ])
 
 CHAT_FIELDS = table([
-    *_COMMON,
+    *COMMON_FIELDS,
     Field("add_special_tokens", only(False, because="the chat template writes them"), False),
     Field("messages", ANY_LIST, None, "the conversation"),
     Field("prompt_token_ids", ANY_LIST, None, "token ids instead of messages (FastDeploy)"),
@@ -101,8 +102,8 @@ CHAT_FIELDS = table([
     Field("reasoning_effort", SHORT_TEXT, None, "a variable of the chat template"),
     Field("chat_template", only(because="templates come from the operator, by --chat-template"), None),
     Field("disable_chat_template", only(False, because="/v1/completions takes a plain prompt"), False),
-    Field("add_generation_prompt", only(True, because="the assistant speaks next"), True),
-    Field("continue_final_message", only(False, because="the assistant's message is a new one"), False),
+    Field("add_generation_prompt", Bool(), None, "the prompt ends with the header of the assistant's message (vLLM)"),
+    Field("continue_final_message", Bool(), False, "go on with the last message, an assistant's (vLLM, SGLang)"),
     Field("modalities", only(["text"], because="the model answers in text"), None),
     Field("metadata", TEXTS_BY_NAME, None, NOTED),
     Field("store", only(False, because="nothing is stored"), False),
@@ -119,22 +120,26 @@ CHAT_FIELDS = table([
     Field("separate_reasoning", Bool(), None, "reasoning goes to reasoning_content, or stays in the content (SGLang)"),
     Field("stream_reasoning", only(True, because="reasoning is streamed as it comes"), True),
     Field("include_reasoning", Bool(), True, "the answer holds the reasoning that was separated (vLLM)"),
-    Field("reasoning_max_tokens", Int(low=0, optional=True), None, "tokens between <think> and </think> (FastDeploy)"),
-    Field("thinking_token_budget", Int(low=-1, optional=True), None, "the same, -1 for no limit (vLLM)"),
+    Field("reasoning_max_tokens", Int(low=0, optional=True), None, "FastDeploy's name of thinking_budget"),
 ])
 
 _SGLANG_EXTRAS = Dialect.of(
     "SGLang", "sglang", [STOP_REGEX, *CONSTRAINTS, same("no_stop_trim", "include_stop_str_in_output")]
 )
-_MORE = (
-    Dialect.of("vLLM", "vllm", [same("prompt_logprobs", rule=Int(low=0, high=20, optional=True))]),
+_COUNT_OR_ALL = Int(low=-1, optional=True)
+"""How many of the likeliest tokens, as far as the operator allows; -1 is the whole vocabulary, as in vLLM."""
+MORE = (
+    Dialect.of("vLLM", "vllm", [same("prompt_logprobs", rule=_COUNT_OR_ALL)]),
     Dialect.of("vLLM", "vllm", [], unsupported=OPENAI_ROUTES),
     VLLM.without("max_tokens", "logprobs", "n", "seed", "top_k", "output_kind"),
     EXTRAS,
     _SGLANG_EXTRAS,
     OWN,
 )
-_LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=Int(low=0, high=20, optional=True))])
+"""The sampling fields that vLLM, SGLang, FastDeploy and we have beside OpenAI's."""
+_LOGPROBS = Dialect.of("vLLM", "vllm", [same("logprobs", rule=_COUNT_OR_ALL)])
+_TOP_LOGPROBS = Dialect.of("vLLM", "vllm", [replace(OPENAI.entries["top_logprobs"], rule=_COUNT_OR_ALL)])
+_CHAT = (_TOP_LOGPROBS, OPENAI.without("response_format", "top_logprobs"))
 _RESPONSE_FORMAT = Dialect.of("OpenAI", "openai", [RESPONSE_FORMAT_WITH_TAGS])
 
 _NEUTRAL = SamplingParams()
@@ -145,6 +150,7 @@ class Route:
     """A route's own fields and, for each of the two sets of defaults, its sampling fields.
 
     With `adopts_defaults` the sampling parameters of the model's generation config hold where a request is silent.
+    `stream_options` are the fields of that object.
     """
 
     name: str
@@ -152,6 +158,7 @@ class Route:
     openai: Dialect
     fastdeploy: Dialect
     adopts_defaults: bool
+    stream_options: Mapping[str, Field] = field(default_factory=lambda: _STREAM_OPTIONS)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -162,16 +169,16 @@ class Route:
 CHAT = Route(
     name="chat completions",
     fields=CHAT_FIELDS,
-    openai=join("chat completions", OPENAI.without("response_format"), _RESPONSE_FORMAT, *_MORE),
-    fastdeploy=join("chat completions", EXTRAS, _RESPONSE_FORMAT, OPENAI, *_MORE),
+    openai=join("chat completions", *_CHAT, _RESPONSE_FORMAT, *MORE),
+    fastdeploy=join("chat completions", EXTRAS, _RESPONSE_FORMAT, *_CHAT, *MORE),
     adopts_defaults=True,
 )
 _COMPLETIONS = (_LOGPROBS, OPENAI_COMPLETIONS, _RESPONSE_FORMAT)
 COMPLETIONS = Route(
     name="completions",
     fields=COMPLETION_FIELDS,
-    openai=join("completions", OPENAI_COMPLETIONS.without("logprobs"), *_COMPLETIONS, *_MORE),
-    fastdeploy=join("completions", EXTRAS, *_COMPLETIONS, *_MORE),
+    openai=join("completions", OPENAI_COMPLETIONS.without("logprobs"), *_COMPLETIONS, *MORE),
+    fastdeploy=join("completions", EXTRAS, *_COMPLETIONS, *MORE),
     adopts_defaults=False,
 )
 
@@ -213,10 +220,11 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
     if own["use_beam_search"]:
         defaults = without_draws(defaults)
     defaults["output_kind"] = RequestOutputKind.DELTA if own["stream"] else RequestOutputKind.FINAL_ONLY
+    sampling = with_vocabulary_for_all(sampling, dialect, llm.model.vocab_size)
     parsed = dialect.read(sampling, defaults=defaults, known=tuple(route.fields), lenient=lenient)
     check_logprob_ids(parsed.params, own)
     check_streamed(parsed.params, own)
-    stream_options, ignored = read_stream_options(own, lenient=lenient)
+    stream_options, ignored = read_stream_options(route, own, lenient=lenient)
     beams, params = read_beams(own, clipped(parsed.params, llm) if fastdeploy else parsed.params, llm)
     return OpenAIRequest(
         fields=own,
@@ -227,6 +235,15 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
         ignored=(*parsed.ignored, *ignored),
         sources={name: dialect.entries[name].ours for name in parsed.given},
     )
+
+
+def with_vocabulary_for_all(sampling: Mapping[str, Any], dialect: Dialect, vocab_size: int) -> dict[str, Any]:
+    """The sampling fields with the size of the vocabulary where -1 stands for all of its log-probabilities."""
+    counts = {name for name, entry in dialect.entries.items() if entry.rule is _COUNT_OR_ALL}
+    return {
+        name: vocab_size if name in counts and type(value) is int and value == -1 else value
+        for name, value in sampling.items()
+    }
 
 
 def check_logprob_ids(params: SamplingParams, own: Mapping[str, Any]) -> None:
@@ -266,19 +283,21 @@ def with_extra_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
 
 
-def read_stream_options(own: Mapping[str, Any], *, lenient: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+def read_stream_options(
+    route: Route, own: Mapping[str, Any], *, lenient: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The options of a stream, and the unknown ones that were ignored; raises DialectError without a stream."""
     given = own["stream_options"] or {}
     if own["stream_options"] is not None and not own["stream"]:
         raise DialectError("stream_options must go with stream=true; leave them out", "stream_options")
-    unknown = [f"stream_options.{name}" for name in given if name not in _STREAM_OPTIONS]
+    unknown = [f"stream_options.{name}" for name in given if name not in route.stream_options]
     if unknown and not lenient:
-        known = [f"stream_options.{name}" for name in _STREAM_OPTIONS]
+        known = [f"stream_options.{name}" for name in route.stream_options]
         raise DialectError(
             f"stream_options must hold known names, got {shown(unknown[0])}{nearest(unknown[0], known)}; leave it out",
             "stream_options",
         )
-    return read_fields(_STREAM_OPTIONS, given, where="stream_options."), tuple(unknown)
+    return read_fields(route.stream_options, given, where="stream_options."), tuple(unknown)
 
 
 def defaults_of(route: Route, options: Options, llm: LLM, *, fastdeploy: bool) -> dict[str, Any]:

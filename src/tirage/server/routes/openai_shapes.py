@@ -46,7 +46,8 @@ def usage(
 ) -> dict[str, Any]:
     """The token counts of an answer: every prompt once, and all tokens drawn.
 
-    `reasoning_tokens` counts the reasoning tokens of a sample, for an answer that separates reasoning.
+    `reasoning_tokens` counts the reasoning tokens of a sample, for an answer that separates reasoning. Forced tokens
+    are counted where there are any.
     """
     prompt = sum(completion.usage.prompt_tokens for completion in completions)
     drawn = sum(completion.usage.completion_tokens for completion in completions)
@@ -57,10 +58,12 @@ def usage(
         "total_tokens": prompt + drawn,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-    if reasoning_tokens is None:
-        return found
-    reasoning = sum(reasoning_tokens(sample.token_ids) for each in completions for sample in each.samples)
-    return {**found, "completion_tokens_details": {"reasoning_tokens": reasoning}}
+    samples = [sample for each in completions for sample in each.samples]
+    forced = sum(sample.forced_tokens for sample in samples)
+    details = {"forced_tokens": forced} if forced else {}
+    if reasoning_tokens is not None:
+        details["reasoning_tokens"] = sum(reasoning_tokens(sample.token_ids) for sample in samples)
+    return {**found, "completion_tokens_details": details} if details else found
 
 
 def stops_of(stop: Stop | None, token_ids: Sequence[int]) -> dict[str, Any]:

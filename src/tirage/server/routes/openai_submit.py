@@ -20,6 +20,8 @@ from tirage.server.routes.openai_request import OpenAIRequest
 _ANY_MODEL = frozenset({"null", "default"})
 """What clients of FastDeploy and SGLang send when they do not know the model's name."""
 
+_MOST_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
 
 def adapter_of(request: OpenAIRequest, manager: RequestManager) -> str | None:
     """The adapter that a request names: by `lora_path`, or as the model, also after a colon as in SGLang.
@@ -27,13 +29,20 @@ def adapter_of(request: OpenAIRequest, manager: RequestManager) -> str | None:
     Raises DialectError for a `lora_path` that is no adapter. A server with adapters also raises Refusal for a model
     that is neither an adapter nor the base model: it may be a misspelt adapter.
     """
-    known, path = adapters_of(manager), request.fields["lora_path"]
+    return adapter_named(request.fields["model"], request.fields["lora_path"], manager)
+
+
+def adapter_named(model: str | None, lora_path: str | None, manager: RequestManager) -> str | None:
+    """The adapter of these two fields; raises DialectError and Refusal as `adapter_of` does."""
+    known, path = adapters_of(manager), lora_path
     if path is not None:
         if path not in known:
             raise DialectError(f"lora_path must name an adapter of this server, got {path!r:.80}", "lora_path")
         return path
-    name, base = request.fields["model"] or "", manager.options.model_name
-    if not known or name in {"", base, *known}:
+    name, base = model or "", manager.options.model_name
+    # Where adapters come and go, a name that is none now is not the base's.
+    answers_to_all = not known and manager.options.lora_root is None
+    if answers_to_all or name in {"", base, *known}:
         return name if name in known else None
     before, _, after = name.partition(":")
     if before == base and after in known:
@@ -58,11 +67,12 @@ async def submit(
     *,
     prompt: str,
     reworded: Callable[[str], str] = str,
+    must_fit: bool = True,
 ) -> RequestGroup:
     """The running requests; raises Refusal, which names the field that the client sent.
 
     `prompt` is the field that held the prompt. `reworded` changes what an error says about a constraint that the
-    client did not send itself.
+    client did not send itself. Without `must_fit`, texts end where the context does, however many tokens are wanted.
     """
     try:
         group = await manager.submit(
@@ -77,7 +87,8 @@ async def submit(
         if refusal.param == "prompt":
             refusal.param = prompt
         raise
-    check_fit(group, request)
+    if must_fit:
+        check_fit(group, request)
     return group
 
 
@@ -86,7 +97,7 @@ def check_fit(group: RequestGroup, request: OpenAIRequest) -> None:
 
     FastDeploy lowers such a number to what fits.
     """
-    name = next((name for name in ("max_completion_tokens", "max_tokens") if name in request.sources), None)
+    name = next((name for name in _MOST_TOKENS if name in request.sources), None)
     if request.fastdeploy or name is None:
         return
     for running in group.requests:
@@ -109,8 +120,10 @@ def refusal_of(error: ParamsError | GrammarError, request: OpenAIRequest, prompt
     name = place.partition("[")[0]
     if isinstance(error, GrammarError):
         name, place = "guided_decoding", "tools" if request.fields.get("tools") else place
-    found = next((theirs for theirs, ours in request.sources.items() if name in ours), None)
-    if found is not None:
+    sources = [theirs for theirs, ours in request.sources.items() if name in ours]
+    if sources:
+        # Of `logprobs` and `top_logprobs` the latter says how many.
+        found = max(sources, key=lambda theirs: len(request.sources[theirs]))
         place = found + (f"[{place.partition('[')[2]}" if "[" in place else "")
     too_long = name == "prompt" and "must hold at most" in refusal.message
     code = "context_length_exceeded" if too_long else refusal.code

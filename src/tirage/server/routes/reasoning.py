@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirage.dialects import DialectError
-from tirage.server.options import REASONING_PARSERS, Options
+from tirage.engine import opened_by
+from tirage.params import REASONING_PARSERS, SamplingParams
+from tirage.server.options import Options
 from tirage.server.routes.toolcalls import MessagePart, Reasoning, ToolCallParser, overlap
 from tirage.server.routes.tools import Tools
-from tirage.text import Tokenizer
+from tirage.text import ChatTemplate, Tokenizer
 
 ReasoningTags = tuple[str, str]
-_PROMPT_END = 64
-"""How many tokens at the end of a prompt are searched for a tag, which chat templates may put there."""
+_REASONING_MEMBERS = ("reasoning_content", "reasoning", "thinking")
+"""Where templates look for the reasoning of a message: Qwen's and DeepSeek's, newer ones of OpenAI's, gpt-oss's."""
 
 
-def tags_of(fields: Mapping[str, Any], options: Options) -> ReasoningTags | None:
+def tags_of(fields: Mapping[str, Any], params: SamplingParams, options: Options) -> ReasoningTags | None:
     """The tags to separate reasoning by, as the request or the operator wants it; None if it stays in the content.
 
     Raises DialectError for `include_reasoning=False` without tags.
     """
-    wanted, name = fields["separate_reasoning"], options.reasoning_parser
+    wanted, name = fields["separate_reasoning"], params.reasoning_parser or options.reasoning_parser
     tags = REASONING_PARSERS[name or "think"] if wanted or (wanted is None and name is not None) else None
     if tags is None and not fields["include_reasoning"]:
         raise DialectError(
@@ -37,13 +39,15 @@ def tags_of(fields: Mapping[str, Any], options: Options) -> ReasoningTags | None
 class MessageReader:
     """How messages are parsed: their reasoning, if `tags` separate it, and their tool calls.
 
-    `opened` says that the prompt ends with the opening tag, `included` that the answer holds the reasoning.
+    `opened` says that the prompt ends inside the reasoning, `answering` that it ends inside the answer, and `included`
+    that the message holds its reasoning.
     """
 
     tools: Tools
     tokenizer: Tokenizer
     tags: ReasoningTags | None = None
     opened: bool = False
+    answering: bool = False
     included: bool = True
 
     @property
@@ -53,12 +57,20 @@ class MessageReader:
 
     def parser(self) -> ToolCallParser:
         """A parser for one message."""
+        if (
+            self.tags is not None
+            and self.tools.tool_format == "harmony"
+            and (self.tools.mode == "none" or self.tools.keeps_format)
+        ):
+            return self.tools.parser(separate=True)
         parser = self.tools.parser()
-        return parser if self.tags is None else ReasoningParser(parser, self.tags, opened=self.opened)
+        if self.tags is None or self.answering:
+            return parser
+        return ReasoningParser(parser, self.tags, opened=self.opened)
 
     def count(self, ids: Sequence[int]) -> int:
         """How many of a message's tokens are reasoning, the tags included."""
-        if self.tags is None:
+        if self.tags is None or self.answering:
             return 0
         begin, end = self.tags
 
@@ -73,17 +85,36 @@ class MessageReader:
         return min(len(ids), bisect_left(range(len(ids) + 1), True, key=lambda count: end in text(count)))
 
 
+def with_reasoning(
+    message: Mapping[str, Any], reasoning: str, template: ChatTemplate, tags: ReasoningTags
+) -> dict[str, Any]:
+    """An earlier message of the assistant with its reasoning.
+
+    It stands where the chat template looks for it, or else between the tags at the beginning of the content.
+    """
+    name = next((name for name in _REASONING_MEMBERS if template.reads(name)), None)
+    if name is not None:
+        return {**message, name: reasoning}
+    begin, end = tags
+    content, text = message.get("content"), f"{begin}{reasoning}{end}"
+    parts = [{"type": "text", "text": text}, *content] if isinstance(content, list) else text + (content or "")
+    return {**message, "content": parts}
+
+
 def tag_ids(tags: ReasoningTags, tokenizer: Tokenizer) -> tuple[int | None, int | None]:
     """The token id of each tag; None for a tag of several tokens."""
     find = getattr(tokenizer.raw, "token_to_id", lambda tag: None)
     return find(tags[0]), find(tags[1])
 
 
-def prompt_opens_reasoning(tags: ReasoningTags | None, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Whether a prompt ends with the opening tag, as templates of models that always reason write it."""
-    if tags is None:
-        return False
-    return tokenizer.decode(prompt_ids[-_PROMPT_END:], skip_special_tokens=False).rstrip().endswith(tags[0])
+def prompt_opens_reasoning(
+    tags: ReasoningTags | None, prompt_ids: Sequence[int], tokenizer: Tokenizer, *, begun: str = ""
+) -> bool:
+    """Whether a prompt has begun the reasoning, as templates of models that always reason do.
+
+    `begun` is the text of the message that the prompt ends inside.
+    """
+    return tags is not None and opened_by(prompt_ids, tags, tokenizer, begun=begun) is not None
 
 
 class ReasoningParser:

@@ -17,6 +17,7 @@ from tirage.params import BeamSearchParams, RequestOutputKind, SamplingParams
 from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
+from tirage.server.routes.budgets import with_budget
 from tirage.server.routes.fields import ANYTHING, CACHE_SALT, NOTED, Field, json_body, object_schema, structured, table
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
@@ -62,6 +63,7 @@ FIELDS = table([
     per_prompt("text", structured({"type": "string"}), None, "the prompt, or a list of prompts"),
     per_prompt("input_ids", structured(_IDS), None, "token ids instead of text"),
     per_prompt("input_embeds", structured(_VECTORS), None, "embeddings, one vector per token, instead of text"),
+    per_request("output_ids", OrderedIds(), (), "tokens with which the answer begins; it goes on after them"),
     per_request("image_data", ANYTHING, None, "images as data URIs or base64; names and URLs where allowed"),
     per_request("audio_data", ANYTHING, None, "audio, given like images"),
     per_prompt("sampling_params", structured(_SAMPLING), None, "the sampling parameters of all prompts or of each"),
@@ -71,6 +73,7 @@ FIELDS = table([
     per_prompt("top_logprobs_num", Int(low=0), 0, "how many of the likeliest tokens to report"),
     per_prompt("token_ids_logprob", OrderedIds(), (), "tokens whose log-probabilities to report at every step"),
     per_prompt("lora_path", _NAME, None, "the name of a LoRA adapter that the operator has loaded"),
+    per_prompt("max_thinking_tokens", Int(low=0, optional=True), None, "SGLang's name of thinking_budget"),
     per_prompt("cache_salt", CACHE_SALT, None, "only prompts with the same text share cached prefixes"),
     per_prompt("custom_logit_processor", _NAME, None, "a reference to a processor that the operator has registered"),
     per_prompt("return_hidden_states", Bool(), False, "report the last layer's states of every token that was read"),
@@ -163,6 +166,8 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
         own = {name: values[number] for name, values in given.items()}
         requests.append(replace(read_request(prompts[number], sampling, own, options), media=media[number]))
         ignored |= dict.fromkeys(sampling.where + name for name in sampling.parsed.ignored)
+    if whole["output_ids"]:
+        requests = [with_beginning(each, whole["output_ids"], body) for each in requests]
     return GenerateBody(
         requests=tuple(requests),
         batch=batch,
@@ -175,6 +180,13 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
         rid=body["rid"] if isinstance(body.get("rid"), str) else None,
         ignored=tuple(ignored),
     )
+
+
+def with_beginning(request: GenerateRequest, output_ids: tuple[int, ...], body: Mapping[str, Any]) -> GenerateRequest:
+    """The request with the tokens that its answer begins with; raises DialectError where it cannot be replayed."""
+    if body.get("return_effective_params"):
+        raise DialectError("output_ids must be left out with return_effective_params; leave one out", "output_ids")
+    return replace(request, prompt=replace(request.prompt, output_ids=output_ids))
 
 
 def check_known(body: Mapping[str, Any], *, lenient: bool) -> tuple[str, ...]:
@@ -378,6 +390,8 @@ def read_request(prompt: Prompt, sampling: SamplingObject, given: dict[str, Any]
         sampling.parsed.params, given["custom_logit_processor"], sent.get("custom_params"), options, where
     )
     check_limit(options.limits, "max_logprob_ids", len(given["token_ids_logprob"]), "number of token_ids_logprob")
+    if given["max_thinking_tokens"] is not None:
+        params = with_budget(params, "max_thinking_tokens", given["max_thinking_tokens"])
     params, start = with_logprobs(params, given, mode=sent.get("logprobs_mode"))
     if start is not None and prompt.embeds is not None:
         raise DialectError(

@@ -196,7 +196,7 @@ class EntryBuilder:
         meta = {
             "id": own if self._request.returned == 1 else f"{own}/{index}",
             "finish_reason": None,
-            "prompt_tokens": request.inputs.length,
+            "prompt_tokens": request.prompt_tokens,
             "weight_version": "default",
             "num_retractions": 0,
             "reasoning_tokens": 0,
@@ -225,6 +225,8 @@ class EntryBuilder:
         }
         if sample.grammar_complete is not None:
             found["grammar_complete"] = sample.grammar_complete
+        if sample.forced_tokens:
+            found["forced_tokens"] = sample.forced_tokens
         if sample.hidden_states is not None:
             found["hidden_states"] = ragged(sample.hidden_states, self._running.request.inputs.length)
         return found

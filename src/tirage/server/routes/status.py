@@ -18,8 +18,9 @@ from tirage.server.engine_input import EngineInput
 from tirage.server.http_request import admin_of, manager_of, options_of, tenant_of
 from tirage.server.options import LIMIT_FLAGS, OPTION_FLAGS
 
-SECRET = frozenset({"api_key", "admin_key"})
+SECRET = frozenset({"api_key", "admin_key", "ssl_keyfile_password"})
 """Settings that no route reveals."""
+_PATHS = ("media_root", "chat_template", "lora_root", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 _PROBE_S = 5.0
 
 router = APIRouter(tags=["status"])
@@ -110,7 +111,7 @@ async def model_info(request: Request) -> Response:
         "generation_config": {
             k: v for k, v in llm.generation_config.items() if isinstance(v, (int, float, list, bool))
         },
-        "adapters": [text.partition("=")[0] for text in options.lora],
+        "adapters": manager.adapters.names,
         "logits_processors": list(processor_names()),
         "semantics": list(PRESETS),
     })
@@ -125,7 +126,7 @@ async def server_info(request: Request) -> Response:
     settings |= {name: getattr(options.limits, name) for name in LIMIT_FLAGS}
     settings["model"] = options.model_name
     settings["lora"] = [text.partition("=")[0] for text in options.lora]
-    for name in ("media_root", "chat_template"):
+    for name in _PATHS:
         settings[name] = getattr(options, name) is not None
     progress = manager.llm.engine.progress()
     engine = {name: getattr(progress, name) for name in ("waiting", "reading", "running", "started", "completed")}

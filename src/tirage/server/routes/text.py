@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tirage.engine import check_ids
-from tirage.errors import ParamsError
+from tirage.errors import GrammarError, ParamsError
 from tirage.fields.rules import Bool, shown
 from tirage.server.admission import longest_text, too_many_characters
 from tirage.server.errors import Refusal
 from tirage.server.http_request import check_names, manager_of, read_json, tenant_of
 from tirage.server.options import check_limit
 from tirage.server.request_manager import RequestManager
-from tirage.server.routes.fields import ANYTHING, Field, json_body, object_schema, read_fields, structured, table
+from tirage.server.routes.chat import read_chat
+from tirage.server.routes.fields import ANYTHING, Field, json_body, object_schema, only, read_fields, structured, table
+from tirage.server.routes.openai_request import CHAT, CHAT_FIELDS, read_request
+from tirage.server.routes.openai_submit import refusal_of
+from tirage.text import Tokenizer
 
 router = APIRouter(tags=["text"])
 
@@ -35,7 +40,21 @@ def on(name: str, meaning: str) -> Field:
 
 
 _MODEL = Field("model", ANYTHING, None, "any name, as this server has one model")
-TOKENIZE = {**_SOURCES, **table([_MODEL, on("add_special_tokens", "begin with the tokenizer's special tokens")])}
+_CHAT = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "chat_template")
+"""What goes with messages, as on /v1/chat/completions."""
+_CHAT_TABLE = {name: CHAT_FIELDS[name] for name in ("messages", *_CHAT)}
+_NO_MEDIA_OPTIONS = only(because="the model's own processor reads images and audio")
+TOKENIZE = {
+    **_SOURCES,
+    **_CHAT_TABLE,
+    **table([
+        _MODEL,
+        Field("add_special_tokens", Bool(), None, "begin a text with the tokenizer's special tokens; true for texts"),
+        Field("return_token_strs", Bool(), False, "the answer holds the tokens as the vocabulary spells them (vLLM)"),
+        Field("media_io_kwargs", _NO_MEDIA_OPTIONS),
+        Field("mm_processor_kwargs", _NO_MEDIA_OPTIONS),
+    ]),
+}
 DETOKENIZE = table([
     _MODEL,
     Field("tokens", _TOKENS, None, "token ids, or a list of such lists"),
@@ -48,23 +67,70 @@ _DETOKENIZE_BODY = json_body(object_schema(DETOKENIZE, required=["tokens"]))
 @router.post("/tokenize", openapi_extra=_TOKENIZE_BODY)
 @router.post("/v1/tokenize", openapi_extra=_TOKENIZE_BODY)
 async def tokenize(request: Request) -> Response:
-    """The token ids of a text, `prompt` (or `text`, or `content`), or of each of a list of texts."""
+    """The token ids of a text, `prompt` (or `text`, or `content`), of each of a list of texts, or of a chat."""
     manager, body = manager_of(request), await read_json(request)
     check_names(body, TOKENIZE)
-    texts = one_of(body, tuple(_SOURCES))
-    special, encode = read_fields(TOKENIZE, body)["add_special_tokens"], manager.llm.tokenizer.encode
+    fields = read_fields(TOKENIZE, body)
+    texts = one_of(body, (*_SOURCES, "messages"))
+    ids: list[Any]
+    if is_chat := body.get("messages") is not None:
+        ids = await chat_ids(body, fields, request)
+    else:
+        check_no_chat(body)
+        ids = await text_ids(texts, request, special=fields["add_special_tokens"] is not False)
+    strs = token_strs(ids, manager.llm.tokenizer) if fields["return_token_strs"] else None
+    return JSONResponse({
+        "tokens": ids,
+        "count": len(ids) if is_chat or isinstance(texts, str) else [len(each) for each in ids],
+        "max_model_len": manager.llm.model.max_length,
+        "token_strs": strs,
+    })
+
+
+async def text_ids(texts: Any, request: Request, *, special: bool) -> list[Any]:
+    """The ids of a text, or a list of those of each; raises Refusal for what is neither or too long."""
+    manager, tenant = manager_of(request), tenant_of(request)
+    encode = manager.llm.tokenizer.encode
     batch = isinstance(texts, list)
     if batch:
         check_limit(manager.options.limits, "max_prompts", len(texts), "prompt")
     many = [checked_text(each, manager) for each in (texts if batch else [texts])]
-    tenant = tenant_of(request)
     ids = [await manager.in_pool(lambda t=text: encode(t, add_special_tokens=special), tenant=tenant) for text in many]
-    counts = [len(each) for each in ids]
-    return JSONResponse({
-        "tokens": ids if batch else ids[0],
-        "count": counts if batch else counts[0],
-        "max_model_len": manager.llm.model.max_length,
-    })
+    return ids if batch else ids[0]
+
+
+async def chat_ids(body: Mapping[str, Any], fields: Mapping[str, Any], request: Request) -> list[int]:
+    """The ids of the prompt that a chat with these fields has; raises Refusal, those of /v1/chat/completions."""
+    if fields["add_special_tokens"]:
+        raise Refusal(
+            400, "add_special_tokens must be false, the chat template writes them", param="add_special_tokens"
+        )
+    manager = manager_of(request)
+    asked = {name: body[name] for name in _CHAT_TABLE if name in body}
+    chat = read_request(CHAT, asked, manager.options, manager.llm, lenient=False)
+    try:
+        found = await read_chat(chat, request)
+        [prepared] = await manager.prepare([found.engine_input], tenant=tenant_of(request))
+    except (ParamsError, GrammarError) as error:
+        raise refusal_of(error, chat, "messages") from error
+    return list(prepared.prompt_ids)
+
+
+def check_no_chat(body: Mapping[str, Any]) -> None:
+    """Raises Refusal for a field of a chat without messages."""
+    name = next((name for name in _CHAT if body.get(name) is not None), None)
+    if name is not None:
+        raise Refusal(400, f"{name} must go with messages, got a text; leave it out", param=name)
+
+
+def token_strs(ids: Sequence[Any], tokenizer: Tokenizer) -> list[Any]:
+    """The tokens as the vocabulary spells them, in the form of the ids."""
+    if ids and isinstance(ids[0], list):
+        return [token_strs(each, tokenizer) for each in ids]
+    spell = getattr(tokenizer.raw, "id_to_token", None)
+    if spell is None:
+        return [tokenizer.token_bytes(each).decode("utf-8", "replace") for each in ids]
+    return [spell(each) for each in ids]
 
 
 @router.post("/detokenize", openapi_extra=_DETOKENIZE_BODY)

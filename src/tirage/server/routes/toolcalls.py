@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 _DECODER = json.JSONDecoder()
-_BETWEEN = re.compile(r"[\s;,]*")
-_NAMED = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[ARGS\])?\s*(?=\{)")
+_BETWEEN = re.compile(r"(?:[\s;,]|\[TOOL_CALLS\])*")
+_NAMED = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*("?)', re.DOTALL)
+_SPACE = " \n\t\r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,10 @@ class ToolCallArguments:
 
 
 MessagePart = Content | Reasoning | ToolCall | ToolCallArguments
+
+
+CallReader = Callable[[str], list[tuple[str, str]]]
+"""The (name, arguments as JSON text) of every call in a text of calls alone; an empty list for any other text."""
 
 
 class ToolCallParser(Protocol):
@@ -140,15 +147,10 @@ class JsonListParser:
         return pieces
 
 
-class MarkerParser:
-    """Parses a text with calls after a start marker, up to the end marker or, if there is none, the end of the text.
+class BufferedParser(ABC):
+    """A parser that holds back text until it can tell what it is."""
 
-    Space around calls is not content.
-    """
-
-    def __init__(self, calls: ToolCallFactory, begin: str, end: str | None) -> None:
-        self._calls, self._begin, self._end = calls, begin, end
-        self._buffer, self._inside = "", False
+    _buffer = ""
 
     def feed(self, text: str) -> list[MessagePart]:
         self._buffer += text
@@ -156,6 +158,31 @@ class MarkerParser:
         while (piece := self._step()) is not None:
             pieces += piece
         return pieces
+
+    @abstractmethod
+    def _step(self) -> list[MessagePart] | None:
+        """The next parts of the text that is held back; None when more text is needed."""
+
+
+class MarkerParser(BufferedParser):
+    """Parses a text with calls after a start marker, up to the end marker or, if there is none, the end of the text.
+
+    Space around calls is not content. `read` gives the calls between the markers. With `quoted`, an end marker inside a
+    string of JSON is none.
+    """
+
+    def __init__(
+        self,
+        calls: ToolCallFactory,
+        begin: str,
+        end: str | None,
+        *,
+        read: CallReader | None = None,
+        quoted: bool = True,
+    ) -> None:
+        self._calls, self._begin, self._end = calls, begin, end
+        self._read, self._quoted = read or read_calls, quoted
+        self._inside = False
 
     def finish(self) -> list[MessagePart]:
         rest, self._buffer = self._buffer, ""
@@ -166,11 +193,15 @@ class MarkerParser:
     def _step(self) -> list[MessagePart] | None:
         """The parts up to the next marker; None when more text is needed."""
         if self._inside:
-            inner, marker, rest = self._buffer.partition(self._end) if self._end else (self._buffer, "", "")
-            if not marker:
+            end = self._find_end()
+            if end < 0:
                 return None
-            self._buffer, self._inside = rest, False
-            return self._close(inner, self._begin + inner + marker)
+            inner, self._buffer, self._inside = (
+                self._buffer[:end],
+                self._buffer[end:].removeprefix(self._end or ""),
+                False,
+            )
+            return self._close(inner, f"{self._begin}{inner}{self._end}")
         before, marker, rest = self._buffer.partition(self._begin)
         if marker:
             self._buffer, self._inside = rest, True
@@ -179,39 +210,132 @@ class MarkerParser:
         content, self._buffer = self._buffer[:certain], self._buffer[certain:]
         return [Content(content)] if content else None
 
+    def _find_end(self) -> int:
+        """Where the end marker is, -1 if it has not come."""
+        at = -1 if self._end is None else self._buffer.find(self._end)
+        while self._quoted and at >= 0 and is_in_string(self._buffer[:at]):
+            at = self._buffer.find(self._end or "", at + 1)
+        return at
+
     def _certain(self) -> int:
         """How many characters of the text cannot belong to a marker or to the space before one."""
         certain = len(self._buffer) - overlap(self._buffer, self._begin)
         return len(self._buffer[:certain].rstrip())
 
     def _close(self, inner: str, whole: str) -> list[MessagePart]:
-        found = read_calls(inner)
+        found = self._read(inner)
         return self._calls.begin(found) if self._calls.knows(found) else [Content(whole)]
 
 
-class JsonTextParser:
-    """Parses a text that is either all calls, one JSON object after another, or all content."""
+class WholeTextParser:
+    """Parses a text that is either all calls or all content, as its first character tells.
 
-    def __init__(self, calls: ToolCallFactory, marker: str) -> None:
-        self._calls, self._marker = calls, marker
+    Before the calls there may be `marker`, and after them `end`.
+    """
+
+    def __init__(
+        self, calls: ToolCallFactory, first: str, marker: str, *, end: str = "", read: CallReader | None = None
+    ) -> None:
+        self._calls, self._first, self._marker, self._end = calls, first, marker, end
+        self._read = read or read_calls
         self._buffer, self._open = "", True
 
     def feed(self, text: str) -> list[MessagePart]:
         if not self._open:
             return ContentParser().feed(text)
         self._buffer += text
-        start = self._buffer.lstrip()
-        if start.startswith("{") or self._marker.startswith(start[: len(self._marker)]):
+        start = self._buffer.lstrip(_SPACE)
+        if start.startswith(self._first) or self._marker.startswith(start[: len(self._marker)]):
             return []
         return self._give_up()
 
     def finish(self) -> list[MessagePart]:
-        found = read_calls(self._buffer.strip().removeprefix(self._marker)) if self._open else []
+        inner = self._buffer.strip(_SPACE).removeprefix(self._marker).removesuffix(self._end)
+        found = self._read(inner) if self._open else []
         return self._calls.begin(found) if self._calls.knows(found) else self._give_up()
 
     def _give_up(self) -> list[MessagePart]:
         content, self._buffer, self._open = self._buffer, "", False
         return ContentParser().feed(content)
+
+
+class HarmonyParser(BufferedParser):
+    """Parses the messages of OpenAI's open models: analysis, answers, and calls of functions.
+
+    A call is reported when it is complete. Text that is no message is content.
+    """
+
+    _START = re.compile(r"(?:<\|start\|>assistant)?((?: to=|<\|channel\|>).*?)<\|message\|>", re.DOTALL)
+    _LAST = ("<|end|>", "<|call|>", "<|return|>")
+
+    def __init__(self, calls: ToolCallFactory, *, separate: bool) -> None:
+        self._calls, self._separate = calls, separate
+        self._header = ""
+
+    def finish(self) -> list[MessagePart]:
+        rest, self._buffer = self._buffer, ""
+        return self._close(rest) if self._header else ContentParser().feed(rest)
+
+    def _step(self) -> list[MessagePart] | None:
+        if not self._header:
+            return self._begin()
+        ends = [at for at in map(self._buffer.find, self._LAST) if at >= 0]
+        if not ends:
+            return self._release()
+        body, rest = self._buffer[: min(ends)], self._buffer[min(ends) :]
+        self._buffer = rest.partition("|>")[2]
+        pieces = self._close(body)
+        self._header = ""
+        return pieces
+
+    def _begin(self) -> list[MessagePart] | None:
+        found = self._START.match(self._buffer)
+        if found is not None:
+            self._header, self._buffer = found[1], self._buffer[found.end() :]
+            return []
+        if not self._buffer or self._buffer.startswith(("<|", " ")) or "<|".startswith(self._buffer):
+            return None
+        # What is no message: all of it up to what may be the next one.
+        at = self._buffer.find("<|", 1)
+        certain = len(self._buffer) - overlap(self._buffer, "<|") if at < 0 else at
+        text, self._buffer = self._buffer[:certain], self._buffer[certain:]
+        return ContentParser().feed(text) or None
+
+    def _release(self) -> list[MessagePart] | None:
+        """The text of an unfinished message that is certain; calls are kept until they are complete."""
+        if self._recipient() is not None:
+            return None
+        certain = len(self._buffer) - max(overlap(self._buffer, each) for each in self._LAST)
+        text, self._buffer = self._buffer[:certain], self._buffer[certain:]
+        return self._said(text) or None
+
+    def _close(self, body: str) -> list[MessagePart]:
+        name = self._recipient()
+        if name is None:
+            return self._said(body)
+        found = [(name, body)] if is_object(body) else []
+        return self._calls.begin(found) if self._calls.knows(found) else ContentParser().feed(body)
+
+    def _said(self, text: str) -> list[MessagePart]:
+        is_analysis = self._separate and "<|channel|>analysis" in self._header
+        return ([Reasoning(text)] if is_analysis else [Content(text)]) if text else []
+
+    def _recipient(self) -> str | None:
+        found = re.search(r" to=functions\.([a-zA-Z0-9_.-]{1,64})", self._header)
+        return None if found is None else found[1]
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is an object in JSON."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def is_in_string(text: str) -> bool:
+    """Whether a text of JSON ends inside a string."""
+    return any(not found[1] for found in _STRING.finditer(text))
 
 
 def overlap(text: str, marker: str) -> int:

@@ -5,31 +5,33 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tirage.errors import ParamsError
+from tirage.errors import GrammarError, ParamsError
 from tirage.fields.rules import shown
+from tirage.guided.structural_tag import read_tags
 from tirage.params import GuidedDecodingParams
+from tirage.server.routes.call_readers import glm_reader, qwen_reader, read_deepseek, read_pythonic
+from tirage.server.routes.tool_formats import CALLS_END, MARKERS, StrictTool, tool_tags
 from tirage.server.routes.toolcalls import (
     ContentParser,
+    HarmonyParser,
     JsonListParser,
-    JsonTextParser,
     MarkerParser,
     NamedToolParser,
     ToolCallFactory,
     ToolCallParser,
+    WholeTextParser,
     new_id,
     short_id,
 )
+from tirage.server.tool_call_parsers import TOOL_CALL_PARSERS, ToolCallFormat
 from tirage.text.messages import check_tools
 
-ToolCallFormat = Literal["hermes", "mistral", "llama3"]
-MARKERS: Mapping[ToolCallFormat, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "<|python_tag|>"}
-_END = "</tool_call>"
 _PLACE = re.compile(
     r"^(?:schema at #(?:/items/anyOf/(\d+)/properties/parameters)?"
-    r"|structural_tag at #/format/tags/(\d+)/content/json_schema)(?=[/ ])"
+    r"|structural_tag at #/format.*/tags/(\d+)/content(?:/elements/1)?/json_schema)(?=[/ ])"
 )
 _SPACE = " ?"
 """Whitespace allowed inside calls: what models write there, and never so much that a model fills the text with it."""
@@ -39,13 +41,20 @@ _SPACE = " ?"
 class Tools:
     """The tools that a request lets the model call.
 
-    `mode` is "none", "auto" (the model decides), "required" (at least one of them) or "named" (the only one).
+    `mode` is "none", "auto" (the model decides), "required" (at least one of them) or "named" (the only one). A call
+    that must come is written in `tool_format` if `formatted`, otherwise as JSON.
     """
 
     definitions: Sequence[Mapping[str, Any]] = ()
     mode: Literal["none", "auto", "required", "named"] = "none"
     parallel: bool = True
     tool_format: ToolCallFormat = "hermes"
+    formatted: bool = False
+
+    @property
+    def keeps_format(self) -> bool:
+        """Whether calls are written as the model writes calls of its own choice."""
+        return self.mode == "auto" or (self.formatted and self.mode in {"required", "named"})
 
     @property
     def shown(self) -> Sequence[Mapping[str, Any]] | None:
@@ -58,20 +67,22 @@ class Tools:
         return [tool["function"]["name"] for tool in self.definitions]
 
     @property
-    def marker(self) -> str | None:
-        """What the model writes before a call of its own choice."""
-        return MARKERS[self.tool_format] if self.mode == "auto" else None
+    def markers(self) -> Sequence[str]:
+        """What the model writes around calls of its own choice."""
+        return MARKERS[self.tool_format] if self.keeps_format else ()
 
     def constraint(self) -> GuidedDecodingParams | None:
-        """What the text must be: arguments of the named tool, a list of calls, or free text with strict calls in it."""
+        """What the text must be: arguments of the named tool, a list of calls, or calls in the model's own format."""
+        if self.keeps_format and (self.mode != "auto" or any(is_strict(tool) for tool in self.definitions)):
+            tags = json.dumps(self._tags(), ensure_ascii=False)
+            # Its messages hold the reasoning, too.
+            whole = self.tool_format == "harmony"
+            return GuidedDecodingParams(structural_tag=tags, whitespace_pattern=_SPACE, enable_in_reasoning=whole)
         if self.mode == "named":
             return GuidedDecodingParams(json=parameters(self.definitions[0]), whitespace_pattern=_SPACE)
         if self.mode == "required":
             schema = list_schema(self.definitions, parallel=self.parallel)
             return GuidedDecodingParams(json=schema, whitespace_pattern=_SPACE)
-        if self.mode == "auto" and any(is_strict(tool) for tool in self.definitions):
-            tags = json.dumps(self._tags(), ensure_ascii=False)
-            return GuidedDecodingParams(structural_tag=tags, whitespace_pattern=_SPACE)
         return None
 
     def reworded(self, message: str) -> str:
@@ -83,40 +94,67 @@ class Tools:
         rest = message[found.end() :].rpartition(": schema at #")[2] if found[2] else message[found.end() :]
         return f"parameters of the function {self.names[index]!r} at #{rest}"
 
-    def parser(self) -> ToolCallParser:
-        """A parser for one message."""
-        if self.mode == "none":
+    def parser(self, *, separate: bool = False) -> ToolCallParser:
+        """A parser for one message; in Harmony's, with `separate`, it tells the reasoning too."""
+        if self.mode == "none" and not separate:
             return ContentParser()
-        ids = short_id if self.tool_format == "mistral" else new_id
+        ids = short_id if self.tool_format in {"mistral", "mistral_args"} else new_id
         calls = ToolCallFactory(self.names, parallel=self.parallel, new_id=ids)
-        if self.mode == "named":
+        if self.mode == "named" and not self.formatted:
             return NamedToolParser(calls, self.names[0])
-        if self.mode == "required":
+        if self.mode == "required" and not self.formatted:
             return JsonListParser(calls)
-        if self.tool_format == "llama3":
-            return JsonTextParser(calls, MARKERS["llama3"])
-        return MarkerParser(calls, MARKERS[self.tool_format], _END if self.tool_format == "hermes" else None)
+        if self.tool_format == "harmony":
+            return HarmonyParser(calls, separate=separate)
+        return marked_parser(self.tool_format, calls, self.definitions)
+
+    def fits_format(self) -> bool:
+        """Whether the format can hold the arguments of calls that must come."""
+        try:
+            read_tags(json.dumps(self._tags(), ensure_ascii=False), closed=False)
+        except GrammarError:
+            return False
+        return True
 
     def _tags(self) -> dict[str, Any]:
-        """Free text in which a call follows every marker; the arguments of strict tools keep their schemas."""
-        if self.tool_format != "hermes":
-            raise ParamsError(
-                f"tools must not be strict with tool_choice 'auto' for a model of the form {self.tool_format}, got "
-                f"strict=True; name the function in tool_choice, or leave strict out"
-            )
-        structures = [
-            {
-                "begin": f'{MARKERS["hermes"]}\n{{"name": {json.dumps(tool["function"]["name"])}, "arguments": ',
-                "schema": parameters(tool) if is_strict(tool) else {"type": "object"},
-                "end": "}\n" + _END,
-            }
+        """Calls in the model's format; the arguments of strict tools, and those that must come, keep their schemas."""
+        required = self.mode != "auto"
+        tools = [
+            StrictTool(name=tool["function"]["name"], schema=parameters(tool) if required or is_strict(tool) else None)
             for tool in self.definitions
         ]
-        return {"type": "structural_tag", "structures": structures, "triggers": [MARKERS["hermes"]]}
+        parallel = self.parallel and self.mode != "named"
+        return tool_tags(self.tool_format, tools, parallel=parallel, required=required)
 
 
-def read_tools(tools: Any, choice: Any, parallel: Any, *, tool_format: ToolCallFormat) -> Tools:
-    """The tools in a request's `tools`, `tool_choice` and `parallel_tool_calls`; raises ParamsError for wrong ones."""
+def marked_parser(
+    tool_format: ToolCallFormat, calls: ToolCallFactory, definitions: Sequence[Mapping[str, Any]]
+) -> ToolCallParser:
+    """A parser for a message in which the model may have written calls by itself."""
+    begin = MARKERS[tool_format][0]
+    match tool_format:
+        case "mistral" | "mistral_args":
+            return MarkerParser(calls, begin, None)
+        case "llama3":
+            return WholeTextParser(calls, "{", begin)
+        case "pythonic":
+            return WholeTextParser(calls, "[", begin, end="<|python_end|>", read=read_pythonic)
+        case "qwen_xml":
+            return MarkerParser(calls, begin, "</tool_call>", read=qwen_reader(definitions), quoted=False)
+        case "glm45":
+            return MarkerParser(calls, begin, "</tool_call>", read=glm_reader(definitions), quoted=False)
+        case "deepseek_v3" | "deepseek_v31":
+            return MarkerParser(calls, begin, CALLS_END, read=read_deepseek)
+    return MarkerParser(calls, begin, "</tool_call>")
+
+
+def read_tools(
+    tools: Any, choice: Any, parallel: Any, *, tool_format: ToolCallFormat, formatted: bool = False
+) -> Tools:
+    """The tools in a request's `tools`, `tool_choice` and `parallel_tool_calls`; raises ParamsError for wrong ones.
+
+    Calls that must come are written in the format if `formatted` and it can hold their schemas, otherwise as JSON.
+    """
     definitions = check_tools(tools) or []
     if not isinstance(parallel, (bool, type(None))):
         raise ParamsError(f"parallel_tool_calls must be a bool, got {parallel!r:.40}")
@@ -131,7 +169,8 @@ def read_tools(tools: Any, choice: Any, parallel: Any, *, tool_format: ToolCallF
         raise ParamsError(f"tool_choice must name one of the tools, got {unknown!r:.80}")
     check_parameters(definitions)
     chosen = [tool for tool in definitions if names is None or tool["function"]["name"] in names]
-    return Tools(definitions=chosen, mode=mode, parallel=parallel is not False, tool_format=tool_format)
+    found = Tools(definitions=chosen, mode=mode, parallel=parallel is not False, tool_format=tool_format)
+    return replace(found, formatted=True) if formatted and found.fits_format() else found
 
 
 def check_parameters(definitions: Sequence[Mapping[str, Any]]) -> None:
@@ -204,10 +243,26 @@ def list_schema(definitions: Sequence[Mapping[str, Any]], *, parallel: bool) -> 
     return schema if parallel else {**schema, "maxItems": 1}
 
 
-def tool_call_format(template: str) -> ToolCallFormat:
-    """The format in which a model with this chat template writes its tool calls."""
-    if MARKERS["hermes"] in template or "tools" not in template:
-        return "hermes"
-    if MARKERS["mistral"] in template:
-        return "mistral"
-    return "llama3" if MARKERS["llama3"] in template or "<|start_header_id|>" in template else "hermes"
+_SIGNS: Sequence[tuple[ToolCallFormat, tuple[str, ...]]] = (
+    ("harmony", ("<|channel|>", "tools")),
+    ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json", "tools")),
+    ("deepseek_v31", ("<｜tool▁calls▁begin｜>", "tools")),
+    ("qwen_xml", ("<function=", "<parameter=", "tools")),
+    ("glm45", ("<arg_key>", "tools")),
+    ("hermes", ("<tool_call>",)),
+    ("mistral_args", ("[TOOL_CALLS]", "[ARGS]", "tools")),
+    ("mistral", ("[TOOL_CALLS]", "tools")),
+    ("pythonic", ("func_name1(", "tools")),
+    ("pythonic", ("<|python_start|>", "tools")),
+    ("llama3", ("<|python_tag|>", "tools")),
+    ("llama3", ("<|start_header_id|>", "tools")),
+)
+"""What a chat template holds for a format; the first that fits counts."""
+
+
+def tool_call_format(template: str, parser: str | None = None) -> ToolCallFormat:
+    """The format in which a model writes its tool calls: that of a parser, or what its chat template shows."""
+    if parser is not None:
+        return TOOL_CALL_PARSERS[parser]
+    found: list[ToolCallFormat] = [name for name, signs in _SIGNS if all(sign in template for sign in signs)]
+    return found[0] if found else "hermes"
