@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import tirage
 from tirage import LLM, Delta, ParamsError, SamplingParams
 from tirage.cli import main
 from tirage.cli.options import NO_OPTION, OPTIONS
@@ -67,6 +68,41 @@ def test_max_tokens_none_fills_the_context(run: Run, tiny: LLM) -> None:
     assert "| length: context" in err
 
 
+def test_several_texts_come_one_after_the_other(run: Run, tiny: LLM) -> None:
+    options = ("--seed", "7", "--max-tokens", "4", "-n", "3")
+    code, out, err = run("generate", PROMPT, *options)
+    samples = tiny.generate(PROMPT, SamplingParams(seed=7, max_tokens=4, n=3))[0].samples
+    assert (code, out) == (0, "".join(f"{sample.text}\n" for sample in samples))
+    assert err.splitlines()[:3] == [f"^ {number} of 3, length" for number in (1, 2, 3)]
+
+
+def test_log_probabilities_are_a_table_on_stderr(run: Run, tiny: LLM) -> None:
+    _, out, err = run("generate", PROMPT, "--seed", "7", "--max-tokens", "2", "--logprobs", "2")
+    sample = tiny.generate(PROMPT, SamplingParams(seed=7, max_tokens=2, logprobs=2))[0].samples[0]
+    assert out == f"{sample.text}\n"
+    head, *rows = err.splitlines()[:-1]
+    assert head.split() == ["token", "logprob", "probability", "rank", "likeliest"]
+    assert [row.split()[1] for row in rows] == [f"{entry.logprob:.3f}" for entry in sample.logprobs or ()]
+    assert [row.count("%") for row in rows] == [3, 3]
+
+
+def test_json_lines_have_what_a_batch_has(run: Run, tiny: LLM) -> None:
+    options = ("--seed", "7", "--max-tokens", "2", "-n", "2", "--logprobs", "0", "--output", "jsonl", "--quiet")
+    code, out, err = run("generate", PROMPT, *options)
+    samples = tiny.generate(PROMPT, SamplingParams(seed=7, max_tokens=2, n=2, logprobs=0))[0].samples
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [(row["index"], row["text"], row["token_ids"]) for row in found] == [
+        (sample.index, sample.text, list(sample.token_ids)) for sample in samples
+    ]
+    assert {name for row in found for name in row} == {
+        *("index", "text", "token_ids", "finish_reason", "seed", "logprobs")
+    }
+    assert run("generate", PROMPT, "--output", "jsnol")[2] == (
+        "error: --output must be text or jsonl, got 'jsnol'; did you mean 'jsonl'?\n"
+    )
+
+
 def test_quiet_keeps_stderr_empty(run: Run) -> None:
     assert run("generate", PROMPT, "--max-tokens", "0", "--quiet") == (0, "\n", "")
 
@@ -80,6 +116,8 @@ def test_a_prompt_may_come_from_stdin(run: Run) -> None:
 # What is typed for an option and what must arrive, where `example` cannot tell from the field.
 VALUES: dict[str, tuple[list[str], Any]] = {
     "frequency_penalty": (["-0.5"], -0.5),
+    "logprobs": (["4"], 4),
+    "logprobs_mode": (["sampled"], "sampled"),
     "seed": (["-7"], -7),
     "stop": ([".", "two words"], (".", "two words")),
     "stop_token_ids": (["5", "9"], (5, 9)),
@@ -92,6 +130,9 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "allowed_token_ids": (["300", "301"], (300, 301)),
     "bad_words_token_ids": (["[[3, 4], 5]"], ((3, 4), (5,))),
     "semantics": (["vllm"], "vllm"),
+    "forcing": (["canonical"], "canonical"),
+    "reasoning_parser": (["qwen3"], "qwen3"),
+    "thinking_budget": (["8"], 8),
     "xtc_protected_ids": (["13"], (13,)),
     "dry_last_n": (["64"], 64),
     "dry_sequence_breakers": ([";"], (";",)),
@@ -162,10 +203,26 @@ def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[
     assert err.count("\n") == 1
 
 
-def test_an_unknown_option_is_refused_with_the_nearest_name(run: Run) -> None:
-    code, out, err = run("generate", PROMPT, "--tempratur", "1")
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("generate", PROMPT, "--tempratur", "1"), "--temperature"),
+        (("genrate", PROMPT), "Did you mean 'generate'?"),
+        (("serve", "--prot", "1"), "--port"),
+        (("generate",), "Missing argument 'PROMPT'"),
+        (("generate", "two", "words"), "unexpected extra argument"),
+    ],
+)
+def test_a_wrong_option_or_command_is_refused_with_the_nearest_name(
+    run: Run, arguments: tuple[str, ...], hint: str
+) -> None:
+    code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert "--temperature" in err
+    assert hint in err
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version") == (0, f"tirage {tirage.__version__}\n", "")
 
 
 def test_a_model_that_cannot_be_used_ends_with_status_1(run: Run, tmp_path: Path) -> None:
@@ -189,12 +246,20 @@ def test_the_installed_command_writes_utf_8_and_no_traceback() -> None:
 @pytest.mark.slow
 def test_chat_answers_line_by_line(run: Run, tiny: LLM) -> None:
     code, out, err = run("chat", "--temperature", "0", stdin="Hello!\n\nWhat is your name?\n")
-    params = SamplingParams(temperature=0, max_tokens=128)
+    params = SamplingParams(temperature=0, max_tokens=None)
     messages = [{"role": "user", "content": "Hello!"}]
     first = tiny.chat(messages, params).text
     messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "What is your name?"}]
     assert (code, out) == (0, f"{first}\n{tiny.chat(messages, params).text}\n")
     assert err.count("| stop: eos") == 2
+
+
+@pytest.mark.slow
+def test_a_reply_may_fill_the_context(run: Run) -> None:
+    _, _, err = run("chat", "--seed", "1", "--ignore-eos", stdin=f"Hello!\n{'More! ' * 200}\n")
+    tokens, reason = err.splitlines()[0].split(" | ")[1:]
+    assert (int(tokens.split()[0]) > 400, reason) == (True, "length: context")
+    assert err.splitlines()[1].endswith("shorten it or set truncate_prompt_tokens; /reset forgets the conversation")
 
 
 def test_chat_commands_change_the_parameters(run: Run) -> None:

@@ -50,7 +50,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         (["--grammar", 'root ::= "(" [xy] ")"'], r"\([xy]\)"),
         (["--grammar", 'start: "(" /[xy]/ ")"'], r"\([xy]\)"),
         (["--structural-tag", json.dumps(TAG)], "<[a-z]{1,4}>"),
-        (["--json-schema", '{"enum": [1, "a"]}', "--guided-backend", "llguidance", "--disable-fallback"], '1|"a"'),
+        (
+            ["--json-schema", '{"enum": [1, "a"]}', "--guided-backend", "llguidance", "--disable-fallback"],
+            r'1(\.0)?|"a"',
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -90,7 +93,7 @@ def test_a_text_that_was_cut_is_said_to_break_its_constraint(run: Run) -> None:
         (["--regex", "a", "--choice", "b"], "error: guided decoding must have exactly one of json, regex, "),
         (["--disable-fallback"], "error: guided decoding must have exactly one of json, regex, "),
         (["--json-schema", "{"], "error: schema must be valid JSON: "),
-        (["--json-schema", '{"not": {}}'], "error: schema at #/not must leave some value over, "),
+        (["--json-schema", '{"not": {}}'], "error: schema cannot be enforced: no value satisfies it"),
         (
             ["--json-schema", "nowhere.json"],
             "error: json_schema must be text or the name of a file, got 'nowhere.json'",
@@ -131,7 +134,7 @@ def test_a_chat_follows_the_constraint_in_every_reply(run: Run) -> None:
 def test_a_chat_survives_a_constraint_that_cannot_be_enforced(run: Run) -> None:
     code, out, err = run("chat", "--json-schema", '{"not": {}}', "--quiet", stdin="one\n")
     assert (code, out) == (0, "")
-    assert "error: schema at #/not must leave some value over" in err
+    assert "error: schema cannot be enforced: no value satisfies it" in err
 
 
 def test_an_explanation_shows_what_the_constraint_leaves(capsys: pytest.CaptureFixture[str]) -> None:

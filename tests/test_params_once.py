@@ -15,6 +15,7 @@ _PATIENCE_S = 60
 REQUESTS: dict[str, dict[str, Any]] = {
     "/generate": {"text": "Once", "sampling_params": {"max_new_tokens": 3, "top_p": 0.9, "stop": "never"}},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "top_p": 0.9},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 3, "top_p": 0.9},
     "/v1/completions": {"prompt": "hi", "max_tokens": 3, "seed": 7, "n": 2},
 }
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import tirage
 from tirage.cli import batch, chat, explain, generate, models, replay, serve
+from tirage.cli.help import GroupedCommand
 from tirage.errors import GrammarError, ParamsError, TirageError
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="From logits to drawn tokens to text: exact, reproducible, explained sampling.",
+    rich_markup_mode=None,
+    epilog="Exit statuses: 0 done, 1 a model, file or text failed, 2 a wrong option, 130 interrupted.",
 )
 # In the order of the help.
 for command in (
@@ -26,7 +30,23 @@ for command in (
     serve.serve,
     replay.replay,
 ):
-    app.command()(command)
+    app.command(cls=GroupedCommand)(command)
+
+
+def show_version(wanted: bool) -> None:
+    """Prints the version and ends, where it is wanted."""
+    if wanted:
+        print(f"tirage {tirage.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", is_eager=True, callback=show_version)
+    ] = False,
+) -> None:
+    """From logits to drawn tokens to text: exact, reproducible, explained sampling."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

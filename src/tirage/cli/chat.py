@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.line_editing import history_file, line_editing
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
-from tirage.cli.options import OPTIONS, parse, parse_options, sampling_options
+from tirage.cli.options import OF_TEXTS, OPTIONS, parse, parse_options, sampling_options
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
 from tirage.fields.rules import Bool, Ids, Texts
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from tirage.llm import LLM, Completion, Delta
 
 COMMANDS = {
-    "/set": "/set NAME VALUE   change a parameter, such as /set temperature 0.7",
+    "/set": "/set NAME VALUE   change a parameter, such as /set temperature 0.7; /set alone lists them",
     "/seed": "/seed N           make the replies repeatable; /seed none for fresh ones",
     "/explain": "/explain          how the first token of the last reply was drawn",
     "/reset": "/reset            forget the conversation",
@@ -28,28 +30,41 @@ COMMANDS = {
     "/quit": "/quit             end the chat",
 }
 """The commands of a chat and their lines of help."""
+PARAMETERS = {name: spec for name, spec in OPTIONS.items() if name not in OF_TEXTS}
+"""The parameters that `/set` changes."""
 
 
-@sampling_options
+@sampling_options(max_tokens=None)
 def chat(
     model: ModelOption = "tiny",
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     engine_arg: EngineArgOption = None,
-    system: Annotated[str | None, typer.Option(help="a system message to begin with")] = None,
-    chat_template: Annotated[Path | None, typer.Option(help="Jinja file instead of the model's template")] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="a system message to begin with")] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Jinja file instead of the model's template", rich_help_panel="Model"),
+    ] = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="neither read nor keep the lines typed", rich_help_panel="Output")
+    ] = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat."""
-    params = parse_options(options)
+    """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends the chat.
+
+    A reply ends where the model ends it, or where the context is full.
+    """
+    params = parse_options(options, max_tokens=None)
     llm = open_model(
         model, chat_template=chat_template, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg
     )
     conversation = Conversation(llm, params, system=system, quiet=quiet)
-    while conversation.turn():
-        pass
+    kept = None if no_history else history_file()
+    with line_editing([*COMMANDS, *PARAMETERS], history=kept) if sys.stdin.isatty() else contextlib.nullcontext():
+        while conversation.turn():
+            pass
 
 
 class Conversation:
@@ -62,8 +77,6 @@ class Conversation:
         self._last: Completion | None = None
         if llm.chat_template.is_plain and not quiet:
             note("the model has no chat template; using plain `role: content` lines")
-        if sys.stdin.isatty():
-            edit_lines()
 
     def turn(self) -> bool:
         """Reads a line and answers it; False at the end of the chat. An interrupt ends the reply, not the chat."""
@@ -87,12 +100,12 @@ class Conversation:
         messages = [*self._messages, {"role": "user", "content": line}]
         partial = PartialReply()
         try:
-            completion = show(partial.collect(self._llm.chat_stream(messages, self._params)))
+            completion = show(partial.collect(self._llm.chat_stream(messages, self._params)), wrap=True)
         except (ParamsError, GrammarError) as error:
-            note(f"error: {error}")
+            hint = "; /reset forgets the conversation" if self._messages != self._start else ""
+            note(f"error: {error}{hint}")
             return
         except KeyboardInterrupt:
-            print()
             self._messages = [*messages, {"role": "assistant", "content": partial.text}]
             return
         self._last = completion
@@ -123,9 +136,12 @@ class Conversation:
     def _set(self, text: str) -> None:
         name, _, value = text.replace("=", " ", 1).partition(" ")
         name = name.replace("-", "_")
-        if name not in OPTIONS:
-            raise ParamsError(f"parameter must be a known name, got {name!r}{nearest(name, OPTIONS)}")
-        spec = OPTIONS[name]
+        if not name:
+            note(f"{self._params}\nnames: {', '.join(PARAMETERS)}")
+            return
+        if name not in PARAMETERS:
+            raise ParamsError(f"parameter must be a known name, got {name!r}{nearest(name, PARAMETERS)}")
+        spec = PARAMETERS[name]
         words: Any = value.strip()
         if isinstance(spec.rule, Bool):
             words = {"true": True, "false": False}.get(words.lower(), words)
@@ -159,23 +175,6 @@ class PartialReply:
         for delta in deltas:
             self.text += delta.text
             yield delta
-
-
-def edit_lines() -> None:
-    """Gives `input` a history, and Tab completion of commands and parameter names."""
-    try:
-        import readline
-    except ImportError:  # not on every system
-        return
-    readline.set_completer(complete)
-    readline.set_completer_delims(" ")
-    readline.parse_and_bind("tab: complete")
-
-
-def complete(begun: str, index: int) -> str | None:
-    """The completion number `index` of a word, None after the last one: the callback of readline."""
-    words = [f"{word} " for word in (*COMMANDS, *OPTIONS) if word.startswith(begun)]
-    return words[index] if index < len(words) else None
 
 
 def show_help(_: str) -> None:

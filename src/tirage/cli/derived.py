@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tirage.cli.help import with_help_all
 from tirage.fields.record import FieldSpec
 from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, OneOf, Texts
 
@@ -22,17 +23,23 @@ _METAVARS: dict[type, str | None] = {
 
 
 def with_options(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """The command with these parameters in place of its `**options`."""
+    """The command with these parameters, and `--help-all`, in place of its `**options`."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    every = [*own, *parameters]
+    every = with_help_all([*own, *parameters])
     command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in every}
     return command
 
 
 def field_option(
-    name: str, spec: FieldSpec, *, default: Any = None, metavar: str | None = None, panel: str | None = None
+    name: str,
+    spec: FieldSpec,
+    *,
+    default: Any = None,
+    metavar: str | None = None,
+    panel: str | None = None,
+    short: str | None = None,
 ) -> inspect.Parameter:
     """The option `name` of a field: a flag for a switch, else text in one or, for a list, in several options."""
     flag, values = f"--{name.replace('_', '-')}", spec.rule.values if isinstance(spec.rule, OneOf) else ()
@@ -46,7 +53,8 @@ def field_option(
     shown = None if kind is bool else metavar or _METAVARS.get(type(spec.rule), "TEXT")
     choices = [value for value in values if isinstance(value, str)]
     note = "; may be repeated" if kind == list[str] else note_of(default, choices)
-    return parameter(name, (flag,), kind, help=spec.meaning + note, metavar=shown, panel=panel)
+    flags = (flag,) if short is None else (short, flag)
+    return parameter(name, flags, kind, help=spec.meaning + note, metavar=shown, panel=panel)
 
 
 def note_of(default: Any, choices: Iterable[str] = ()) -> str:

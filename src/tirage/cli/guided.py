@@ -19,13 +19,14 @@ NAMES = {"json": "json_schema", "backend": "guided_backend"}
 OPTIONS: Mapping[str, FieldSpec] = {
     NAMES.get(name, name): spec for name, spec in specs(GuidedDecodingParams).items() if name != "backend_was_auto"
 }
-_HEADING = "Guided decoding"
+GROUP = "Guided decoding"
+"""The group of the help that these options are in."""
 
 
 def options() -> list[inspect.Parameter]:
     """The parameters of a command for the options; their values are for `parse_guided`."""
     return [
-        field_option(name, spec, metavar="FILE|TEXT" if spec.name in FILES else None, panel=_HEADING)
+        field_option(name, spec, metavar="FILE|TEXT" if spec.name in FILES else None, panel=GROUP)
         for name, spec in OPTIONS.items()
     ]
 

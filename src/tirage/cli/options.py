@@ -9,29 +9,61 @@ from typing import Any
 
 from tirage.cli import guided
 from tirage.cli.derived import field_option, with_options
+from tirage.cli.help import COMMON
 from tirage.fields.rules import Bias, Float, Ids, IdWords, Int
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
+from tirage.params.groups import group_of, grouped
 
 # Fields without an option: they need more than a value, or change what is printed. `guided` has those of a constraint.
 NO_OPTION = {
-    "n", "best_of", "logprobs", "prompt_logprobs", "logprob_token_ids", "logprobs_mode", "detokenize",
+    "best_of", "prompt_logprobs", "logprob_token_ids", "detokenize",
     "output_kind", "guided_decoding", "extra_args", "logits_processors",
 }  # fmt: skip
-_MAX_TOKENS = 128
+OF_TEXTS = ("n", "logprobs", "logprobs_mode")
+"""Fields with an option where several texts, and more than their text, can be shown or written."""
+MAX_TOKENS = 128
+"""The tokens of a text where nothing else is asked for."""
 OPTIONS = {name: spec for name, spec in FIELDS.items() if spec.public and name not in NO_OPTION}
 
-
-def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `OPTIONS` and of `guided` in place of its `**options`."""
-    defaults = {name: _MAX_TOKENS if name == "max_tokens" else spec.default for name, spec in OPTIONS.items()}
-    own = [field_option(name, spec, default=defaults[name]) for name, spec in OPTIONS.items()]
-    return with_options(command, [*own, *guided.options()])
+_COMMON = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "stop", "seed", "n"]
 
 
-def parse_options(options: dict[str, Any]) -> SamplingParams:
+def place_of(name: str) -> tuple[int, int]:
+    """Where the option of a field stands: among the common ones, else in the order of the groups."""
+    if name in _COMMON:
+        return 0, _COMMON.index(name)
+    return 1, list(grouped()).index(group_of(name))
+
+
+def sampling_options(
+    *, max_tokens: int | None = MAX_TOKENS, more: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator: the command with the options of `OPTIONS` and of `guided` in place of its `**options`.
+
+    Of `OF_TEXTS` it has only `more`. `max_tokens` is the default that the help names.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        named = [name for name in OPTIONS if name not in OF_TEXTS or name in more]
+        own = [
+            field_option(
+                name,
+                OPTIONS[name],
+                default=max_tokens if name == "max_tokens" else OPTIONS[name].default,
+                panel=COMMON if name in _COMMON else group_of(name),
+                short="-n" if name == "n" else None,
+            )
+            for name in sorted(named, key=place_of)
+        ]
+        return with_options(command, [*own, *guided.options()])
+
+    return decorated
+
+
+def parse_options(options: dict[str, Any], *, max_tokens: int | None = MAX_TOKENS) -> SamplingParams:
     """The parameters that the options ask for. Raises the ParamsError of the field for a bad value."""
     given = {name: parse(FIELDS[name], options[name]) for name in OPTIONS if options.get(name) is not None}
-    given.setdefault("max_tokens", _MAX_TOKENS)
+    given.setdefault("max_tokens", max_tokens)
     constraint = guided.parse_guided({name: options.get(name) for name in guided.OPTIONS})
     return SamplingParams(**given, guided_decoding=constraint, output_kind=RequestOutputKind.DELTA)
 

@@ -2,29 +2,66 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tirage.cli.wrapping import WordWrapper, without_controls
 from tirage.errors import TirageError
 
 if TYPE_CHECKING:
     from tirage.llm import Completion, Delta
 
-QuietOption = Annotated[bool, typer.Option("--quiet", help="no notes on stderr")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no notes on stderr", rich_help_panel="Output")]
 
 
-def show(deltas: Iterator[Delta]) -> Completion:
-    """The completion of the last delta, once the text of all is on stdout. Raises TirageError when there is none."""
-    completion: Completion | None = None
-    for delta in deltas:
-        sys.stdout.write(delta.text)
+class TextOutput:
+    """Writes a text to stdout as it arrives: as it is to a file or pipe, without control characters to a terminal.
+
+    With `wrap` lines on a terminal are broken between words.
+    """
+
+    def __init__(self, *, wrap: bool = False) -> None:
+        terminal = sys.stdout.isatty()
+        self._wrapper = WordWrapper(columns) if wrap and terminal else None
+        self._shown: Callable[[str], str] = without_controls if terminal else str
+        if self._wrapper is not None:
+            self._shown = self._wrapper.feed
+
+    def write(self, text: str) -> None:
+        """Writes the next piece, but a word of it that may go on."""
+        sys.stdout.write(self._shown(text))
         sys.stdout.flush()
-        completion = delta.completion
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+
+    def end(self) -> None:
+        """Writes what is left, and ends the line."""
+        sys.stdout.write(("" if self._wrapper is None else self._wrapper.finish()) + "\n")
+        sys.stdout.flush()
+
+
+def columns() -> int:
+    """The columns of a line on the terminal; one less than it has, as some go on to the next one after the last."""
+    return max(shutil.get_terminal_size().columns - 1, 1)
+
+
+def show(deltas: Iterator[Delta], *, wrap: bool = False) -> Completion:
+    """The completion of the last delta, once the text of the first sample is on stdout, interrupted or not.
+
+    Raises TirageError when there is no completion.
+    """
+    completion: Completion | None = None
+    output = TextOutput(wrap=wrap)
+    try:
+        for delta in deltas:
+            if delta.index == 0:
+                output.write(delta.text)
+            completion = delta.completion
+    finally:
+        output.end()
     if completion is None:
         raise TirageError("the stream ended without a completion")
     return completion
@@ -48,8 +85,13 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def print_rich(value: Any) -> None:
-    """Prints an object that rich can render, at the width of the terminal."""
+def print_json(value: Any) -> None:
+    """Prints a value as a line of JSON."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def print_rich(value: Any, *, stderr: bool = False) -> None:
+    """Prints an object that rich can render, at the width of the terminal, to stdout or stderr."""
     from rich.console import Console
 
-    Console().print(value)
+    Console(stderr=stderr).print(value)

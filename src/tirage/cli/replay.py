@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="an answer with effective_params, as JSON; - reads it from stdin")],
-    model: Annotated[str | None, typer.Option("--model", help="the model's folder; bundled ones are found")] = None,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="an answer with effective_params, as JSON; - reads it from stdin")
+    ],
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME|PATH", help="the model's folder; bundled ones are found")
+    ] = None,
     logits_processor: Annotated[
         list[str] | None, typer.Option("--logits-processor", metavar="NAME=MODULE:OBJECT", help="a processor it names")
     ] = None,

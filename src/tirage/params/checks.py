@@ -16,6 +16,8 @@ def check_together(params: SamplingFields) -> None:
     """Raises ParamsError for the first pair of fields, or field and semantics, that contradict."""
     _check_order(params)
     _check_stops(params)
+    _check_reasoning(params)
+    _check_forcing(params)
     semantics = resolve(params.semantics)
     _check_limits(params, semantics)
     _check_stages(params, semantics)
@@ -46,6 +48,21 @@ def _check_stops(params: SamplingFields) -> None:
         f"detokenize must be True with {name}, got False; "
         "stop strings require detokenize=True: drop them or use stop_token_ids"
     )
+
+
+def _check_reasoning(params: SamplingFields) -> None:
+    guided = params.guided_decoding
+    if params.thinking_budget is not None and guided is not None and guided.enable_in_reasoning:
+        raise ParamsError(
+            "thinking_budget must be None where the constraint has enable_in_reasoning=True, got "
+            f"{params.thinking_budget}; leave one of them out"
+        )
+
+
+def _check_forcing(params: SamplingFields) -> None:
+    if params.forcing is not None and params.logits_processors:
+        name = params.logits_processors[0][0]
+        raise ParamsError(f"forcing must be None with logits_processors, got 'canonical' and {name!r}; leave one out")
 
 
 def _check_limits(params: SamplingFields, semantics: Semantics) -> None:

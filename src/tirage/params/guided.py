@@ -97,12 +97,26 @@ class GuidedDecodingParams(Record):
         source="EasyDeL",
         off=None,
     )
+    strict_schema: bool = param(
+        False,
+        Bool(),
+        "refuse keywords and formats that decide nothing because they are unknown, instead of listing them",
+        source="tirage",
+        off=False,
+    )
     structural_tag: str | None = param(
         None,
         Text(max_bytes=SCHEMA_BYTES, nul=False),
         "JSON text that describes tagged parts of the output, each with its own constraint",
         source="EasyDeL, SGLang",
         off=None,
+    )
+    enable_in_reasoning: bool = param(
+        False,
+        Bool(),
+        "the constraint holds from the first character, also where reasoning would come before the answer",
+        source="vLLM",
+        off=False,
     )
 
     def __post_init__(self) -> None:
@@ -145,5 +159,7 @@ def _check_options(guided: GuidedDecodingParams) -> None:
             "whitespace_pattern must be None with disable_any_whitespace=True, "
             f"got {guided.whitespace_pattern!r}; give one of the two"
         )
+    if guided.strict_schema and modes[0] != "json":
+        raise ParamsError(f"strict_schema must go with a schema, got {modes[0]}; leave it out")
     if guided.disable_additional_properties and modes[0] not in {"json", "structural_tag"}:
         raise ParamsError(f"disable_additional_properties must go with a schema, got {modes[0]}; leave it out")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING
@@ -13,14 +14,14 @@ from typing import Any
 
 from tirage.fields.record import FieldSpec, specs
 from tirage.params.beam import BeamSearchParams
+from tirage.params.groups import grouped
 from tirage.params.guided import GuidedDecodingParams
 from tirage.params.sampling import SamplingParams
 
 _INTRO = """\
 # Parameters
 
-This page is written from the tables in the source (`python -m tirage.params.reference docs/parameters.md`);
-change the table, not the page.
+<!-- Written by `make docs` from the tables in the source: change the table, not the page. -->
 
 The three classes are frozen and hashable, and take their options by name. A value that breaks a rule, an
 unknown option, and options that contradict each other raise `tirage.ParamsError`, whose message says what is
@@ -32,12 +33,17 @@ wrong, what was given and what to do:
 Traceback (most recent call last):
     ...
 tirage.errors.ParamsError: top_p must be in (0, 1], got 0.0; use 1.0 to turn it off
+
 ```
 
 Numbers must be finite; True and False are no numbers; NumPy scalars become Python numbers. Lists of strings
 and of ids may be lists, tuples, sets, ranges or one-dimensional arrays, and become tuples without duplicates.
 Ranges of floats hold for the value and for its binary32 form, which is what the sampler computes with; what
 you gave is what `to_dict` shows.
+
+In the plots of laws a pale bar is the probability without the parameter, a full one the probability with it, and a
+cross a token that can no longer be drawn; the bundled model continues "The little girl went to the". In the plots of
+texts each box is a token. All are real runs, drawn by `scripts/parameter_plots.py`.
 
 Every class has `to_dict`, `from_dict`, `to_json`, `from_json` (an exact round trip, with a `schema` version)
 and `replace`, which checks the whole again.
@@ -59,38 +65,64 @@ _TOGETHER = """\
 """
 
 
+WITHOUT_PLOT: dict[str, str] = {
+    "extra_args": "another way to write the arguments of logits_processors",
+    "spaces_between_special_tokens": "needs a tokenizer with several special tokens in a row",
+    "reasoning_parser": "needs a model that reasons",
+    "thinking_budget": "needs a model that reasons",
+    "eos_token_ids": "set by a method",
+    "tokenized": "set by a method",
+    "guided_backend": "does not change the text",
+    "guided_backend_was_auto": "does not change the text",
+    "guided_disable_fallback": "does not change the text",
+    "guided_strict_schema": "refuses or not",
+    "guided_enable_in_reasoning": "needs a model that reasons",
+}
+"""The plots that there are not, by their names, and why."""
+
+
 def page() -> str:
     """The whole page, ending in a newline."""
-    parts = [_INTRO]
-    parts += _section(SamplingParams, "One request.")
-    readers = [f"`{name}`" for name, spec in specs(SamplingParams).items() if spec.needs_history]
+    table = specs(SamplingParams)
+    parts = [_INTRO, "## SamplingParams\n\nOne request.\n"]
+    methods = [name for name, spec in table.items() if not spec.public]
+    for heading, names in {**grouped(), "Set by methods": methods}.items():
+        parts += [f"### {heading}\n", *(_entry(table[name], plot=name) for name in names)]
+    readers = [f"`{name}`" for name, spec in table.items() if spec.needs_history]
     parts += [_TOGETHER.format(readers=", ".join(readers))]
-    parts += _section(GuidedDecodingParams, "A constraint on the text; exactly one mode is given.")
-    parts += _section(BeamSearchParams, "A beam search.")
+    parts += _section(GuidedDecodingParams, "A constraint on the text; exactly one mode is given.", prefix="guided_")
+    parts += _section(BeamSearchParams, "A beam search.", prefix="beam_")
     return "\n".join(parts)
 
 
-def _section(kind: type[Any], summary: str) -> Iterator[str]:
-    table = list(specs(kind).values())
+def plots() -> list[str]:
+    """The names of all plots of the page, in their order."""
+    return re.findall(r"\(plots/(\w+)\.svg\)", page())
+
+
+def _section(kind: type[Any], summary: str, *, prefix: str) -> Iterator[str]:
     yield f"## {kind.__name__}\n\n{summary}\n"
-    yield _table([spec for spec in table if spec.public])
-    derived = [spec for spec in table if not spec.public]
-    if derived:
-        yield "### Set by methods\n\nThese are part of the JSON form too.\n"
-        yield _table(derived)
+    for name, spec in specs(kind).items():
+        yield _entry(spec, plot=prefix + name)
 
 
-def _table(table: list[FieldSpec]) -> str:
-    rows = ["| name | value | default | off | stage | meaning | source |", "|---|---|---|---|---|---|---|"]
-    rows += [_row(spec) for spec in table]
-    return "\n".join(rows) + "\n"
+def _entry(spec: FieldSpec, *, plot: str) -> str:
+    """A parameter: its meaning, what it may be, and its plot."""
+    lines = [f"#### {spec.name}\n", f"{spec.meaning[0].upper()}{spec.meaning[1:]}.\n", f"{_facts(spec)}\n"]
+    if plot not in WITHOUT_PLOT:
+        lines.append(f"![What {spec.name} does at three values](plots/{plot}.svg)\n")
+    return "\n".join(lines)
 
 
-def _row(spec: FieldSpec) -> str:
-    default = "required" if spec.default is MISSING else _code(spec.default)
-    off = _code(spec.off) if spec.has_off else ""
-    cells = [f"`{spec.name}`", spec.rule.text, default, off, spec.stage or "", spec.meaning, spec.source]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _facts(spec: FieldSpec) -> str:
+    facts = [f"Value: {spec.rule.text}"]
+    off = spec.has_off and spec.off == spec.default
+    facts.append("required" if spec.default is MISSING else f"default {_code(spec.default)}{', which is off' * off}")
+    if spec.has_off and not off:
+        facts.append(f"off {_code(spec.off)}")
+    if spec.stage:
+        facts.append(f"stage `{spec.stage}`")
+    return " · ".join([*facts, f"from {spec.source}"])
 
 
 def _code(value: object) -> str:

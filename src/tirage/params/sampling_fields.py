@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tirage.fields.accepts import Accepts, Biases, Boolean, IdLists, Integer, Number, Strings, TokenIds
 from tirage.fields.record import Record, check_fields, param
@@ -26,6 +26,8 @@ from tirage.fields.rules import (
 )
 from tirage.operators import declared
 from tirage.params.guided import GuidedDecodingParams
+from tirage.params.other_names import OTHER_NAMES
+from tirage.params.reasoning_parsers import REASONING_PARSERS
 from tirage.semantics import Semantics, resolve
 
 
@@ -73,6 +75,8 @@ _COUNT_OF_IDS = Int(low=0, high=TOKEN_ID_LIMIT, optional=True)
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SamplingFields(Record):
     """What a request asks, each field checked by its own rule; SamplingParams also checks them together."""
+
+    other_names: ClassVar[Mapping[str, str]] = OTHER_NAMES
 
     n: Accepts[int, Integer] = param(1, Int(low=1), "completions per prompt", source="OpenAI, EasyDeL")
     best_of: Accepts[int | None, Integer | None] = param(
@@ -213,6 +217,27 @@ class SamplingFields(Record):
     logits_processors: Sequence[tuple[str, Mapping[str, Any]]] = declared("logits_processors")
     close_grammar: Accepts[bool, Boolean] = param(
         False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False
+    )
+    forcing: str | None = param(
+        None,
+        OneOf((None, "canonical")),
+        "'canonical': text that a constraint leaves no choice about is taken without a draw, in the tokenizer's tokens",
+        source="llguidance, SGLang",
+        off=None,
+    )
+    reasoning_parser: str | None = param(
+        None,
+        OneOf((None, *REASONING_PARSERS)),
+        "names the tags around reasoning, after which constraints hold; None is the parser of the LLM or the server",
+        source="vLLM, SGLang",
+        off=None,
+    )
+    thinking_budget: Accepts[int | None, Integer | None] = param(
+        None,
+        Int(low=0, optional=True),
+        "tokens of reasoning after which its end tag is forced",
+        source="SGLang, vLLM",
+        off=None,
     )
     semantics: str | Semantics = param(
         "canonical",
