@@ -101,8 +101,12 @@ _SGLANG = "sglang/srt/entrypoints/openai/protocol.py"
 _VLLM = "vllm/entrypoints/openai"
 _OPENAI = "openai/types"
 _FASTDEPLOY = "fastdeploy/entrypoints/openai/protocol.py"
+_RESPOND = ("ResponseCreateParamsBase", "ResponseCreateParamsStreaming")
 _CREATE = ("CompletionCreateParamsBase", "CompletionCreateParamsStreaming")
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+_RESPONSES, _MESSAGES = "/v1/responses", "/v1/messages"
+_ANTHROPIC = "anthropic/types"
+_MESSAGE = ("MessageCreateParamsBase", "MessageCreateParamsStreaming")
 
 PEERS: Mapping[str, Sequence[Kind]] = {
     "sglang": [
@@ -115,6 +119,13 @@ PEERS: Mapping[str, Sequence[Kind]] = {
         ),
         Kind("ChatCompletionRequest", _SGLANG, _CHAT, of_classes("ChatCompletionRequest")),
         Kind("CompletionRequest", _SGLANG, _COMPLETIONS, of_classes("CompletionRequest")),
+        Kind("ResponsesRequest", _SGLANG, _RESPONSES, of_classes("ResponsesRequest")),
+        Kind(
+            "AnthropicMessagesRequest",
+            "sglang/srt/entrypoints/anthropic/protocol.py",
+            _MESSAGES,
+            of_classes("AnthropicMessagesRequest"),
+        ),
     ],
     "vllm": [
         Kind("SamplingParams", "vllm/sampling_params.py", "from_vllm", of_classes("SamplingParams")),
@@ -125,10 +136,28 @@ PEERS: Mapping[str, Sequence[Kind]] = {
             of_classes("ChatCompletionRequest"),
         ),
         Kind("CompletionRequest", f"{_VLLM}/completion/protocol.py", _COMPLETIONS, of_classes("CompletionRequest")),
+        Kind("ResponsesRequest", f"{_VLLM}/responses/protocol.py", _RESPONSES, of_classes("ResponsesRequest")),
+        Kind(
+            "AnthropicMessagesRequest",
+            "vllm/entrypoints/anthropic/protocol.py",
+            _MESSAGES,
+            of_classes("AnthropicMessagesRequest"),
+        ),
+    ],
+    "anthropic": [
+        Kind("messages.create", f"{_ANTHROPIC}/message_create_params.py", _MESSAGES, of_classes(*_MESSAGE)),
+        Kind("beta.messages.create", f"{_ANTHROPIC}/beta/message_create_params.py", _MESSAGES, of_classes(*_MESSAGE)),
+        Kind(
+            "messages.count_tokens",
+            f"{_ANTHROPIC}/message_count_tokens_params.py",
+            _MESSAGES,
+            of_classes("MessageCountTokensParams"),
+        ),
     ],
     "openai": [
         Kind("chat.completions.create", f"{_OPENAI}/chat/completion_create_params.py", _CHAT, of_classes(*_CREATE)),
         Kind("completions.create", f"{_OPENAI}/completion_create_params.py", _COMPLETIONS, of_classes(*_CREATE)),
+        Kind("responses.create", f"{_OPENAI}/responses/response_create_params.py", _RESPONSES, of_classes(*_RESPOND)),
     ],
     "transformers": [
         Kind("GenerationConfig", "transformers/generation/configuration_utils.py", "from_hf", popped),
