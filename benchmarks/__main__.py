@@ -7,7 +7,7 @@ import sys
 
 QUESTIONS = (
     "one_pass", "laws", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start", "engine",
-    "server", "admission", "readme",
+    "server", "admission", "schemas", "batch", "scale", "readme",
 )  # fmt: skip
 
 

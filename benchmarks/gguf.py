@@ -63,7 +63,8 @@ class OwnLoop:
     def run(self, prompts: list[list[int]], fields: dict[str, Any]) -> list[list[int]]:
         """The ids of NEW tokens for each prompt."""
         library, context, batch = self._library, self._context, self._batch
-        library.llama_memory_clear(self._cleared, True)
+        # Only what is known of the cells; their content is written anew.
+        library.llama_memory_clear(self._cleared, False)
         samplers = [self._sampler(fields, seed) for seed in range(self._streams)]
         rows = []
         for sequence, prompt in enumerate(prompts):

@@ -1,6 +1,6 @@
-"""How does the traced JAX path compare with samplers that sort, inside one jit each? V = 128k, B = 4 and 32.
+"""How does the traced JAX path compare with samplers that sort, inside one jit each? V = 128k, B = 1, 4 and 32.
 
-python -m benchmarks.jax_cpu [--rounds 7] [--batches 4 32] [--cases "top_p 0.95"]
+python -m benchmarks.jax_cpu [--rounds 7] [--batches 1 4 32] [--cases "top_p 0.95"] [--threads 1]
 
 The sorting samplers are written here in the style of common JAX samplers: temperature, a descending sort, the
 cumulative softmax, a cut, `jax.random.categorical`. Their tokens differ from ours, whose equal those of NumPy.
@@ -12,10 +12,10 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("TIRAGE_THREADS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ import tirage
 from benchmarks.harness import interleaved, logits, save
 
 VOCAB = 128256
+BETWEEN_S = 0.02
+"""Least time between two looks at the clock of the process, which lags behind for threads on other processors."""
 TEMPERATURE = 0.8
 
 CASES: dict[str, dict[str, Any]] = {
@@ -82,16 +84,21 @@ def main() -> None:
     """Time every case on every shape, and check that our tokens are NumPy's."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, nargs="+", default=[4, 32])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 32])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--threads", type=int, choices=(1, 2), default=1, help="XLA's; 2 leaves them to XLA")
     given = parser.parse_args()
+    if given.threads == 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     found = [
         measured(shape, name, rows, given.rounds)
         for rows in given.batches
         for name in given.cases
         for shape in ("peaked", "medium", "flat")
     ]
-    save("jax_cpu", found, notes="process CPU time per row, one XLA thread, medians of interleaved rounds")
+    threads = "one XLA thread" if given.threads == 1 else "XLA's own threads"
+    notes = f"process CPU time per row, {threads}, medians of interleaved rounds; load average {os.getloadavg()[0]:.0f}"
+    save("jax_cpu" if given.threads == 1 else "jax_cpu_threads", found, notes=notes)
 
 
 def measured(shape: str, name: str, rows: int, rounds: int) -> dict[str, Any]:
@@ -103,18 +110,32 @@ def measured(shape: str, name: str, rows: int, rounds: int) -> dict[str, Any]:
     peer = jax.jit(PEERS[name])
     same = np.array_equal(np.asarray(ours(x)), tirage.sample(host, params).token_ids)
     floor = jax.jit(lambda x: x.max(-1))
-    times = interleaved(
-        {
-            "ours": lambda: ours(x).block_until_ready(),
-            "peer": lambda: peer(x, key).block_until_ready(),
-            "maximum": lambda: floor(x).block_until_ready(),
-        },
-        rounds=rounds,
-        clock=time.process_time,
-    )
+    jobs = {
+        "ours": lambda: ours(x).block_until_ready(),
+        "peer": lambda: peer(x, key).block_until_ready(),
+        "maximum": lambda: floor(x).block_until_ready(),
+    }
+    calls = {name: enough_calls(job) for name, job in jobs.items()}
+    many = {name: partial(called, job, calls[name]) for name, job in jobs.items()}
+    found = interleaved(many, rounds=rounds, clock=time.process_time)
+    times = {name: seconds / calls[name] for name, seconds in found.items()}
     us = {f"{job}_us_per_row": round(1e6 * seconds / rows, 1) for job, seconds in times.items()}
     ratio = round(times["peer"] / times["ours"], 2)
     return {"case": name, "shape": shape, "B": rows, **us, "ratio": ratio, "same_tokens_as_numpy": same}
+
+
+def enough_calls(job: Callable[[], object]) -> int:
+    """How many calls take `BETWEEN_S`."""
+    job()
+    start = time.perf_counter()
+    job()
+    return 1 + int(BETWEEN_S / (time.perf_counter() - start))
+
+
+def called(job: Callable[[], object], times: int) -> None:
+    """Calls a job so many times."""
+    for _ in range(times):
+        job()
 
 
 if __name__ == "__main__":

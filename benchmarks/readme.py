@@ -1,4 +1,4 @@
-"""The README's tables of speed, written from the committed results, so that they cannot drift apart.
+"""The tables of speed in the README and in docs/speed.md, written from the committed results, lest they drift apart.
 
 python -m benchmarks.readme
 """
@@ -14,16 +14,18 @@ from typing import Any
 
 from benchmarks.harness import RESULTS
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "speed.md")
 SHAPES = ("peaked", "medium", "flat")
 
 
 def main() -> None:
-    README.write_text(filled(README.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
 
 
 def filled(text: str) -> str:
-    """The README with each `<!-- results: name -->` ... `<!-- end -->` holding what the results say now."""
+    """A page with each `<!-- results: name -->` ... `<!-- end -->` holding what the results say now."""
     return re.sub(
         r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)",
         lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}",
@@ -97,7 +99,7 @@ def _ratios() -> dict[tuple[str, int], list[float]]:
         kind = "top-k + top-p" if "+" in row["config"] else kind
         found.setdefault((f"PyTorch: {kind}, {row['peer']}", row["B"]), []).append(row["times_faster"])
     for row in rows("jax_cpu"):
-        found.setdefault((f"JAX, inside jit: {row['case']}, sorting", row["B"]), []).append(row["ratio"])
+        found.setdefault((f"JAX, inside jit: {row['case']}, plain JAX", row["B"]), []).append(row["ratio"])
     return dict(sorted(found.items()))
 
 

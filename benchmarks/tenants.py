@@ -18,7 +18,7 @@ import numpy as np
 import scipy.stats
 
 from benchmarks.harness import save
-from tirage.engine import EngineRequest, Prompt
+from tirage.engine import EngineRequest, Prompt, Tenant
 from tirage.llm import LLM
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.server.auth import Auth
@@ -123,7 +123,7 @@ def keys(rounds: int) -> list[dict[str, Any]]:
 def told(llm: LLM) -> tuple[float, float, float, float]:
     """Seconds to the first token of a small request and the longest between two, and both in processor time."""
     request = llm.request("Once upon a time", NEIGHBOUR)
-    request.tenant = "neighbour"
+    request.tenant = Tenant("neighbour")
     seen = [(time.perf_counter(), time.process_time())]
     for _ in llm.engine.submit(request):
         seen.append((time.perf_counter(), time.process_time()))
