@@ -9,10 +9,18 @@ UV     := .engines/uv/bin/uv
 EXTRAS := torch,jax,serve,xgrammar
 comma  := ,
 
-.PHONY: demo test test-oldest oldest resolve exhaustive chaos check fix lint fast kernels bench engines vectors docs clean
+.PHONY: browser javascript demo test test-oldest oldest resolve exhaustive chaos check fix lint fast kernels bench engines vectors docs site clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
+
+# For the tests of the playground, which are skipped without it.
+browser:
+	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || \
+	  (apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium)
+
+# For the sessions of JavaScript clients, which are skipped without their packages.
+javascript: $(VENV)/javascript/.ready
 
 # Three processes on two cores, as some tests wait for servers most of their time.
 test: kernels
@@ -76,10 +84,20 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m tirage.dialects.reference docs/dialects.md
 	$(BIN)/python -m tirage.guided.supported_docs docs/guided.md
 	$(BIN)/python -m tirage.server.reference docs/serving.md
+	$(BIN)/python -m tirage.remote.reference docs/remote.md
+	$(BIN)/python -m tirage.cli.reference docs/cli.md
 	$(BIN)/python scripts/peer_fields.py --standing
+	$(BIN)/python scripts/coming_from.py
+	$(BIN)/python scripts/gallery.py
+	$(BIN)/python scripts/notebook.py
+	$(BIN)/python -m scripts.parameter_plots
+
+# The documentation as a site, in site/.
+site: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) .engines build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines build dist site .pytest_cache .ruff_cache .hypothesis
 
 $(UV):
 	$(PYTHON) -m venv .engines/uv
@@ -90,6 +108,12 @@ $(OLDEST)/.ready: pyproject.toml requirements/oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(OLDEST)/bin/python -m pip install --quiet --editable ".[$(EXTRAS)]" --group test \
 	  --constraint requirements/oldest.txt
+	@touch $@
+
+$(VENV)/javascript/.ready: tests/javascript/package.json | $(VENV)/bin/python
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	npm install --prefix $(@D) --silent --no-audit --no-fund
 	@touch $@
 
 $(VENV)/bin/python:

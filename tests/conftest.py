@@ -8,11 +8,9 @@ each other busily would eat most of the time. The last bits of a matrix product 
 
 Hypothesis tries the same examples in every run, however slow the machine is.
 
-What an older llguidance refuses, and says so by name, is not tested beside the oldest dependencies
-(`make test-oldest`); anywhere else such a refusal is a failure.
-
 A process that has grown forgets what JAX compiled for its tests, and gives back what is free: by the end it would hold
-gigabytes.
+gigabytes. What JAX compiles is kept in a folder of the environment, as the kernels of Numba are: each process would
+compile the same programs again.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tirage import GrammarError
-
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything that reads it is imported
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # read by the processes that run the tests: each thread's own would grow
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix, "jax_programs")))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tirage")
 
@@ -49,17 +47,9 @@ def resident_bytes() -> int:
     return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """In the oldest environment a test that needs more than its llguidance can do is skipped."""
-    from tirage.guided.llguidance_features import REMEDY
-
-    try:
-        return (yield)
-    except GrammarError as error:
-        if "TIRAGE_OLDEST" in os.environ and str(error).endswith(REMEDY):
-            raise pytest.skip.Exception(str(error)) from error
-        raise
+def pytest_collection_finish() -> None:
+    """Ten thousand collected tests stay until the end: the garbage collector need not look at them again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

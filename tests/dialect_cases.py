@@ -38,6 +38,7 @@ _COMMON: dict[str, list[Any]] = {
     "spaces_between_special_tokens": [False],
     "include_stop_str_in_output": [True],
     "truncate_prompt_tokens": [9],
+    "thinking_token_budget": [0, 64],
     "bad_words": [["x", "yy"]],
     "bad_words_token_ids": [[1, 2]],
     "allowed_token_ids": [[1, 2, 3]],

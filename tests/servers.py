@@ -131,7 +131,7 @@ class Server:
         found: list[str] = []
 
         def look() -> bool:
-            found[:] = re.findall(r"listening on (http://[^\s\"]+)", self.log)
+            found[:] = re.findall(r"listening on (https?://[^\s\"]+)", self.log)
             return bool(found)
 
         until(look, self, "listening")

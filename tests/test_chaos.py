@@ -15,10 +15,9 @@ from chaos.faults import drained, full_disk, killed
 from chaos.isolation import MODELS, isolation
 from chaos.known_attacks import KNOWN_ATTACKS
 from chaos.load import storm
-from chaos.maxima import Growth, growths, ladder, largest
+from chaos.maxima import EXPLAIN, ROUTES, Growth, fields_of, growths, ladder, largest
 from chaos.neighbour import Neighbour, Sighting
 from chaos.probe import FLAGS, NEIGHBOUR, Limits, Probe, accepts, joined, known, pairs, single
-from hostile import ROUTES, fields_of
 from servers import Server
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are watched in /proc")
@@ -115,6 +114,21 @@ def test_a_neighbour_gets_its_tokens_beside_some_maxima_and_their_pairs(probe: P
     assert [row for case in cases if case is not None and (row := probe.run(case))["failures"]] == []
 
 
+EXPLAINED = ("output_ids tokens", "follow count", "top number", "sampling_params count", "sampling_params.ebnf rules")
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_neighbour_gets_its_tokens_beside_the_largest_explanations(probe: Probe) -> None:
+    def taken(body: dict[str, object]) -> bool:
+        return accepts(probe.server, EXPLAIN, body)
+
+    chosen = [growth for growth in growths(EXPLAIN) if growth.name.removeprefix(f"{EXPLAIN} ") in EXPLAINED]
+    found = [maximum for growth in chosen if (maximum := largest(growth, taken)) is not None]
+    assert {maximum.growth.name for maximum in found} == {f"{EXPLAIN} {name}" for name in EXPLAINED}
+    assert [row for maximum in found if (row := probe.run(single(maximum, copies=2)))["failures"]] == []
+
+
 # --- faults, in short ----------------------------------------------------------------------------------------------
 
 
@@ -131,7 +145,7 @@ def test_streams_are_written_to_their_end_after_sigterm() -> None:
 
 
 @needs_proc
-@pytest.mark.slow
+@pytest.mark.exhaustive  # all kernels are compiled anew
 def test_requests_are_answered_while_no_file_can_be_written() -> None:
     assert full_disk()["failures"] == []
 
@@ -150,6 +164,8 @@ def test_a_few_hundred_bad_requests_get_no_5xx() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [name if "torch" not in name else pytest.param(name, marks=pytest.mark.exhaustive) for name in MODELS]
+)
 def test_requests_of_random_schedules_draw_what_they_draw_alone(name: str) -> None:
     assert isolation(count=4, names=[name])[0]["failures"] == []

@@ -20,9 +20,11 @@ from tirage.dialects import (
     DialectError,
     beams_from_sglang,
     from_fastdeploy,
+    from_llamacpp,
     from_openai,
     from_sglang,
     reference,
+    to_llamacpp,
     to_sglang,
 )
 from tirage.dialects.fastdeploy import EXTRAS
@@ -33,6 +35,7 @@ from tirage.dialects.vllm import VLLM
 from tirage.operators import OPERATORS
 from tirage.params import FIELDS
 from tirage.patterns import compile_pattern, search
+from tirage.semantics import PRESETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "dialects.md"
 
@@ -78,6 +81,9 @@ OURS: dict[str, list[Any]] = {
     "ignore_eos": [True],
     "truncate_prompt_tokens": [4],
     "close_grammar": [True],
+    "reasoning_parser": ["qwen3"],
+    "forcing": ["canonical"],
+    "thinking_budget": [0, 64],
     "allowed_token_ids": [[1]],
     "presence_penalty": [0.5],
     "stop_token_ids": [[3]],
@@ -330,6 +336,19 @@ def test_errors_speak_of_their_names(request_: dict[str, Any], message: str, par
     with pytest.raises(DialectError, match=message) as caught:
         from_sglang(request_)
     assert caught.value.param == param
+
+
+def test_all_past_tokens_are_told_to_llamacpp_as_a_number() -> None:
+    """Its newer releases answer -1 with 400, older ones take either."""
+    every = PRESETS["llamacpp"].replace(name="llamacpp", penalty_window=None)
+    fields = to_llamacpp(SamplingParams(semantics=every, repetition_penalty=1.3, dry_multiplier=0.8, dry_last_n=-1))
+    assert (fields["repeat_last_n"], fields["dry_penalty_last_n"]) == (1 << 20, 1 << 20)
+    for number in (-1, 1 << 20):
+        read = from_llamacpp({"repeat_last_n": number, "dry_penalty_last_n": number})
+        assert (read.semantics, read.dry_last_n) == (every, -1)
+    # To older releases an absent number is all tokens, to newer ones 64.
+    assert from_llamacpp({"dry_multiplier": 0.8}).dry_last_n == 64
+    assert to_llamacpp(from_llamacpp({"dry_multiplier": 0.8})) == {"dry_multiplier": 0.8, "dry_penalty_last_n": 64}
 
 
 def test_several_stop_patterns_are_one() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from field_answers import answer_of, body_of, tokens_of
-from field_effects import CHAT, COMPLETIONS, GENERATE
+from field_answers import answer_of, body_of, together, tokens_of
+from field_effects import CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES
 from servers import Server, shared
 from small_media import build_media
 
-ROUTES = (GENERATE, CHAT, COMPLETIONS)
+ROUTES = (GENERATE, CHAT, COMPLETIONS, RESPONSES)
 BOTH = (False, True)
 TEMPLATE = "{{ enable_thinking }}{{ reasoning_effort }}{{ tone }}{% for m in messages %}{{ m.content }}{% endfor %}"
 
@@ -44,28 +44,55 @@ def test_a_processor_is_named_on_every_route(open_to_names: Server, place: str, 
 
 
 @pytest.mark.parametrize("stream", BOTH)
-def test_variables_reach_the_chat_template(open_to_names: Server, stream: bool) -> None:
+@pytest.mark.parametrize("place", [CHAT, RESPONSES])
+def test_variables_reach_the_chat_template(open_to_names: Server, place: str, stream: bool) -> None:
     def prompt(**fields: Any) -> Any:
-        body = body_of(CHAT, {"return_token_ids": True, **fields}, stream=stream)
-        found = answer_of(open_to_names, CHAT, body)
-        return (found[0] if stream else found)["prompt_token_ids"]
+        body = body_of(place, {"return_token_ids": True, **fields}, stream=stream)
+        found = answer_of(open_to_names, place, body)
+        whole = together(place, found) if stream and place == RESPONSES else found
+        return (whole[0] if stream and place == CHAT else whole)["prompt_token_ids"]
 
-    texts = [prompt(), prompt(enable_thinking=True), prompt(reasoning_effort="low")]
+    effort = {"reasoning_effort": "low"} if place == CHAT else {"reasoning": {"effort": "low"}}
+    texts = [prompt(), prompt(enable_thinking=True), prompt(**effort)]
     texts.append(prompt(chat_template_kwargs={"tone": "kind"}))
     assert len({tuple(ids) for ids in texts}) == 4
 
 
 @pytest.mark.parametrize("stream", BOTH)
+def test_a_processor_is_named_for_a_message(open_to_names: Server, stream: bool) -> None:
+    fields = {"custom_logit_processor": "forced_token", "custom_params": {"token_id": 300}, "max_tokens": 3}
+    forced = tokens_of(open_to_names, MESSAGES, body_of(MESSAGES, fields, stream=stream))
+    assert forced
+    assert len(forced) % 3 == 0
+    assert forced == forced[: len(forced) // 3] * 3
+
+
+@pytest.mark.parametrize("stream", BOTH)
+def test_variables_reach_the_template_of_a_message(open_to_names: Server, stream: bool) -> None:
+    def text(**fields: Any) -> Any:
+        return tokens_of(open_to_names, MESSAGES, body_of(MESSAGES, {"temperature": 2.0, **fields}, stream=stream))
+
+    thinking = text(thinking={"type": "adaptive"})
+    assert thinking == text(chat_template_kwargs={"enable_thinking": True})
+    assert thinking != text()
+    effort = {"output_config": {"effort": "low"}}
+    assert text(**effort) == text(chat_template_kwargs={"reasoning_effort": "low"}) != text()
+
+
+@pytest.mark.parametrize("stream", BOTH)
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(GENERATE, "rid"), (CHAT, "rid"), (CHAT, "request_id"), (COMPLETIONS, "rid"), (COMPLETIONS, "request_id")],
+    [
+        (GENERATE, "rid"),
+        *((place, n) for place in (CHAT, COMPLETIONS, MESSAGES, RESPONSES) for n in ("rid", "request_id")),
+    ],
 )
 def test_a_request_is_aborted_by_its_name_on_every_route(place: str, name: str, stream: bool) -> None:
-    endless = {"n": 8, "ignore_eos": True}
+    endless = {"ignore_eos": True} if place in (MESSAGES, RESPONSES) else {"n": 8, "ignore_eos": True}
     if place == GENERATE:
         endless = {"sampling_params": {**endless, "max_new_tokens": None}}
     else:
-        endless["max_tokens"] = 480
+        endless["max_output_tokens" if place == RESPONSES else "max_tokens"] = 480
     body = body_of(place, {**endless, name: "this-one"}, stream=stream)
     with ThreadPoolExecutor(1) as pool:
         reply = pool.submit(shared().post, place, body)

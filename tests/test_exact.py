@@ -15,7 +15,7 @@ from strategies import Case, logits_of
 
 from tirage import SamplingParams
 from tirage.exact import ilog2, keys, neglog2_floor, numbers, values, weights
-from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, clamped, cleaned
+from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, clamped, cleaned, descending
 from tirage.exact.logs import OCTAVE, ln_fixed, log_mass
 
 floats = st.floats(width=32, allow_nan=False)
@@ -41,6 +41,22 @@ def test_a_key_gives_its_logit_back(a: float) -> None:
     x = np.array([a], np.float32)
     assert [a + 0.0] == values(keys(x)).tolist()
     assert np.signbit(values(keys(x)))[0] == (a < 0)
+
+
+def test_every_bit_pattern_has_the_key_of_its_definition() -> None:
+    edges = [0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF]
+    random = np.random.default_rng(5).integers(0, 1 << 32, 20_000, dtype=np.uint32)
+    bits = np.concatenate([np.array([*edges, *(edge | 0x80000000 for edge in edges)], np.uint32), random])
+    expected = [int(b) if b < 1 << 31 else -(int(b) & 0x7FFFFFFF) for b in bits]
+    assert keys(bits.view(np.float32)).tolist() == expected
+
+
+def test_descending_ranks_larger_keys_first_and_equal_ones_by_position() -> None:
+    rng = np.random.default_rng(6)
+    extremes = np.array([2**31 - 1, -(2**31 - 1), 0, 0, 2**31 - 1, NEG_INF_KEY, POS_INF_KEY], np.int32)
+    for key in (extremes, rng.integers(-3, 4, 5_000).astype(np.int32), np.zeros(0, np.int32), np.zeros(1, np.int32)):
+        expected = sorted(range(key.size), key=lambda at, key=key: (-int(key[at]), at))
+        assert descending(key).tolist() == expected
 
 
 def test_every_nan_lies_beyond_the_infinity_of_its_sign() -> None:

@@ -14,6 +14,7 @@ from small_torch import Numbers, build
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams, register_processor
 from tirage.engine import SequenceGroup
+from tirage.engine.grammar_state import GrammarState
 from tirage.models.huggingface import wrap_module
 
 FOUR = SamplingParams(seed=3, n=4, max_tokens=12, ignore_eos=True)
@@ -136,7 +137,7 @@ def test_a_processor_that_fails_for_one_sample_ends_that_sample(error: type[Base
     assert stop.matched_text == "logits processor 'fails_for_one_sample' failed; the log says more"
 
 
-def test_a_constraint_that_one_sample_cannot_follow_ends_that_sample() -> None:
+def test_a_constraint_that_one_sample_cannot_follow_ends_that_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     guided = FOUR.replace(guided_decoding=GuidedDecodingParams(regex="[a-z ]{4,}"))
     nothing = Script("}")._logits(0)
     with LLM("tiny") as llm:
@@ -145,7 +146,10 @@ def test_a_constraint_that_one_sample_cannot_follow_ends_that_sample() -> None:
         # A dead end: the constraint of this sample lets nothing come next.
         grammar = request.samples[2].grammar
         assert grammar is not None
-        grammar.fill = lambda mask: mask.fill(0)  # type: ignore[method-assign]
+        fill = GrammarState.fill
+        monkeypatch.setattr(
+            GrammarState, "fill", lambda state, mask: mask.fill(0) if state is grammar else fill(state, mask)
+        )
         done = llm.engine.submit(request).wait(60)
     assert np.isneginf(nothing).all()
     assert [s.finish_reason for s in done.samples] == ["length", "length", "error", "length"]

@@ -456,6 +456,15 @@ def test_unknown_fields_are_ignored_on_demand_and_listed(server: Server) -> None
     assert response.headers["x-tirage-ignored-fields"] == "urgency, sampling_params.sparkle"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_ignored_in_a_schema_is_listed(server: Server, stream: bool) -> None:
+    schema = json.dumps({"const": 1, "nullable": True, "not": {"format": "colour", "type": "null"}})
+    body = {"text": "a", "stream": stream, "sampling_params": {"max_new_tokens": 3, "json_schema": schema}}
+    response = server.post("/generate", body)
+    assert response.status_code == 200
+    assert response.headers["x-tirage-ignored-in-schema"] == "#/nullable, #/not/format"
+
+
 def test_null_is_as_absent(server: Server) -> None:
     names = [
         "rid",

@@ -13,7 +13,7 @@ from servers import Server, shared, until
 
 from tirage import LLM, ParamsError
 from tirage.dialects import from_sglang
-from tirage.engine import Prompt
+from tirage.engine import Prompt, Tenant
 from tirage.params import SamplingParams
 from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
@@ -200,7 +200,7 @@ def test_lists_of_tokens_become_a_list_of_texts(server: Server) -> None:
 def test_all_that_is_stopped_is_named_also_before_it_runs() -> None:
     async def run(manager: RequestManager) -> list[str]:
         engine_input = EngineInput(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=4), rid="early")
-        coming = asyncio.create_task(manager.submit([engine_input], tenant=""))
+        coming = asyncio.create_task(manager.submit([engine_input], tenant=Tenant()))
         await asyncio.sleep(0)
         names = manager.abort_all()
         with pytest.raises(Refusal, match="aborted"):

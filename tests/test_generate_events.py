@@ -13,7 +13,7 @@ from small_models import Script
 from small_tokenizers import byte_level_tokenizer
 
 from tirage import LLM
-from tirage.engine import Delta
+from tirage.engine import Delta, Tenant
 from tirage.server import sse
 from tirage.server.engine_input import ModelInfo
 from tirage.server.options import Options
@@ -95,9 +95,14 @@ def begin(llm: LLM, plain: dict[str, Any]) -> tuple[list[RunningRequest], Any]:
     """The running requests of a body, and what was read of it."""
     body = read_body({"stream": True, **plain}, Options.of())
     inputs = [engine_input_of(request, []) for request in body.requests]
-    streams = llm.engine.submit_all([make_request(llm, each, "") for each in inputs])
+    streams = llm.engine.submit_all([make_request(llm, each, Tenant()) for each in inputs])
     model = ModelInfo(name="script", fingerprint="")
     return [RunningRequest.of(*pair, model) for pair in zip(inputs, streams, strict=True)], body
+
+
+def framed(event: sse.Event) -> bytes:
+    """An event as a stream writes it."""
+    return sse.frame(event, event if isinstance(event, bytes) else sse.dump(event))
 
 
 def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -108,7 +113,7 @@ def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict
     chunks, whole = GenerateFormatter(group, body, token_text, began=0.0), Plain(requests, body, token_text)
     for number, running in enumerate(requests):
         for delta in running.stream:
-            sent = [sse.frame(event) for event in chunks.format(number, delta)]
+            sent = [framed(event) for event in chunks.format(number, delta)]
             expected = whole.format(number, delta)
             assert len(sent) == (expected is not None)
             if expected is not None:
@@ -163,7 +168,7 @@ def test_the_last_cumulative_event_of_a_sample_is_its_entry_in_the_whole_answer(
     chunks = GenerateFormatter(group, body, token_text, began=0.0)
     for number, running in enumerate(requests):
         deltas = list(running.stream)
-        events = [json.loads(sse.frame(event)[6:]) for delta in deltas for event in chunks.format(number, delta)]
+        events = [json.loads(framed(event)[6:]) for delta in deltas for event in chunks.format(number, delta)]
         lasts = [event for event in events if event["meta_info"]["finish_reason"] is not None]
         builder = EntryBuilder(running, body.requests[number], body, token_text, began=0.0)
         entries = json.loads(sse.dump(builder.entries(running.request.completion())))

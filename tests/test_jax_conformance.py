@@ -216,7 +216,7 @@ def test_every_reading_of_top_p_and_top_k_is_the_same_in_one_program():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive), "float32"])
 def test_vmap_and_scan_draw_what_a_batch_draws(dtype: str):
     params = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, seed=11)
     logits = jnp.asarray(rows_of(11)).astype(dtype)

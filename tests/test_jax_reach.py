@@ -16,6 +16,7 @@ from tirage.backends.jax import candidates, passes, reach, rule
 from tirage.exact import weights
 
 SIZE = 4 * reach.ROOM
+GROUPED = 7 * 768
 
 
 def parts(w: NDArray[np.int64]) -> Any:
@@ -84,17 +85,75 @@ def test_the_largest_keys_come_in_order_of_key_and_then_of_id(size: int):
             assert order[held].tolist() == at[held].tolist()
 
 
+def odd_rows(size: int) -> NDArray[np.float32]:
+    """Rows [12, size] with ties at every rank, few tokens, no token, and what makes a row invalid."""
+    rng = np.random.default_rng(size)
+    spread = rng.normal(0, 3, size)
+    few = np.full(size, -np.inf)
+    few[rng.integers(0, size, 7)] = [3, -0.0, 0.0, 1e-39, -1e-39, 2, -5]
+    rows = [spread, np.round(spread), np.zeros(size), np.where(rng.random(size) < 0.5, 0.0, -0.0), few]
+    rows += [np.full(size, -np.inf), np.where(np.arange(size) % 32 == 5, 2.0, spread)]
+    for value in (np.nan, -np.nan, np.inf, 3.4e38, -3.4e38):
+        rows.append(np.where(np.arange(size) == size - 2, value, spread))
+    return np.stack(rows).astype(np.float32)
+
+
 @pytest.mark.slow
-def test_chosen_tokens_are_brought_together_in_id_order():
+@pytest.mark.parametrize(("k", "size"), [(1, 17001), (40, 17664)])
+def test_a_top_k_of_long_rows_keeps_what_numpy_keeps(k: int, size: int):
+    params, x = SamplingParams(top_k=k, seed=5), odd_rows(size)
+    compiled = jax.jit(lambda x: tirage.sample(x, params))
+
+    # The second rows have no ties, so that only their best blocks are looked at.
+    for rows in (x, x[[0, 4, 5, 7, 8, 9, 11]]):
+        drawn, expected = compiled(jnp.asarray(rows)), tirage.sample(rows, params)
+        for name in ("status", "token_ids", "support_sizes", "sampled_logprobs"):
+            assert np.array_equal(getattr(expected, name), np.asarray(getattr(drawn, name)), equal_nan=True), name
+
+
+def test_the_maximum_of_a_block_with_a_nan_of_either_sign_is_that_of_infinity():
+    x = np.random.default_rng(4).normal(0, 3, (5, 96)).astype(np.float32)
+    x[1, 4], x[2, 5], x[3, 6], x[4] = np.nan, np.copysign(np.float32(np.nan), -1), np.inf, -np.inf
+    x.view(np.int32)[2, 7] = -1
+
+    maxima = np.asarray(jax.jit(candidates.block_maxima)(x))
+
+    highest, lowest = (np.asarray(rule.keys(jnp.float32(v))) for v in (np.inf, -np.inf))
+    plain = np.asarray(rule.keys(jnp.asarray(x))).reshape(5, 32, 3).max(1)
+    assert plain[0].tolist() == maxima[0].tolist()
+    assert [highest] * 4 == [maxima[1, 1], maxima[2, 2], maxima[2, 1], maxima[3, 0]]
+    assert [lowest] * 3 == maxima[4].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 32, 1000, 1025, 1280, 32000, 50257, 128256, 151936, 262144, 1 << 20])
+def test_rows_are_padded_to_a_length_of_whole_groups(size: int):
+    length = passes.padded_size(size)
+    group = passes.group_size(length)
+
+    assert group is not None
+    assert length % group == 0
+    assert length % 32 == 0
+    assert group <= 1024
+    assert length // group <= 1024
+    assert size <= length < size + 1024
+
+
+def test_common_vocabularies_need_no_padding():
+    assert [passes.padded_size(v) for v in (32000, 128256, 129280, 152064)] == [32000, 128256, 129280, 152064]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [SIZE, GROUPED])
+def test_chosen_tokens_are_brought_together_in_id_order(size: int):
     rng = np.random.default_rng(1)
-    chosen = rng.random((5, SIZE)) < np.array([0, 1e-3, 0.2, 0.5, 1])[:, None]
-    chosen[1, [0, 31, 32, SIZE - 1]] = True
+    chosen = rng.random((5, size)) < np.array([0, 1e-3, 0.2, 0.5, 1])[:, None]
+    chosen[1, [0, 31, 32, size - 1]] = True
 
     few = jax.jit(reach.together)(chosen)
 
     for row, ids, there in zip(chosen, np.asarray(few.ids), np.asarray(few.there), strict=True):
         assert np.flatnonzero(row)[: reach.ROOM].tolist() == ids[there].tolist()
-        assert 0 <= ids.min() <= ids.max() < SIZE
+        assert 0 <= ids.min() <= ids.max() < size
 
 
 @pytest.mark.slow
@@ -115,13 +174,13 @@ def test_extremes_sums_and_counts_of_whole_rows():
 def long_rows() -> NDArray[np.float32]:
     """Rows that are searched in every way: spread out, one value, many ties at the cut, few tokens, far tails."""
     rng = np.random.default_rng(3)
-    spread = rng.normal(0, 3, SIZE)
-    ties = np.where(rng.random(SIZE) < 0.4, 1.0, rng.normal(0, 1, SIZE))
-    steps = np.round(rng.normal(0, 2, SIZE))
-    few = np.where(rng.random(SIZE) < 0.01, spread, -np.inf)
-    far = np.where(rng.random(SIZE) < 0.5, -1e4, rng.normal(0, 0.01, SIZE))
-    same_exponent = np.float32(1) + rng.integers(0, 3, SIZE) * np.float32(2.0**-23)
-    rows = [spread, np.zeros(SIZE), ties, steps, few, far, same_exponent, 0.01 * spread]
+    spread = rng.normal(0, 3, GROUPED)
+    ties = np.where(rng.random(GROUPED) < 0.4, 1.0, rng.normal(0, 1, GROUPED))
+    steps = np.round(rng.normal(0, 2, GROUPED))
+    few = np.where(rng.random(GROUPED) < 0.01, spread, -np.inf)
+    far = np.where(rng.random(GROUPED) < 0.5, -1e4, rng.normal(0, 0.01, GROUPED))
+    same_exponent = np.float32(1) + rng.integers(0, 3, GROUPED) * np.float32(2.0**-23)
+    rows = [spread, np.zeros(GROUPED), ties, steps, few, far, same_exponent, 0.01 * spread]
     return np.stack(rows).astype(np.float32)
 
 

@@ -27,8 +27,10 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "cli",
         "cluster",
         "server",
+        "remote",
         "compat dialects",
         "llm",
+        "explained_requests",
         "engine",
         "tracing",
         "guided models",
@@ -42,7 +44,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "operators",
         "text fields history",
         "exact processors patterns",
-        "children draw",
+        "child_script children draw large_stack",
         "cancel errors providers",
     )
 )

@@ -43,7 +43,20 @@ NAMES = (
     "seeds",
     "warmup",
 )
-HEAVY = ("jax", "jinja2", "numba", "numpy", "rich", "safetensors", "tokenizers", "torch", "transformers", "typer")
+SLOW = ("concurrent.futures", "decimal", "difflib", "hashlib", "secrets")
+HEAVY = (
+    *SLOW,
+    "jax",
+    "jinja2",
+    "numba",
+    "numpy",
+    "rich",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "typer",
+)
 
 
 def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -56,7 +69,7 @@ def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def loaded_after(code: str) -> list[str]:
-    """Which heavy packages a fresh interpreter holds after running `code`."""
+    """Which heavy packages and slow modules a fresh interpreter holds after running `code`."""
     script = f"import json, sys\n{code}\nprint(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     return json.loads(run.stdout)

@@ -113,7 +113,7 @@ def test_a_prompt_that_ends_with_the_mark_has_begun_the_reasoning() -> None:
 # Over the wire.
 
 TEXT = "<think>Hm, 1 < 2.</think>Yes."
-ASK: dict[str, Any] = {"guided_choice": [TEXT], "max_tokens": 60}
+ASK: dict[str, Any] = {"structured_outputs": {"choice": [TEXT], "enable_in_reasoning": True}, "max_tokens": 60}
 
 
 def ask(**body: Any) -> Any:
@@ -166,7 +166,8 @@ def test_logprobs_of_reasoning_are_all_there() -> None:
 
 def test_a_call_may_follow_reasoning() -> None:
     text = f"<think>Rome.</think>\n<tool_call>{CALL}</tool_call>"
-    body = {"tools": [WEATHER], "guided_choice": [text], "max_tokens": 120, "separate_reasoning": True}
+    whole = {"choice": [text], "enable_in_reasoning": True}
+    body = {"tools": [WEATHER], "structured_outputs": whole, "max_tokens": 120, "separate_reasoning": True}
     [choice] = post("/v1/chat/completions", {"messages": USER, "seed": 1, **body})["choices"]
     assert (choice["finish_reason"], choice["message"]["reasoning_content"]) == ("tool_calls", "Rome.")
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
@@ -219,8 +220,15 @@ def test_reasoning_that_the_prompt_has_begun_ends_with_its_mark(thinker: Server)
 
 
 @pytest.mark.slow
-def test_what_must_keep_a_constraint_is_no_reasoning(thinker: Server) -> None:
-    message = think(thinker, guided_choice=["yes"])["choices"][0]["message"]
+def test_a_constraint_holds_after_the_reasoning_or_from_the_beginning(thinker: Server) -> None:
+    found = think(thinker, guided_choice=["yes"], reasoning_max_tokens=3)
+    message = found["choices"][0]["message"]
+    assert message["content"] == "yes"
+    assert message["reasoning_content"]
+    assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert think(thinker, guided_choice=["yes"])["choices"][0]["message"]["content"] == ""
+    held = {"choice": ["yes"], "enable_in_reasoning": True}
+    message = think(thinker, structured_outputs=held)["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("yes", None)
 
 

@@ -194,10 +194,11 @@ def test_a_preset_that_is_new_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The interpreter takes about 0.1 s for a row; starting Python with torch and Triton takes 2 s.
-@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(
-    ("draws", "sizes"), [(3, (5,)), pytest.param(120, (5, 40, 300), marks=pytest.mark.slow)], ids=["few", "many"]
+    ("draws", "sizes"),
+    [pytest.param(3, (5,), marks=pytest.mark.slow), pytest.param(120, (5, 40, 300), marks=pytest.mark.exhaustive)],
+    ids=["few", "many"],
 )
 def test_the_triton_kernels_draw_the_same_under_their_interpreter(
     draws: int, sizes: tuple[int, ...], tmp_path: Path

@@ -59,10 +59,11 @@ _HOMES = {
     "tirage.warm": ("warmup",),
 }
 # Packages that are called by their own name, as in `tirage.dialects.from_sglang`.
-_PARTS = ("cluster", "compat", "dialects", "guided")
+_PARTS = ("cluster", "compat", "dialects", "guided", "remote")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 register_provider("JitableSamplingParams", "tirage.compat.easydel", "JitableSamplingParams")
+register_provider("RemoteLLM", "tirage.remote", "RemoteLLM")
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

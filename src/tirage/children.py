@@ -16,6 +16,9 @@ from typing import Generic, TypeVar
 
 from tirage.cancel import POLL_S, checkpoint, holding
 
+_PACKAGES = str(Path(__file__).resolve().parents[1])
+"""Where this package is imported from; last, so that it hides no other."""
+
 
 class Child:
     """A running script with pipes to its `input` and `output`; its stderr is dropped.
@@ -24,7 +27,7 @@ class Child:
     """
 
     def __init__(self, script: Path, *arguments: str, environment: Mapping[str, str]) -> None:
-        own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        own = {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), _PACKAGES]), "OMP_NUM_THREADS": "1"}
         self._owner = os.getpid()
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(script), *arguments],

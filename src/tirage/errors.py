@@ -5,7 +5,8 @@ TirageError
 ├── GrammarError (ValueError)   a constraint that cannot be compiled or enforced
 ├── ModelError                  a model folder that cannot be loaded or run
 ├── RowError                    one row of a running batch that cannot go on
-└── UnavailableError            an engine that takes no requests now
+├── UnavailableError            an engine that takes no requests now
+└── RemoteError                 a server that cannot be reached, fails, or answers what cannot be read
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ class UnavailableError(TirageError):
     def __init__(self, message: str, *, closing: bool = False) -> None:
         super().__init__(message)
         self.closing = closing
+
+
+class RemoteError(TirageError):
+    """A server that cannot be reached, takes too long, fails, or answers what cannot be read.
+
+    `status` is that of its answer, None where there was none or where the answer itself was wrong.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

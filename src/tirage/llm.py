@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from tirage.engine import (
     AnyPrompt,
-    CompiledConstraint,
     Completion,
     Delta,
     Engine,
     EngineRequest,
     Prompt,
+    RequestConstraints,
+    SchedulerConfig,
     as_prompt,
     astream,
     check_embeds,
     check_ids,
     checked_salt,
+    checked_stream,
     finish,
     is_one_prompt,
-    masks_of,
+    listed_prompts,
     sampling_of,
     split_parts,
     stream,
 )
-from tirage.errors import ModelError, ParamsError
-from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
+from tirage.errors import ModelError, ParamsError, nearest
 from tirage.models import (
     BatchingModel,
     Inputs,
     Model,
+    ShardedModel,
     find_model,
     is_gguf,
     open_model,
@@ -42,20 +46,30 @@ from tirage.models import (
     read_template,
     read_tokenizer_settings,
 )
-from tirage.params import BeamSearchParams, GuidedDecodingParams, SamplingParams
-from tirage.text import ChatTemplate, Tokenizer, load_tokenizer, wrap_tokenizer
+from tirage.params import BeamSearchParams, SamplingParams, takes_params
+from tirage.providers import load_provider
+from tirage.text import ChatTemplate, Tokenizer, final_text, generation_prompt, load_tokenizer, wrap_tokenizer
 
 if TYPE_CHECKING:
-    from tirage.tracing import Explanation
+    from tirage.tracing import Comparison, Explanation, TextExplanation
 
 __all__ = ["LLM", "Completion", "Delta", "Prompt"]
 
-_SHORTEST_KEPT = 8
-"""The number of constraints whose searches for the shortest closing paths are kept."""
 _log = logging.getLogger("tirage")
 
 
 Message = Mapping[str, Any]
+
+
+class ServerOptions(TypedDict, total=False):
+    """Options that go with the address of a server; `tirage.remote.RemoteLLM` says what each means."""
+
+    dialect: str
+    sampler: str
+    model_name: str | None
+    api_key: str | None
+    timeout_s: float
+    retries: int
 
 
 class LLM:
@@ -72,17 +86,28 @@ class LLM:
     A call of a custom logits processor that takes more than `processor_timeout` seconds ends its request, and others go
     on meanwhile; with None, the default, a call may take any time, and all requests wait for it.
 
+    `reasoning_parser` names the tags around the reasoning of the model ("qwen3", "deepseek-r1", ...), for requests that
+    name none: a constraint then holds after the end tag.
+
     No request may have more than `cache_length` tokens, prompt and output together; None is the model's context.
 
+    With the address of a server, `LLM("http://...", dialect="vllm")` is a `tirage.remote.RemoteLLM`, which has
+    `generate`, `stream`, `astream`, `chat` and `chat_stream`; the options of `server` are for it alone.
+
     For folders on PyTorch: `dtype` "auto" (as stored), "float32", "bfloat16", "float16" or "int8" (CPU); `device`;
-    `adapters`, LoRA folders by the names that prompts use; `prefix_bytes`, the size of the prefix cache (256 MiB; 0 is
-    off); `prefill_batch_tokens`, most tokens, padding included, in one pass over several short prompts (256; 0 prefills
-    each prompt alone). For folders on vLLM: `dtype` too, and
-    `engine_args`, fields of vLLM's EngineArgs such as `max_model_len`.
+    `adapters`, LoRA folders by the names that prompts use; `enable_lora`, so that `engine.load_adapter` may add more;
+    `prefix_bytes`, the size of the prefix cache (256 MiB; 0 is off); `prefill_batch_tokens`, most tokens, padding
+    included, in one pass over several short prompts (256; 0 prefills each prompt alone); `tp_plan="auto"` cuts the
+    model over the processes of a `torch.distributed` group, each of which makes the same calls. For folders on vLLM:
+    `dtype` too, and `engine_args`, fields of vLLM's EngineArgs such as `max_model_len`.
 
     Calls may come from any thread and any event loop; one thread of the engine owns the model. Leaving a `with` block
     closes it. Raises ParamsError for an option that breaks a rule, and ModelError for a model that cannot be used.
     """
+
+    def __new__(cls, model: Any = "tiny", *_: Any, **options: Any) -> Self:
+        """The object itself; for the address of a server, that of another class with the same methods."""
+        return load_provider("RemoteLLM")(model, **options) if is_address(model) else object.__new__(cls)
 
     def __init__(
         self,
@@ -97,27 +122,33 @@ class LLM:
         dtype: str | None = None,
         device: str | None = None,
         adapters: Mapping[str, str | Path] | None = None,
+        enable_lora: bool | None = None,
         prefix_bytes: int | None = None,
         prefill_batch_tokens: int | None = None,
         cache_length: int | None = None,
+        tp_plan: str | None = None,
         engine_args: Mapping[str, Any] | None = None,
         processor_timeout: float | None = None,
+        reasoning_parser: str | None = None,
+        **server: Unpack[ServerOptions],
     ) -> None:
-        check_queue_sizes(max_running, max_waiting)
+        check_server_options(server, model)
+        # Refuses an unknown name as requests do.
+        self.reasoning_parser = SamplingParams(reasoning_parser=reasoning_parser).reasoning_parser
+        config = SchedulerConfig(max_running=max_running, max_waiting=max_waiting, processor_timeout=processor_timeout)
         check_cache_length(cache_length)
-        check_processor_timeout(processor_timeout)
         self.cache_length = cache_length
         self.max_running = max_running
-        self._compilers: dict[str, Compiler] = {}
-        self._shortest_of: dict[GuidedDecodingParams, CompletionFinder] = {}
         self.generation_config: dict[str, Any] = {}
         self.folder: Path | None
         options = {
             "dtype": dtype,
             "device": device,
             "adapters": adapters,
+            "enable_lora": enable_lora,
             "prefix_bytes": prefix_bytes,
             "prefill_batch_tokens": prefill_batch_tokens,
+            "tp_plan": tp_plan,
             "engine_args": engine_args,
         }
         if isinstance(model, (str, Path)):
@@ -128,8 +159,8 @@ class LLM:
         self.generation_config |= generation_config or {}
         source = None if chat_template is None else read_template(Path(chat_template))
         self.chat_template = ChatTemplate(self.tokenizer, source)
-        queue = {"max_running": max_running, "max_waiting": max_waiting}
-        self.engine = Engine(self.model, self.tokenizer, **queue, processor_timeout=processor_timeout)
+        self.constraints = RequestConstraints(self.tokenizer, self.model.vocab_size)
+        self.engine = Engine(self.model, self.tokenizer, config=config)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
         self.model, self.folder = open_model(folder, backend=backend, max_running=self.max_running, **options), folder
@@ -162,6 +193,7 @@ class LLM:
         if self.generation_config.get("eos_token_id") is None:
             self.generation_config["eos_token_id"] = self.tokenizer.eos_token_id
 
+    @takes_params
     def generate(
         self,
         prompts: AnyPrompt | Sequence[AnyPrompt],
@@ -181,13 +213,14 @@ class LLM:
         With `return_hidden_states` each sample has `hidden_states` float32 [T, hidden]: the last layer's states of the
         tokens of the prompt and of all but the last one drawn.
         """
-        listed = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
+        listed = listed_prompts(prompts)
         requests = [
             self.request(prompt, each, hidden_states=return_hidden_states)
             for prompt, each in zip(listed, one_per_prompt(params, len(listed)), strict=True)
         ]
         return finish(self.engine, requests, progress=progress)
 
+    @takes_params
     def stream(self, prompt: AnyPrompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """The deltas of one prompt's samples while they run.
 
@@ -197,13 +230,22 @@ class LLM:
         """
         return stream(self.engine, self._stream_request(prompt, params))
 
+    @takes_params
     async def astream(self, prompt: AnyPrompt, params: SamplingParams | None = None) -> AsyncIterator[Delta]:
         """The deltas of `stream`, for an event loop; any number of streams may run at once."""
         request = await asyncio.to_thread(self._stream_request, prompt, params)
         async for delta in astream(self.engine, request):
             yield delta
 
-    def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+    @takes_params
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+    ) -> Completion:
         """The assistant's next message in a conversation of {"role", "content"} messages.
 
         A content is a text or a list of parts in OpenAI's form: {"type": "text", "text": ...}, {"type": "image",
@@ -212,14 +254,28 @@ class LLM:
         "audio_url" and "input_audio" are taken too. No file and no URL is opened.
 
         The text is a message of its own: it does not begin with the space that would join it to a prompt. Without
-        `params` the model's sampling defaults apply and the reply may fill the context. Raises ParamsError for messages
-        that the template refuses, and the errors of `generate`.
-        """
-        return finish(self.engine, [self.chat_request(messages, params)], progress=False)[0]
+        `params` the model's sampling defaults apply and the reply may fill the context.
 
-    def chat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Iterator[Delta]:
-        """The deltas of `chat`; the errors are raised by the call, not by the first delta."""
-        return stream(self.engine, checked_stream(self.chat_request(messages, params)))
+        With `continue_final_message` the last message is an assistant's, the text goes on where that ends, and only
+        what is new comes back; a constraint holds for what is new. `add_generation_prompt` is true for other chats;
+        false leaves out the header of the assistant's message. Raises ParamsError for messages that the template
+        refuses or that cannot be continued, for both options at once, and the errors of `generate`.
+        """
+        ending = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        return finish(self.engine, [self.chat_request(messages, params, **ending)], progress=False)[0]
+
+    @takes_params
+    def chat_stream(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+    ) -> Iterator[Delta]:
+        """The deltas of `chat`, with its parameters; the errors are raised by the call, not by the first delta."""
+        ending = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        return stream(self.engine, checked_stream(self.chat_request(messages, params, **ending)))
 
     def beam_search(
         self,
@@ -237,7 +293,7 @@ class LLM:
         otherwise they change logits. Nothing is random. A search takes the slots of `beam_width` samples; one that is
         wider than `max_running` runs alone. Raises ParamsError and the other errors of `generate` before anything runs.
         """
-        listed = [prompts] if is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
+        listed = listed_prompts(prompts)
         requests = [self.beam_request(prompt, params, sampling=sampling) for prompt in listed]
         return finish(self.engine, requests, progress=False)
 
@@ -262,17 +318,45 @@ class LLM:
         `tirage.explain` takes a history of prompt and output. Raises ParamsError for a position outside the prompt, and
         the errors of `generate`.
         """
-        from tirage.tracing import explain
+        from tirage.explained_requests import explain_next
 
         resolved = self._resolve(params)
         request = self._new_request(prompt, resolved)
         ids = request.prompt_ids
         if isinstance(position, bool) or not isinstance(position, int) or not -len(ids) <= position < len(ids):
             raise ParamsError(f"position must be in [{-len(ids)}, {len(ids)}), got {position!r}")
-        ids = ids[: position % len(ids) + 1]
-        logits = self.engine.next_logits(ids)
-        mask = masks_of(request.samples[:1], self.model.vocab_size)
-        return explain(logits, request.params, tokenizer=self.tokenizer, history=[(ids, [])], mask=mask)
+        request.prompt_ids = ids[: position % len(ids) + 1]
+        return explain_next(request, self.engine.next_logits(request.prompt_ids), (), tokenizer=self.tokenizer)
+
+    def compare(self, prompt: AnyPrompt, params: Sequence[SamplingParams], *, top: int = 10) -> Comparison:
+        """The draw of the token that follows the prompt, under each of two or more `params` over the same logits.
+
+        Those without a seed take the first one's. `top` is that of `tirage.explain`. Raises ParamsError for fewer
+        params, and the errors of `generate`.
+        """
+        from tirage.explained_requests import compare_requests
+
+        if len(params) < 2:
+            raise ParamsError(f"params must hold two SamplingParams or more, got {len(params)}; use explain for one")
+        seed = self.request(prompt, params[0]).seed
+        requests = [self.request(prompt, each if each.seed is not None else each.replace(seed=seed)) for each in params]
+        logits = self.engine.next_logits(requests[0].prompt_ids)
+        return compare_requests(requests, logits, tokenizer=self.tokenizer, top=top)
+
+    def explain_text(
+        self, prompt: AnyPrompt, params: SamplingParams | None = None, *, output_ids: Sequence[int] | None = None
+    ) -> TextExplanation:
+        """Every token of the text that follows the prompt: the text that is drawn or, if given, `output_ids`.
+
+        Each is explained as the draw with `params` at its place. Raises ParamsError where the text ends before its last
+        token, or breaks its constraint, and the errors of `generate`.
+        """
+        from tirage.explained_requests import explain_text
+
+        if output_ids is None:
+            drawn = self.generate(prompt, params)[0]
+            output_ids, params = drawn.token_ids, (params or SamplingParams()).replace(seed=drawn.seed)
+        return explain_text(self.engine, self.request(prompt, params), output_ids, tokenizer=self.tokenizer)
 
     def request(
         self,
@@ -309,6 +393,8 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
         beams: BeamSearchParams | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
     ) -> EngineRequest:
         """A checked request for the assistant's next message; parameters and errors are those of `chat`.
 
@@ -318,17 +404,43 @@ class LLM:
         resolved = self._resolve(params if beams is None else sampling_of(beams, params), max_tokens=None)
         if self.chat_template.is_plain:
             _log.info("the model has no chat template; using plain `role: content` lines")
-        given = {"tools": tools, "arguments": arguments}
-        parts = split_parts(messages, sampling_rate=self.engine.model.sampling_rate)
+        inputs = self.chat_inputs(
+            messages,
+            tools=tools,
+            arguments=arguments,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        ids, inputs = inputs.token_ids, replace(inputs, salt=checked_salt(salt), adapter=adapter)
+        begun = final_text(messages) if continue_final_message else ""
+        resolved = self.constraints.continuing(resolved, ids, begun)
+        standalone = not continue_final_message
+        return self._make_request(resolved, ids, inputs, standalone=standalone, beams=beams, begun=begun)
+
+    def chat_inputs(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+    ) -> Inputs:
+        """The prompt of a conversation, of any length; parameters and errors are those of `chat_request`."""
+        given = {
+            "tools": tools,
+            "arguments": arguments,
+            "add_generation_prompt": generation_prompt(add_generation_prompt, continue_final_message),
+            "continue_final_message": continue_final_message,
+        }
+        model = self.engine.model
+        parts = split_parts(messages, sampling_rate=model.sampling_rate)
         inputs = Inputs(token_ids=())
         if parts.images or parts.audio:
-            model = self.engine.model
             text = self.chat_template.text_with_media(parts.messages, marks=model.media_marks, **given)
             media = {"images": parts.images, "audio": parts.audio}
             inputs = model.read_media(text, media, special=self.chat_template.is_plain)
-        ids = inputs.token_ids or self.chat_template.encode(parts.messages, **given)
-        inputs = replace(inputs, salt=checked_salt(salt), adapter=adapter)
-        return self._make_request(resolved, ids, inputs, standalone=True, beams=beams)
+        return replace(inputs, token_ids=inputs.token_ids or tuple(self.chat_template.encode(parts.messages, **given)))
 
     def close(self, *, drain_s: float = 0.0) -> None:
         """Ends the engine: it accepts no more requests and aborts those that do not finish in `drain_s` seconds."""
@@ -345,7 +457,9 @@ class LLM:
         if params is not None and not isinstance(params, SamplingParams):
             raise ParamsError(f"params must be a SamplingParams, got {type(params).__name__}")
         base = SamplingParams(**defaults) if params is None else params.unwrapped
-        check_close_grammar(base)
+        check_constraint_options(base)
+        if base.reasoning_parser is None and self.reasoning_parser is not None:
+            base = base.replace_unchecked(reasoning_parser=self.reasoning_parser)
         known = base.update_with_generation_config(self.generation_config, adopt_sampling=params is None)
         return known.update_with_tokenizer(self.tokenizer)
 
@@ -366,7 +480,10 @@ class LLM:
         given = as_prompt(prompt)
         ids, inputs = self._read_prompt(given)
         inputs = replace(inputs, adapter=given.adapter, salt=given.salt, hidden_states=hidden_states)
-        return self._make_request(params, ids, inputs, text=given.text, standalone=standalone, beams=beams)
+        begun = check_ids(given.output_ids, self.model.vocab_size, name="output_ids")
+        return self._make_request(
+            params, ids, inputs, text=given.text, standalone=standalone, beams=beams, output_ids=begun
+        )
 
     def _make_request(
         self,
@@ -377,8 +494,15 @@ class LLM:
         standalone: bool,
         text: str | None = None,
         beams: BeamSearchParams | None = None,
+        begun: str = "",
+        output_ids: Sequence[int] = (),
     ) -> EngineRequest:
         """A request whose parameters, ids and inputs are known to fit the model; nothing has run yet."""
+        if inputs.hidden_states and params.forcing is not None:
+            raise ParamsError("forcing must be None where hidden states are returned, got 'canonical'; leave one out")
+        constraint = self.constraints.compile(params)
+        if params.seed is None and isinstance(self.model, ShardedModel):
+            params = params.replace_unchecked(seed=self.model.fresh_seed())
         request = EngineRequest(
             params,
             self.tokenizer,
@@ -388,7 +512,9 @@ class LLM:
             prompt=text,
             context_ids=() if standalone else None,
             inputs=inputs,
-            constraint=self._compile_constraint(params),
+            constraint=constraint,
+            reasoning=self.constraints.begin_reasoning(params, ids, begun=begun),
+            output_ids=output_ids,
             cache_length=self.cache_length,
             beams=beams,
         )
@@ -401,40 +527,11 @@ class LLM:
         May be called from any thread. Takes at most about 2 s, the first time also as long as it takes to read the
         vocabulary. Raises ParamsError and GrammarError as `generate` does.
         """
-        self._compile_constraint(self._resolve(params))
+        self.constraints.compile(self._resolve(params))
 
     def grammar_stats(self) -> dict[str, int]:
         """Counts of grammars: number and `bytes` of the cached `grammars`, how many were `compiled` and `hits`."""
-        stats = [compiler.stats() for compiler in list(self._compilers.values())]
-        return {name: sum(each[name] for each in stats) for name in ("grammars", "bytes", "compiled", "hits")}
-
-    def _compile_constraint(self, params: SamplingParams) -> CompiledConstraint | None:
-        """The compiled constraint of the parameters, if any. Raises GrammarError when it cannot be enforced."""
-        guided = params.guided_decoding
-        if guided is None:
-            return None
-        grammar = self._compiler("tokens").compile(guided)
-        if not params.close_grammar:
-            return CompiledConstraint(grammar)
-        by_byte = self._compiler("bytes").compile(guided)
-        return CompiledConstraint(grammar, by_byte, self._shortest(guided, by_byte.backend))
-
-    def _shortest(self, guided: GuidedDecodingParams, backend: str) -> CompletionFinder:
-        """The search for the shortest closing paths of a constraint, cached for those used most recently."""
-        found = self._shortest_of.pop(guided, None)
-        if found is None or found.is_full:
-            found = CompletionFinder(guided, backend, self._compiler("tokens").vocabulary)
-        self._shortest_of[guided] = found
-        while len(self._shortest_of) > _SHORTEST_KEPT:
-            self._shortest_of.pop(next(iter(self._shortest_of)), None)
-        return found
-
-    def _compiler(self, kind: str) -> Compiler:
-        """The grammar compiler for this model's tokens or, of kind "bytes", for bytes; made when first needed."""
-        if kind not in self._compilers:
-            vocabulary = BYTES if kind == "bytes" else Vocabulary.of(self.tokenizer, self.model.vocab_size)
-            self._compilers.setdefault(kind, Compiler(vocabulary))
-        return self._compilers[kind]
+        return self.constraints.stats()
 
     def _read_prompt(self, given: Prompt) -> tuple[list[int], Inputs]:
         """The ids of a prompt, and the inputs of the model besides them."""
@@ -450,36 +547,29 @@ class LLM:
         return self.tokenizer.encode(given.text or ""), Inputs(token_ids=())
 
 
-def check_queue_sizes(max_running: Any, max_waiting: Any) -> None:
-    """Raises ParamsError unless `max_running` is an integer >= 1 and `max_waiting` an integer >= 0 or None."""
-    if isinstance(max_running, bool) or not isinstance(max_running, int) or max_running < 1:
-        raise ParamsError(f"max_running must be a positive integer, got {max_running!r}")
-    bad = isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 0
-    if max_waiting is not None and bad:
-        raise ParamsError(f"max_waiting must be an integer of at least 0 or None, got {max_waiting!r}")
+# What shows signatures asks `__new__` first, which passes everything on.
+functools.update_wrapper(LLM.__new__, LLM.__init__, assigned=(), updated=())
 
 
-def check_processor_timeout(seconds: Any) -> None:
-    """Raises ParamsError unless `seconds` is a positive number or None."""
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
-    if seconds is not None and not number:
-        raise ParamsError(f"processor_timeout must be a positive number of seconds or None, got {seconds!r}")
+def is_address(model: Any) -> bool:
+    """Whether a model is named by the address of a server."""
+    return isinstance(model, str) and model.lower().startswith(("http://", "https://"))
+
+
+def check_server_options(server: Mapping[str, Any], model: Any) -> None:
+    """Raises ParamsError for options of a server, as the model is none; TypeError for unknown ones."""
+    for name in server:
+        if name not in ServerOptions.__annotations__:
+            hint = nearest(name, inspect.signature(LLM.__init__).parameters)
+            raise TypeError(f"LLM() got an unexpected keyword argument {name!r}{hint}")
+        raise ParamsError(f"{name} must go with the address of a server, got the model {model!r:.60}; leave it out")
 
 
 def check_cache_length(cache_length: Any) -> None:
     """Raises ParamsError unless `cache_length` is an integer >= 1 or None."""
-    if cache_length is None:
-        return
-    if isinstance(cache_length, bool) or not isinstance(cache_length, int) or cache_length < 1:
+    valid = isinstance(cache_length, int) and not isinstance(cache_length, bool) and cache_length >= 1
+    if cache_length is not None and not valid:
         raise ParamsError(f"cache_length must be a positive integer or None, got {cache_length!r}")
-
-
-def checked_stream(request: EngineRequest) -> EngineRequest:
-    """The request itself. Raises ParamsError for `best_of` above `n`, which is decided only at the end."""
-    params = request.params
-    if params.best_of is not None and params.best_of > params.n:
-        raise ParamsError(f"best_of must be n or None to stream, got {params.best_of}; use generate")
-    return request
 
 
 def one_per_prompt(
@@ -490,11 +580,14 @@ def one_per_prompt(
         return [params] * count
     if isinstance(params, (str, bytes)) or not isinstance(params, Sequence) or len(params) != count:
         got = f"{len(params)} of them" if isinstance(params, Sequence) else type(params).__name__
-        raise ParamsError(f"params must be one SamplingParams or one per prompt ({count}), got {got}")
+        hint = "; use SamplingParams(**params)" if isinstance(params, Mapping) else ""
+        raise ParamsError(f"params must be one SamplingParams or one per prompt ({count}), got {got}{hint}")
     return params
 
 
-def check_close_grammar(params: SamplingParams) -> None:
-    """Raises ParamsError for `close_grammar` without a constraint."""
+def check_constraint_options(params: SamplingParams) -> None:
+    """Raises ParamsError for `close_grammar` and `forcing` without a constraint."""
+    if params.forcing is not None and params.guided_decoding is None:
+        raise ParamsError(f"forcing must go with guided_decoding, got {params.forcing!r} alone; leave it out")
     if params.close_grammar and params.guided_decoding is None:
         raise ParamsError("close_grammar must go with guided_decoding, got no constraint; leave it out")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from hashlib import blake2b
 from itertools import accumulate, chain
 from typing import Any
 
@@ -47,7 +46,7 @@ class SamplingRow:
     ) -> SamplingRow:
         """The row of `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
-        seed = secrets.randbits(63) if params.seed is None else params.seed
+        seed = int.from_bytes(os.urandom(8)) >> 1 if params.seed is None else params.seed
         return cls(compiled(params.unwrapped), history, seed, sample_index, step)
 
     @property
@@ -112,6 +111,8 @@ class SamplingBatch:
 
     def asked(self) -> bytes:
         """Bytes that are equal where all parameters, histories and sample indices are."""
+        from hashlib import blake2b
+
         hashed = blake2b()
         for state in self.states:
             tokens = state.history.tokens()
@@ -196,6 +197,8 @@ class SamplingBatch:
 @lru_cache(maxsize=1024)
 def _named(compiled: CompiledParams) -> bytes:
     """A digest of the parameters, with stops and everything else that a draw does not read."""
+    from hashlib import blake2b
+
     return blake2b(compiled.params.to_json().encode()).digest()
 
 

@@ -273,6 +273,19 @@ _ALIASES = {
     "fastdeploy": "fastdeploy-base",
     "gemma": "gemma-topk",
 }
+_OTHER_NAMES = {
+    "transformers": "hf",
+    "huggingface": "hf",
+    "llama.cpp": "llamacpp",
+    "llama_cpp": "llamacpp",
+    "ollama": "llamacpp",
+    "tensorrt-llm": "trtllm",
+    "tensorrt_llm": "trtllm",
+    "mlx-lm": "mlx",
+    "mlx_lm": "mlx",
+    "tirage": "canonical",
+}
+"""Names of engines that are no presets: hints for errors."""
 
 
 def resolve(semantics: str | Semantics) -> Semantics:
@@ -289,7 +302,9 @@ def _preset_named(semantics: str) -> Semantics:
     name, pinned, version = semantics.partition("@")
     preset = PRESETS.get(_ALIASES.get(name, name))
     if preset is None:
-        raise ParamsError(f"semantics must name a preset ({', '.join(PRESETS)}), got {name!r}{nearest(name, PRESETS)}")
+        other = _OTHER_NAMES.get(name.lower())
+        hint = f"; did you mean {other!r}?" if other else nearest(name, PRESETS)
+        raise ParamsError(f"semantics must name a preset ({', '.join(PRESETS)}), got {name!r}{hint}")
     if pinned and version != preset.version:
         raise ParamsError(
             f"semantics {name!r} is known in version {preset.version!r}, got {version!r}; use {preset.label!r}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 from chaos import bad_requests, faults, fuzz_run, isolation, load, probe, soak
-from hostile import ROUTES
+from chaos.maxima import ROUTES
 
 from benchmarks.harness import machine
 

@@ -20,8 +20,8 @@ with atheris.instrument_imports(include=["tirage", "jinja2"]):
     from tirage.guided.compiler import Compiler
     from tirage.guided.gbnf import read_gbnf
     from tirage.guided.gbnf_to_lark import to_lark
-    from tirage.guided.python_regex import read_pattern
-    from tirage.guided.schema import read_schema
+    from tirage.guided.json_schema import read_schema
+    from tirage.guided.regular.python_regex import read_pattern
     from tirage.guided.vocabulary import Vocabulary
     from tirage.patterns import PatternError, compile_pattern, search
     from tirage.server.errors import Refusal

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from small_torch import Numbers, build
 
 from tirage import LLM, GuidedDecodingParams, Prompt, SamplingParams
-from tirage.engine import SequenceGroup
+from tirage.engine import SchedulerConfig, SequenceGroup
 from tirage.engine.scheduler import Scheduler
 from tirage.models.huggingface import wrap_module
 
@@ -93,7 +93,7 @@ class World:
     model: Any
 
     def scheduler(self) -> Scheduler:
-        return Scheduler(self.model, self.llm.tokenizer, max_running=MAX_RUNNING)
+        return Scheduler(self.model, self.llm.tokenizer, config=SchedulerConfig(max_running=MAX_RUNNING))
 
     def group(self, key: int, *, salt: str) -> SequenceGroup:
         """The request of a key: its parameters, seed and prompt follow from it."""

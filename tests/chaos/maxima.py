@@ -11,23 +11,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, SAMPLING, Effect
-from hostile import fields_of
+from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, RESPONSES, SAMPLING, Effect
+from hostile import ROUTES as TEXT_ROUTES
+from hostile import fields_of as text_fields_of
 
 from tirage.server.options import Limits
+from tirage.server.routes.explain import EXPLAIN as EXPLAIN_FIELDS
 from tirage.server.routes.fields import Only
 from tirage.server.routes.openai_request import CHAT as CHAT_ROUTE
 from tirage.server.routes.openai_request import COMPLETIONS as COMPLETIONS_ROUTE
+from tirage.server.routes.responses_request import RESPONSES as RESPONSES_ROUTE
 from tirage.server.routes.sglang_request import FIELDS
 from tirage.server.routes.sglang_request import GENERATE as SAMPLING_TABLE
 
+EXPLAIN = "/explain"
+ROUTES = (*TEXT_ROUTES, EXPLAIN)
 TOKENS = 48
 _INNER = "sampling_params."
 _CONTAINERS = {"sampling_params", "extra_body", "stream", "stream_options"}
 """Fields that hold others, or that the probe sets itself."""
 _LONGEST, _MOST = 1 << 20, 1 << 14
 """Where the search for the largest text and the largest constraint begins."""
-_MOST_OF: Mapping[str, int] = {"depth": 200, "true": 1, "is required": 1}
+_MOST_OF: Mapping[str, int] = {"depth": 200, "true": 1, "is required": 1, "is asked for": 1}
 
 Grow = Callable[[int], Any]
 
@@ -154,8 +159,12 @@ NAMED: Mapping[str, Mapping[str, Grow]] = {
     "prompt": {**_PROMPTS, **_IDS},
     "input_ids": _IDS,
     "prompt_token_ids": {"tokens": lambda s: [5] * s},
+    "output_ids": {"tokens": lambda s: [500] * s},
     "input_embeds": {"tokens": lambda s: [[0.1] * 64] * s},
     "messages": {"characters": lambda s: said("a " * (s // 2)), "count": lambda s: said("a", count=2 * s + 1)},
+    "input": {"characters": lambda s: "a " * (s // 2), "count": lambda s: said("a", count=2 * s + 1)},
+    "include": {"is asked for": lambda s: ["message.output_text.logprobs"]},
+    "reasoning": {"is asked for": lambda s: {"effort": "high", "summary": "detailed"}},
     "image_data": {"count": lambda s: ["iVBORw0KGgo="] * s},
     "audio_data": {"count": lambda s: ["UklGRg=="] * s},
     "json_schema": text_of(_SCHEMAS),
@@ -179,6 +188,7 @@ NAMED: Mapping[str, Mapping[str, Grow]] = {
         "name": "f", "parameters": {"type": "object", "properties": {word: {} for word in words(s)}}}}]},
     "tool_choice": {"is required": lambda s: "required"},
     "parallel_tool_calls": {"true": lambda s: True},
+    "top_logprobs": {"number": lambda s: s},
     "logprobs": {"number": lambda s: s, "true": lambda s: True},
     "logits_processors_args": {"entries": lambda s: {"logit_bias": {str(i): 1.0 for i in range(s)}}},
     "custom_params": {"entries": lambda s: dict.fromkeys(words(s), 1)},
@@ -249,13 +259,21 @@ def by_items(schema: Mapping[str, Any]) -> Iterator[tuple[str, Grow, int]]:
 # --- fields of a route -------------------------------------------------------------------------------------------
 
 
+def fields_of(route: str) -> tuple[str, ...]:
+    """Every field that a route has a use for, those of `sampling_params` with that name before them."""
+    if route == EXPLAIN:
+        return (*EXPLAIN_FIELDS, *(f"{_INNER}{name}" for name in SAMPLING_TABLE.entries))
+    return text_fields_of(route)
+
+
 def schema_of(route: str, field: str) -> Mapping[str, Any] | None:
     """The JSON Schema of a field; None for one that takes nothing that changes an answer."""
-    if route == GENERATE:
+    if route in {GENERATE, EXPLAIN}:
+        outer = FIELDS if route == GENERATE else EXPLAIN_FIELDS
         inner = field.startswith(_INNER)
-        found = (SAMPLING_TABLE.entries if inner else FIELDS)[field.removeprefix(_INNER)]
+        found = (SAMPLING_TABLE.entries if inner else outer)[field.removeprefix(_INNER)]
     else:
-        asked = CHAT_ROUTE if route == CHAT else COMPLETIONS_ROUTE
+        asked = {CHAT: CHAT_ROUTE, RESPONSES: RESPONSES_ROUTE}.get(route, COMPLETIONS_ROUTE)
         entries = {**asked.fastdeploy.entries, **asked.openai.entries}
         found = entries[field] if field in entries else asked.fields[field]
     return None if isinstance(getattr(found, "rule", None), Only) else found.schema()
@@ -271,13 +289,20 @@ def growths(route: str) -> list[Growth]:
         named = NAMED.get(name, {}).items()
         ways = [(way, make, _MOST_OF.get(way, _MOST)) for way, make in named] or list(by_schema(schema))
         found += [Growth(route=route, field=field, way=way, make=make, most=most) for way, make, most in ways]
+    if route == EXPLAIN:
+        found.append(Growth(route=route, field="sampling_params", way="count", make=several_params, most=_MOST))
     return found
+
+
+def several_params(count: int) -> list[dict[str, Any]]:
+    """So many sets of parameters to explain a draw under."""
+    return [{"sampling_seed": seed, "top_p": 0.9} for seed in range(count)]
 
 
 def beside(route: str, field: str) -> dict[str, Any]:
     """What a field needs beside it to have an effect."""
     place = SAMPLING if field.startswith(_INNER) else route
-    effect = EFFECTS[place].get(field.removeprefix(_INNER))
+    effect = EFFECTS.get(place, {}).get(field.removeprefix(_INNER))
     return dict(effect.beside) if isinstance(effect, Effect) else {}
 
 
@@ -285,7 +310,8 @@ def with_field(growth: Growth, size: int) -> dict[str, Any]:
     """The fields of a body that set one to a size, with those that it needs beside it."""
     needed, value = beside(growth.route, growth.field), growth.make(size)
     if growth.field.startswith(_INNER):
-        return {"sampling_params": {**needed, growth.field.removeprefix(_INNER): value}, "return_logprob": True}
+        asked = {"sampling_params": {**needed, growth.field.removeprefix(_INNER): value}}
+        return asked if growth.route == EXPLAIN else {**asked, "return_logprob": True}
     return {**needed, growth.field: value}
 
 
@@ -293,26 +319,35 @@ _PLAIN: Mapping[str, dict[str, Any]] = {
     GENERATE: {"text": "Once upon", "sampling_params": {"max_new_tokens": TOKENS, "sampling_seed": 1}},
     CHAT: {"messages": said("Once upon"), "max_tokens": TOKENS, "seed": 1},
     COMPLETIONS: {"prompt": "Once upon", "max_tokens": TOKENS, "seed": 1},
+    RESPONSES: {"input": "Once upon", "max_output_tokens": TOKENS, "seed": 1},
+    EXPLAIN: {"text": "Once upon", "sampling_params": {"max_new_tokens": TOKENS, "sampling_seed": 1}},
 }
 _INSTEAD: Mapping[str, set[str]] = {
-    "input_ids": {"text"}, "input_embeds": {"text"}, "prompt_token_ids": {"messages", "prompt"},
+    "messages": {"text"}, "input_ids": {"text"}, "input_embeds": {"text"}, "prompt_token_ids": {"messages", "prompt"},
     "max_completion_tokens": {"max_tokens"}, "seed": {"sampling_seed"},
 }  # fmt: skip
 WHOLE = {"best_of", "prompt_logprobs"}
 """Fields that a stream does not take."""
 
 
+def names_in(part: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of a part of a body, those of its `sampling_params` too."""
+    inner = part.get("sampling_params")
+    return (*part, *(inner if isinstance(inner, Mapping) else ()))
+
+
 def body_of(route: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
     """The plain body of a route with these fields, streamed where that can be."""
-    whole = any(name in WHOLE for part in parts for name in (*part, *part.get("sampling_params", ())))
-    body: dict[str, Any] = {**_PLAIN[route], "stream": not whole}
+    whole = any(name in WHOLE for part in parts for name in names_in(part))
+    body: dict[str, Any] = {**_PLAIN[route], **({} if route == EXPLAIN else {"stream": not whole})}
     for part in parts:
-        merged = {name: {**body.get(name, {}), **part[name]} for name in ("sampling_params",) if name in part}
+        inner = [name for name in ("sampling_params",) if isinstance(part.get(name), Mapping)]
+        merged = {name: {**body.get(name, {}), **part[name]} for name in inner}
         body |= {**part, **merged}
-    given = {name for part in parts for name in (*part, *part.get("sampling_params", ()))}
+    given = {name for part in parts for name in names_in(part)}
     dropped = {other for name in given for other in _INSTEAD.get(name, ())} - given
     body = {name: value for name, value in body.items() if name not in dropped}
-    if "sampling_params" in body:
+    if isinstance(body.get("sampling_params"), Mapping):
         body["sampling_params"] = {k: v for k, v in body["sampling_params"].items() if k not in dropped}
     return body
 

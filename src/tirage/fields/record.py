@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from tirage.errors import ParamsError, nearest
 from tirage.fields.rules import BrokenRuleError, Rule, shown
@@ -134,7 +135,7 @@ def check_fields(record: object) -> None:
 
 
 class Record:
-    """Frozen parameters: JSON both ways, `replace`, and refusal of unknown names.
+    """Frozen parameters: JSON both ways, `replace`, and refusal of unknown names, with hints for `other_names`.
 
     `memo` keeps what the library derives from an object, which never changes; it is no part of its value.
     """
@@ -142,6 +143,7 @@ class Record:
     __slots__ = ("memo",)
 
     memo: Any
+    other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
         """A new object; an unknown option raises ParamsError with the nearest known name."""
@@ -243,7 +245,8 @@ def refuse_unknown(kind: type[Any], names: Iterable[Any]) -> None:
     table = specs(kind)
     for name in names:
         if name not in table:
-            hint = nearest(name, table) if isinstance(name, str) else ""
+            other = kind.other_names.get(name) if isinstance(name, str) else None
+            hint = f"; {other}" if other else nearest(name, table) if isinstance(name, str) else ""
             raise ParamsError(f"{kind.__name__} option must be a known name, got {shown(name)}{hint}")
 
 

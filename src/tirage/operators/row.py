@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.exact import numbers
-from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY, clamped, cleaned, keys, value
+from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY, clamped, cleaned, descending, keys, value
 from tirage.exact.weights import exponents, weights
 from tirage.history import Counts
 
@@ -56,6 +56,7 @@ class RowState:
     inverse_t: np.float32 = _ONE
     trimmed: tuple[int, int] | None = None
     greedy: bool = False
+    _weighed: tuple[tuple[object, ...], NDArray[np.uint64]] | None = None
 
     # --- candidates -------------------------------------------------------------------------------------------------
 
@@ -84,12 +85,20 @@ class RowState:
         return exponents(self.x[self.ids], self.m, self.c)
 
     def w(self) -> NDArray[np.uint64]:
-        """Integer weights of the tokens still in, uint64 [n], a truncated one included."""
+        """Integer weights of the tokens still in, uint64 [n], a truncated one included; not to be written."""
+        given = (self.ids, self.m, self.c, self.trimmed, self.greedy)
+        # The same arrays, not equal ones: what weights depend on is replaced, never written.
+        if self._weighed is None or any(a is not b for a, b in zip(given, self._weighed[0], strict=True)):
+            self._weighed = given, self._weigh()
+        return self._weighed[1]
+
+    def _weigh(self) -> NDArray[np.uint64]:
         if self.greedy:
             return np.full(self.ids.size, 1 << 40, np.uint64)
         w = weights(self.q())
         if self.trimmed is not None:
             w[np.searchsorted(self.ids, self.trimmed[0])] = self.trimmed[1]
+        w.flags.writeable = False
         return w
 
     def is_top(self) -> NDArray[np.bool_]:
@@ -99,7 +108,7 @@ class RowState:
 
     def ranked(self) -> NDArray[np.int64]:
         """Positions [n] into `ids`, (key descending, id ascending): the order of every cut (S-W3)."""
-        return np.argsort(-self.key[self.ids].astype(np.int64), kind="stable")
+        return descending(self.key[self.ids])
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
         """Drop the tokens still in that are not `kept`, bool [n]."""

@@ -9,6 +9,7 @@ from tirage.tracing.html import framed, page
 from tirage.tracing.records import ExplainedDraw
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
@@ -28,6 +29,15 @@ class Explanation(ExplainedDraw):
     def to_html(self) -> str:
         """One self-contained HTML page: no script, nothing loaded from outside, token text escaped."""
         return page(self)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure: each token's probability before and after, and its way through the stages.
+
+        Raises TirageError without matplotlib, which the extra `plot` has.
+        """
+        from tirage.tracing.plot import plot
+
+        return plot(self)
 
     def __str__(self) -> str:
         # Rich takes a while to import, and only this view needs it.

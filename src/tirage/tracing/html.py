@@ -12,14 +12,30 @@ from tirage.tracing.records import ExplainedDraw, Interval, Stage, Token, TokenS
 
 def page(e: ExplainedDraw) -> str:
     """The whole page."""
+    return document(f"tirage: {wording.headline(e)}", f"{_header(e)}{_stages(e)}{_tokens(e)}{_throws(e)}")
+
+
+def document(title: str, content: str) -> str:
+    """A page with this title, which is escaped here, and this content, which is markup."""
     style = files("tirage.tracing").joinpath("page.css").read_text("utf-8")
-    title = escape(f"tirage: {wording.headline(e)}")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"{_header(e)}{_stages(e)}{_tokens(e)}{_throws(e)}</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"{content}</main>\n</body>\n</html>\n"
     )
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]], classes: str) -> str:
+    """A table whose first column is text and the others numbers; heads are escaped here, cells are markup."""
+    shown = [(head, "n" if index else "") for index, head in enumerate(heads)]
+    cells = [[_tag("td", cell, "n" if index else "") for index, cell in enumerate(row)] for row in rows]
+    return _table(_heads(shown), map(_row, cells), classes)
+
+
+def token_mark(token_shown: str) -> str:
+    """A token's text, escaped, in the form that all pages give it."""
+    return _token(token_shown)
 
 
 def framed(e: ExplainedDraw) -> str:

@@ -122,7 +122,7 @@ def _named(token: Token) -> str:
 
 
 def _why(ending: Ending, throw: UniformDraw) -> str:
-    name, left = _named(throw.hit.token), sum(ending.row.w() > 0)
+    name, left = _named(throw.hit.token), int((ending.row.w() > 0).sum())
     if throw.greedy:
         return _why_greedy(ending, name)
     if left == 1:

@@ -39,19 +39,18 @@ class Followed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What to watch: a request, with or without the mask that is checked after the draw, and which tokens."""
+    """What to watch: a request, with or without the mask that is checked after the draw."""
 
     state: SamplingRow
     request: RowInput
     coin: bool
     check: bool
     masks: Mapping[str, NDArray[np.bool_]]
-    tokens: NDArray[np.int64]
     texts: TokenTexts
 
 
 class Recorder:
-    """The stages of one run; `stages` holds all of them, `followed` those that were asked for."""
+    """The stages of one run; `stages` holds all of them, and after `follow` `followed` those that were asked for."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -60,13 +59,18 @@ class Recorder:
         self._params = watch.state.params
         self._semantics = watch.state.compiled.semantics
         self._waiting = deque(slots(self._params, self._semantics))
-        self._now = Snapshot.of_vocabulary(watch.request.logits)
+        self._input = Snapshot.of_logits(watch.request.logits)
+        self._now = self._input.widened()
+        # The label of each stage that was asked for, with what it found and left.
+        self._moments: list[tuple[str, Snapshot, Snapshot]] = []
+        # The last ranking of all candidates, which filters that remove nothing leave as it is.
+        self._ranked: tuple[Snapshot, NDArray[np.int64]] | None = None
         self._ended = ""
 
     def run(self) -> RowState:
         """The finished row, after everything that happened to it was recorded."""
         request, coin, check = self.watch.request, self.watch.coin, self.watch.check
-        self._add(self._waiting.popleft(), Snapshot.of_logits(request.logits), notes.INPUT)
+        self._add(self._waiting.popleft(), self._input, notes.INPUT)
         self._hard_masks()
         row = request.run(coin=coin, check=check, observe=self._observe)
         if row.status != OK:
@@ -127,7 +131,18 @@ class Recorder:
         )
         self.stages.append(stage)
         if not off:
-            self.followed.append(_follow(stage.label, self.watch.tokens, before, after))
+            self._moments.append((stage.label, before, after))
+
+    def follow(self, tokens: NDArray[np.int64]) -> None:
+        """Sets `followed` for these tokens [n], once the run is over."""
+        self.followed = [
+            _follow(label, tokens, before, after, self._order(before)) for label, before, after in self._moments
+        ]
+
+    def _order(self, snapshot: Snapshot) -> NDArray[np.int64]:
+        if self._ranked is None or not snapshot.ranks_like(self._ranked[0]):
+            self._ranked = snapshot, snapshot.ranked()
+        return self._ranked[1]
 
     def steps_of(self, position: int) -> tuple[TokenStep, ...]:
         """The steps of the token at a position of the watched ones."""
@@ -171,19 +186,21 @@ def _examples(before: Snapshot, gone: NDArray[np.int64], texts: TokenTexts) -> t
     if not gone.size:
         return ()
     out = Snapshot(before.x, before.ids[gone], before.w[gone], before.total)
-    top = out.ids[out.ranked()[:_EXAMPLES]]
+    top = out.likeliest(_EXAMPLES)
     chances = out.probabilities(top)
     return tuple(Removed(token=texts.token(int(t)), probability=float(p)) for t, p in zip(top, chances, strict=True))
 
 
-def _follow(label: str, tokens: NDArray[np.int64], before: Snapshot, after: Snapshot) -> Followed:
+def _follow(
+    label: str, tokens: NDArray[np.int64], before: Snapshot, after: Snapshot, order: NDArray[np.int64]
+) -> Followed:
     return Followed(
         label=label,
         logit_before=before.x[tokens],
         logit_after=after.x[tokens],
         probability_before=before.probabilities(tokens),
         probability_after=after.probabilities(tokens),
-        cumulative=before.cumulative(tokens),
+        cumulative=before.cumulative(tokens, order),
         kept=after.holds()[tokens],
     )
 

@@ -181,6 +181,13 @@ class ExplainedDraw:
         """The drawn token, exactly the one that `tirage.sample` draws; -1 when there is none."""
         return -1 if self.token is None else self.token.token_id
 
+    def trace_of(self, token_id: int) -> TokenTrace:
+        """The trace of a token that was followed; raises KeyError for another."""
+        for trace in self.tokens:
+            if trace.token.token_id == token_id:
+                return trace
+        raise KeyError(token_id)
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages that the request turned on, in the order they ran."""

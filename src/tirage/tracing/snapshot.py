@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.exact import numbers
-from tirage.exact.keys import keys, value
+from tirage.exact.keys import keys, largest, places, positions_of, ranked, ranks_of, value
 from tirage.exact.weights import exponents, weights
 from tirage.operators import FIRST_FILTER, Step
 from tirage.operators.row import RowState, mass
@@ -37,13 +37,11 @@ class Snapshot:
         w = np.zeros(ids.size, np.uint64) if top == -np.inf else weights(exponents(finite[ids], top, _UNIT))
         return cls(x.copy(), ids, w, mass(w))
 
-    @classmethod
-    def of_vocabulary(cls, x: NDArray[np.float32]) -> Snapshot:
-        """The Snapshot before anything was decided: every token of the vocabulary, those at -inf without weight."""
-        some = cls.of_logits(x)
-        w = np.zeros(x.size, np.uint64)
-        w[some.ids] = some.w
-        return cls(some.x, np.arange(x.size), w, some.total)
+    def widened(self) -> Snapshot:
+        """The Snapshot with every token of the vocabulary as a candidate; the added ones have no weight."""
+        w = np.zeros(self.x.size, np.uint64)
+        w[self.ids] = self.w
+        return Snapshot(self.x, places(self.x.size), w, self.total)
 
     @classmethod
     def after(cls, step: Step, row: RowState) -> Snapshot:
@@ -60,8 +58,12 @@ class Snapshot:
         return inside
 
     def ranked(self) -> NDArray[np.int64]:
-        """Positions into `ids`, (key descending, id ascending) (S-W3)."""
-        return np.argsort(-keys(self.x[self.ids]).astype(np.int64), kind="stable")
+        """The ranks of `ids`, by key descending and id ascending (S-W3)."""
+        return ranked(keys(self.x[self.ids]))
+
+    def likeliest(self, n: int) -> NDArray[np.int64]:
+        """The first `n` tokens of `ranked`."""
+        return self.ids[largest(keys(self.x[self.ids]), n)]
 
     def share(self, part: NDArray[np.uint64]) -> float:
         """The fraction of the total that some of the weights hold."""
@@ -69,18 +71,34 @@ class Snapshot:
 
     def probabilities(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """w / W of each token, 0 outside the set, NaN where the logit is not finite."""
-        return self._spread(tokens, self.w)
+        at = self._positions(tokens)
+        return self._spread(tokens, at, self.w, at)
 
-    def cumulative(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The share of each token and all that rank above it; 0 and NaN as for probabilities."""
-        order = self.ranked()
-        reached = np.empty(self.ids.size, np.uint64)
-        reached[order] = np.cumsum(self.w[order])
-        return self._spread(tokens, reached)
+    def ranks_like(self, other: Snapshot) -> bool:
+        """Whether `ranked` gives the same for both."""
+        return np.array_equal(self.ids, other.ids) and np.array_equal(self.x.view(np.int32), other.x.view(np.int32))
 
-    def _spread(self, tokens: NDArray[np.int64], amounts: NDArray[np.uint64]) -> NDArray[np.float64]:
-        dense = np.zeros(self.x.size)
+    def cumulative(self, tokens: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The share of each token and all that rank above it; 0 and NaN as for probabilities. `order` is `ranked`."""
+        at = self._positions(tokens)
+        ranks = np.searchsorted(order, ranks_of(keys(self.x[self.ids[at]]), at)) if self.ids.size else at
+        reached = np.cumsum(self.w[positions_of(order[: ranks.max(initial=-1) + 1])])
+        return self._spread(tokens, at, reached, ranks)
+
+    def _positions(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in `ids` each token is; another place for one that is not there."""
+        return np.minimum(np.searchsorted(self.ids, tokens), max(self.ids.size - 1, 0))
+
+    def _spread(
+        self,
+        tokens: NDArray[np.int64],
+        at: NDArray[np.int64],
+        amounts: NDArray[np.uint64],
+        indices: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        shares = np.zeros(tokens.size)
         if self.total:
-            dense[self.ids] = amounts.astype(np.float64) / np.float64(self.total)
+            inside = self.ids[at] == tokens
+            shares[inside] = amounts[indices[inside]].astype(np.float64) / np.float64(self.total)
         x = self.x[tokens]
-        return np.where(np.isfinite(x) | (x == -np.inf), dense[tokens], np.nan)
+        return np.where(np.isfinite(x) | (x == -np.inf), shares, np.nan)

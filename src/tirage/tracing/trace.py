@@ -10,17 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage import sampling
-from tirage.backends.numpy.distribution import BranchLaw, Distribution, outcome, request_of, token_logprob, unpacked
+from tirage.backends.numpy.distribution import (
+    BranchLaw,
+    Distribution,
+    RowInput,
+    outcome,
+    request_of,
+    token_logprob,
+    unpacked,
+)
 from tirage.draw import Status
 from tirage.errors import ParamsError
-from tirage.exact.keys import keys
+from tirage.exact.keys import keys, largest
 from tirage.operators.row import OK, Process, RowState
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.tracing import drawing, notes
 from tirage.tracing.explanation import Explanation
 from tirage.tracing.recorder import Recorder, Watch
-from tirage.tracing.records import TokenTrace, UniformDraw, XtcFlag
+from tirage.tracing.records import TokenTrace, UniformDraw
 from tirage.tracing.texts import TokenTexts
 
 
@@ -34,23 +42,27 @@ def explain(
     mask: Any = None,
     sample_index: int | np.integer[Any] = 0,
     top: int = 10,
+    follow: Sequence[int] = (),
 ) -> Explanation:
     """Every stage of one draw: the Explanation of the token that `tirage.sample` draws for the same arguments.
 
     `logits` [V] or [1, V]; `history`, `step`, `mask` and `sample_index` as for `sample`. `tokenizer`, a
     `tokenizers.Tokenizer`, a Hugging Face tokenizer or any object with `encode` and `decode`, gives tokens their
-    text. `top` is how many of the most likely tokens are followed, counted once before and once after the stages.
+    text. `top` is how many of the most likely tokens are followed, counted once before and once after the stages;
+    `follow` are ids in [0, V) of further ones.
     Without a seed a fresh one is drawn and reported.
 
     A row that has no token is explained too: `status` and `reason` say why. Raises ParamsError where `sample`
-    does, for more than one row and for a negative `top`; RowError when a custom processor fails.
+    does, for more than one row, for a negative `top` and for ids to `follow` outside the vocabulary; RowError when a
+    custom processor fails.
     """
     matrix = _one_row(logits)
     _check_top(top)
+    _check_follow(follow, matrix.shape[1])
     state = sampling.row_states(matrix.shape, params, history, step, sample_index)[0]
     words = sampling.host_mask(mask, matrix.shape)
-    case = _Case(state, _named_outcome(matrix, state, words), _hard_masks(state, words, matrix.shape[1]))
-    return _explanation(case, TokenTexts(tokenizer), top)
+    case = _case(state, _named_request(matrix, state, words), _hard_masks(state, words, matrix.shape[1]), tokenizer)
+    return _explanation(case, top, frozenset(map(int, follow)))
 
 
 def _one_row(logits: Any) -> NDArray[np.float32]:
@@ -65,12 +77,18 @@ def _check_top(top: Any) -> None:
         raise ParamsError(f"top must be an integer >= 0, got {top!r}; 0 follows the drawn token alone")
 
 
-def _named_outcome(matrix: NDArray[np.float32], state: SamplingRow, words: NDArray[np.int32] | None) -> Distribution:
-    """The law of the row, its steps with the names of their stages (which packing drops)."""
+def _check_follow(follow: Sequence[int], size: int) -> None:
+    for token in follow:
+        if isinstance(token, (bool, np.bool_)) or not isinstance(token, (int, np.integer)) or not 0 <= token < size:
+            raise ParamsError(f"follow must hold token ids in [0, {size}), got {token!r:.60}")
+
+
+def _named_request(matrix: NDArray[np.float32], state: SamplingRow, words: NDArray[np.int32] | None) -> RowInput:
+    """What the row asks, its steps with the names of their stages (which packing drops)."""
     batch = SamplingBatch.of([state], matrix.shape[1])
     process = batch.processes[0] if batch.processes else None
     request = request_of(matrix, batch.metadata(words), 0, process and _remembered(process))
-    return outcome(replace(request, steps=state.lower().steps))
+    return replace(request, steps=state.lower().steps)
 
 
 def _remembered(process: Process) -> Process:
@@ -99,11 +117,13 @@ def _hard_masks(state: SamplingRow, words: NDArray[np.int32] | None, size: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One row before its steps are watched: the request in flight, its law, its masks."""
+    """One row: the request in flight, its law, its masks, and what was seen of the run that gave the law, if it was."""
 
     state: SamplingRow
     result: Distribution
     masks: Mapping[str, NDArray[np.bool_]]
+    texts: TokenTexts
+    seen: Recorder | None
 
     @property
     def chain(self) -> BranchLaw:
@@ -112,15 +132,45 @@ class _Case:
             return self.result.off
         return self.result.chain(self.state.seed, self.state.at, self.state.sample_index)
 
+    def watch(self, *, coin: bool, check: bool) -> Recorder:
+        """What was seen of a run: that which gave the law, or another one where the law is a mixture."""
+        return self.seen or _watched(self.state, self.result.request, self.masks, self.texts, coin=coin, check=check)[0]
 
-def _explanation(case: _Case, texts: TokenTexts, top: int) -> Explanation:
-    state, result = case.state, case.result
+
+def _case(
+    state: SamplingRow, request: RowInput, masks: Mapping[str, NDArray[np.bool_]], tokenizer: Any | None
+) -> _Case:
+    texts = TokenTexts(tokenizer)
+    if request.checked is not None or request.coin_share:
+        return _Case(state, outcome(request), masks, texts, None)
+    recorder, row = _watched(state, request, masks, texts, coin=False, check=True)
+    return _Case(state, Distribution(request, BranchLaw(row), None, 0), masks, texts, recorder)
+
+
+def _watched(
+    state: SamplingRow,
+    request: RowInput,
+    masks: Mapping[str, NDArray[np.bool_]],
+    texts: TokenTexts,
+    *,
+    coin: bool,
+    check: bool,
+) -> tuple[Recorder, RowState]:
+    """A run of the request under observation, and the row that it leaves."""
+    recorder = Recorder(Watch(state=state, request=request, coin=coin, check=check, masks=masks, texts=texts))
+    return recorder, recorder.run()
+
+
+def _explanation(case: _Case, top: int, follow: frozenset[int]) -> Explanation:
+    state, result, texts = case.state, case.result, case.texts
     ok = result.status == OK
     throws = drawing.throws(case.chain, state, texts) if ok else ()
     coin = drawing.coin(result, state)
-    winner = _winner(case.chain, throws)
-    followed = _followed(case, throws, winner, top)
-    recorder = _watched(case, winner, coin, followed, texts)
+    winner, law = _winner(case.chain, throws), result.law()
+    check = case.chain.fallback is None or winner is case.chain.fallback
+    recorder = case.watch(coin=coin is not None and coin.on, check=check)
+    followed = _followed(case, law, throws, winner, top, follow)
+    recorder.follow(followed)
     token = throws[-1].hit.token if throws else None
     return Explanation(
         params=state.params,
@@ -132,11 +182,11 @@ def _explanation(case: _Case, texts: TokenTexts, top: int) -> Explanation:
         sample_index=state.sample_index,
         status=Status(result.status),
         token=token,
-        **_chances(case, winner, throws),
+        **_chances(case, law, winner, throws),
         mixed=result.mixed,
         reason=notes.reason(notes.Ending(winner, texts, recorder.stages, throws, coin)),
         all_stages=tuple(recorder.stages),
-        tokens=_traces(case, recorder, followed, throws, texts),
+        tokens=_traces(case, law, recorder, followed, throws),
         coin=coin,
         throws=throws,
     )
@@ -149,62 +199,64 @@ def _winner(chain: BranchLaw, throws: tuple[UniformDraw, ...]) -> RowState:
     return chain.fallback if chain.row.status == OK else chain.row
 
 
-def _watched(
-    case: _Case, winner: RowState, coin: XtcFlag | None, tokens: NDArray[np.int64], texts: TokenTexts
-) -> Recorder:
-    watch = Watch(
-        state=case.state,
-        request=case.result.request,
-        coin=coin is not None and coin.on,
-        check=case.chain.fallback is None or winner is case.chain.fallback,
-        masks=case.masks,
-        tokens=tokens,
-        texts=texts,
-    )
-    recorder = Recorder(watch)
-    recorder.run()
-    return recorder
-
-
-def _chances(case: _Case, winner: RowState, throws: tuple[UniformDraw, ...]) -> dict[str, Any]:
+def _chances(
+    case: _Case, law: NDArray[np.float64], winner: RowState, throws: tuple[UniformDraw, ...]
+) -> dict[str, Any]:
     """Probability, logprob and support size, as `law` and `Draw` have them."""
     if not throws:
         return {"probability": float("nan"), "logprob": float("nan"), "support_size": 0}
     token, result = throws[-1].hit.token.token_id, case.result
     return {
-        "probability": float(result.law()[token]),
+        "probability": float(law[token]),
         "logprob": float(token_logprob(result, case.chain, token)),
         "support_size": len(result.points()) if result.mixed else int((winner.w() > 0).sum()),
     }
 
 
-def _followed(case: _Case, throws: tuple[UniformDraw, ...], winner: RowState, top: int) -> NDArray[np.int64]:
-    """The tokens to follow, by model rank: most likely before and after, drawn, refused, not finite."""
+def _followed(
+    case: _Case,
+    law: NDArray[np.float64],
+    throws: tuple[UniformDraw, ...],
+    winner: RowState,
+    top: int,
+    follow: frozenset[int],
+) -> NDArray[np.int64]:
+    """The tokens to follow, by model rank: most likely before and after, asked for, drawn, refused, not finite."""
     x = case.result.request.logits
-    finite = np.where(np.isfinite(x), x, np.float32(-np.inf)).astype(np.float32)
-    rank = np.argsort(-keys(finite).astype(np.int64), kind="stable")
-    chosen = set(rank[:top].tolist()) | {throw.hit.token.token_id for throw in throws}
+    key = keys(np.where(np.isfinite(x), x, np.float32(-np.inf)).astype(np.float32))
+    chosen = set(largest(key, top).tolist()) | follow | {throw.hit.token.token_id for throw in throws}
     if throws:
-        law = case.result.law()
-        chosen |= {int(t) for t in np.argsort(-law, kind="stable")[:top] if law[t] > 0}
+        chosen |= set(_most_probable(law, top))
     else:
         chosen |= set(np.flatnonzero(notes.not_finite(winner.x))[: max(top, 1)].tolist())
-    place = np.empty(x.size, np.int64)
-    place[rank] = np.arange(x.size)
-    return np.array(sorted(chosen, key=lambda token: place[token]), np.int64)
+    return np.array(sorted(chosen, key=lambda token: (-int(key[token]), token)), np.int64)
+
+
+def _most_probable(law: NDArray[np.float64], n: int) -> list[int]:
+    """The `n` tokens of a law [V] with the highest probabilities above 0, of equal ones those with lower ids."""
+    found = np.flatnonzero(law > 0)
+    if 0 < n < found.size:
+        # All that equal the last of them, so that ids decide.
+        found = found[law[found] >= -np.partition(-law[found], n - 1)[n - 1]]
+    return found[np.argsort(-law[found], kind="stable")[:n]].tolist()
 
 
 def _traces(
-    case: _Case, recorder: Recorder, tokens: NDArray[np.int64], throws: tuple[UniformDraw, ...], texts: TokenTexts
+    case: _Case,
+    law: NDArray[np.float64],
+    recorder: Recorder,
+    tokens: NDArray[np.int64],
+    throws: tuple[UniformDraw, ...],
 ) -> tuple[TokenTrace, ...]:
     drawn = throws[-1].hit.token.token_id if throws else -1
-    x, law = case.result.request.logits, case.result.law()
+    x = case.result.request.logits
     key = keys(np.where(np.isnan(x), np.float32(-np.inf), x).astype(np.float32))
+    above = x.size - np.searchsorted(np.sort(key), key[tokens], side="right")
     return tuple(
         TokenTrace(
-            token=texts.token(int(token)),
+            token=case.texts.token(int(token)),
             drawn=int(token) == drawn,
-            rank=0 if np.isnan(x[token]) else 1 + int((key > key[token]).sum()),
+            rank=0 if np.isnan(x[token]) else 1 + int(above[i]),
             logit=float(x[token]),
             model_probability=recorder.steps_of(i)[0].probability_before,
             probability=float(law[token]),

@@ -1,4 +1,4 @@
-"""docs/engines/mlx.md does what it shows."""
+"""docs/engines/mlx.md and docs/coming_from/mlx.md do what they show."""
 
 from __future__ import annotations
 
@@ -14,3 +14,5 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.chdir(tmp_path)
     assert pages.run("mlx") == 4
     assert capsys.readouterr().out
+    assert pages.run("mlx", folder="coming_from", fence="py") == 2
+    assert len(capsys.readouterr().out) > 20

@@ -1,4 +1,4 @@
-"""docs/engines/transformers.md does what it shows."""
+"""docs/engines/transformers.md and docs/coming_from/huggingface.md do what they show."""
 
 from __future__ import annotations
 
@@ -14,3 +14,5 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.chdir(tmp_path)
     assert pages.run("transformers") == 2
     assert capsys.readouterr().out
+    assert pages.run("huggingface", folder="coming_from", fence="py") == 1
+    assert "Once upon a time" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pages
 import pytest
 from llama_folder import write_folder
 from served import Server
@@ -40,6 +41,13 @@ def test_the_offline_block_prints_a_text_for_each_prompt(place: Path) -> None:
     code = BLOCKS[0].replace(f'model="{MODEL}"', f'model="{MODEL}", enforce_eager=True, max_model_len=256')
     assert code != BLOCKS[0]
     assert len("".join(printed(code, place))) > 60
+
+
+def test_the_block_for_its_users_prints_a_text(place: Path) -> None:
+    (block,) = pages.blocks_of("coming_from/vllm", "py")
+    code = block.replace('LLM("path/to/model")', 'LLM("path/to/model", enforce_eager=True, max_model_len=256)')
+    assert code != block
+    assert "".join(printed(code, place))
 
 
 @pytest.fixture(scope="module")

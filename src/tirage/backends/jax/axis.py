@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from tirage.backends.jax.candidates import highest
+from tirage.backends.jax.candidates import highest, highest_logits
 from tirage.backends.jax.reach import first_reaching
 from tirage.backends.jax.rule import Mass, locate
 from tirage.backends.jax.wide import Wide, u32
@@ -54,6 +54,10 @@ class Axis(Protocol):
 
     def top(self, key: Array, n: int) -> tuple[Array, Array]:
         """The n largest keys [B, n] of keys [B, N] and their ids, in (key descending, id ascending) order."""
+        ...
+
+    def top_logits(self, x: Array, maxima: Array, n: int) -> tuple[Array, Array]:
+        """As `top` of the keys of logits [B, N] whose `block_maxima` on this device are [B, N / 32]."""
         ...
 
     def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
@@ -103,6 +107,10 @@ class OneDevice:
     def top(self, key: Array, n: int) -> tuple[Array, Array]:
         """The n largest of keys [B, N] and their positions."""
         return highest(key, n)
+
+    def top_logits(self, x: Array, maxima: Array, n: int) -> tuple[Array, Array]:
+        """The n largest keys of logits [B, N], and their positions."""
+        return highest_logits(x, maxima, n)
 
     def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
         """As `Axis.reach`, of [B, N]."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tirage.backends.jax.passes import block
+from tirage.backends.jax.passes import block, reduced
 from tirage.backends.jax.rule import NO_KEY, keys, values
+from tirage.backends.jax.wide import u32
+from tirage.exact.keys import POS_INF_KEY
 
-_BLOCK = 32
+_BLOCK, _PARTS = 32, 4
 _LONG = 4096
 _SPARE = 14
 """Blocks that are looked at besides as many as entries are asked for: equal maxima must not leave one out."""
@@ -20,21 +24,57 @@ def highest(key: Array, n: int) -> tuple[Array, Array]:
 
     The n largest tokens lie in the n blocks with the largest maxima, unless there are more blocks with such a maximum.
     """
-    count = key.shape[1] // _BLOCK
-    most = -(-(n + _SPARE) // 32) * 32
-    if key.shape[1] <= _LONG or not 0 < n <= most <= count // 8:
+    if _blocks_asked_for(key.shape[1], n) is None:
         return ranked(key, n)
-    # A block is every count-th token: a maximum over rows of whole vectors.
-    best, at = ranked(jnp.max(block(key, count), -2), most)
+    maxima = jnp.max(block(key, key.shape[1] // _BLOCK), -2)
+    return _of_best_blocks(maxima, n, lambda ids: jnp.take_along_axis(key, ids, 1), lambda: key)
+
+
+def highest_logits(x: Array, maxima: Array, n: int) -> tuple[Array, Array]:
+    """As `highest` of the keys of logits [B, N], given their `block_maxima`; the keys are not written down."""
+    if _blocks_asked_for(x.shape[1], n) is None:
+        return ranked(keys(x), n)
+    return _of_best_blocks(maxima, n, lambda ids: keys(jnp.take_along_axis(x, ids, 1)), lambda: keys(x))
+
+
+def block_maxima(x: Array) -> Array:
+    """The largest key of each block of logits [B, N], int32 [B, N / 32]; at least that of +inf where it has a NaN.
+
+    A block is every N / 32-th token: a maximum over rows of whole vectors.
+    """
+    parts = x.reshape(x.shape[0], _PARTS, _BLOCK // _PARTS, x.shape[1] // _BLOCK)
+    # Counted from the key of -inf, that of a negative NaN is beyond +inf's.
+    codes = [u32(keys(parts[:, i])) + jnp.uint32(POS_INF_KEY) for i in range(_PARTS)]
+    largest = reduced(codes, lax.max, 0, axis=1)
+    most = lax.max(lax.max(*largest[:2]), lax.max(*largest[2:]))
+    found = jnp.minimum(most, jnp.uint32(2 * POS_INF_KEY)) - jnp.uint32(POS_INF_KEY)
+    # Without the barrier XLA works out the maxima anew for each of their uses.
+    return lax.optimization_barrier(found.astype(jnp.int32))
+
+
+def _blocks_asked_for(size: int, n: int) -> int | None:
+    """How many blocks of a row of `size` are looked at for its n largest; None where whole rows are ranked."""
+    most = -(-(n + _SPARE) // 32) * 32
+    return most if size > _LONG and 0 < n <= most <= size // _BLOCK // 8 else None
+
+
+def _of_best_blocks(
+    maxima: Array, n: int, key_at: Callable[[Array], Array], whole: Callable[[], Array]
+) -> tuple[Array, Array]:
+    """As `highest`, given the maxima [B, count] of blocks, the keys at positions [B, m], and all keys."""
+    rows, count = maxima.shape
+    most = _blocks_asked_for(_BLOCK * count, n)
+    assert most is not None
+    best, at = ranked(maxima, most)
     apart = (best[:, -1] < best[:, n - 1]) | (best[:, n - 1] == NO_KEY)
 
     def few() -> tuple[Array, Array]:
         ids = _ascending(at)[:, None, :] + count * lax.broadcasted_iota(jnp.int32, (1, _BLOCK, 1), 1)
-        ids = ids.reshape(key.shape[0], _BLOCK * most)
-        top, position = ranked(jnp.take_along_axis(key, ids, 1), n)
+        ids = ids.reshape(rows, _BLOCK * most)
+        top, position = ranked(key_at(ids), n)
         return top, jnp.take_along_axis(ids, position, 1)
 
-    return lax.cond(jnp.all(apart), few, lambda: ranked(key, n))
+    return lax.cond(jnp.all(apart), few, lambda: ranked(whole(), n))
 
 
 def ranked(key: Array, n: int) -> tuple[Array, Array]:

@@ -147,7 +147,7 @@ def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array | None
 
 def top_h(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """The state [B, N] that keeps, of the first 100 tokens, the prefix with the share H of their entropy: rule S-O7."""
-    key, ids = state.ranked(state.kept_key(), _TOP_H_TOKENS)
+    key, ids = state.first(_TOP_H_TOKENS)
     inside = key > NO_KEY
     q = exponents(values(key), state.m, state.c)
     mass = state.mass_of(key, ids)

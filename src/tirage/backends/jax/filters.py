@@ -60,7 +60,7 @@ def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
         one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
         cut, _ = state.reach(u32(state.q), state.key, one.where(state.kept), wide.wide(u32(given["k"]), 2))
         return state.keep_to(cut, on, ties=ties)
-    key, ids = state.ranked(state.kept_key(), width)
+    key, ids = state.first(width)
     last = jnp.clip(given["k"] - 1, 0, key.shape[1] - 1)
     cut = Cut(wide.column(key, last), wide.column(ids, last))
     if on is not None or ties or not state.narrows:

@@ -15,6 +15,30 @@ from jax import Array, lax
 
 _SHORT = 1024
 """Rows up to this length gain nothing from being halved."""
+_GROUPS = range(1024, 639, -32)
+"""Sizes of the groups that columns are summed in: sums of 1024 halves of a weight fit a word."""
+
+
+def group_size(size: int) -> int | None:
+    """How many columns of a row of `size` are summed at once, a divisor of it; None for a row to be padded."""
+    if size <= _GROUPS[0]:
+        return size if size % 32 == 0 else None
+    return next((group for group in _GROUPS if size % group == 0 and size // group <= _GROUPS[0]), None)
+
+
+def padded_size(size: int) -> int:
+    """The length, at least `size`, that a row is padded to so that its columns can be summed in groups."""
+    if group_size(size) is not None:
+        return size
+    unit = 32 if size <= _GROUPS[0] else _GROUPS[0]
+    return -(-size // unit) * unit
+
+
+def grouped(v: Array) -> Array:
+    """[..., N] as [..., N / n, n], n at most 1024; N is a `padded_size`."""
+    group = group_size(v.shape[-1])
+    assert group is not None
+    return block(v, group)
 
 
 def block(v: Array, size: int) -> Array:
@@ -49,8 +73,8 @@ def _halved(v: Array, join: Callable[[Any, Any], Any], start: int) -> Array:
     return join(*reduced([halves[..., 0, :], halves[..., 1, :]], join, start))
 
 
-def reduced(parts: Sequence[Array], join: Callable[[Any, Any], Any], start: int) -> list[Array]:
-    """Arrays [..., N] of one shape, each joined over its last axis, in one pass."""
+def reduced(parts: Sequence[Array], join: Callable[[Any, Any], Any], start: int, *, axis: int = -1) -> list[Array]:
+    """Arrays [..., N, ...] of one shape, each joined over `axis`, in one pass."""
     first = np.array(start, parts[0].dtype)
     together = lambda a, b: tuple(map(join, a, b))  # noqa: E731
-    return list(lax.reduce(tuple(parts), (first,) * len(parts), together, (parts[0].ndim - 1,)))
+    return list(lax.reduce(tuple(parts), (first,) * len(parts), together, (axis % parts[0].ndim,)))

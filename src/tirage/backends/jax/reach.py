@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.candidates import ranked
-from tirage.backends.jax.passes import block, count, largest, reduced, smallest, sums
+from tirage.backends.jax.passes import block, count, grouped, largest, reduced, smallest, sums
 from tirage.backends.jax.rule import NO_KEY, Mass, locate, ordered
 from tirage.backends.jax.wide import Wide
 
@@ -148,8 +148,7 @@ def _narrowed(at: Reach, distance: Array, mass: Mass, goal: Wide) -> Reach:
 
 def _within(distance: Array, mass: Mass, ends: Array) -> Wide:
     """The mass within each of the distances `ends`, uint32 [n, B]: two limbs [n, B]."""
-    size = min(distance.shape[1], 1024)
-    parts = [block(jnp.where(distance <= end[:, None], limb, 0), size) for end in ends for limb in mass]
+    parts = [grouped(jnp.where(distance <= end[:, None], limb, 0)) for end in ends for limb in mass]
     total = sums(parts)
     return Mass(jnp.stack(total[::2]), jnp.stack(total[1::2])).total_of_sums()
 
@@ -165,8 +164,9 @@ class Few(NamedTuple):
 
 
 def together(chosen: Array) -> Few:
-    """The first `ROOM` tokens that are chosen, bool [B, N]; N a multiple of 1024."""
+    """The first `ROOM` tokens that are chosen, bool [B, N]; N a multiple of 32."""
     words = sums([jnp.where(block(chosen, 32), jnp.uint32(1) << _LANES, 0)])[0]
+    words = jnp.pad(words, ((0, 0), (0, -words.shape[1] % 32)))
     counts = lax.population_count(words).astype(jnp.int32)
     ends = _running(counts, lax.add, 0)
     starts = ends - counts

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.passes import block, count, sums
+from tirage.backends.jax.passes import block, count, grouped, sums
 from tirage.backends.jax.wide import Wide, u32
 from tirage.exact.keys import NEG_INF_KEY, TINY_BITS
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
@@ -77,7 +77,7 @@ def exponents(x: Array, m: Array, c: Array) -> Array:
 
 
 class Mass(NamedTuple):
-    """Integer weights of at most 2^40 each, or sums of 1024: `high` * 2^20 + `low`, uint32."""
+    """Integer weights of at most 2^40 each, or sums of 1024 such: `high` * 2^20 + `low`, uint32."""
 
     high: Array
     low: Array
@@ -87,15 +87,15 @@ class Mass(NamedTuple):
         return Mass(jnp.where(kept, self.high, 0), jnp.where(kept, self.low, 0))
 
     def total(self) -> Wide:
-        """The sum over the last axis of [..., V], two limbs; at most 1024 entries, or a multiple of that."""
+        """The sum over the last axis of [..., V], two limbs; V is a `padded_size`, or at most 1024."""
         if self.low.shape[-1] <= 1024:
             low, high = sums([self.low, self.high])
             return Mass(high, low).wide()
-        low, high = sums([block(self.low, 1024), block(self.high, 1024)])
+        low, high = sums([grouped(self.low), grouped(self.high)])
         return Mass(high, low).total_of_sums()
 
     def total_of_sums(self) -> Wide:
-        """As `total`, of sums [..., n] of 1024 weights each; at most 1024 of them."""
+        """As `total`, of sums [..., n] of at most 1024 weights each; at most 1024 of them."""
         parts = sums([half for limb in self for half in (limb & 0xFFFF, limb >> 16)])
         # The high half counts 2^20: a digit of 16 bits and four bits more.
         high, higher, low, middle = parts
@@ -149,20 +149,20 @@ def uniform(key: tuple[Array, Array], step: Array, sample: Array, domain: int) -
 def locate(mass: Mass, rest: Wide) -> Array:
     """The first position [B] whose running sum of weights [B, N] exceeds `rest` [B] (two limbs), int32.
 
-    N is a multiple of 1024, or of 32 up to 1024; the total must exceed `rest`.
+    N is a `padded_size`; the total must exceed `rest`.
     """
     size = mass.low.shape[-1]
     if size <= 1024:
         return _within_block(mass, rest)
-    grouped = Mass(*(block(limb, 1024) for limb in mass))
-    low, high = sums([grouped.low, grouped.high])
+    groups = Mass(*map(grouped, mass))
+    low, high = sums([groups.low, groups.high])
     each = Mass(high, low).wide()
     before = _before(each)
     group = count(~wide.less(tuple(limb[:, None] for limb in rest), wide.add(before, each)))
     group = jnp.minimum(group, each[0].shape[-1] - 1)
     rest = wide.sub(rest, wide.take(before, group))
-    one = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in grouped))
-    return group * 1024 + _within_block(one, rest)
+    one = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in groups))
+    return group * one.low.shape[1] + _within_block(one, rest)
 
 
 def _within_block(mass: Mass, rest: Wide) -> Array:

@@ -13,12 +13,11 @@ from jax import Array, lax
 from tirage.backends.jax import wide
 from tirage.backends.jax.axis import ONE_DEVICE, Axis, Cut
 from tirage.backends.jax.candidates import in_id_order
-from tirage.backends.jax.passes import count, largest
+from tirage.backends.jax.passes import count, largest, padded_size
 from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import (
     NO_KEY,
     Mass,
-    bits_of,
     clamped,
     cleaned,
     exponents,
@@ -68,7 +67,8 @@ class TracedState:
     `judged` gives the mass of what the last temperature stage saw. `uncut`: no filter has cut since `m` was found.
     `trimmed` is the token (or -1) whose weight a truncated top-p cut to `left`. `greedy`: rows whose one token was
     chosen. `special`: whether the program has stages that do either; without them weights are those of `weighing`.
-    `narrows`: whether a top-k may leave its candidates as the only columns.
+    `narrows`: whether a top-k may leave its candidates as the only columns. `maxima`: the `block_maxima` of x, None
+    once a filter has cut.
     """
 
     axis: Axis
@@ -83,6 +83,7 @@ class TracedState:
     trimmed: Array
     left: Wide
     greedy: Array
+    maxima: Array | None
     columns: Array | None = None
     uncut: bool = True
     special: bool = False
@@ -149,6 +150,12 @@ class TracedState:
         key, at = self.axis.top(key, n)
         return key, at if self.columns is None else jnp.take_along_axis(self.columns, at, 1)
 
+    def first(self, n: int) -> tuple[Array, Array]:
+        """Keys and ids [B, n] of the first n tokens still in, in (key descending, id ascending) order."""
+        if self.maxima is None:
+            return self.ranked(self.kept_key(), n)
+        return self.axis.top_logits(self.x, self.maxima, n)
+
     def reach(self, coarse: Array, key: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
         """As `Axis.reach`, among the tokens still in."""
         cut, before = self.axis.reach(coarse, key, self.kept, mass, goal)
@@ -165,7 +172,7 @@ class TracedState:
     def keep(self, kept: Array, on: Array | None) -> TracedState:
         """Rows that are `on` (None: all) without the tokens that are not `kept`."""
         kept = self.kept & (kept if on is None else kept | ~on[:, None])
-        return replace(self, kept=kept, uncut=False)
+        return replace(self, kept=kept, uncut=False, maxima=None)
 
     def keep_to(self, cut: Cut, on: Array | None, *, ties: bool = False) -> TracedState:
         """Rows that are `on` without the tokens beyond a cut; with ties, all that share its key stay."""
@@ -211,6 +218,7 @@ class TracedState:
             kept=key > NO_KEY,
             weighing=Weighing(x, self.m, self.c),
             columns=jnp.pad(ids, room, constant_values=MAX_VOCAB),
+            maxima=None,
             uncut=False,
         )
 
@@ -221,9 +229,8 @@ def either(on: Array | None, a: Array, b: Array) -> Array:
 
 
 def padded(x: Array) -> Array:
-    """Logits [B, V] with -inf columns added, up to a multiple of 1024 (of 32 when V <= 1024)."""
-    size = 32 if x.shape[1] <= 1024 else 1024
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)), constant_values=-np.inf)
+    """Logits [B, V] with -inf columns added, up to `padded_size`."""
+    return jnp.pad(x, ((0, 0), (0, padded_size(x.shape[1]) - x.shape[1])), constant_values=-np.inf)
 
 
 def masked(axis: Axis, x: Array, program: TracedProgram) -> Array:
@@ -241,20 +248,13 @@ def status(most: Array) -> Array:
     return jnp.where(most >= POS_INF_KEY, 1, jnp.where(most <= NEG_INF_KEY, 2, 0)).astype(jnp.int8)
 
 
-def largest_key(x: Array) -> Array:
-    """The largest key of [B, N], [B]; NaN of either sign counts as the largest of all."""
-    bad = ((bits_of(x) & 0x7FFFFFFF) >= POS_INF_KEY) & ~is_neg_inf(x)
-    return largest(jnp.where(bad, jnp.int32(0x7FFFFFFF), keys(x)))
-
-
-def entered(axis: Axis, x: Array) -> TracedState:
-    """The state of rows whose logits [B, N] are final: everything above -inf is in (S-N4)."""
+def entered(axis: Axis, x: Array, maxima: Array) -> TracedState:
+    """The state of rows whose logits [B, N], and their `block_maxima`, are final: all above -inf are in (S-N4)."""
     key = keys(x)
     kept = key > NEG_INF_KEY
     rows = x.shape[0]
     zero = jnp.zeros(rows, jnp.uint32)
-    # The maximum that `status` asks for, so that rows without edits are read for it once.
-    m, c = values(axis.max(largest_key(x))), jnp.full(rows, _UNIT, jnp.float32)
+    m, c = values(axis.max(largest(maxima))), jnp.full(rows, _UNIT, jnp.float32)
     weighing = Weighing(x, m, c)
     return TracedState(
         axis=axis,
@@ -269,6 +269,7 @@ def entered(axis: Axis, x: Array) -> TracedState:
         trimmed=jnp.full(rows, -1, jnp.int32),
         left=(zero, zero),
         greedy=jnp.zeros(rows, bool),
+        maxima=maxima,
     )
 
 

@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.axis import ONE_DEVICE, Axis
+from tirage.backends.jax.candidates import block_maxima
 from tirage.backends.jax.filters import FILTERS, xtc
 from tirage.backends.jax.passes import largest
 from tirage.backends.jax.program import TracedProgram
@@ -24,7 +25,6 @@ from tirage.backends.jax.steps import (
     edited,
     either,
     entered,
-    largest_key,
     masked,
     padded,
     status,
@@ -116,8 +116,11 @@ def draw_on(axis: Axis, logits: Array, program: TracedProgram) -> Drawn:
     """One token for each row of the float32 logits [B, N] that a device of the axis has, as `draw` gives them."""
     raw = padded(logits)
     x = masked(axis, raw, program)
-    code = status(axis.max(largest_key(x)))
-    whole = entered(axis, edited(axis, x, program))
+    maxima = block_maxima(x)
+    code = status(axis.max(largest(maxima)))
+    final = edited(axis, x, program)
+    # Rows without edits are read for their maxima once.
+    whole = entered(axis, final, maxima if final is x else block_maxima(final))
     law = _filtered(whole, program, 0)
     token, key, branch = _token(law, program)
     logprobs = branch.logprobs(key[:, None], token[:, None])[:, 0]

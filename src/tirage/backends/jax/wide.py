@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from tirage.backends.jax.passes import block, sums
+from tirage.backends.jax.passes import grouped, sums
 
 Wide = tuple[Array, ...]
 """Limbs of a non-negative integer, or of one in two's complement where a function says so."""
@@ -294,8 +294,8 @@ def digit_sums(parts: Sequence[Array]) -> list[Array]:
 
 
 def total_wide(a: Wide, size: int) -> Wide:
-    """The sum over the last axis of limbs [..., N], modulo 2^(32 * size); N a multiple of 1024, or at most 1024."""
+    """The sum over the last axis of limbs [..., N], modulo 2^(32 * size); N a `padded_size`, or at most 1024."""
     halves = [half for limb in a for half in (limb & 0xFFFF, limb >> 16)]
     if a[0].shape[-1] <= 1024:
         return from_digits(sums(halves), size)
-    return from_digits(digit_sums(sums([block(half, 1024) for half in halves])), size)
+    return from_digits(digit_sums(sums([grouped(half) for half in halves])), size)

@@ -15,7 +15,7 @@ from tirage.backends.jax import wide
 from tirage.backends.jax.axis import Cut
 from tirage.backends.jax.candidates import ranked
 from tirage.backends.jax.passes import count, largest, smallest
-from tirage.backends.jax.rule import NO_KEY, Mass, least, locate, ordered
+from tirage.backends.jax.rule import NO_KEY, Mass, keys, least, locate, ordered
 from tirage.backends.jax.wide import Wide, u32
 
 NO_ID = -1
@@ -92,6 +92,10 @@ class MeshAxis:
         each, ids = jnp.moveaxis(both, 0, 2).reshape(2, key.shape[0], self.size * n)
         best, position = ranked(each, n)
         return best, jnp.take_along_axis(ids, position, 1)
+
+    def top_logits(self, x: Array, maxima: Array, n: int) -> tuple[Array, Array]:
+        """As `top` of the keys of logits [B, N]; the maxima are not needed."""
+        return self.top(keys(x), n)
 
     def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
         """As `Axis.reach`, of [B, N] on each device; a round of the bisection exchanges 16 bytes per row.

@@ -6,8 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,9 @@ from tirage.exact.philox import Domain, uniform64
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""
@@ -77,6 +79,8 @@ def _executor() -> ThreadPoolExecutor:
     global _workers
     with _lock:
         if _workers is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             _workers = ThreadPoolExecutor(max(1, _threads - 1), thread_name_prefix="tirage-draw")
         return _workers
 
