@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "own_semantics",
         "custom_processor",
         "constrained_loop",
+        "from_the_spec",
     ),
     "Text": (
         "chat",
@@ -49,8 +50,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
 SERVED = GROUPS["Clients of `tirage serve`"]
 """Examples that talk to a server, whose address is in TIRAGE_URL."""
 
-WITH_FILES = ("gguf_model",)
-"""Examples that take the path of a file, so the page shows no output."""
+WITH_FILES = ("gguf_model", "from_the_spec")
+"""Examples that take the path of a file or read their input, so the page shows no output."""
+
+LINES = {"from_the_spec": 160}
+"""The lines that an example may have, where 40 cannot hold its idea."""
 
 NEEDS = {"shards": {"torch"}, "gguf_model": {"llama_cpp"}}
 """Packages that an example needs without importing them itself."""

@@ -1,4 +1,4 @@
-"""Writes tests/vectors/*.jsonl, except by_hand.jsonl, from the reference in `tests/reference`.
+"""Writes src/tirage/conformance/vectors/*.jsonl, except by_hand.jsonl, from the reference in `tests/reference`.
 
 Run it after a change of SPEC.md and read the diff: it shows every token that the change moves. Vectors are never
 edited, nor written by a backend, to make a backend pass.

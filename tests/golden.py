@@ -1,4 +1,4 @@
-"""Golden vectors: one case per line of tests/vectors/*.jsonl, floats as hex strings, read and written here."""
+"""Golden vectors: one case per line of tirage/conformance/vectors/*.jsonl, floats as hex strings, as Cases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from paths import Answer, bits
 from strategies import Case
 
-from tirage import SamplingParams
+from tirage import SamplingParams, conformance
 
-FOLDER = Path(__file__).parent / "vectors"
+FOLDER = Path(conformance.__file__).parent / "vectors"
 
 
 @dataclass(frozen=True, slots=True)

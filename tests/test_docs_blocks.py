@@ -35,6 +35,7 @@ ELSEWHERE = {
     ("docs/coming_from/mlx.md", "py"): "tests/engines/mlx/test_mlx_page.py",
     ("docs/coming_from/vllm.md", "py"): "tests/engines/vllm/test_page.py",
     ("docs/batch.md", "json"): "tests/test_batch_files.py",
+    ("docs/vectors.md", "json"): "tests/test_conformance.py",
     ("docs/operating.md", "yaml"): "tests/test_deploy.py",
 }
 """What other tests run: the page and the language of its blocks, and the test."""

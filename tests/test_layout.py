@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "cluster",
         "server",
         "remote",
-        "compat dialects",
+        "compat conformance dialects",
         "llm",
         "explained_requests",
         "engine",

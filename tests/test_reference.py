@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal, localcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
 import reference
+from golden import FOLDER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import PATHS, by_reference, mask_words
@@ -27,7 +27,7 @@ from tirage.semantics import PRESETS
 
 KNOWN = [
     [[int(word, 16) for word in part.split()] for part in line.split("|")]
-    for line in (Path(__file__).parent / "vectors" / "philox4x32.txt").read_text().splitlines()
+    for line in (FOLDER / "philox4x32.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
 BLOCKS = {

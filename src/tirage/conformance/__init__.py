@@ -1,0 +1,22 @@
+"""The golden vectors, and the check of somebody else's sampler against them, in whatever language it is written.
+
+`tirage conformance` is the command; the format of the vectors and of the lines is on the page `docs/vectors.md`.
+"""
+
+from tirage.conformance.comparison import WrongField, differences
+from tirage.conformance.program import Program, ProgramError
+from tirage.conformance.report import Report, Verdict, check_program
+from tirage.conformance.vectors import Vector, read_vectors, schema
+
+__all__ = [
+    "Program",
+    "ProgramError",
+    "Report",
+    "Vector",
+    "Verdict",
+    "WrongField",
+    "check_program",
+    "differences",
+    "read_vectors",
+    "schema",
+]
