@@ -14,7 +14,15 @@ import jsonschema
 import pytest
 
 from tirage.cli import main
-from tirage.conformance import Program, Report, Vector, check_program, differences, read_vectors, schema
+from tirage.conformance import (
+    ConformanceReport,
+    SamplerProgram,
+    Vector,
+    check_program,
+    differences,
+    read_vectors,
+    schema,
+)
 from tirage.conformance.report import MOST_FAILURES, judged
 from tirage.conformance.vectors import FOLDER
 from tirage.errors import ParamsError
@@ -153,9 +161,12 @@ def test_an_answer_must_say_something_that_the_vector_knows() -> None:
 
 
 def test_nothing_but_unsupported_is_no_success() -> None:
-    assert not Report([judged(VECTORS[0], {"unsupported": "all"})]).conforms
-    assert not Report().conforms
-    assert Report([judged(VECTORS[0], {"unsupported": "all"}), judged(VECTORS[0], right(VECTORS[0]))]).conforms
+    assert not ConformanceReport([judged(VECTORS[0], {"unsupported": "all"})]).conforms
+    assert not ConformanceReport().conforms
+    assert ConformanceReport([
+        judged(VECTORS[0], {"unsupported": "all"}),
+        judged(VECTORS[0], right(VECTORS[0])),
+    ]).conforms
 
 
 def test_the_page_shows_a_request_its_answer_and_a_refusal() -> None:
@@ -172,17 +183,17 @@ def test_the_page_shows_a_request_its_answer_and_a_refusal() -> None:
 # --- programs ----------------------------------------------------------------------------------------------------
 
 
-def asked(source: str, tmp_path: Path, vectors: list[Vector], **limits: float) -> Report:
+def asked(source: str, tmp_path: Path, vectors: list[Vector], **limits: float) -> ConformanceReport:
     """The report on a Python program."""
     path = tmp_path / "program.py"
     path.write_text(source, encoding="utf-8")
-    with Program([sys.executable, str(path)], **limits) as program:
+    with SamplerProgram([sys.executable, str(path)], **limits) as program:
         return check_program(program, vectors)
 
 
 def test_a_program_written_from_the_spec_alone_passes_every_vector_that_it_supports() -> None:
     assert "import tirage" not in EXAMPLE.read_text(encoding="utf-8")
-    with Program([sys.executable, str(EXAMPLE)]) as program:
+    with SamplerProgram([sys.executable, str(EXAMPLE)]) as program:
         report = check_program(program, VECTORS)
     assert report.failures == []
     assert report.conforms
@@ -204,7 +215,7 @@ MISTAKES = {
     "S-O2": ("before < share(", "before <= share("),
     "S-O3": ("<= min(depth(", "< min(depth("),
     "S-W7": ("0x9E3779B9", "0x9E3779B8"),
-    "S-N7": ("min(f32(small(f) * n), LARGEST) for", "small(f) * n for"),
+    "S-N7": ('f32(p[f"{name}_penalty"]) for', 'p[f"{name}_penalty"] for'),
     "S-O8": ("likely = [t for t in K", "likely = [t for t in K[1:]"),
     "S-P2": ('ask["step"] < p["min_tokens"]', "False"),
     "S-N3": ("else -(bits", "else (bits"),
@@ -240,7 +251,7 @@ for line in sys.stdin:
 """
 
 
-def kinds(report: Report) -> list[str]:
+def kinds(report: ConformanceReport) -> list[str]:
     return [verdict.kind for verdict in report.verdicts]
 
 
@@ -310,10 +321,10 @@ def test_a_program_that_cannot_be_started_is_an_error_of_ours() -> None:
         (["no-such-program"], "the program must be one that starts, got 'no-such-program'"),
         ([], "nothing"),
     ):
-        with pytest.raises(ParamsError, match=message), Program(command) as running:
+        with pytest.raises(ParamsError, match=message), SamplerProgram(command) as running:
             running.ask(FEW[0].request)
     with pytest.raises(ParamsError, match="timeout_s must be a number of seconds > 0, got 0"):
-        Program(["true"], timeout_s=0)
+        SamplerProgram(["true"], timeout_s=0)
 
 
 # --- the command -------------------------------------------------------------------------------------------------

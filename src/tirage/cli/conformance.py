@@ -64,9 +64,9 @@ def check(
     program: list[str], chosen: list[Vector], *, timeout: float, start_timeout: float, as_json: bool, quiet: bool
 ) -> bool:
     """Prints the report on a program; whether it conforms."""
-    from tirage.conformance import Program, check_program
+    from tirage.conformance import SamplerProgram, check_program
 
-    with Program(program, timeout_s=timeout, start_timeout_s=start_timeout) as running:
+    with SamplerProgram(program, timeout_s=timeout, start_timeout_s=start_timeout) as running:
         report = check_program(running, chosen)
     print(json.dumps(report.to_dict()) if as_json else "\n".join(report.lines()))
     sys.stdout.flush()

@@ -4,14 +4,14 @@
 """
 
 from tirage.conformance.comparison import WrongField, differences
-from tirage.conformance.program import Program, ProgramError
-from tirage.conformance.report import Report, Verdict, check_program
+from tirage.conformance.program import ProgramError, SamplerProgram
+from tirage.conformance.report import ConformanceReport, Verdict, check_program
 from tirage.conformance.vectors import Vector, read_vectors, schema
 
 __all__ = [
-    "Program",
+    "ConformanceReport",
     "ProgramError",
-    "Report",
+    "SamplerProgram",
     "Vector",
     "Verdict",
     "WrongField",

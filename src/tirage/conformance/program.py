@@ -114,7 +114,7 @@ def _status(code: int) -> str:
     return f"signal {-code}"
 
 
-class Program:
+class SamplerProgram:
     """A command that reads a JSON object per line of its stdin and answers each with one line on its stdout.
 
     It is started by the first request, and again by the first one after a failure. `timeout_s` is for one answer,
@@ -131,7 +131,7 @@ class Program:
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._process: _Process | None = None
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> SamplerProgram:
         return self
 
     def __exit__(self, *_: object) -> None:

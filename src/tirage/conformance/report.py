@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tirage.conformance.comparison import WrongField, compared, differences
-from tirage.conformance.program import Program, ProgramError
+from tirage.conformance.program import ProgramError, SamplerProgram
 from tirage.conformance.vectors import Vector
 
 Kind = Literal["passed", "wrong", "unsupported", "crashed", "timed_out", "invalid", "not_asked"]
@@ -43,7 +43,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """The verdicts on all vectors, in their order."""
 
     verdicts: Sequence[Verdict] = field(default_factory=tuple)
@@ -104,9 +104,9 @@ def _counted(counts: Counter[str]) -> str:
 
 
 def check_program(
-    program: Program, vectors: Iterable[Vector], *, told: Callable[[Verdict], None] = lambda verdict: None
-) -> Report:
-    """The Report of a program that was asked every vector, one after the other; `told` hears each verdict at once.
+    program: SamplerProgram, vectors: Iterable[Vector], *, told: Callable[[Verdict], None] = lambda verdict: None
+) -> ConformanceReport:
+    """The ConformanceReport of a program that was asked every vector, one after the other; `told` hears each verdict at once.
 
     A program that fails is started again for the next vector. After `MOST_FAILURES` failures in a row the others are
     `not_asked`. Raises ParamsError for a program that cannot be started.
@@ -118,14 +118,14 @@ def check_program(
         silent = silent + 1 if verdict.kind in ("crashed", "timed_out", "invalid", "not_asked") else 0
         verdicts.append(verdict)
         told(verdict)
-    return Report(tuple(verdicts))
+    return ConformanceReport(tuple(verdicts))
 
 
 def _not_asked(vector: Vector) -> Verdict:
     return Verdict(id=vector.id, rule=vector.rule, kind="not_asked", reason=f"{MOST_FAILURES} failures in a row")
 
 
-def _asked(program: Program, vector: Vector) -> Verdict:
+def _asked(program: SamplerProgram, vector: Vector) -> Verdict:
     try:
         answer = program.ask(vector.request)
     except ProgramError as error:
