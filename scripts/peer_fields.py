@@ -45,7 +45,9 @@ def of_classes(*names: str) -> Callable[[str], Fields]:
 
 
 def _of_classes(names: Sequence[str], source: str) -> Fields:
-    classes = {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+    # An alias as Python 3.12 writes it is read by older ones as a plain assignment.
+    tree = ast.parse(re.sub(r"^type (?=\w+ = )", "", source, flags=re.M))
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     found: dict[str, str] = {}
     for name in names:
         bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name) and base.id in classes]
@@ -72,6 +74,20 @@ def default_of(value: ast.expr | None) -> str:
     if value is None or ast.unparse(value) == "...":
         return ""
     return ast.unparse(value)
+
+
+def of_function(name: str) -> Callable[[str], Fields]:
+    """Reads the parameters of a function and their defaults."""
+    return partial(_of_function, name)
+
+
+def _of_function(name: str, source: str) -> Fields:
+    [found] = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    given = found.args
+    last = given.args[len(given.args) - len(given.defaults) :]
+    defaults = {arg.arg: default for arg, default in zip(last, given.defaults, strict=True)}
+    defaults |= {arg.arg: default for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default}
+    return {arg.arg: default_of(defaults.get(arg.arg)) for arg in (*given.args, *given.kwonlyargs)}
 
 
 def popped(source: str) -> Fields:
@@ -164,6 +180,20 @@ PEERS: Mapping[str, Sequence[Kind]] = {
     ],
     "llamacpp": [
         Kind("/completion", "tools/server/server-schema.cpp", "from_llamacpp", declared),
+    ],
+    "mlx": [
+        Kind(name, "mlx_lm/sample_utils.py", "from_mlx", of_function(name))
+        for name in ("make_sampler", "make_logits_processors")
+    ],
+    "easydel": [
+        Kind("SamplingParams", "easydel/inference/sampling_params.py", "from_easydel", of_classes("SamplingParams")),
+    ],
+    "gemma": [
+        *(
+            Kind(name, "gemma/gm/text/_sampling.py", "from_gemma", of_classes(name))
+            for name in ("RandomSampling", "TopkSampling", "TopPSampling")
+        ),
+        Kind("Sampler", "gemma/gm/text/_sampler.py", "from_gemma", of_classes("Sampler")),
     ],
     "fastdeploy": [
         Kind("ChatCompletionRequest", _FASTDEPLOY, _CHAT, of_classes("ChatCompletionRequest")),

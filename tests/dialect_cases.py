@@ -160,6 +160,54 @@ VALUES: dict[str, Values] = {
         },
         {},
     ),
+    "mlx": Values(
+        {
+            "temp": [0.5, 1.0],
+            "top_p": [0.5, 0.125],
+            "max_tokens": [5, -1],
+            "xtc_special_tokens": [[3, 4]],
+            "repetition_penalty": [1.2, 0.5],
+            "repetition_context_size": [5],
+            "presence_context_size": [7],
+            "frequency_context_size": [64],
+        },
+        {
+            "repetition_context_size": {"repetition_penalty": 1.5},
+            "presence_context_size": {"presence_penalty": 0.5},
+            "frequency_context_size": {"frequency_penalty": 0.5},
+        },
+    ),
+    "easydel": Values(
+        {
+            "max_tokens": [5, -1, None],
+            "stop_pattern": ["[0-9]{3}"],
+            "best_of": [3],
+            "logprobs": [3, True],
+            "prompt_logprobs": [0, True],
+            "skip_special_tokens": [True],
+            "output_kind": [1, "FINAL_ONLY", RequestOutputKind.DELTA],
+            "guided_decoding": [{"regex": "a+"}, {"json": SCHEMA, "disable_any_whitespace": True}],
+        },
+        {},
+    ),
+    "gemma": Values(
+        {
+            "sampling": ["RandomSampling", "TopkSampling", "TopPSampling"],
+            "temperature": [0, 0.25, 2.0],
+            "k": [5, 20],
+            "p": [0.5, 0, 1.5],
+            "max_new_tokens": [5],
+            "stop_tokens": [[3, 4]],
+            "forbidden_tokens": [[5]],
+            "rng": [7, -3],
+        },
+        {
+            "temperature": {"sampling": "RandomSampling"},
+            "k": {"sampling": "TopkSampling"},
+            "p": {"sampling": "TopPSampling"},
+        },
+    ),
+    "mindie": Values({"do_sample": [True], "top_p": [0.5, 0], "seed": [7, 0]}, {"temperature": {"do_sample": True}}),
 }
 
 

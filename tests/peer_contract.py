@@ -13,11 +13,10 @@ from pathlib import Path
 
 from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, MESSAGES, RESPONSES, SAMPLING, Effect
 
-from tirage.dialects.hf import HF, NOTES
-from tirage.dialects.llamacpp import LLAMACPP
+from tirage.dialects import DIALECTS as REGISTERED
+from tirage.dialects.hf import NOTES
 from tirage.dialects.table import Dialect
 from tirage.dialects.unsupported import SGLANG_GENERATE, Unsupported
-from tirage.dialects.vllm import VLLM
 from tirage.server.routes import messages_request, openai_request, responses_request, sglang_request
 from tirage.server.routes.fields import NOTED, Only
 
@@ -25,7 +24,12 @@ FOLDER = Path(__file__).parent / "peers" / "fields"
 COLUMNS = ("kind", "field", "default", "place", "status", "inert", "reason", "effect")
 STATUSES = ("enforced", "noted", "inert", "refused")
 
-DIALECTS = {"from_vllm": ("vllm", VLLM), "from_hf": ("hf", HF), "from_llamacpp": ("llamacpp", LLAMACPP)}
+DIALECTS = {
+    f"from_{name}": (name, REGISTERED[name].dialect)
+    for name in ("vllm", "hf", "llamacpp", "mlx", "easydel", "gemma", "mindie")
+}
+NOTED_FIELDS = {"from_hf": NOTES, "from_gemma": ("model", "params", "tokenizer")}
+"""What belongs to an object of theirs besides parameters of generation."""
 ROUTES = {
     CHAT: openai_request.CHAT,
     COMPLETIONS: openai_request.COMPLETIONS,
@@ -96,7 +100,7 @@ def _known(dialect: Dialect) -> dict[str, Unsupported | str]:
 
 def _of_dialect(place: str, name: str) -> Standing:
     case, dialect = DIALECTS[place]
-    if place == "from_hf" and name in NOTES:
+    if name in NOTED_FIELDS.get(place, ()):
         return Standing(status="noted")
     if name in dialect.unsupported:
         return _limited(dialect.unsupported[name])

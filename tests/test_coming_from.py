@@ -16,6 +16,8 @@ from peer_contract import Row, read_rows
 from tirage.compat import gemma
 from tirage.compat.mindie import SamplingData, SamplingParam
 from tirage.dialects import from_llamacpp, from_sglang, from_vllm
+from tirage.dialects.mindie import MINDIE
+from tirage.dialects.mlx import MLX
 from tirage.errors import ParamsError
 from tirage.operators import OPERATORS
 from tirage.params import SamplingParams
@@ -110,7 +112,7 @@ def test_a_parameter_is_listed_as_lacking_exactly_where_it_is_refused(name: str)
 def test_the_pages_name_the_field_of_the_seed_that_an_engine_has() -> None:
     """transformers has none, and its page says so."""
     named = {(row.peer, row.field) for row in read_rows() if row.field.endswith("seed")}
-    having = {(peer, "seed") for peer in ("fastdeploy", "llamacpp", "openai", "sglang", "vllm")}
+    having = {(peer, "seed") for peer in ("easydel", "fastdeploy", "llamacpp", "openai", "sglang", "vllm")}
     assert named == {*having, ("sglang", "sampling_seed")}
     assert "`generate` has no seed" in text_of("huggingface")
     assert "`sampling_seed`" in text_of("sglang").partition("## Seeds")[2]
@@ -137,6 +139,13 @@ def fields_of(kind: Any) -> dict[str, str]:
             made = field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
             found[field.name] = repr(made)
     return found
+
+
+def test_the_dialects_without_a_published_class_know_the_parameters_of_ours() -> None:
+    assert MINDIE.names == set(listed("mindie", "SamplingParam"))
+    assert MLX.names - {"max_tokens"} == {
+        each.name for _, parameters in coming_from.PEERS["mlx"] for each in parameters
+    }
 
 
 def test_the_parameters_of_mindie_are_those_of_its_classes() -> None:

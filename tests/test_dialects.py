@@ -199,10 +199,10 @@ def test_null_is_as_absent(name: str, field: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_unknown_field_is_refused_with_the_nearest_name(name: str) -> None:
-    with pytest.raises(
-        DialectError, match=r"field must be a known name, got 'temprature'; did you mean 'temperature'\?"
-    ):
-        CASES[name].read({"temprature": 1})
+    known = "temperature" if "temperature" in CASES[name].dialect.entries else "xtc_threshold"
+    wrong = known.replace("e", "", 1)
+    with pytest.raises(DialectError, match=rf"field must be a known name, got '{wrong}'; did you mean '{known}'\?"):
+        CASES[name].read({wrong: 1})
     with pytest.raises(DialectError, match="must be a mapping of fields, got 3"):
         CASES[name].read(3)
 
@@ -295,7 +295,12 @@ def test_each_engine_brings_its_defaults() -> None:
         "hf": 20,
         "fastdeploy": None,
         "llamacpp": None,
+        "mlx": 256,
+        "easydel": 16,
+        "gemma": 2048,
+        "mindie": None,
     }
+    assert [plain[name].temperature for name in ("mlx", "gemma", "mindie", "easydel")] == [0, 0, 0, 1]
     assert (plain["fastdeploy"].top_p, plain["fastdeploy"].min_tokens) == (0.7, 1)
     assert from_fastdeploy({}, generation_config={"top_p": 0.9}).top_p == 0.9
     assert from_fastdeploy({"top_p": 1.0}, generation_config={"top_p": 0.9}).top_p == 1.0

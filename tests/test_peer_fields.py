@@ -1,4 +1,4 @@
-"""The contract of `tests/peers/fields/*.csv`: what becomes of every field of seven peers' requests.
+"""The contract of `tests/peers/fields/*.csv`: what becomes of every field of ten peers' requests.
 
 It works, is taken at the values at which it changes nothing, or is refused with its reason.
 """
@@ -19,7 +19,9 @@ from field_effects import EFFECTS, PLACES, SAMPLING, Elsewhere
 from peer_contract import DIALECTS, FOLDER, ROUTES, STATUSES, Row, known_fields, read_rows, standing
 from test_openai import tiny
 
-from tirage.dialects import DialectError, from_hf, from_llamacpp, from_vllm
+from tirage.dialects import DIALECTS as REGISTERED
+from tirage.dialects import DialectError
+from tirage.dialects.gemma import ARGUMENTS
 from tirage.dialects.unsupported import Unsupported
 from tirage.server.options import Options
 from tirage.server.routes.fields import NOTED
@@ -36,7 +38,9 @@ LIMITED = [row for row in ROWS if row.standing.reason]
 OF_ITS_OWN_FORM = {"metadata", "betas"}
 """Fields that nobody notes, and that must have their form all the same."""
 PROBES: list[Any] = [True, 7, "x", [1], {"a": 1}, 2.5]
-FROM = {"from_vllm": from_vllm, "from_hf": from_hf, "from_llamacpp": from_llamacpp}
+FROM = {place: REGISTERED[name].read for place, (name, _) in DIALECTS.items()}
+METHODS = {kind: {"sampling": kind} for kind in ARGUMENTS}
+"""What the arguments of a method of Gemma's need beside them."""
 
 
 def named(row: Row) -> str:
@@ -127,7 +131,7 @@ def defaults(peer: str, kind: str) -> dict[str, Any]:
     for row in ROWS:
         if (row.peer, row.kind) == (peer, kind) and row.field not in NO_DEFAULT and row.default:
             try:
-                found[row.field] = ast.literal_eval(row.default)
+                found[row.field] = json.loads(json.dumps(ast.literal_eval(row.default)))
             except ValueError:
                 continue
     return found
@@ -140,7 +144,8 @@ def test_a_client_that_sends_every_field_at_its_default_is_answered(
 ) -> None:
     sent = {name: value for name, value in defaults(peer, kind).items() if value is not None or place in DIALECTS}
     if place in DIALECTS:
-        assert understood(place, sent, stream=stream) == understood(place, {}, stream=stream)
+        method = METHODS.get(kind, {})
+        assert understood(place, {**method, **sent}, stream=stream) == understood(place, method, stream=stream)
         return
     plain = {
         "seed",

@@ -106,7 +106,7 @@ def _counted(counts: Counter[str]) -> str:
 def check_program(
     program: SamplerProgram, vectors: Iterable[Vector], *, told: Callable[[Verdict], None] = lambda verdict: None
 ) -> ConformanceReport:
-    """The ConformanceReport of a program that was asked every vector, one after the other; `told` hears each verdict at once.
+    """The report on a program that was asked every vector, one after the other; `told` hears each verdict at once.
 
     A program that fails is started again for the next vector. After `MOST_FAILURES` failures in a row the others are
     `not_asked`. Raises ParamsError for a program that cannot be started.

@@ -23,7 +23,8 @@ def _sampling(params: SamplingParams, name: str) -> Any:
     return getattr(params, name)
 
 
-def _warper(name: str, default: Any, rule: Any = None) -> FieldMapping:
+def when_sampling(name: str, default: Any, rule: Any = None) -> FieldMapping:
+    """The entry of a field that an engine reads only when it samples: a greedy request is written without it."""
     entry = same(name, default=default, rule=rule)
     return FieldMapping(
         name=name,
@@ -83,14 +84,14 @@ HF = Dialect.of(
             ours=("temperature",),
             meaning="draw the next token; otherwise the likeliest is taken",
         ),
-        _warper("temperature", 1.0, Float(low=1e-20, high=1e20)),
-        _warper("top_k", DEFAULT_TOP_K, Int(low=0)),
-        _warper("top_p", 1.0),
-        _warper("min_p", 0.0),
-        _warper("typical_p", 1.0),
-        _warper("epsilon_cutoff", 0.0),
-        _warper("eta_cutoff", 0.0),
-        _warper("top_h", 0.0),
+        when_sampling("temperature", 1.0, Float(low=1e-20, high=1e20)),
+        when_sampling("top_k", DEFAULT_TOP_K, Int(low=0)),
+        when_sampling("top_p", 1.0),
+        when_sampling("min_p", 0.0),
+        when_sampling("typical_p", 1.0),
+        when_sampling("epsilon_cutoff", 0.0),
+        when_sampling("eta_cutoff", 0.0),
+        when_sampling("top_h", 0.0),
         same("repetition_penalty"),
         same("no_repeat_ngram_size"),
         listed("bad_words_ids", "bad_words_token_ids"),

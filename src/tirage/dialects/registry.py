@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tirage.dialects.easydel import EASYDEL, from_easydel, to_easydel
 from tirage.dialects.fastdeploy import FASTDEPLOY, from_fastdeploy, to_fastdeploy
+from tirage.dialects.gemma import GEMMA, from_gemma, to_gemma
 from tirage.dialects.hf import HF, from_hf, to_hf
 from tirage.dialects.llamacpp import LLAMACPP, from_llamacpp, to_llamacpp
+from tirage.dialects.mindie import MINDIE, from_mindie, to_mindie
+from tirage.dialects.mlx import MLX, from_mlx, to_mlx
 from tirage.dialects.openai import OPENAI, OPENAI_COMPLETIONS, from_openai, to_openai
 from tirage.dialects.sglang import SGLANG, from_sglang, to_sglang
 from tirage.dialects.table import Dialect
@@ -61,6 +65,18 @@ DIALECTS: Mapping[str, RegisteredDialect] = {
     ),
     "llamacpp": RegisteredDialect(
         dialect=LLAMACPP, reader=from_llamacpp, writer=to_llamacpp, request="llama.cpp's `/completion`"
+    ),
+    "mlx": RegisteredDialect(
+        dialect=MLX, reader=from_mlx, writer=to_mlx, request="mlx-lm's `make_sampler` and `make_logits_processors`"
+    ),
+    "easydel": RegisteredDialect(
+        dialect=EASYDEL, reader=from_easydel, writer=to_easydel, request="EasyDeL's `SamplingParams`"
+    ),
+    "gemma": RegisteredDialect(
+        dialect=GEMMA, reader=from_gemma, writer=to_gemma, request="Gemma's sampling methods and `Sampler`"
+    ),
+    "mindie": RegisteredDialect(
+        dialect=MINDIE, reader=from_mindie, writer=to_mindie, request="MindIE's `SamplingParam`"
     ),
 }
 """A new dialect is a module with its table and functions, and a line here; then tests/dialect_cases.py needs values."""

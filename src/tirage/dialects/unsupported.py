@@ -326,3 +326,29 @@ LLAMACPP_SERVER = unsupported({
     "it is no sampling parameter; LLM.generate takes the prompt": {"prompt": None},
 })
 """Fields of llama.cpp's `/completion`."""
+
+MLX_LM = unsupported({
+    "the likeliest token always stays": {"min_tokens_to_keep": 1},
+})
+"""Arguments of mlx-lm's `make_sampler` and `make_logits_processors`."""
+
+MINDIE_PARAM = unsupported({
+    "results are of the library of the logits": {"to_tensor": None},
+})
+"""Fields of MindIE's `SamplingParam`."""
+
+GEMMA_SAMPLER = unsupported({
+    "it is the size of the sampler's buffer; use max_new_tokens": {"max_out_length": 2048},
+    "the cache is the engine's": {"cache_length": 4096},
+    "prompts are not padded": {"pad_length": ([256, 512, 1024],)},
+    "it says how an answer is sent; LLM.stream does": {"stream": _BOTH},
+})
+"""Fields of Gemma's `Sampler`."""
+
+EASYDEL_SAMPLING = unsupported({
+    "no reasoning is told apart without reasoning_parser, and stops hold in it": {
+        "ignore_stop_strings_in_reasoning": _BOTH
+    },
+    "a processor takes its arguments with its name; pass params.replace(logits_processors=...)": {"extra_args": ({},)},
+})
+"""Fields of EasyDeL's `SamplingParams`."""

@@ -82,7 +82,7 @@ def _write_seed(params: SamplingParams) -> int | None:
     return params.seed
 
 
-_SEED = FieldMapping(
+SEED = FieldMapping(
     name="seed",
     rule=Int(low=-(2**63), high=2**63 - 1, optional=True),
     default=None,
@@ -102,7 +102,7 @@ def _output_kind(value: Any) -> int:
     return found.value
 
 
-_OUTPUT_KIND = FieldMapping(
+OUTPUT_KIND = FieldMapping(
     name="output_kind",
     rule=Custom("the kind of an output", _output_kind, int, lambda plain: plain),
     default=RequestOutputKind.CUMULATIVE.value,
@@ -136,7 +136,7 @@ VLLM = Dialect.of(
         same("top_p"),
         same("top_k"),
         same("min_p"),
-        _SEED,
+        SEED,
         few_stops(MOST_STOPS),
         listed("stop_token_ids"),
         same("ignore_eos"),
@@ -149,7 +149,7 @@ VLLM = Dialect.of(
         same("skip_special_tokens"),
         same("spaces_between_special_tokens"),
         same("include_stop_str_in_output"),
-        _OUTPUT_KIND,
+        OUTPUT_KIND,
         same("truncate_prompt_tokens", default=None),
         listed("bad_words", rule=Texts(single=False)),
         same("allowed_token_ids", default=None),
