@@ -14,6 +14,7 @@ from pathlib import Path
 from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, MESSAGES, RESPONSES, SAMPLING, Effect
 
 from tirage.dialects import DIALECTS as REGISTERED
+from tirage.dialects.gemma import NOTES as GEMMA_NOTES
 from tirage.dialects.hf import NOTES
 from tirage.dialects.table import Dialect
 from tirage.dialects.unsupported import SGLANG_GENERATE, Unsupported
@@ -28,7 +29,7 @@ DIALECTS = {
     f"from_{name}": (name, REGISTERED[name].dialect)
     for name in ("vllm", "hf", "llamacpp", "mlx", "easydel", "gemma", "mindie")
 }
-NOTED_FIELDS = {"from_hf": NOTES, "from_gemma": ("model", "params", "tokenizer")}
+NOTED_FIELDS = {"from_hf": NOTES, "from_gemma": GEMMA_NOTES}
 """What belongs to an object of theirs besides parameters of generation."""
 ROUTES = {
     CHAT: openai_request.CHAT,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import tirage
-from tirage.cli import batch, chat, conformance, explain, generate, models, replay, serve
+from tirage.cli import batch, chat, conformance, convert, explain, generate, models, replay, serve
 from tirage.cli.help import GroupedCommand
 from tirage.errors import GrammarError, ParamsError, TirageError
 
@@ -29,6 +29,7 @@ for command in (
     models.models,
     serve.serve,
     replay.replay,
+    convert.convert,
     conformance.conformance,
 ):
     app.command(cls=GroupedCommand)(command)

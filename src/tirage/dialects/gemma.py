@@ -153,7 +153,13 @@ def from_gemma(data: Mapping[str, Any]) -> SamplingParams:
     of 1 or more is off, of 0 or less greedy; `max_new_tokens` None or 0 is 2048. Raises DialectError (a ParamsError)
     with Gemma's name, also for an argument that the method does not have and for words, which need a tokenizer.
     """
-    return GEMMA.read(data).params
+    if not isinstance(data, Mapping):
+        return GEMMA.read(data).params
+    return GEMMA.read({name: value for name, value in data.items() if name not in NOTES}).params
+
+
+NOTES = ("model", "params", "tokenizer")
+"""What a Sampler holds besides parameters."""
 
 
 def to_gemma(params: SamplingParams, *, lossy: bool = False) -> Any:

@@ -86,4 +86,4 @@ def cell(preset: Semantics, name: str, option: Option) -> str:
         return ""
     value = getattr(preset, name)
     numbers = {"penalty_window": "the last {} tokens", "penalty_limit": "of at most {:g}", "top_k_limit": "{}"}
-    return option.words[value] if value in option.words else numbers[name].format(value)
+    return option.words[value] if value in option.words else numbers.get(name, "{}").format(value)

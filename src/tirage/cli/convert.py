@@ -1,0 +1,99 @@
+"""`tirage convert`: a request of one engine in another engine's words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tirage.cli.output import QuietOption, note
+from tirage.errors import ParamsError
+
+if TYPE_CHECKING:
+    from tirage.dialects import Conversion, LawChange
+
+
+def convert(
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="a file of JSON; - reads it from stdin")],
+    source: Annotated[str, typer.Option("--from", metavar="NAME", help="the dialect that it is in, such as sglang")],
+    target: Annotated[str, typer.Option("--to", metavar="NAME", help="the dialect that it is wanted in, such as vllm")],
+    from_semantics: Annotated[
+        str | None, typer.Option(metavar="PRESET", help="another preset than the dialect's, such as sglang-pytorch")
+    ] = None,
+    to_semantics: Annotated[str | None, typer.Option(metavar="PRESET", help="the same of the target")] = None,
+    logits: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="logits [V] or [B, V] as .npy: how their law changes")
+    ] = None,
+    prompt_ids: Annotated[
+        str, typer.Option(metavar="IDS", help="tokens of the prompt before these logits, such as 5,17")
+    ] = "",
+    output_ids: Annotated[str, typer.Option(metavar="IDS", help="tokens written before these logits")] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="exit status 1 when something cannot be said")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Print a request in another engine's words; what it means there, and what it cannot say, goes to stderr."""
+    from tirage.dialects import convert as converted
+
+    found = converted(
+        read_request(request), source, target, source_semantics=from_semantics, target_semantics=to_semantics
+    )
+    change = law_change(found, logits, prompt_ids, output_ids)
+    if as_json:
+        law = {} if change is None else {"law": change.to_dict()}
+        print(json.dumps({**found.to_dict(), **law}, ensure_ascii=False))
+    else:
+        print(json.dumps(dict(found.request), ensure_ascii=False, indent=2), flush=True)
+        for line in [] if quiet else [*found.lines(), *([] if change is None else change.lines())]:
+            note(line)
+    raise typer.Exit(1 if strict and found.lost else 0)
+
+
+def read_request(path: Path) -> Any:
+    """The value in a file of JSON, or on stdin for -. Raises ParamsError for what cannot be read."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        return json.loads(text)
+    except OSError as error:
+        raise ParamsError(f"REQUEST must be readable, got {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ParamsError(f"REQUEST must be JSON, got {path}: {error}") from None
+
+
+def law_change(found: Conversion, logits: Path | None, prompt_ids: str, output_ids: str) -> LawChange | None:
+    """How the law of the logits in a file changes; None without a file."""
+    if logits is None:
+        if prompt_ids or output_ids:
+            raise ParamsError(
+                "--prompt-ids and --output-ids must go with --logits, got none; give the logits after them"
+            )
+        return None
+    rows = read_logits(logits)
+    pair = (read_ids("--prompt-ids", prompt_ids), read_ids("--output-ids", output_ids))
+    return found.law_change(rows, history=[pair] * (rows.shape[0] if rows.ndim == 2 else 1))
+
+
+def read_logits(path: Path) -> Any:
+    """The array in a .npy file. Raises ParamsError for what is none."""
+    import numpy as np
+
+    try:
+        found = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise ParamsError(f"--logits must be a .npy file, got {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError) as error:
+        raise ParamsError(f"--logits must be a .npy file, got {path}: {error}") from None
+    if not isinstance(found, np.ndarray):
+        raise ParamsError(f"--logits must be a .npy file of one array, got {path}")
+    return found
+
+
+def read_ids(option: str, text: str) -> list[int]:
+    """The token ids in a list with commas. Raises ParamsError for anything else."""
+    try:
+        return [int(part) for part in text.split(",")] if text.strip() else []
+    except ValueError:
+        raise ParamsError(f"{option} must be token ids with commas between them, got {text[:60]!r}") from None
