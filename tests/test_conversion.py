@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 import tirage
 from tirage import ParamsError, SamplingParams
 from tirage.cli import main
+from tirage.conformance import Vector, read_vectors
 from tirage.dialects import DIALECTS, DialectError, convert
 from tirage.dialects.law_change import law_change
 from tirage.dialects.meaning import active_stages, meaning_changes
+from tirage.dialects.option_words import OPTIONS
 from tirage.dialects.table import lost_fields
 from tirage.semantics import PRESETS
 
@@ -150,6 +152,51 @@ def test_where_no_change_is_told_the_law_is_the_same(
         return
     change = law_change(np.array(logits, np.float32), before, after, history=[(prompt, output)])
     assert change.total_variation.tolist() == [0.0]
+
+
+def worked_out_by_hand() -> list[tuple[str, str, Vector, Vector]]:
+    """Pairs of the vectors that show how engines differ: the same row under two presets, with two laws."""
+    rows: dict[str, list[Vector]] = {}
+    for vector in read_vectors(topics=["by_hand"]):
+        row = {**vector.request, "id": "", "params": {**vector.data["params"], "semantics": ""}}
+        rows.setdefault(json.dumps(row, sort_keys=True), []).append(vector)
+    return [
+        (first.preset, second.preset, first, second)
+        for same in rows.values()
+        for first in same
+        for second in same
+        if first.data.get("law") != second.data.get("law") and "mask" not in first.data
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "before", "after"), worked_out_by_hand(), ids=lambda value: getattr(value, "id", value)
+)
+def test_every_difference_that_was_worked_out_by_hand_is_told(
+    first: str, second: str, before: Vector, after: Vector
+) -> None:
+    names = {"semantics": first}, {"semantics": second}
+    one, other = (
+        SamplingParams.from_dict({**vector.data["params"], **name})
+        for vector, name in zip((before, after), names, strict=True)
+    )
+    assert meaning_changes(one, other) != ()
+
+
+def test_there_are_differences_worked_out_by_hand() -> None:
+    assert len(worked_out_by_hand()) > 50
+
+
+@pytest.mark.parametrize("option", ["top_k_ties", "top_p_rule", "presence_history"])
+def test_an_option_that_is_not_told_is_noticed(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pairs above fail once an option has no words."""
+    monkeypatch.setattr("tirage.dialects.meaning.OPTIONS", {k: v for k, v in OPTIONS.items() if k != option})
+    silent = [
+        (before.id, after.id)
+        for first, second, before, after in worked_out_by_hand()
+        if not meaning_changes(*(SamplingParams.from_dict(vector.data["params"]) for vector in (before, after)))
+    ]
+    assert silent
 
 
 # --- the law -----------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ colours off.
 |---|---|
 | 0 | done |
 | 1 | a model or file cannot be used, a server fails, or a text ended with an error; `batch`: a row failed; \
-`replay`: a token differs |
+`replay`: a token differs; `conformance`: a vector fails, or none passed; `convert --strict`: something cannot be said |
 | 2 | a wrong command, option, value or constraint |
 | 130 | interrupted with Ctrl-C |
 
