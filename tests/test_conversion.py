@@ -187,7 +187,7 @@ def test_there_are_differences_worked_out_by_hand() -> None:
     assert len(worked_out_by_hand()) > 50
 
 
-@pytest.mark.parametrize("option", ["top_k_ties", "top_p_rule", "presence_history"])
+@pytest.mark.parametrize("option", ["top_k_ties", "top_p_rule", "top_p_scope", "min_p_rule", "repetition_history"])
 def test_an_option_that_is_not_told_is_noticed(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pairs above fail once an option has no words."""
     monkeypatch.setattr("tirage.dialects.meaning.OPTIONS", {k: v for k, v in OPTIONS.items() if k != option})

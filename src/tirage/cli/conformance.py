@@ -54,16 +54,16 @@ def conformance(
         for vector in chosen:
             print(json.dumps(vector.request if show_requests else dict(vector.data)))
         return
-    if not program:
-        raise ParamsError("PROGRAM must be a command after --, got nothing; tirage conformance -- python sampler.py")
-    conforms = check(program, chosen, timeout=timeout, start_timeout=start_timeout, as_json=as_json, quiet=quiet)
+    conforms = check(program or [], chosen, timeout=timeout, start_timeout=start_timeout, as_json=as_json, quiet=quiet)
     raise typer.Exit(0 if conforms else 1)
 
 
 def check(
     program: list[str], chosen: list[Vector], *, timeout: float, start_timeout: float, as_json: bool, quiet: bool
 ) -> bool:
-    """Prints the report on a program; whether it conforms."""
+    """Prints the report on a program; whether it conforms. Raises ParamsError for a program that cannot be started."""
+    if not program:
+        raise ParamsError("PROGRAM must be a command after --, got nothing; tirage conformance -- python sampler.py")
     from tirage.conformance import SamplerProgram, check_program
 
     with SamplerProgram(program, timeout_s=timeout, start_timeout_s=start_timeout) as running:

@@ -35,7 +35,10 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="print everything as one JSON object")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Print a request in another engine's words; what it means there, and what it cannot say, goes to stderr."""
+    """Print a request in another engine's words; what it means there, and what it cannot say, goes to stderr.
+
+    With --logits, [V] or [B, V], it also tells how their law changes: total variation, tokens gained and lost.
+    """
     from tirage.dialects import convert as converted
 
     found = converted(
@@ -64,7 +67,10 @@ def read_request(path: Path) -> Any:
 
 
 def law_change(found: Conversion, logits: Path | None, prompt_ids: str, output_ids: str) -> LawChange | None:
-    """How the law of the logits in a file changes; None without a file."""
+    """How the law of the logits in a file, [V] or [B, V], changes; None without a file.
+
+    Raises ParamsError for tokens of a history without logits after them, and for files and ids that cannot be read.
+    """
     if logits is None:
         if prompt_ids or output_ids:
             raise ParamsError(
