@@ -96,7 +96,9 @@ DIFFERENCES: Mapping[str, tuple[Difference, ...]] = {
     ),
     "trtllm-legacy": (Difference("S-N2", "logits are divided by the temperature plus 1e-6"), _RACE),
     "tgi": (
-        Difference("S-H2", "a request alone in its batch is penalised by another formula: the sign of the logit counts"),
+        Difference(
+            "S-H2", "a request alone in its batch is penalised by another formula: the sign of the logit counts"
+        ),
         _SORTED,
         _RACE,
     ),

@@ -247,9 +247,7 @@ _MINDIE = (*_PENALTIES, "temperature", "top_k", "top_p")
 def _preset(name: str, release: str, stages: tuple[str, ...], **options: Any) -> Semantics:
     """The preset of a release `PACKAGE VERSION`, whose version it takes."""
     version, differences = release.rsplit(" ", 1)[1], DIFFERENCES.get(name, ())
-    return Semantics(
-        name=name, version=version, stages=stages, release=release, differences=differences, **options
-    )
+    return Semantics(name=name, version=version, stages=stages, release=release, differences=differences, **options)
 
 
 def _counting_prompt(**options: Any) -> dict[str, Any]:
@@ -300,9 +298,7 @@ _ALL = (
     _preset("gemma-topk", _GEMMA_RELEASE, ("top_k", "temperature")),
     _preset("gemma-topp", _GEMMA_RELEASE, ("temperature", "top_p"), top_p_ties="all"),
     _preset("easydel", _EASYDEL_RELEASE, _EASYDEL, **_counting_prompt(**_ties_kept())),
-    _preset(
-        "easydel-strict", _EASYDEL_RELEASE, _EASYDEL, **_counting_prompt(**_ties_kept(min_p_rule="logit_ratio"))
-    ),
+    _preset("easydel-strict", _EASYDEL_RELEASE, _EASYDEL, **_counting_prompt(**_ties_kept(min_p_rule="logit_ratio"))),
     _preset(
         "llamacpp",
         "llama-cpp-python 0.3.36",

@@ -157,7 +157,11 @@ def mindie_npu(row: Row) -> Floats:
         return one_hot(penalised(row))
     p = scaled(row)
     kept = top_k_kept(p, params.get("top_k", 0), ties=True)
-    return normalised(np.where(larger_mass(p, params.get("top_p", 1.0)) > 0, kept, 0.0)) if "top_p" in params else normalised(kept)
+    return (
+        normalised(np.where(larger_mass(p, params.get("top_p", 1.0)) > 0, kept, 0.0))
+        if "top_p" in params
+        else normalised(kept)
+    )
 
 
 def trtllm(row: Row) -> Floats:
@@ -220,4 +224,4 @@ LAWS = {
 }
 
 if __name__ == "__main__":
-    serve("laws written down from sources", "-", LAWS)
+    serve("laws written down from sources", "(not run)", LAWS)
