@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
+
 from scripts.peers.__main__ import ADAPTERS, PEERS
 from scripts.peers.classify import KNOWN, Known, classify, our_law
 from scripts.peers.page import PAGE, Cell, Engine, page, read_engines
 from scripts.peers.rows import SHAPES, Row, operators_of, rows_of
-
 from tirage.differences import DIFFERENCES
 from tirage.semantics import PRESETS
 

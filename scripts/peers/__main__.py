@@ -15,9 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -36,7 +36,6 @@ ADAPTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sglang": ("sglang_laws.py", ("sglang-pytorch",)),
     "llamacpp": ("llamacpp_laws.py", ("llamacpp",)),
     "gemma": ("gemma_laws.py", ("gemma-topk", "gemma-topp")),
-    "easydel": ("easydel_laws.py", ("easydel", "easydel-strict")),
     "tgi": ("tgi_laws.py", ("tgi",)),
     "written": (
         "written_laws.py",
@@ -48,6 +47,9 @@ ADAPTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """By engine: its adapter in tests/peers/adapters, and the presets that it is asked about."""
 
+NEWER = {"gemma": "python3.12"}
+"""Engines whose packages need a newer Python than tirage does."""
+
 
 def build(engine: str, extra: str | None) -> Path:
     """The Python of an engine's environment, made anew where its list or the `extra` requirement has changed."""
@@ -56,7 +58,7 @@ def build(engine: str, extra: str | None) -> Path:
     python, stamp = place / "bin" / "python", place / "list"
     text = wanted.read_text() + (extra or "")
     if not stamp.exists() or stamp.read_text() != text:
-        venv.create(place, with_pip=True, clear=True)
+        subprocess.run([_interpreter(engine), "-m", "venv", "--clear", place], check=True)
         _pip(python, "-r", str(wanted))
         without = wanted.with_name(f"{engine}_no_deps.txt")
         if without.exists():
@@ -65,6 +67,17 @@ def build(engine: str, extra: str | None) -> Path:
             _pip(python, extra)
         stamp.write_text(text)
     return python
+
+
+def _interpreter(engine: str) -> str:
+    """The Python that an environment is made with; raises SystemExit where the engine needs one that is not there."""
+    wanted = NEWER.get(engine)
+    if wanted is None:
+        return sys.executable
+    found = shutil.which(wanted)
+    if found is None:
+        raise SystemExit(f"{engine} needs {wanted} on the PATH; install it, or name an environment with --python")
+    return found
 
 
 def _pip(python: Path, *arguments: str) -> None:

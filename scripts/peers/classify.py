@@ -79,8 +79,6 @@ KNOWN: Mapping[str, tuple[Known, ...]] = {
     ),
     "fastdeploy-base": (Known("S-O2", _misses_mass),),
     "fastdeploy-rejection": (Known("S-O2", _is_not_normalised),),
-    "easydel": (Known("S-O3", lambda row: "min_p" in row.params),),
-    "easydel-strict": (Known("S-O3", lambda row: "min_p" in row.params and max(row.logits) < 0),),
 }
 """By preset. A line here needs one in `tirage.differences` with the same rule; `tests/test_peers.py` checks it."""
 
@@ -119,7 +117,7 @@ def _agree(a: Law, b: Law, within: float) -> bool:
 
 
 def _sorted_ties(row: Row, law: Law) -> Law:
-    """A law with the probabilities of equal tokens in descending order, so that it does not matter which of them stayed.
+    """A law with the probabilities of equal tokens in descending order: which of them stayed does not matter.
 
     Tokens are equal where the edits leave them equal logits.
     """

@@ -1,4 +1,4 @@
-"""What an engine still does in another way than the preset of its name: data, shown with the preset and by the documentation.
+"""What an engine still does in another way than the preset of its name, as data.
 
 Kept beside `semantics.py`, whose presets carry it. A line is here because it was seen in the engine (`make peers`) or
 read in its source; what a preset has an option for is no difference.

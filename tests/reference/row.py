@@ -41,7 +41,7 @@ class Branch:
     """The tokens still in, `ranked` by (key descending, id ascending), and what gives them their weight.
 
     `seen` is the set that entered the last temperature stage (or the first filter); `cut` the weight that a truncated
-    top-p left to its crossing token. `listed` counts the tokens at -inf that no filter has taken from llama.cpp's list of
+    top-p left to its crossing token. `listed` counts the tokens at -inf that no filter took from llama.cpp's list of
     candidates. `greedy` says that a law is one-hot by T = 0.
     """
 

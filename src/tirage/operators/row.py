@@ -36,8 +36,8 @@ class RowState:
     `x` float32 [V] are the logits as edited so far, `masked` bool [V] what a hard mask took, `key` int32 [V] their
     keys, `ids` the tokens still in (ascending). `m`, `c` and `inverse_t` are those of the last temperature stage;
     `base` is the set that it saw, on which joint filters judge. `trimmed` is the token whose weight a truncated top-p
-    cut, with the weight left. `listed` counts the tokens at -inf that no filter has removed from an engine's own list
-    of candidates, where they weigh nothing (S-O9). `edit_ids` and `edit_values` are what edits of listed tokens refer to.
+    cut, with the weight left. `listed` counts the tokens at -inf that no filter has removed from llama.cpp's list
+    of candidates (S-O9). `edit_ids` and `edit_values` are what edits of listed tokens refer to.
     """
 
     x: NDArray[np.float32]

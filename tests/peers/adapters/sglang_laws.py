@@ -12,7 +12,7 @@ import torch
 from serving import serve
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "engines" / "sglang"))
-import published  # noqa: E402, F401  what the wheel imports and a processor lacks
+import published  # noqa: F401  what the wheel imports and a processor lacks
 
 torch.compile = lambda function=None, **_: function if function is not None else (lambda f: f)  # nothing to compile
 
@@ -47,7 +47,7 @@ def law(row: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _edited(row: Mapping[str, Any], params: SamplingParams) -> torch.Tensor:
-    """Frequency and presence as one tensor, then repetition, of output tokens, then the bias: SamplingBatchInfo's order."""
+    """Logits after the additive penalties, repetition and bias, of output tokens, in SamplingBatchInfo's order."""
     logits = torch.tensor([row["logits"]], dtype=torch.float32)
     output = torch.tensor([row["output"]], dtype=torch.long)
     counts = torch.zeros_like(logits).scatter_add_(1, output, torch.ones_like(output, dtype=torch.float32))

@@ -1,4 +1,4 @@
-"""Laws of text-generation-inference, which has no package: transformers' warpers in its order, its penalties written down.
+"""Laws of text-generation-inference, which has no package: transformers' warpers in its order, penalties by hand.
 
 Source: server/text_generation_server/utils/logits_process.py, StaticWarper and the Heterogeneous processors.
 """

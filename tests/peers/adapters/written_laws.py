@@ -102,7 +102,7 @@ def larger_mass(p: Floats, limit: float) -> Floats:
 
 
 def fastdeploy_base(row: Row) -> Floats:
-    """`base`: truncated on the mass that min_p left, not normalised; what is missing below top_p goes to the largest."""
+    """`base`: truncated on the mass that min_p left, not normalised; what is missing goes to the largest."""
     if is_greedy(row):
         return one_hot(penalised(row))
     p, limit = above_min_p(row, scaled(row)), row["params"].get("top_p", 1.0)
