@@ -9,7 +9,7 @@ UV     := .engines/uv/bin/uv
 EXTRAS := torch,jax,serve,xgrammar
 comma  := ,
 
-.PHONY: browser javascript demo test test-oldest oldest resolve exhaustive chaos check fix lint fast kernels bench engines vectors docs site clean
+.PHONY: browser javascript demo test test-oldest oldest resolve exhaustive chaos check fix lint fast kernels bench engines peers vectors docs site clean
 
 demo: $(VENV)/.core
 	@$(BIN)/tirage generate "Once upon a time" --temperature 0.8 --top-p 0.95 --seed 7 --max-tokens 300
@@ -76,6 +76,10 @@ bench: $(VENV)/.dev
 engines: $(VENV)/.core
 	$(BIN)/python scripts/engines.py
 
+# Every preset against the code of its engine, in environments in .engines; writes docs/divergence.md. PEERS="mlx vllm" asks some.
+peers: $(VENV)/.core
+	$(BIN)/python -m scripts.peers $(PEERS)
+
 vectors: $(VENV)/.dev
 	$(BIN)/python scripts/make_vectors.py
 
@@ -88,6 +92,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m tirage.cli.reference docs/cli.md
 	$(BIN)/python scripts/peer_fields.py --standing
 	$(BIN)/python scripts/coming_from.py
+	$(BIN)/python -m scripts.peers --page
 	$(BIN)/python scripts/gallery.py
 	$(BIN)/python scripts/notebook.py
 	$(BIN)/python -m scripts.parameter_plots

@@ -311,7 +311,7 @@ def test_the_command_reads_stdin_and_is_strict_on_demand(
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"temperature": 0.5}'))
     code, out, err = run(capsys, "-", "--from", "vllm", "--to", "mlx", "--strict")
     assert (code, json.loads(out)) == (0, {"max_tokens": 16, "temp": 0.5})
-    assert err.splitlines()[-1] == "  nothing that these parameters read"
+    assert "  nothing that these parameters read" in err.splitlines()
 
 
 def test_the_command_refuses_what_it_cannot_read(

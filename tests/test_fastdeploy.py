@@ -136,7 +136,8 @@ def test_with_a_method_the_defaults_are_fastdeploys() -> None:
 
 @pytest.mark.parametrize("method", ["base", "base_non_truncated", "air", "rejection"])
 def test_each_method_is_its_preset(method: str) -> None:
-    params = {"top_p": 0.6, "top_k": 20, "min_p": 0.01, "temperature": 1.4, "repetition_penalty": 1.1}
+    params = {"top_p": 0.6, "min_p": 0.01, "temperature": 1.4, "repetition_penalty": 1.1}
+    params |= {"top_k": 20} if method == "rejection" else {}
     ours = expected(**params, min_tokens=1, semantics=f"fastdeploy-{method}")
     assert text(**params, sampling_method=method) == ours
 
@@ -199,7 +200,13 @@ def test_top_k_has_three_spellings_of_off(off: int | None) -> None:
 
 
 def test_top_k_beyond_the_vocabulary_is_cut_to_it() -> None:
-    assert effective(top_k=10**6, sampling_method="base")["top_k"] == 1536
+    assert effective(top_k=10**6, sampling_method="rejection")["top_k"] == 1536
+
+
+@pytest.mark.parametrize("method", ["base", "base_non_truncated", "air"])
+def test_a_method_that_ignores_top_k_refuses_it_by_name(method: str) -> None:
+    found = error({"top_k": 20, "sampling_method": method})
+    assert "top_k must be off under semantics 'fastdeploy-" in found["message"]
 
 
 def test_min_p_keeps_its_range_and_its_message() -> None:

@@ -41,7 +41,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "compiled_params sampling_metadata",
         "params",
         "semantics",
-        "operators",
+        "operators differences",
         "text fields history",
         "exact processors patterns",
         "child_script children draw large_stack",

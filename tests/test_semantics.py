@@ -100,7 +100,7 @@ def test_a_semantics_survives_strict_json(name: str) -> None:
 def test_replace_makes_a_new_checked_semantics_with_a_name_of_its_own() -> None:
     changed = PRESETS["vllm"].replace(top_k_ties="all")
     assert (changed.name, changed.top_k_ties, PRESETS["vllm"].top_k_ties) == ("vllm-changed", "all", "index")
-    assert PRESETS["vllm"].replace(top_k_ties="all", name="mine").label == "mine@0.33"
+    assert PRESETS["vllm"].replace(top_k_ties="all", name="mine").label == "mine@0.33.0"
     with pytest.raises(ParamsError, match=r"^semantics\.top_k_ties must be one of index, all, got 'some'"):
         changed.replace(top_k_ties="some")
 

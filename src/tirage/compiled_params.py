@@ -23,7 +23,7 @@ from tirage.operators import ALWAYS, OPERATORS, Edit, Ids, Operator, Step
 from tirage.operators.logit_bias import finite
 from tirage.operators.masks import BAN
 from tirage.operators.temperature import GREEDY
-from tirage.operators.xtc import XTC
+from tirage.operators.xtc import COINS
 from tirage.params import FIELDS, SamplingParams
 from tirage.semantics import Semantics, resolve
 
@@ -178,7 +178,7 @@ def _stages(semantics: Semantics, *, filters: bool) -> Iterator[Operator]:
 def _filters(reader: _Reader) -> tuple[Step, ...]:
     """The filter steps, off ones left out; T = 0 ends the list where the temperature stage stands (S-P3)."""
     steps: list[Step] = []
-    if reader.params.temperature == 0 and "temperature" not in reader.semantics.stages:
+    if reader.params.temperature == 0 and reader.semantics.is_greedy_first:
         return (Step(GREEDY, stage="temperature"),)
     for operator in _stages(reader.semantics, filters=True):
         step = reader.call(operator, "lower")
@@ -233,7 +233,7 @@ def _compiled(params: SamplingParams) -> CompiledParams:
         allowed=None if params.allowed_token_ids is None else np.array(params.allowed_token_ids, np.int32),
         stop_ids=np.array(sorted(params.all_stop_token_ids), np.int32),
         highest_id=_highest_id(params),
-        coin=next((s.a for s in filters if s.op is XTC), 0),
+        coin=next((s.a for s in filters if s.op in COINS), 0),
         needs_counts=any(_counts(reader, operator) for operator in _stages(semantics, filters=False)),
         readers=tuple(n for n, spec in FIELDS.items() if spec.reads_history(getattr(params, n))),
     )

@@ -32,6 +32,8 @@ def banned_tokens(
     banned = {token for token, bias in dict(params.logit_bias or {}).items() if bias == float("-inf")}
     said = [*prompt, *output] if semantics.bad_words_history == "both" else list(output)
     for *opening, last in params.bad_words_token_ids:
+        if semantics.bad_words_eos == "dropped" and not opening and last in params.eos_token_ids:
+            continue
         if said[len(said) - len(opening) :] == opening and len(said) >= len(opening):
             banned.add(last)
     if step < params.min_tokens:

@@ -28,7 +28,7 @@ from reference.arithmetic import (
     tiny,
     weight,
 )
-from tirage.params import SamplingParams
+from tirage.params import FIELDS, SamplingParams
 from tirage.processors import Past, find_processor
 from tirage.semantics import EDITS, FILTERS, Semantics
 
@@ -41,7 +41,8 @@ class Branch:
     """The tokens still in, `ranked` by (key descending, id ascending), and what gives them their weight.
 
     `seen` is the set that entered the last temperature stage (or the first filter); `cut` the weight that a truncated
-    top-p left to its crossing token. `greedy` says that a law is one-hot by T = 0.
+    top-p left to its crossing token. `listed` counts the tokens at -inf that no filter took from llama.cpp's list of
+    candidates. `greedy` says that a law is one-hot by T = 0.
     """
 
     params: SamplingParams
@@ -55,6 +56,7 @@ class Branch:
     c: float = constant(1.0)
     inverse_t: float = 1.0
     cut: dict[int, int] = field(default_factory=dict)
+    listed: int = 0
     greedy: bool = False
 
     def q(self, token: int) -> int:
@@ -119,6 +121,7 @@ def _mask(row: Branch, masks: set[int]) -> None:
 def _enter(row: Branch) -> None:
     candidates = [t for t, v in enumerate(row.x) if v > NOTHING]
     row.ranked = sorted(candidates, key=lambda t: (-key(row.x[t]), t))
+    row.listed = len(row.x) - len(candidates)
     if candidates:
         row.rebase()
     else:
@@ -206,12 +209,33 @@ def filters_of(params: SamplingParams, semantics: Semantics) -> list[str]:
     stages = [stage for stage in semantics.stages if stage in FILTERS]
     if params.temperature != 0:
         return stages
+    if semantics.greedy == "first":
+        return ["greedy"]
     return [*stages[: stages.index("temperature")], "greedy"] if "temperature" in stages else ["greedy"]
 
 
 def _filter(row: Branch) -> None:
     for stage in filters_of(row.params, row.semantics):
+        before, size = row.listed, len(row.ranked)
         _FILTERS[stage](row)
+        if stage == "top_n_sigma":
+            row.listed = before + size - len(row.ranked)
+        elif stage == "top_k" and row.params.top_k:
+            row.listed = max(0, min(before, row.params.top_k - size))
+        elif stage in _CUTTING and not FIELDS[_CUTTING[stage]].is_off(getattr(row.params, _CUTTING[stage])):
+            row.listed = 0
+
+
+_CUTTING = {
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "top_a": "top_a",
+    "typical": "typical_p",
+    "epsilon": "epsilon_cutoff",
+    "eta": "eta_cutoff",
+    "top_h": "top_h",
+}
+"""Filters that leave no token at -inf in the list, by the parameter that switches them on."""
 
 
 def _keep_first(row: Branch, n: int, ties: str) -> None:
@@ -226,7 +250,8 @@ def _greedy(row: Branch) -> None:
 
 
 def _temperature(row: Branch) -> None:
-    t, spread = f32(row.params.temperature), f32(row.params.dynatemp_range)
+    t = f32(max(row.params.temperature, row.semantics.temperature_floor or 0.0))
+    spread = f32(row.params.dynatemp_range)
     row.rebase()
     if not spread:
         row.c, row.inverse_t = constant(t), reciprocal(t)
@@ -243,7 +268,7 @@ def _entropy_share(row: Branch) -> int:
     q = [exponent(row.x[t], row.m, constant(1.0)) for t in row.ranked]
     w = [weight(qi) for qi in q]
     entropy = sum(wi * qi for wi, qi in zip(w, q, strict=True)) // sum(w) + log2_of(sum(w)) - 40 * OCTAVE
-    most = log2_of(len(row.ranked))
+    most = log2_of(len(row.ranked) + (row.listed if row.semantics.entropy_count == "listed" else 0))
     if entropy <= 0 or most <= 0:
         return 0
     octaves = max(log2_of(most) - log2_of(entropy), 0)
@@ -268,7 +293,8 @@ def _top_n_sigma(row: Branch) -> None:
 
 def _top_k(row: Branch) -> None:
     if 0 < row.params.top_k < len(row.ranked):
-        _keep_first(row, row.params.top_k, row.semantics.top_k_ties)
+        single = row.params.top_k == 1 and row.semantics.top_k_one == "argmax"
+        _keep_first(row, row.params.top_k, "index" if single else row.semantics.top_k_ties)
 
 
 def _top_p(row: Branch) -> None:
@@ -276,6 +302,7 @@ def _top_p(row: Branch) -> None:
     if p == 2**32:
         return
     joint = scope == "joint" or (scope == "joint_unless_min_p" and row.params.min_p == 0)
+    joint = joint or (scope == "joint_unless_top_k" and row.params.top_k == 0)
     total = sum(weight(row.q(t)) for t in row.seen) if joint else row.mass(row.ranked)
     target = max(1, -(-p * total // 2**32))
     before, n = 0, 0
@@ -313,11 +340,13 @@ def _typical(row: Branch) -> None:
     mean, total = row.mean_q(), row.mass(row.ranked)
     target = p * total // 2**32 + 1 if row.semantics.typical_rule == "gt" else max(1, -(-p * total // 2**32))
     far = {t: abs(row.q(t) - mean) for t in row.ranked}
-    reached, reach = 0, 0
-    for token in sorted(far, key=lambda t: far[t]):
+    reached, reach, taken = 0, 0, set[int]()
+    for token in sorted(row.ranked, key=lambda t: far[t]):
         if reached < target:
             reached, reach = reached + row.w(token), far[token]
-    row.ranked = [t for t in row.ranked if far[t] <= reach]
+            taken.add(token)
+    all_ties = row.semantics.typical_ties == "all"
+    row.ranked = [t for t in row.ranked if (far[t] <= reach if all_ties else t in taken)]
 
 
 def _epsilon(row: Branch) -> None:
@@ -365,7 +394,10 @@ def _xtc(row: Branch) -> None:
     if row.semantics.xtc_rule == "gt":
         bound = math.floor(Fraction(f32(row.params.xtc_threshold)) * total) + 1
     likely = [t for t in row.ranked if row.w(t) >= bound]
-    removed = set(likely[:-1]) - set(row.params.xtc_protected_ids)
+    spared = set(row.params.xtc_protected_ids)
+    if likely and row.semantics.xtc_ties == "all":
+        spared |= {t for t in likely if key(row.x[t]) == key(row.x[likely[-1]])}
+    removed = set(likely[:-1]) - spared
     row.ranked = [t for t in row.ranked if t not in removed]
 
 

@@ -15,7 +15,7 @@ from tirage.errors import ParamsError, nearest
 from tirage.fields.rules import shown
 from tirage.params import FIELDS, SamplingParams
 from tirage.sampling import Pair
-from tirage.semantics import resolve
+from tirage.semantics import FILTERS, Semantics, resolve
 
 CARRIED = frozenset(("model", "messages", "prompt", "text", "input_ids", "stream", "stream_options", "user"))
 """Fields of a whole body that are no sampling parameters: what is answered and how, which every engine says alike."""
@@ -88,9 +88,9 @@ class Conversion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What holds between any two engines."""
-        seeded = self.after.seed is not None and self.source != self.target
-        return ("one seed draws other tokens in another engine, as the generators differ",) * seeded
+        """What the engines themselves do in another way than the presets that stand for them."""
+        presets = dict.fromkeys(resolve(each.semantics) for each in (self.before, self.after))
+        return tuple(f"{each.label} itself: {one.engine} ({one.rule})" for each in presets for one in each.differences)
 
     def lines(self) -> list[str]:
         """What a person should know, a line each."""
@@ -102,7 +102,10 @@ class Conversion:
             *(["what cannot be said there:", *(f"  {each}" for each in self.lost)] if self.lost else []),
             "what means something else there:",
             *changed,
-            *self.notes,
+            *(
+                ["what the engines do in another way than these presets:", *(f"  {each}" for each in self.notes)]
+                * bool(self.notes)
+            ),
         ]
 
 
@@ -176,13 +179,16 @@ def _loss(
         theirs=theirs,
         value=getattr(before, name),
         instead=getattr(after, name),
-        reason=_reason(target.dialect.name, entries),
+        reason=_reason(name, target.dialect.name, entries, resolve(after.semantics)),
     )
 
 
-def _reason(engine: str, entries: list[FieldMapping]) -> str:
+def _reason(name: str, engine: str, entries: list[FieldMapping], semantics: Semantics) -> str:
     if not entries:
         return f"{engine} has no such field"
+    stage = FIELDS[name].stage
+    if stage in FILTERS and stage not in semantics.stages:
+        return f"{semantics.label} has no stage for it"
     rules = dict.fromkeys(f"{entry.name} is {entry.rule.text}" for entry in entries)
     return f"{engine}'s {', '.join(rules)}"
 

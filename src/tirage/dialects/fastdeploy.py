@@ -8,7 +8,7 @@ from typing import Any
 
 from tirage.dialects.constraints import constraint
 from tirage.dialects.openai import OPENAI, PENALTY, RESPONSE_FORMAT_WITH_TAGS, TOP_P, few_stops, top_p_zero
-from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, join, listed, same
+from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, join, listed, same
 from tirage.dialects.vllm import GUIDED
 from tirage.fields.rules import Bias, Bool, BrokenRuleError, Custom, Ids, OneOf, Texts, shown
 from tirage.params import SamplingParams
@@ -41,7 +41,7 @@ def fastdeploy_defaults(generation_config: Mapping[str, Any] | None = None) -> d
     return {"top_p": TOP_P_DEFAULT if top_p is None else top_p, "min_tokens": 1, "max_tokens": None}
 
 
-def _method_of(params: SamplingParams) -> str | None:
+def _method_of(params: SamplingParams) -> str:
     semantics = params.semantics
     name = semantics.name if isinstance(semantics, Semantics) else resolve(semantics).name
     method = name.removeprefix("fastdeploy-")
@@ -57,6 +57,12 @@ _SAMPLING_METHOD = FieldMapping(
     ours=("semantics",),
     meaning="how the nucleus is cut and drawn from",
 )
+
+
+def _write_top_k(params: SamplingParams) -> int:
+    if params.top_k and "top_k" not in resolve(preset_of(_method_of(params))).stages:
+        raise Inexpressible
+    return params.top_k
 
 
 def _word_ids(value: Any) -> Any:
@@ -134,7 +140,7 @@ EXTRAS = Dialect.of(
         _SAMPLING_METHOD,
         same("temperature"),
         same("top_p", default=TOP_P_DEFAULT, rule=TOP_P),
-        same("top_k"),
+        replace(same("top_k"), out_of=_write_top_k),
         same("min_p"),
         same("repetition_penalty"),
         same("frequency_penalty", rule=PENALTY),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,30 @@ def completing(words: Iterable[Sequence[int]], tokens: NDArray[np.int32]) -> lis
     return banned
 
 
-def _bans(*, bad_words_token_ids: Sequence[Sequence[int]], bad_words_history: str, history: History) -> Ids | None:
+def enforced(words: Iterable[Sequence[int]], eos_ids: Sequence[int], rule: str) -> Iterator[Sequence[int]]:
+    """The id sequences that are banned; with the rule "dropped" those that are one EOS token are not."""
+    return (word for word in words if rule == "banned" or len(word) != 1 or word[0] not in eos_ids)
+
+
+def _bans(
+    *,
+    bad_words_token_ids: Sequence[Sequence[int]],
+    eos_token_ids: Sequence[int],
+    bad_words_history: str,
+    bad_words_eos: str,
+    history: History,
+) -> Ids | None:
     if not bad_words_token_ids:
         return None
     tokens = history.tokens() if bad_words_history == "both" else history.output()
-    return np.array(completing(bad_words_token_ids, tokens), np.int32)
+    words = enforced(bad_words_token_ids, eos_token_ids, bad_words_eos)
+    return np.array(completing(words, tokens), np.int32)
 
 
 def _note(moment: Moment) -> str:
-    history, words = moment.history, moment.params.bad_words_token_ids
-    both = moment.semantics.bad_words_history == "both"
+    history, params, semantics = moment.history, moment.params, moment.semantics
+    words = enforced(params.bad_words_token_ids, params.eos_token_ids, semantics.bad_words_eos)
+    both = semantics.bad_words_history == "both"
     due = completing(words, history.tokens() if both else history.output())
     return f"{counted(len(due), 'bad word')} would be completed now"
 

@@ -36,7 +36,8 @@ class RowState:
     `x` float32 [V] are the logits as edited so far, `masked` bool [V] what a hard mask took, `key` int32 [V] their
     keys, `ids` the tokens still in (ascending). `m`, `c` and `inverse_t` are those of the last temperature stage;
     `base` is the set that it saw, on which joint filters judge. `trimmed` is the token whose weight a truncated top-p
-    cut, with the weight left. `edit_ids` and `edit_values` are what edits of listed tokens refer to.
+    cut, with the weight left. `listed` counts the tokens at -inf that no filter has removed from llama.cpp's list
+    of candidates (S-O9). `edit_ids` and `edit_values` are what edits of listed tokens refer to.
     """
 
     x: NDArray[np.float32]
@@ -56,6 +57,7 @@ class RowState:
     inverse_t: np.float32 = _ONE
     trimmed: tuple[int, int] | None = None
     greedy: bool = False
+    listed: int = 0
     _weighed: tuple[tuple[object, ...], NDArray[np.uint64]] | None = None
 
     # --- candidates -------------------------------------------------------------------------------------------------
@@ -70,6 +72,7 @@ class RowState:
         """Logits are final: the candidates are the tokens above -inf (S-N4)."""
         self.key = keys(self.x)
         self.ids = np.flatnonzero(self.key > NEG_INF_KEY)
+        self.listed = self.x.size - self.ids.size
         if self.ids.size == 0:
             self.status = self.status or NO_TOKEN
         else:
@@ -110,9 +113,9 @@ class RowState:
         """Positions [n] into `ids`, (key descending, id ascending): the order of every cut (S-W3)."""
         return descending(self.key[self.ids])
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Drop the tokens still in that are not `kept`, bool [n]."""
-        self.ids = self.ids[kept]
+    def keep(self, kept: NDArray[np.bool_], *, listed: int = 0) -> None:
+        """Drop the tokens still in that are not `kept`, bool [n]; of those at -inf an engine's list holds `listed`."""
+        self.ids, self.listed = self.ids[kept], listed
 
     def keep_prefix(self, order: NDArray[np.int64], n: int, *, ties: bool) -> None:
         """Keep the first `n` of `order` [k] and, with `ties`, all that equal the last of them."""

@@ -33,9 +33,10 @@ def _fixed(row: RowState, step: Step) -> None:
 def _dynamic(row: RowState, step: Step) -> None:
     """T between T min and T max by the entropy of the set, in integers: rule S-O9."""
     row.rebase()
+    count = row.ids.size + (row.listed if step.op is DYNAMIC_TEMPERATURE_LISTED else 0)
     q = exponents(row.x[row.ids], row.m, _UNIT)
     w = weights(q)
-    r = factor(step.c, entropy_fraction(mean_exponent(q, w), mass(w), row.ids.size, step.d, step.e))
+    r = factor(step.c, entropy_fraction(mean_exponent(q, w), mass(w), count, step.d, step.e))
     row.c = np.float32(min(numbers.from_bits(step.a) * r, FLT_MAX))
     row.inverse_t = np.float32(min(numbers.from_bits(step.b) * r, FLT_MAX))
 
@@ -59,20 +60,36 @@ def factor(low: int, fraction: int) -> np.float32:
 GREEDY = Operation("GREEDY", run=_greedy)
 TEMPERATURE = Operation("TEMPERATURE", "c:float inverse_t:float", run=_fixed)
 DYNAMIC_TEMPERATURE = Operation("DYNAMIC_TEMPERATURE", "c:float inverse_t:float ratio:long e:word s:int", run=_dynamic)
+DYNAMIC_TEMPERATURE_LISTED = Operation(
+    "DYNAMIC_TEMPERATURE_LISTED", "c:float inverse_t:float ratio:long e:word s:int", run=_dynamic
+)
 
 
 # --- lowering -----------------------------------------------------------------------------------------------------
 
 
-def _lower(*, temperature: float, dynatemp_range: float, dynatemp_exponent: float) -> Step:
+def in_force(temperature: float, floor: float | None) -> float:
+    """The temperature that divides: `temperature`, at least the `floor` unless it is 0, which is greedy."""
+    return max(temperature, floor or 0.0) if temperature else temperature
+
+
+def _lower(
+    *,
+    temperature: float,
+    dynatemp_range: float,
+    dynatemp_exponent: float,
+    temperature_floor: float | None,
+    entropy_count: str,
+) -> Step:
     if temperature == 0.0:
         return Step(GREEDY)
-    t, spread = float(numbers.f32(temperature)), float(numbers.f32(dynatemp_range))
+    t, spread = float(numbers.f32(in_force(temperature, temperature_floor))), float(numbers.f32(dynatemp_range))
     if not spread:
         return Step(TEMPERATURE, *_operands(t))
     low, high = max(0.0, t - spread), min(t + spread, numbers.MAX_TEMPERATURE)
     exponent = numbers.scaled_fraction(dynatemp_exponent)
-    return Step(DYNAMIC_TEMPERATURE, *_operands(high), numbers.ratio_32(low, high), *exponent)
+    op = DYNAMIC_TEMPERATURE if entropy_count == "candidates" else DYNAMIC_TEMPERATURE_LISTED
+    return Step(op, *_operands(high), numbers.ratio_32(low, high), *exponent)
 
 
 def _operands(t: float) -> tuple[int, int]:
@@ -83,10 +100,11 @@ def _operands(t: float) -> tuple[int, int]:
 
 
 def _note(moment: Moment) -> str:
-    t, spread = moment.params.temperature, moment.params.dynatemp_range
+    t = in_force(moment.params.temperature, moment.semantics.temperature_floor)
+    spread = moment.params.dynatemp_range
     if moment.step.op is GREEDY:
         return "the largest logit, of equal ones the lowest id"
-    if moment.step.op is DYNAMIC_TEMPERATURE:
+    if moment.step.op in {DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED}:
         chosen, ends = 1 / float(moment.row.inverse_t), f"[{max(0.0, t - spread):g}, {t + spread:g}]"
         return f"the entropy of the candidates chose {chosen:.4g}, within {ends}"
     return f"distances between logits divided by {t:g}: {'sharper' if t < 1 else 'flatter'}"
@@ -126,7 +144,7 @@ OPERATOR = Operator(
         "dynatemp_exponent": (1.0, 0.5, 3.0, 10000000000.0),
     },
     gentle={"temperature": 1.4},
-    operations=(GREEDY, TEMPERATURE, DYNAMIC_TEMPERATURE),
+    operations=(GREEDY, TEMPERATURE, DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED),
     lower=_lower,
     note=_note,
 )

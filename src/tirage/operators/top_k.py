@@ -11,13 +11,16 @@ from tirage.operators.row import RowState
 def _run(row: RowState, step: Step) -> None:
     if step.a < row.ids.size:
         row.keep_prefix(row.ranked(), step.a, ties=bool(step.b))
+    else:
+        row.listed = min(row.listed, step.a - row.ids.size)
 
 
 TOP_K = Operation("TOP_K", "k:int ties:static", run=_run)
 
 
-def _lower(*, top_k: int, top_k_ties: str) -> Step | None:
-    return Step(TOP_K, top_k, int(top_k_ties == "all")) if top_k else None
+def _lower(*, top_k: int, top_k_ties: str, top_k_one: str) -> Step | None:
+    one = top_k == 1 and top_k_one == "argmax"
+    return Step(TOP_K, top_k, int(top_k_ties == "all" and not one)) if top_k else None
 
 
 def _note(moment: Moment) -> str:

@@ -26,7 +26,9 @@ def _run(row: RowState, step: Step) -> None:
     shift = 29 - (math.frexp(float(widest))[1] - 1)
     v = np.ldexp(distance.astype(np.float64), shift).astype(np.int64)
     squares = sum_of_products(v.astype(np.uint64), v.astype(np.uint64))
-    row.keep(v <= limit(v.size, int(v.sum()), squares, step.a, step.b))
+    kept = v <= limit(v.size, int(v.sum()), squares, step.a, step.b)
+    # What llama.cpp removes here it sets to -inf and lists on.
+    row.keep(kept, listed=row.listed + int((~kept).sum()))
 
 
 def limit(n: int, s1: int, s2: int, e: int, s: int) -> int:

@@ -41,11 +41,13 @@ def _truncate(row: RowState, order: NDArray, reached: NDArray, n: int, target: i
 TOP_P = Operation("TOP_P", "p:word rule:static ties:static joint:static", run=_run)
 
 
-def _lower(*, top_p: float, min_p: float, top_p_rule: str, top_p_scope: str, top_p_ties: str) -> Step | None:
+def _lower(
+    *, top_p: float, min_p: float, top_k: int, top_p_rule: str, top_p_scope: str, top_p_ties: str
+) -> Step | None:
     p = numbers.mass_fraction(top_p)
     if p == 1 << 32:
         return None
-    joint = top_p_scope == "joint" or (top_p_scope == "joint_unless_min_p" and not min_p)
+    joint = {"joint": True, "joint_unless_min_p": not min_p, "joint_unless_top_k": not top_k}.get(top_p_scope, False)
     return Step(TOP_P, p, RULES.index(top_p_rule), int(top_p_ties == "all"), int(joint))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tirage.exact import numbers
 from tirage.fields.record import param
@@ -11,14 +12,26 @@ from tirage.operators.operator import Moment, Operation, Operator, Step
 from tirage.operators.row import RowState, mean_exponent, target_mass
 
 
-def _run(row: RowState, step: Step) -> None:
+def _with_ties(row: RowState, step: Step) -> None:
+    distance, order, n = _nearest(row, step)
+    row.keep(distance <= distance[order[n - 1]])
+
+
+def _by_rank(row: RowState, step: Step) -> None:
+    """Of tokens that are equally typical, those of the larger logit come first, then those of the lower id."""
+    _, order, n = _nearest(row, step)
+    row.keep_prefix(order, n, ties=False)
+
+
+def _nearest(row: RowState, step: Step) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Distances [n] to the mean exponent, the order [n] of the most typical, and how many of them hold the mass."""
     q, w = row.q(), row.w()
     distance = np.abs(q.astype(np.int64) - mean_exponent(q, w))
-    order = np.argsort(distance, kind="stable")
+    ranked = row.ranked()
+    order = ranked[np.argsort(distance[ranked], kind="stable")]
     reached = np.cumsum(w[order])
     target = goal(step.a, step.b, int(reached[-1]))
-    last = order[min(int(np.searchsorted(reached, np.uint64(target), side="left")), w.size - 1)]
-    row.keep(distance <= distance[last])
+    return distance, order, min(int(np.searchsorted(reached, np.uint64(target), side="left")) + 1, w.size)
 
 
 def goal(p: int, exceed: int, total: int) -> int:
@@ -26,12 +39,14 @@ def goal(p: int, exceed: int, total: int) -> int:
     return (p * total >> 32) + 1 if exceed else target_mass(p, total)
 
 
-TYPICAL = Operation("TYPICAL", "p:word exceed:static", run=_run)
+TYPICAL = Operation("TYPICAL", "p:word exceed:static", run=_with_ties)
+TYPICAL_BY_RANK = Operation("TYPICAL_BY_RANK", "p:word exceed:static", run=_by_rank)
 
 
-def _lower(*, typical_p: float, typical_rule: str) -> Step | None:
+def _lower(*, typical_p: float, typical_rule: str, typical_ties: str) -> Step | None:
     p = numbers.mass_fraction(typical_p)
-    return None if p == 1 << 32 else Step(TYPICAL, p, int(typical_rule == "gt"))
+    op = TYPICAL if typical_ties == "all" else TYPICAL_BY_RANK
+    return None if p == 1 << 32 else Step(op, p, int(typical_rule == "gt"))
 
 
 def _note(moment: Moment) -> str:
@@ -53,7 +68,7 @@ OPERATOR = Operator(
     },
     examples={"typical_p": (0.9, 0.2, 0.5, 1e-12)},
     gentle={"typical_p": 0.98},
-    operations=(TYPICAL,),
+    operations=(TYPICAL, TYPICAL_BY_RANK),
     lower=_lower,
     note=_note,
 )

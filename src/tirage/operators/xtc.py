@@ -21,9 +21,12 @@ def _run(row: RowState, step: Step) -> None:
         return
     kept = np.ones(row.ids.size, bool)
     kept[above[:-1]] = False
+    if step.op is XTC_TIES_KEPT:
+        key = row.key[row.ids]
+        kept |= key == key[above[-1]]
     if row.protected is not None:
         kept |= np.isin(row.ids, row.protected)
-    row.keep(kept)
+    row.keep(kept, listed=row.listed)
 
 
 def bound(e: int, s: int, strict: int, total: int) -> int:
@@ -32,13 +35,17 @@ def bound(e: int, s: int, strict: int, total: int) -> int:
 
 
 XTC = Operation("XTC", "coin:long e:word s:int strict:static", run=_run)
+XTC_TIES_KEPT = Operation("XTC_TIES_KEPT", "coin:long e:word s:int strict:static", run=_run)
+COINS = (XTC, XTC_TIES_KEPT)
+"""The operations that toss a coin; their first operand is how often it is on, in units of 2^-32."""
 
 
-def _lower(*, xtc_probability: float, xtc_threshold: float, xtc_rule: str) -> Step | None:
+def _lower(*, xtc_probability: float, xtc_threshold: float, xtc_rule: str, xtc_ties: str) -> Step | None:
     coin = numbers.mass_fraction(xtc_probability)
     if not coin:
         return None
-    return Step(XTC, coin, *numbers.scaled_fraction(xtc_threshold), int(xtc_rule == "gt"))
+    op = XTC if xtc_ties == "index" else XTC_TIES_KEPT
+    return Step(op, coin, *numbers.scaled_fraction(xtc_threshold), int(xtc_rule == "gt"))
 
 
 def _note(moment: Moment) -> str:
@@ -72,7 +79,7 @@ OPERATOR = Operator(
     },
     examples={"xtc_probability": (1.0, 0.5, 0.03), "xtc_threshold": (0.1, 0.02, 0.0, 0.5)},
     gentle={"xtc_probability": 0.5, "xtc_threshold": 0.08},
-    operations=(XTC,),
+    operations=COINS,
     lower=_lower,
     note=_note,
 )

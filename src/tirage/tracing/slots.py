@@ -95,7 +95,7 @@ def slots(params: SamplingParams, semantics: Semantics) -> list[Slot]:
     stages = [OPERATORS[name] for name in semantics.stages]
     edits = [Slot("edit", o.name) for o in stages if not o.is_filter and set(o.operations) != {BAN}]
     filters = [Slot("filter", o.name) for o in stages if o.is_filter]
-    if params.temperature == 0 and "temperature" not in semantics.stages:
-        # Greedy needs no temperature stage: the largest edited logit is taken at once (S-P3).
-        filters.insert(0, Slot("filter", "temperature"))
+    if params.temperature == 0 and semantics.is_greedy_first:
+        # The largest edited logit is taken at once, wherever the temperature stage stands, if at all (S-P3).
+        filters = [Slot("filter", "temperature"), *(slot for slot in filters if slot.name != "temperature")]
     return [INPUT, *masks, *edits, *filters]

@@ -25,7 +25,7 @@ from tirage.exact.weights import exponents, weights
 from tirage.history import Counts
 from tirage.operators import Step
 from tirage.operators.row import OK, PROCESSOR_FAILED, Process, RowState, mass
-from tirage.operators.xtc import XTC
+from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import Drawn, SamplingMetadata, View
 
 _log = logging.getLogger("tirage")
@@ -75,7 +75,7 @@ class RowInput:
     @property
     def coin_share(self) -> int:
         """How often XTC is on, in units of 2^-32; 0 without XTC."""
-        return next((step.a for step in self.steps if step.op == XTC), 0)
+        return next((step.a for step in self.steps if step.op in COINS), 0)
 
 
 @dataclass(frozen=True, slots=True)
