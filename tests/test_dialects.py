@@ -404,11 +404,11 @@ def test_openai_logprobs_come_in_two_fields() -> None:
 
 def test_joined_dialects_are_one() -> None:
     both = join("OpenAI", OPENAI.without("logprobs", "top_logprobs"), VLLM, EXTRAS, OWN)
-    body = {"model": "x", "top_k": 4, "sampling_method": "air", "typical_p": 1.0}
+    body = {"model": "x", "top_k": 4, "sampling_method": "rejection", "typical_p": 1.0}
     reading = both.read(body, defaults={"max_tokens": None, "top_p": 0.7}, lenient=True)
     assert reading.ignored == ("model",)
-    assert reading.given == {"top_k": 4, "sampling_method": "air", "typical_p": 1.0}
-    expected = SamplingParams(top_k=4, top_p=0.7, max_tokens=None, semantics="fastdeploy-air")
+    assert reading.given == {"top_k": 4, "sampling_method": "rejection", "typical_p": 1.0}
+    expected = SamplingParams(top_k=4, top_p=0.7, max_tokens=None, semantics="fastdeploy-rejection")
     assert reading.params == expected
     assert both.read({"top_p": 0.5}, defaults={"top_p": 0.7}).params.top_p == 0.5
     assert both.preset == "openai"
