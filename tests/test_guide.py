@@ -93,7 +93,7 @@ def is_person(text: str) -> bool:
         {"logit_bias": {ord("x"): 50.0}},
         {"bad_words": ["z"]},
         {"min_tokens": 12},
-        *({"semantics": name, "top_k": 20} for name in ("hf", "vllm", "sglang", "llamacpp", "fastdeploy-base")),
+        *({"semantics": name, "top_k": 20} for name in ("hf", "vllm", "sglang", "llamacpp", "fastdeploy-rejection")),
         {"semantics": "openai"},
         {"semantics": "llamacpp", "temperature": 0},
         {"semantics": "llamacpp", "temperature": 1.5, "top_k": 3, "min_p": 0.05},

@@ -40,6 +40,9 @@ REQUIRED |= {f"S{number:02}" for n, m in SERVER for number in range(n, m + 1)} |
 REQUIRED |= {f"T{number}" for number in range(1, 52)} | {"X07", "X20"}
 """Hostile input, faults and load."""
 
+REQUIRED |= {f"D{number}" for number in range(1, 11)}
+"""Where presets meant something else than their engines."""
+
 
 def read(text: str) -> dict[str, list[str]]:
     """Row -> test ids, from the text of a table; a row given twice is an error."""

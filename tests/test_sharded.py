@@ -257,7 +257,7 @@ def metered(
         ({"top_k": 201}, 1664, 13),
         ({"top_p": 0.9}, 8 + 512 + 1664, 15),
         ({"top_p": 0.05}, 8 + 512, 2),
-        ({"top_p": 0.9, "semantics": "fastdeploy-base"}, 8 + 512 + 1664 + 8, 16),
+        ({"top_p": 0.9, "semantics": "fastdeploy-air"}, 8 + 512 + 1664 + 8, 16),
         ({"min_p": 0.1}, 0, 0),
         ({"typical_p": 0.5}, 24 + 1024, 9),
         ({"epsilon_cutoff": 0.01}, 8, 1),

@@ -133,7 +133,8 @@ def test_top_p_says_mass_rule_ties_and_scope() -> None:
     cases: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
         ("canonical", {}, (1 << 31, 0, 0, 0)),
         ("mindie", {}, (1 << 31, 1, 0, 0)),
-        ("fastdeploy-base", {}, (1 << 31, 2, 0, 0)),
+        ("fastdeploy-base", {}, (1 << 31, 2, 0, 1)),
+        ("fastdeploy-air", {}, (1 << 31, 2, 0, 0)),
         ("gemma-topp", {}, (1 << 31, 0, 1, 0)),
         ("sglang", {}, (1 << 31, 0, 1, 1)),
         ("sglang", {"min_p": 0.1}, (1 << 31, 0, 1, 0)),

@@ -104,8 +104,8 @@ and wide; they go through the parameters that the preset takes, alone and togeth
 _NOT_RUN = """
 Code that needs a GPU was not run: FlashInfer's kernels (`flashinfer`, `vllm-flashinfer`, `sglang`), vLLM's Triton
 path (`vllm`), TensorRT-LLM, FastDeploy's kernels and MindIE's device path. DRY, whose sampler in llama.cpp needs a
-vocabulary, and custom processors are compared nowhere; grammar masks by the tests of [constraints](guided.md). EasyDeL's
-sampler was compared by hand only: what was seen is in the table above.
+vocabulary, and custom processors are compared nowhere; grammar masks by the tests of
+[constraints](guided.md). EasyDeL's sampler was compared by hand only: what was seen is in the table above.
 """
 
 

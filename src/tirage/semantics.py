@@ -13,7 +13,7 @@ from dataclasses import replace as _replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from tirage.differences import DIFFERENCES, Difference
+from tirage.differences import DIFFERENCES, EngineDifference
 from tirage.errors import ParamsError, nearest
 from tirage.operators import ALWAYS, CANONICAL, OPERATORS
 from tirage.operators.scale import OPERATOR as SCALE
@@ -90,7 +90,7 @@ class Semantics:
     greedy: Literal["argmax", "first", "refused"] = "argmax"
     mask_mode: Literal["first", "resample"] = "first"
     release: str | None = field(default=None, compare=False)
-    differences: tuple[Difference, ...] = field(default=(), compare=False)
+    differences: tuple[EngineDifference, ...] = field(default=(), compare=False)
 
     def __new__(cls, **options: Any) -> Semantics:
         _known(options)
