@@ -22,9 +22,9 @@ from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
 from tirage.engine.runner import DrawnRow, describe, draw
 from tirage.engine.sample import GrowingSample
-from tirage.engine.scheduler import model_failed, take_token
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.engine.taking import model_failed, take_token
 from tirage.errors import ModelError, ParamsError
 from tirage.models import BatchingModel, Inputs, RowOutput
 from tirage.sampling import on_host

@@ -7,7 +7,7 @@ compiling thread.
 
 from __future__ import annotations
 
-from tirage.backends.numpy.kernels.pool import draw, law, set_threads, threads
+from tirage.backends.numpy.kernels.pool import draw, law, set_threads, single_draw, threads
 from tirage.backends.numpy.kernels.support import operations, supports
 from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, start, wait
 
@@ -19,6 +19,7 @@ __all__ = [
     "operations",
     "ready",
     "set_threads",
+    "single_draw",
     "start",
     "supports",
     "threads",

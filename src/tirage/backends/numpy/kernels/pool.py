@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+_NO_LOGITS = np.empty((0, 0), np.float32)
 _lock = threading.Lock()
 _workers: ThreadPoolExecutor | None = None
 
@@ -105,6 +107,24 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     arguments, results = _inputs(logits, rows), _results(out)
     _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
     return out
+
+
+def single_draw(rows: SamplingMetadata) -> Callable[[NDArray[np.float32], int], tuple[int, float] | None]:
+    """A function that draws the one row of `rows`, which has no view, again and again; for one thread at a time.
+
+    It takes logits float32 [1, V], C-contiguous, and the Philox step, and gives the token with its log-probability, or
+    None for a bad row. `supports` must accept the row, and the kernels must be `ready()`.
+    """
+    entry, rows, drawn = warm.entry(), replace(rows, steps=rows.steps.copy(), memo={}), Drawn.empty(rows)
+    steps, (tokens, sampled, _, status, *_) = rows.steps, (results := _results(drawn))
+    fixed = _inputs(_NO_LOGITS, rows)[1:]
+
+    def draw_next(logits: NDArray[np.float32], step: int) -> tuple[int, float] | None:
+        steps[0] = step
+        entry(logits, *fixed, 0, 1, _scratch.of(logits.shape[1]), *results)
+        return None if status[0] else (tokens.item(), sampled.item())
+
+    return draw_next
 
 
 def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.float64]) -> None:
