@@ -66,32 +66,32 @@ class SingleRow:
         Then nothing has changed, and a step of all rows says what is wrong.
         """
         sequence, meter = self.sequence, self._meter
-        began, drawn = meter.last_tick, self._next()
-        if drawn is None:
+        began, (token_id, logprob) = meter.last_tick, self._next()
+        if token_id < 0:
             return False
         sampled = perf_counter()
         meter.between.add(sampled - sequence.drawn_at)
         sequence.drawn_at = sampled
         sequence.group.request.mark_token(sampled)
-        self._history.append(drawn[0])
-        accept_token(sequence.sample, *drawn)
+        self._history.append(token_id)
+        accept_token(sequence.sample, token_id, logprob)
         self._tell(sequence)
         told = perf_counter()
         if sequence.sample.stop is None:
-            self._read(drawn[0])
+            self._read(token_id)
         meter.count_single_step(began, sampled, told)
         return True
 
-    def _next(self) -> tuple[int, float] | None:
-        """The next token and its log-probability; None where a step of all rows is needed."""
+    def _next(self) -> tuple[int, float]:
+        """The next token and its log-probability; -1 where a step of all rows is needed."""
         history = self._history
         if history.length >= MAX_HISTORY:
-            return None
+            return -1, 0.0
         try:
             return self._draw(self.logits, history.length - history.prompt_length)
         except BaseException as error:
             _log.warning("a draw failed and is repeated: %s", describe(error))
-            return None
+            return -1, 0.0
 
     def _read(self, token_id: int) -> None:
         """Has the model read the token just drawn."""

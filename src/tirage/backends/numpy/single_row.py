@@ -16,8 +16,8 @@ from tirage.backends.numpy import kernels
 from tirage.operators.temperature import GREEDY
 from tirage.sampling_batch import SamplingBatch
 
-SingleDraw = Callable[[NDArray[np.float32], int], tuple[int, float] | None]
-"""From logits float32 [1, V] and the Philox step the token and its log-probability; None for a row without one."""
+SingleDraw = Callable[[NDArray[np.float32], int], tuple[int, float]]
+"""From logits float32 [1, V] and the Philox step the token, -1 for a row without one, and its log-probability."""
 
 
 def single_draw(batch: SamplingBatch) -> SingleDraw | None:
@@ -30,12 +30,12 @@ def single_draw(batch: SamplingBatch) -> SingleDraw | None:
         return None
     if batch.base.programs[0, 0, 0] == GREEDY:
         return _greedy
-    if not kernels.ready() or not kernels.supports(batch.base)[0]:
+    if not kernels.single_ready() or not kernels.supports(batch.base)[0]:
         return None
-    return kernels.single_draw(batch.base)
+    return kernels.single_draw(batch.base, batch.vocab_size)
 
 
-def _greedy(logits: NDArray[np.float32], step: int) -> tuple[int, float] | None:
+def _greedy(logits: NDArray[np.float32], step: int) -> tuple[int, float]:
     """The first of the largest logits, as by their keys; NumPy finds a NaN first."""
     token = int(logits.argmax())
-    return (token, 0.0) if isfinite(logits[0, token]) else None
+    return token if isfinite(logits[0, token]) else -1, 0.0

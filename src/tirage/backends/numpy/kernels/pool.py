@@ -41,7 +41,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_NO_LOGITS = np.empty((0, 0), np.float32)
 _lock = threading.Lock()
 _workers: ThreadPoolExecutor | None = None
 
@@ -109,20 +108,26 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     return out
 
 
-def single_draw(rows: SamplingMetadata) -> Callable[[NDArray[np.float32], int], tuple[int, float] | None]:
+def single_draw(rows: SamplingMetadata, vocab_size: int) -> Callable[[NDArray[np.float32], int], tuple[int, float]]:
     """A function that draws the one row of `rows`, which has no view, again and again; for one thread at a time.
 
-    It takes logits float32 [1, V], C-contiguous, and the Philox step, and gives the token with its log-probability, or
-    None for a bad row. `supports` must accept the row, and the kernels must be `ready()`.
+    It takes logits float32 [1, V], C-contiguous, and the Philox step, and gives the token, -1 for a bad row, with its
+    log-probability. `supports` must accept the row, whose arrays must not change; the kernels must be `single_ready()`.
     """
-    entry, rows, drawn = warm.entry(), replace(rows, steps=rows.steps.copy(), memo={}), Drawn.empty(rows)
-    steps, (tokens, sampled, _, status, *_) = rows.steps, (results := _results(drawn))
-    fixed = _inputs(_NO_LOGITS, rows)[1:]
+    from tirage.backends.numpy.kernels import single
 
-    def draw_next(logits: NDArray[np.float32], step: int) -> tuple[int, float] | None:
-        steps[0] = step
-        entry(logits, *fixed, 0, 1, _scratch.of(logits.shape[1]), *results)
-        return None if status[0] else (tokens.item(), sampled.item())
+    entry, table = warm.single_entry(), np.zeros(single.WORDS, np.int64)
+    step, token, logprob, status = (table[at : at + 1] for at in range(single.ARGUMENTS))
+    out = replace(Drawn.empty(rows), token_ids=token, sampled_logprobs=logprob.view(np.float32)[:1])
+    out.status = status.view(np.int8)[:1]
+    fixed = _inputs(np.empty((1, vocab_size), np.float32), replace(rows, steps=step, memo={}))[1:]
+    arguments = (*fixed, 0, 1, _scratch.of(vocab_size), *_results(out))
+    single.fill(table, single.address_of(warm.entry()), arguments)
+
+    def draw_next(logits: NDArray[np.float32], at: int) -> tuple[int, float]:
+        # The table has the addresses of the arguments alone.
+        assert arguments
+        return entry(logits, at, table)
 
     return draw_next
 
