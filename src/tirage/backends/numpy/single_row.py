@@ -6,8 +6,8 @@ a line of code. So this path touches little. It gives the tokens that `dispatch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from tirage.backends.numpy import kernels
 from tirage.operators.temperature import GREEDY
 from tirage.sampling_batch import SamplingBatch
 
+TINY = float(np.finfo(np.float32).tiny)
 SingleDraw = Callable[[NDArray[np.float32], int], tuple[int, float]]
 """From logits float32 [1, V] and the Philox step the token, -1 for a row without one, and its log-probability."""
 
@@ -36,6 +37,9 @@ def single_draw(batch: SamplingBatch) -> SingleDraw | None:
 
 
 def _greedy(logits: NDArray[np.float32], step: int) -> tuple[int, float]:
-    """The first of the largest logits, as by their keys; NumPy finds a NaN first."""
+    """The first of the largest logits, as by their keys.
+
+    NumPy finds a NaN first. Comparisons of numbers near zero depend on the modes of the processor, keys do not.
+    """
     token = int(logits.argmax())
-    return token if isfinite(logits[0, token]) else -1, 0.0
+    return token if TINY <= abs(float(logits[0, token])) < math.inf else -1, 0.0
