@@ -118,6 +118,9 @@ class BatchingScheduler:
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
+    def keep_logits(self) -> None:
+        """Does nothing: the logits of its rows are drawn from at once."""
+
     def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits float32 [V] after the ids, from steps in which other requests go on too."""
         key = next(self._keys)

@@ -114,13 +114,14 @@ class Scheduler:
 
     def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits float32 [V] after the ids, between two steps."""
+        self.keep_logits()
         logits, row = self._model.prefill(token_ids)
         self._model.close(row, reuse=False)
         return logits
 
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""
-        self._leave_single()
+        self.keep_logits()
         self._waiting.append(group)
 
     def step(self) -> None:
@@ -128,7 +129,7 @@ class Scheduler:
         self._meter.tick()
         if self._single is not None and self._single.step():
             return
-        self._leave_single()
+        self.keep_logits()
         self._step_all()
         if len(self._running) == 1:
             self._single = self._find_single(self._running[0])
@@ -169,10 +170,10 @@ class Scheduler:
             self._model, sequence, self._batch[1], meter=self._meter, tell=self._tell, fail=self._fail_decode
         )
 
-    def _leave_single(self) -> None:
-        """Goes back to steps of all rows."""
+    def keep_logits(self) -> None:
+        """Keeps all logits that are yet to be drawn from, which the next call of the model would overwrite."""
         if self._single is not None:
-            self._single.sequence.logits, self._decoded = self._single.logits[0], None
+            self._single.sequence.logits, self._decoded = self._single.logits[0].copy(), None
             self._rows.record_single(self._meter.last_step_s)
             self._single = None
 

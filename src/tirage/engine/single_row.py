@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -15,11 +16,11 @@ import numpy as np
 
 from tirage.backends.numpy.single_row import SingleDraw, single_draw
 from tirage.engine.progress import Meter
-from tirage.engine.runner import decode, describe
+from tirage.engine.runner import Logits, as_matrix, describe
 from tirage.engine.sequence import RunningSequence, SequenceGroup
 from tirage.engine.taking import accept_token
 from tirage.history import MAX_HISTORY
-from tirage.models import StepModel
+from tirage.models import SingleStepModel, StepModel
 from tirage.sampling_batch import SamplingBatch
 
 _log = logging.getLogger("tirage")
@@ -28,11 +29,12 @@ _log = logging.getLogger("tirage")
 class SingleRow:
     """Moves a sample on by a token at a time, with the same tokens, text and counts as steps of all rows have.
 
-    `logits` float32 [1, V] are those that the next token is drawn from, in place of the sequence's own. `tell` is
+    `logits` float32 [1, V] are those that the next token is drawn from, in place of the sequence's own; they are valid
+    until the next call of the model. `tell` is
     called with the sequence when it has a token, before the model reads that; `fail` when the model cannot.
     """
 
-    __slots__ = ("_draw", "_fail", "_history", "_meter", "_model", "_tell", "logits", "sequence")
+    __slots__ = ("_decode", "_draw", "_fail", "_history", "_meter", "_tell", "logits", "sequence")
 
     def __init__(
         self,
@@ -44,7 +46,8 @@ class SingleRow:
         tell: Callable[[RunningSequence], None],
         fail: Callable[[SequenceGroup, RunningSequence, BaseException], None],
     ) -> None:
-        self._model, self._draw, self._meter = model, draw, meter
+        self._draw, self._meter = draw, meter
+        self._decode = model.decode_single if isinstance(model, SingleStepModel) else partial(decode_rows, model)
         self._tell, self._fail = tell, fail
         self.sequence, self._history = sequence, sequence.sampling_row.history
         self.logits = sequence.logits[None]
@@ -96,6 +99,12 @@ class SingleRow:
     def _read(self, token_id: int) -> None:
         """Has the model read the token just drawn."""
         sequence = self.sequence
-        self.logits, errors = decode(self._model, [token_id], [sequence.row])
-        if errors:
-            self._fail(sequence.group, sequence, errors[0])
+        try:
+            self.logits = self._decode(token_id, sequence.row)
+        except BaseException as error:
+            self._fail(sequence.group, sequence, error)
+
+
+def decode_rows(model: StepModel, token_id: int, row: Any) -> Logits:
+    """Logits float32 [1, V] after one more id of a row, from a batch of one."""
+    return as_matrix(model.decode([token_id], [row]), (1, model.vocab_size), "decode")

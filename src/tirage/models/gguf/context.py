@@ -80,15 +80,25 @@ class Context:
             self._wanted[at] = True
         return self._decode(count, count)
 
+    def step_single(self, token_id: int, position: int, sequence: int) -> Logits:
+        """Logits float32 [1, V] after a token of one sequence, in libllama's memory; raises what `run` does."""
+        self._tokens[0], self._positions[0], self._sequences[0], self._wanted[0] = token_id, position, sequence, True
+        self._compute(1)
+        return self._logits(1)
+
     def _decode(self, count: int, wanted: int) -> Logits:
         """The logits [k, V] of the first `count` tokens of the batch, of which so many are `wanted`."""
+        self._compute(count)
+        return self._copied(self._logits(wanted))
+
+    def _compute(self, count: int) -> None:
+        """Runs the first `count` tokens of the batch through the model."""
         self._batch.n_tokens = count
         forget_errors()
         while (status := self._library.llama_decode(self._context, self._batch)) == _FULL:
             self._grow()
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
-        return self._copied(self._logits(wanted))
 
     def _copied(self, logits: Logits) -> Logits:
         """A copy, because the next batch writes to the same memory; in that of one before which nobody holds any more.
