@@ -95,8 +95,8 @@ def _reader(builder: Any, data: Any) -> Iterator[Any]:
 
 def _argument(context: Any, builder: Any, kind: Any, words: Iterator[Any]) -> Any:
     """A value of a Numba type: an integer, an array or a named tuple of arrays, from the next words."""
-    if isinstance(kind, types.BaseNamedTuple):
-        return context.make_tuple(builder, kind, [_argument(context, builder, each, words) for each in kind])
+    if isinstance(kind, types.NamedTuple):
+        return context.make_tuple(builder, kind, [_argument(context, builder, each, words) for each in kind.types])
     if not isinstance(kind, types.Array):
         return next(words)
     made = make_array(kind)(context, builder)
