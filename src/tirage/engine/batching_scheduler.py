@@ -22,9 +22,9 @@ from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
 from tirage.engine.runner import DrawnRow, describe, draw
 from tirage.engine.sample import GrowingSample
-from tirage.engine.scheduler import model_failed, take_token
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.engine.taking import model_failed, take_token
 from tirage.errors import ModelError, ParamsError
 from tirage.models import BatchingModel, Inputs, RowOutput
 from tirage.sampling import on_host
@@ -117,6 +117,9 @@ class BatchingScheduler:
         self._meter.lap("text")
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
+
+    def keep_logits(self) -> None:
+        """Does nothing: the logits of its rows are drawn from at once."""
 
     def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits float32 [V] after the ids, from steps in which other requests go on too."""

@@ -301,6 +301,8 @@ class Engine:
             while self._submitted:
                 self._scheduler.add(self._submitted.popleft())
             actions, self._actions = self._actions, deque()
+        if actions:
+            self._scheduler.keep_logits()
         for action in actions:
             self._guarded(action)
         return True

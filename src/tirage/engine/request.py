@@ -129,9 +129,9 @@ class EngineRequest:
         history = checked.history.copy()
         return dataclasses.replace(checked, history=history, seed=self.seed, sample_index=sample_index)
 
-    def mark_token(self) -> float | None:
+    def mark_token(self, now: float | None = None) -> float | None:
         """Notes the time of a token; returns the seconds since the request was made for the first one, else None."""
-        self._ended = time.perf_counter()
+        self._ended = time.perf_counter() if now is None else now
         if self._first_token is not None:
             return None
         self._first_token = self._ended

@@ -25,6 +25,8 @@ class Notifier:
 
     def flush(self) -> None:
         """Wakes the readers added since the last call."""
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, {}
         for loop, each in waiters.items():
             # A loop may be closed at any time, and then it has no readers left.

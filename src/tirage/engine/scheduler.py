@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
 from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room, interleaved
 from tirage.engine.forced_turns import ForcedTurns
-from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
+from tirage.engine.logprobs import PromptLogprobs
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -30,7 +29,9 @@ from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.engine.single_row import SingleRow
 from tirage.engine.step_rows import StepRows
+from tirage.engine.taking import model_failed, take_token
 from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
@@ -77,11 +78,13 @@ class Scheduler:
         self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
         # The last decoded logits and their sequences: drawn from without a copy while none joins or leaves.
         self._decoded: tuple[list[RunningSequence], NDArray[np.float32]] | None = None
+        # The only sample, while nothing else is to be done and it can be moved on by itself.
+        self._single: SingleRow | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        queues = self._waiting or self._prefilling or self._prefilled or self._running or self._searching
+        queues = self._running or self._waiting or self._prefilling or self._prefilled or self._searching
         return bool(queues) or self._apart.busy
 
     @property
@@ -111,17 +114,27 @@ class Scheduler:
 
     def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits float32 [V] after the ids, between two steps."""
+        self.keep_logits()
         logits, row = self._model.prefill(token_ids)
         self._model.close(row, reuse=False)
         return logits
 
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""
+        self.keep_logits()
         self._waiting.append(group)
 
     def step(self) -> None:
         """Prefills a chunk of a prompt or a few, then moves the samples and beams whose turn it is on by one token."""
         self._meter.tick()
+        if self._single is not None and self._single.step():
+            return
+        self.keep_logits()
+        self._step_all()
+        if len(self._running) == 1:
+            self._single = self._find_single(self._running[0])
+
+    def _step_all(self) -> None:
         began = self._meter.last_tick
         self._admit()
         self._prefill()
@@ -147,6 +160,29 @@ class Scheduler:
         self._rows.end(self._meter.last_tick - prefilled, extended=extended)
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
+
+    def _find_single(self, sequence: RunningSequence) -> SingleRow | None:
+        """The running sample by itself, if nothing else is to be done and its steps are simple."""
+        others = self._waiting or self._prefilling or self._prefilled or self._searching or self._apart.busy
+        if others or self._batch is None or self._batch[0] != self._running:
+            return None
+        return SingleRow.of(
+            self._model, sequence, self._batch[1], meter=self._meter, tell=self._tell, fail=self._fail_decode
+        )
+
+    def keep_logits(self) -> None:
+        """Keeps all logits that are yet to be drawn from, which the next call of the model would overwrite."""
+        if self._single is not None:
+            self._single.sequence.logits, self._decoded = self._single.logits[0].copy(), None
+            self._rows.record_single(self._meter.last_step_s)
+            self._single = None
+
+    def _tell(self, sequence: RunningSequence) -> None:
+        """Passes on what is new of the single sample, which is removed first if that ends it."""
+        if sequence.sample.stop is not None:
+            self._remove(sequence, reuse=True)
+        self._notify(sequence.group, sequence.sample)
+        self._flush()
 
     def abort(self, group: SequenceGroup) -> None:
         """Ends a request's unfinished samples with finish reason "abort"."""
@@ -492,7 +528,7 @@ class Scheduler:
         else:
             self._running.remove(sequence)
             self._rows.forget(sequence)
-            self._batch = self._decoded = None
+            self._batch = self._decoded = self._single = None
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
         self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
@@ -552,29 +588,3 @@ class Scheduler:
             _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
             group.listener = ignore
             self._end(group, Stop(kind="abort"))
-
-
-def model_failed(error: BaseException) -> Stop:
-    """The stop of a sample that the model could not continue."""
-    return Stop(kind="model_failed", matched_text=describe(error))
-
-
-def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokenizer) -> None:
-    """Adds the token of its row of a draw to a sample; ends it with an error when there is none or its text fails."""
-    if isinstance(row, BaseException):
-        _log.error("a draw failed: %s", describe(row), exc_info=row)
-        sample.fail(model_failed(row))
-        return
-    drawn, index = row
-    status = int(drawn.status[index])
-    if status != Status.ok:
-        sample.fail(Stop(kind=Status(status).name))  # type: ignore[arg-type]  # statuses are kinds of stops
-        return
-    try:
-        entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
-        if entry is not None:
-            sample.entries.append(entry)
-        sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.draw_params))
-    except BaseException as error:
-        _log.error("a text failed: %s", describe(error), exc_info=error)
-        sample.fail(Stop(kind="text_failed", matched_text=describe(error)))

@@ -58,6 +58,10 @@ class StepRows:
             self._pace.record(self._count, max(0.0, seconds - self._waited_s))
         self.drawing, self._beams, self._count = [], None, 0
 
+    def record_single(self, seconds: float) -> None:
+        """Notes how long the steps of a sample took that had an engine to itself."""
+        self._pace.record(1, seconds)
+
     def forget(self, row: RunningSequence | SequenceGroup) -> None:
         """Drops a sample or a search that has ended."""
         self._row_turns.forget(row)

@@ -224,6 +224,18 @@ class ExtendModel(Protocol):
 
 
 @runtime_checkable
+class SingleStepModel(Protocol):
+    """What a `StepModel` may offer besides: a step of one row that takes less time than a batch of one."""
+
+    def decode_single(self, token_id: int, row: Any) -> Logits:
+        """Logits float32 [1, V], C-contiguous, after one more id of a row, valid until the model is called again.
+
+        They are those of `decode`. If it raises, the row has not advanced.
+        """
+        ...
+
+
+@runtime_checkable
 class BatchPrefillModel(Protocol):
     """What a `StepModel` may offer besides: several short prompts prefilled in one pass."""
 

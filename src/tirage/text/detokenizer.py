@@ -72,9 +72,21 @@ class PieceDetokenizer:
         self._waiting = bytearray()
         self._spaces_left = rule.strip_spaces
         self._bare = rule.bare_start
+        # Shared by all texts: what tokens add wherever no character is unfinished and no space is dropped.
+        self._texts: dict[int, str] = tokenizer.memo.setdefault(f"texts, skipping {skip_special_tokens}", {})
 
     def push(self, token_id: int) -> str:
         """The characters that are certain with this token."""
+        if self._waiting or self._spaces_left or self._bare:
+            return self._push(token_id)
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._push(token_id)
+            if not self._waiting:
+                self._texts[token_id] = text
+        return text
+
+    def _push(self, token_id: int) -> str:
         piece = None if token_id in self._skipped else self._tokenizer.piece(token_id)
         if piece is None:
             return ""

@@ -58,6 +58,25 @@ def test_eight_requests_together_say_what_each_says_alone(llm: LLM) -> None:
         assert together == [ids_of(llm, [start], params)[0] for start in STARTS]
 
 
+def test_a_text_goes_on_unchanged_whatever_else_the_model_is_asked(llm: LLM) -> None:
+    for params in (greedy(LONG), SamplingParams(seed=7, temperature=0.9, top_p=0.95, max_tokens=LONG)):
+        wanted = llm.generate(STARTS[0], params)[0].token_ids
+        found: list[int] = []
+        for at, delta in enumerate(llm.stream(STARTS[0], params)):
+            found += delta.token_ids
+            if at % 10 == 1:
+                assert len(list(llm.engine.logits_along(llm.tokenizer.encode(STARTS[4])))) > 1
+            if at % 10 == 3:
+                llm.engine.next_logits(llm.tokenizer.encode(STARTS[1]))
+            if at % 10 == 5:
+                llm.generate(STARTS[2], greedy(2))
+            if at % 10 == 7:
+                llm.engine.call(llm.engine.model.forget)
+            if at % 10 == 9:
+                next(iter(llm.stream(STARTS[3], params)))
+        assert tuple(found) == wanted
+
+
 def test_samples_share_their_prompt_and_differ(llm: LLM) -> None:
     done = llm.generate(STARTS[0], SamplingParams(n=6, seed=5, max_tokens=40))[0]
     again = llm.generate(STARTS[0], SamplingParams(n=6, seed=5, max_tokens=40))[0]

@@ -6,6 +6,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ FIRST_SEQUENCES = 32
 """The sequences of a new context; libllama visits all of them in every step, so there are more only when needed."""
 _FULL, _BLOCK, _FEW = 1, 256, 16
 _FLOAT32, _NO_FLASH_ATTENTION = 0, 0
+_MOST_KEPT = 1 << 20
+"""The size of logits of which copies are kept."""
+_UNUSED = 3
+"""The references to a kept copy that nobody else holds: the list's, a variable's and that of `getrefcount` itself."""
 
 Ints = NDArray[np.int32]
 Logits = NDArray[np.float32]
@@ -47,6 +52,7 @@ class Context:
         self._logits_address = _logits_address(library)
         self.cells = self.sequences = 0
         self._view: tuple[Any, Any] = None, None
+        self._copies: list[Logits] = []
         self._context: Any = None
         self._free: Any = None
         self._replace(cells, FIRST_SEQUENCES)
@@ -74,16 +80,40 @@ class Context:
             self._wanted[at] = True
         return self._decode(count, count)
 
+    def step_single(self, token_id: int, position: int, sequence: int) -> Logits:
+        """Logits float32 [1, V] after a token of one sequence, in libllama's memory; raises what `run` does."""
+        self._tokens[0], self._positions[0], self._sequences[0], self._wanted[0] = token_id, position, sequence, True
+        self._compute(1)
+        return self._logits(1)
+
     def _decode(self, count: int, wanted: int) -> Logits:
         """The logits [k, V] of the first `count` tokens of the batch, of which so many are `wanted`."""
+        self._compute(count)
+        return self._copied(self._logits(wanted))
+
+    def _compute(self, count: int) -> None:
+        """Runs the first `count` tokens of the batch through the model."""
         self._batch.n_tokens = count
         forget_errors()
         while (status := self._library.llama_decode(self._context, self._batch)) == _FULL:
             self._grow()
         if status:
             raise ModelError(f"libllama could not compute a batch of {count} tokens: {last_errors() or status}")
-        # A copy, because the next batch writes to the same memory.
-        return self._logits(wanted).copy()
+
+    def _copied(self, logits: Logits) -> Logits:
+        """A copy, because the next batch writes to the same memory; in that of one before which nobody holds any more.
+
+        Fresh memory has to be zeroed by the system first, which takes longer than the copy.
+        """
+        if logits.size > _MOST_KEPT:
+            return logits.copy()
+        for kept in self._copies:
+            if getrefcount(kept) == _UNUSED and kept.shape == logits.shape:
+                np.copyto(kept, logits)
+                return kept
+        # Several, as the logits before are held until there are new ones.
+        self._copies = [logits.copy(), *self._copies[:2]]
+        return self._copies[0]
 
     def add_sequences(self) -> range:
         """Doubles the number of sequences and gives the new ones. Raises ModelError beyond the most there can be."""

@@ -233,6 +233,21 @@ class GGUFModel(TextOnly):
             row.length += 1
         return logits
 
+    def decode_single(self, token_id: int, row: GGUFRow) -> Logits:
+        """Logits [1, V] after one more id of a row, valid until the next call; raises what `decode` does."""
+        if row.length < len(row.token_ids) or row.length >= self.max_length:
+            return self.decode([token_id], [row])
+        try:
+            logits = self._context.step_single(token_id, row.length, row.sequence)
+        except CacheFullError:
+            return self.decode([token_id], [row])
+        except ModelError:
+            self._cut(row)
+            raise
+        row.token_ids.append(token_id)
+        row.length += 1
+        return logits
+
     def _run(
         self, rows: Sequence[GGUFRow], token_ids: Sequence[int], positions: Any, sequences: Any, wanted: Any
     ) -> Logits:

@@ -7,9 +7,9 @@ compiling thread.
 
 from __future__ import annotations
 
-from tirage.backends.numpy.kernels.pool import draw, law, set_threads, threads
+from tirage.backends.numpy.kernels.pool import draw, law, set_threads, single_draw, threads
 from tirage.backends.numpy.kernels.support import operations, supports
-from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, start, wait
+from tirage.backends.numpy.kernels.warm import compiling, law_ready, ready, single_ready, start, wait
 
 __all__ = [
     "compiling",
@@ -19,6 +19,8 @@ __all__ = [
     "operations",
     "ready",
     "set_threads",
+    "single_draw",
+    "single_ready",
     "start",
     "supports",
     "threads",

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,6 +106,30 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     arguments, results = _inputs(logits, rows), _results(out)
     _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
     return out
+
+
+def single_draw(rows: SamplingMetadata, vocab_size: int) -> Callable[[NDArray[np.float32], int], tuple[int, float]]:
+    """A function that draws the one row of `rows`, which has no view, again and again; for one thread at a time.
+
+    It takes logits float32 [1, V], C-contiguous, and the Philox step, and gives the token, -1 for a bad row, with its
+    log-probability. `supports` must accept the row, whose arrays must not change; the kernels must be `single_ready()`.
+    """
+    from tirage.backends.numpy.kernels import single
+
+    entry, table = warm.single_entry(), np.zeros(single.WORDS, np.int64)
+    step, token, logprob, status = (table[at : at + 1] for at in range(single.ARGUMENTS))
+    out = replace(Drawn.empty(rows), token_ids=token, sampled_logprobs=logprob.view(np.float32)[:1])
+    out.status = status.view(np.int8)[:1]
+    fixed = _inputs(np.empty((1, vocab_size), np.float32), replace(rows, steps=step, memo={}))[1:]
+    arguments = (*fixed, 0, 1, _scratch.of(vocab_size), *_results(out))
+    single.fill(table, single.address_of(warm.entry()), arguments)
+
+    def draw_next(logits: NDArray[np.float32], at: int) -> tuple[int, float]:
+        # The table has the addresses of the arguments alone.
+        assert arguments
+        return entry(logits, at, table)
+
+    return draw_next
 
 
 def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.float64]) -> None:

@@ -16,13 +16,14 @@ _TRIES, _TRY_S = 200, 0.05
 
 
 class _Warmth:
-    """The compiled entries of this process, to draw and to write laws, and the thread that makes them."""
+    """The compiled entries of this process, and the thread that makes them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.done = threading.Event()
         self.thread: threading.Thread | None = None
         self.entry: Any = None
+        self.single: Any = None
         self.law: Any = None
         self.dispatcher: Any = None
 
@@ -30,8 +31,10 @@ class _Warmth:
         try:
             from tirage.backends.numpy.kernels.laws import law_entry, law_signature
             from tirage.backends.numpy.kernels.rows import compiled, draw_entry, draw_signature
+            from tirage.backends.numpy.kernels.single import single_entry, single_signature
 
             self.entry = self.entry or compiled(draw_entry, draw_signature(), self.begin)
+            self.single = self.single or compiled(single_entry, single_signature())
             self.law = compiled(law_entry, law_signature())
         except Exception:
             _log.exception("the Numba kernels could not be compiled; plain NumPy goes on serving")
@@ -89,6 +92,16 @@ def entry() -> Any:
     return _warmth.entry
 
 
+def single_ready() -> bool:
+    """True when `single_draw` can be called without waiting: a little later than `ready`."""
+    return _warmth.single is not None
+
+
+def single_entry() -> Any:
+    """The compiled entry that draws one row again and again; None before `single_ready()`."""
+    return _warmth.single
+
+
 def law_ready() -> bool:
     """True when `law` can be called without waiting: a little later than `ready`."""
     return _warmth.law is not None
@@ -102,9 +115,9 @@ def law_entry() -> Any:
 def _after_fork() -> None:
     # A child has the compiled code but not the thread that may have been compiling it.
     global _warmth
-    entry, law = _warmth.entry, _warmth.law
+    entry, single, law = _warmth.entry, _warmth.single, _warmth.law
     _warmth = _Warmth()
-    _warmth.entry, _warmth.law = entry, law
+    _warmth.entry, _warmth.single, _warmth.law = entry, single, law
     if law is not None:
         _warmth.done.set()
 
