@@ -46,11 +46,15 @@ def references(node: Expression) -> Iterator[str]:
     left = [node]
     while left:
         node = left.pop()
+        if isinstance(node, Terminal):
+            continue
         if isinstance(node, RuleReference):
             yield node.name
         elif isinstance(node, (Sequence, Alternatives)):
-            left.extend(reversed(node.parts))
-        elif not isinstance(node, Terminal):
+            left.extend(node.parts[::-1])
+        elif isinstance(node, Repeat):
+            left.append(node.part)
+        else:
             left.extend(reversed(children(node)))
 
 
@@ -80,6 +84,8 @@ def productive(rules: dict[str, Expression]) -> set[str]:
 def is_productive(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text, given the rules that do."""
     match node:
+        case Terminal() | LiteralText():
+            return True
         case RuleReference(name):
             return name in alive
         case Sequence(parts):

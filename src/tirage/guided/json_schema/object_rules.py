@@ -28,6 +28,7 @@ from tirage.guided.regular.regular_language import LanguageError
 
 RUN = 16
 """Most optional members that are written one after the other."""
+_NO_ANSWERS: frozenset[int] = frozenset()
 STATES = 2_000
 """Most states of counting the members of an object."""
 
@@ -119,9 +120,13 @@ class ObjectRules:
                     return None
                 continue
             node = Sequence((string(name), self._tokens.colon, self._rules.value(conditions)))
-            answers = frozenset(i for i, one in enumerate(self._objects.some) if self._expansion.is_name(one, name))
-            found.append(Member(node, name in required, answers))
+            found.append(Member(node, name in required, self._answered(name)))
         return found
+
+    def _answered(self, name: str) -> frozenset[int]:
+        """Which sets of names of `some` a name is in."""
+        some = self._objects.some
+        return frozenset(i for i, one in enumerate(some) if self._expansion.is_name(one, name)) if some else _NO_ANSWERS
 
     def _others(self) -> list[Others]:
         """The members whose names are not listed, by the patterns that their names match."""
