@@ -26,6 +26,7 @@ _SPELLED = frozenset({
 _EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 NODES = 20_000
 """Most schemas in a document."""
+_ANCHORS = frozenset({"id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
 _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
 
@@ -103,6 +104,8 @@ class Document:
 
     def _name(self, schema: dict[str, Any], node: Node) -> None:
         """Notes the anchors of a schema."""
+        if _ANCHORS.isdisjoint(schema):
+            return
         key = "id" if node.draft == 4 else "$id"
         own = schema.get(key)
         if isinstance(own, str) and own.startswith("#") and len(own) > 1:
@@ -123,12 +126,13 @@ class Document:
         found: dict[str, Any] = {}
         alone = 0 < node.draft <= 7 and "$ref" in schema
         for key, value in schema.items():
-            if is_annotation(key) or (key == "id" and node.draft == 4):
+            enforced = ENFORCED.get(key)
+            if enforced is None and (is_annotation(key) or (key == "id" and node.draft == 4)):
                 continue
-            if key not in ENFORCED or (alone and key != "$ref" and key not in _NAMING):
+            if enforced is None or (alone and key != "$ref" and key not in _NAMING):
                 self._ignore(key, node)
                 continue
-            rule, is_right = ENFORCED[key]
+            rule, is_right = enforced
             if not is_right(value):
                 fail((*node.path, key), f"must be {rule}, got {show(value)}")
             if key == "items" and isinstance(value, list) and (node.draft == 2020 or "prefixItems" in schema):

@@ -73,7 +73,9 @@ def spelled_constants(node: Expression) -> Expression:
 
 def either(parts: Sequence[Expression]) -> Expression:
     """One of the parts, without those that match nothing; unlike `choice`, which hashes them all, it keeps doubles."""
-    found = tuple(part for part in parts if not is_nothing(part))
+    if len(parts) == 1:
+        return parts[0]
+    found = tuple([part for part in parts if not is_nothing(part)])
     return found[0] if len(found) == 1 else Alternatives(found)
 
 

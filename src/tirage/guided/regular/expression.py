@@ -22,7 +22,7 @@ class HashedOnce:
         try:
             return self._hash
         except AttributeError:
-            found = hash((type(self), *(getattr(self, name) for name in self.__match_args__)))
+            found = hash((type(self), *[getattr(self, name) for name in self.__match_args__]))
             object.__setattr__(self, "_hash", found)
             return found
 
