@@ -42,6 +42,7 @@ ROW_ITEMS = 2_000
 """Most rules that may be under way at one place, or four times those of a schema: all its members may come next."""
 # A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
 _STATE_S, _TOKEN_S = 6e-6, 5e-8
+_NO_MASK: Mask = np.zeros(0, np.int32)
 # Masks of which the processor time is taken after one that took long.
 _WATCHED = 256
 _FULL = re.compile("too many (?:states|expressions)")
@@ -176,34 +177,38 @@ class LlguidanceCursor:
     Where a token finds it full it is refused without an error, hence `renew`.
     """
 
-    __slots__ = ("_address", "_buffer", "_lexer", "_own", "_start", "_tokens", "_width")
+    __slots__ = ("_address", "_buffer", "_lexer", "_own", "_size", "_start", "_tokens", "_width")
 
     def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
         self._lexer, self._start, self._width = lexer, start, width
         # Its own matcher, once something is asked of it: it takes 1.5 KB.
         self._own: Any = None
         self._tokens = list(tokens)
-        self._buffer: Mask | None = None
-        self._address = 0
+        self._buffer: Mask = _NO_MASK
+        self._address = self._size = 0
 
     def fill(self, mask: Mask) -> None:
         """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
         if self._start is not self._lexer.start and not self._is_over():
             # So that the full automaton is freed once all texts have gone on.
             self.renew()
-        if self._buffer is None:
-            self._buffer = np.zeros((self._width + 32) // 32, np.int32)
-            # Remembered, since asking for the address takes longer than copying the mask.
-            self._address = self._buffer.ctypes.data
-        matcher = self._matcher
-        self._lexer.compute(matcher, self._address, self._buffer.nbytes)
+        matcher = self._own or self._matcher
+        if not self._address:
+            self._make_buffer()
+        self._lexer.compute(matcher, self._address, self._size)
         if matcher.is_error() and _FULL.search(matcher.get_error()):
             self.renew()
-            self._lexer.compute(self._matcher, self._address, self._buffer.nbytes)
+            self._lexer.compute(self._matcher, self._address, self._size)
         # The library's own end token comes after all others, and is the only one of a text that is over or has failed.
-        mask[:] = self._buffer[: len(mask)]
+        mask[:] = self._buffer
         if self._width % 32:
             mask[-1] &= (1 << self._width % 32) - 1
+
+    def _make_buffer(self) -> None:
+        """Makes room for masks of the library, whose address takes longer to ask for than a mask to copy."""
+        buffer = np.zeros((self._width + 32) // 32, np.int32)
+        self._address, self._size = buffer.ctypes.data, buffer.nbytes
+        self._buffer = buffer[: -(-self._width // 32)]
 
     @property
     def _matcher(self) -> Any:
