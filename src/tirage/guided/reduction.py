@@ -89,7 +89,7 @@ def is_productive(node: Expression, alive: set[str]) -> bool:
         case RuleReference(name):
             return name in alive
         case Sequence(parts) | Intersection(parts):
-            return all([isinstance(part, Terminal) or is_productive(part, alive) for part in parts])
+            return all(isinstance(part, Terminal) or is_productive(part, alive) for part in parts)
         case Alternatives(parts):
             return any(is_productive(part, alive) for part in parts)
         case Repeat(part, low):

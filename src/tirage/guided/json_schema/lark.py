@@ -84,7 +84,7 @@ class LarkWriter:
             text = written.get(id(part)) or self._write(part)
             if isinstance(part, Alternatives):
                 text = f"({text})"
-            # Spaces take the library time: only where names would run together, a string take its `i`, or a rule the `?`.
+            # Spaces take time to read: only where names would run together, a string take an `i`, or a rule the `?`.
             is_apart = text[0] in '("' or (text[0].isupper() and not shown[-1:].isalnum())
             shown += text if is_apart or not shown else f" {text}"
         return shown or '""'

@@ -16,7 +16,6 @@ from tirage.guided.regular.expression import (
     text,
 )
 
-
 EVERY_STRING = Strings()
 
 
