@@ -125,3 +125,6 @@ def test_every_character_has_its_json_spelling() -> None:
     assert '"\\u0041"' not in texts
     assert json.dumps('a"\\\0\x1f\n') in Texts(string_literal('a"\\\0\x1f\n'))
     assert '""' in Texts(string_literal(""))
+    for text in ("plain text", "é😀\x7f", 'a "quoted" \\ one', "\ue000\ud7ff"):
+        assert json.dumps(text, ensure_ascii=False) in Texts(string_literal(text))
+        assert json.dumps(text + "a", ensure_ascii=False) not in Texts(string_literal(text))

@@ -239,6 +239,7 @@ def test_a_tuple_is_written_as_its_draft_does() -> None:
         ({"properties": {"a": {"$schema": "x"}}}, "#/properties/a/$schema must be draft 2020-12, 2019-09, 7, 6 or 4"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "#/$schema must be draft 2020-12, 2019-09, 7, 6 or 4"),
         ('{"enum": ["\\ud800"]}', '#/enum must hold no surrogate, got "\\ud800"'),
+        ('{"enum": ["a\\uDc00"]}', '#/enum must hold no surrogate, got "a\\udc00"'),
         (
             {"oneOf": [{"items": NULL}, {"uniqueItems": True}]},
             "#/oneOf/1/uniqueItems cannot be enforced inside of not, or beside an alternative of oneOf",

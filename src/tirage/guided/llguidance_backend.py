@@ -42,6 +42,9 @@ ROW_ITEMS = 2_000
 """Most rules that may be under way at one place, or four times those of a schema: all its members may come next."""
 # A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
 _STATE_S, _TOKEN_S = 6e-6, 5e-8
+_NO_MASK: Mask = np.zeros(0, np.int32)
+# Masks of which the processor time is taken after one that took long.
+_WATCHED = 256
 _FULL = re.compile("too many (?:states|expressions)")
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
 STACK_MEGABYTES = 64
@@ -135,6 +138,7 @@ class SharedLexer:
     def __init__(self, make: Callable[[], Any], *, states: int) -> None:
         self._make, self._most, self._lock = make, states, threading.Lock()
         self.start, self._states = make(), 0.0
+        self._watched = 0
 
     def after(self, full: Any) -> Any:
         """The start of a text with a new automaton, which replaces the `full` one for all texts."""
@@ -143,9 +147,22 @@ class SharedLexer:
                 self.start, self._states = self._make(), 0.0
             return self.start
 
-    def count(self, seconds: float, width: int) -> None:
-        """Notes the processor time of a mask over `width` tokens, from which the size of the automaton is estimated."""
-        self._states += max(0.0, seconds - width * _TOKEN_S) / _STATE_S
+    def compute(self, matcher: Any, address: int, size: int) -> None:
+        """Writes the mask of a matcher to an address; from the time that it takes the automaton's size is estimated.
+
+        Processor time takes microseconds to ask for, so the clock on the wall, which also runs while other threads do,
+        tells when to begin with it.
+        """
+        left = self._watched
+        clock = time.thread_time if left else time.perf_counter
+        began = clock()
+        matcher.unsafe_compute_mask_ptr(address, size)
+        new = clock() - began - 8 * size * _TOKEN_S
+        if left:
+            self._watched = left - 1
+            self._states += max(0.0, new) / _STATE_S
+        elif new > 0:
+            self._watched = _WATCHED
 
     @property
     def nbytes(self) -> int:
@@ -160,33 +177,38 @@ class LlguidanceCursor:
     Where a token finds it full it is refused without an error, hence `renew`.
     """
 
-    __slots__ = ("_buffer", "_lexer", "_own", "_start", "_tokens", "_width")
+    __slots__ = ("_address", "_buffer", "_lexer", "_own", "_size", "_start", "_tokens", "_width")
 
     def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
         self._lexer, self._start, self._width = lexer, start, width
         # Its own matcher, once something is asked of it: it takes 1.5 KB.
         self._own: Any = None
         self._tokens = list(tokens)
-        self._buffer: Mask | None = None
+        self._buffer: Mask = _NO_MASK
+        self._address = self._size = 0
 
     def fill(self, mask: Mask) -> None:
         """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
-        if self._is_over():
-            mask[:] = 0
-            return
-        began = time.thread_time()
-        if self._start is not self._lexer.start:
+        if self._start is not self._lexer.start and not self._is_over():
             # So that the full automaton is freed once all texts have gone on.
             self.renew()
-        computed = self._compute()
-        if self._is_full():
+        matcher = self._own or self._matcher
+        if not self._address:
+            self._make_buffer()
+        self._lexer.compute(matcher, self._address, self._size)
+        if matcher.is_error() and _FULL.search(matcher.get_error()):
             self.renew()
-            computed = self._compute()
-        self._lexer.count(time.thread_time() - began, self._width)
-        mask[:] = 0 if self._matcher.is_error() else computed[: len(mask)]
+            self._lexer.compute(self._matcher, self._address, self._size)
+        # The library's own end token comes after all others, and is the only one of a text that is over or has failed.
+        mask[:] = self._buffer
         if self._width % 32:
-            # The end token of the library, one id after the last.
             mask[-1] &= (1 << self._width % 32) - 1
+
+    def _make_buffer(self) -> None:
+        """Makes room for masks of the library, whose address takes longer to ask for than a mask to copy."""
+        buffer = np.zeros((self._width + 32) // 32, np.int32)
+        self._address, self._size = buffer.ctypes.data, buffer.nbytes
+        self._buffer = buffer[: -(-self._width // 32)]
 
     @property
     def _matcher(self) -> Any:
@@ -196,15 +218,6 @@ class LlguidanceCursor:
 
     def _is_over(self) -> bool:
         return self._matcher.is_error() or self._matcher.is_stopped()
-
-    def _compute(self) -> Mask:
-        if self._buffer is None:
-            self._buffer = np.zeros((self._width + 32) // 32, np.int32)
-        self._matcher.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
-        return self._buffer
-
-    def _is_full(self) -> bool:
-        return self._matcher.is_error() and _FULL.search(self._matcher.get_error()) is not None
 
     def accept(self, token_id: int) -> bool:
         """See `Cursor`."""

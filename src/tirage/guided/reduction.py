@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from tirage.errors import GrammarError
 from tirage.guided.regular.expression import (
@@ -41,17 +41,21 @@ def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
     return {name: inlined[name] for name in reachable(inlined, root)}
 
 
-def references(node: Expression) -> Iterator[str]:
-    """The rules that an expression refers to, in their order."""
+def references(node: Expression) -> list[str]:
+    """The rules that an expression refers to, in their order, without those it has referred to before."""
+    found: dict[str, None] = {}
     left = [node]
     while left:
         node = left.pop()
         if isinstance(node, RuleReference):
-            yield node.name
+            found[node.name] = None
         elif isinstance(node, (Sequence, Alternatives)):
-            left.extend(reversed(node.parts))
+            left += [part for part in node.parts[::-1] if not isinstance(part, Terminal)]
+        elif isinstance(node, Repeat):
+            left.append(node.part)
         elif not isinstance(node, Terminal):
             left.extend(reversed(children(node)))
+    return list(found)
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
@@ -80,16 +84,16 @@ def productive(rules: dict[str, Expression]) -> set[str]:
 def is_productive(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text, given the rules that do."""
     match node:
+        case Terminal() | LiteralText():
+            return True
         case RuleReference(name):
             return name in alive
-        case Sequence(parts):
-            return all(is_productive(part, alive) for part in parts)
+        case Sequence(parts) | Intersection(parts):
+            return all(isinstance(part, Terminal) or is_productive(part, alive) for part in parts)
         case Alternatives(parts):
             return any(is_productive(part, alive) for part in parts)
         case Repeat(part, low):
             return low == 0 or is_productive(part, alive)
-        case Intersection(parts):
-            return all(is_productive(part, alive) for part in parts)
         case Chars(ranges):
             return bool(ranges)
     return True
@@ -121,7 +125,7 @@ def reachable(rules: dict[str, Expression], root: str) -> list[str]:
 def in_order(rules: Mapping[str, Expression], root: str) -> list[str]:
     """The names of the reachable rules, each after the rules it refers to as far as cycles allow."""
     done: dict[str, None] = {}
-    stack = [(root, iter(dict.fromkeys(references(rules[root]))))]
+    stack = [(root, iter(references(rules[root])))]
     open_rules = {root}
     while stack:
         name, names = stack[-1]
@@ -131,7 +135,7 @@ def in_order(rules: Mapping[str, Expression], root: str) -> list[str]:
             stack.pop()
         else:
             open_rules.add(following)
-            stack.append((following, iter(dict.fromkeys(references(rules[following])))))
+            stack.append((following, iter(references(rules[following]))))
     return list(done)
 
 

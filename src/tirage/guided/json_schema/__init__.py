@@ -10,7 +10,7 @@ from typing import Any
 from tirage.guided.json_schema.document import Document
 from tirage.guided.json_schema.emission import grammar_of
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
-from tirage.guided.json_schema.json_text import parse_json
+from tirage.guided.json_schema.json_text import has_surrogates, parse_json
 from tirage.guided.json_schema.json_tokens import json_tokens
 from tirage.guided.json_schema.places import Path, fail, show
 
@@ -46,7 +46,8 @@ def compile_schema(text: str, whitespace: str = "", *, strict: bool = False) -> 
     schema = parse_json(text)
     if not isinstance(schema, (bool, dict)):
         fail((), f"must be an object or true, got {show(schema)}")
-    return grammar_of(Document(schema, strict=strict), json_tokens(whitespace))
+    document = Document(schema, strict=strict, has_surrogates=has_surrogates(text))
+    return grammar_of(document, json_tokens(whitespace))
 
 
 def closed_schema(schema: Any) -> Any:

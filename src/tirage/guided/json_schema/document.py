@@ -26,6 +26,8 @@ _SPELLED = frozenset({
 _EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 NODES = 20_000
 """Most schemas in a document."""
+_ANCHORS = frozenset({"id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
+_UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
 
 
@@ -50,11 +52,13 @@ class Document:
     """All schemas of one document, by path, URI and anchor.
 
     `ignored` are the places of what is written there and decides nothing, though it is no known annotation;
-    `has_unevaluated` says whether any schema asks what others have evaluated.
+    `has_unevaluated` says whether any schema asks what others have evaluated. Without `has_surrogates` no text in it is
+    known to hold one, so that none is looked for.
     """
 
-    def __init__(self, schema: dict[str, Any] | bool, *, strict: bool = False) -> None:
+    def __init__(self, schema: dict[str, Any] | bool, *, strict: bool = False, has_surrogates: bool = True) -> None:
         self._raw, self._strict = schema, strict
+        self._spelled: frozenset[str] = _SPELLED if has_surrogates else frozenset()
         self._nodes: dict[Path, Node] = {}
         self._resources: dict[str, Node] = {}
         self._anchors: dict[tuple[str, str], Node] = {}
@@ -100,6 +104,8 @@ class Document:
 
     def _name(self, schema: dict[str, Any], node: Node) -> None:
         """Notes the anchors of a schema."""
+        if _ANCHORS.isdisjoint(schema):
+            return
         key = "id" if node.draft == 4 else "$id"
         own = schema.get(key)
         if isinstance(own, str) and own.startswith("#") and len(own) > 1:
@@ -120,12 +126,13 @@ class Document:
         found: dict[str, Any] = {}
         alone = 0 < node.draft <= 7 and "$ref" in schema
         for key, value in schema.items():
-            if is_annotation(key) or (key == "id" and node.draft == 4):
+            enforced = ENFORCED.get(key)
+            if enforced is None and (is_annotation(key) or (key == "id" and node.draft == 4)):
                 continue
-            if key not in ENFORCED or (alone and key != "$ref" and key not in _NAMING):
+            if enforced is None or (alone and key != "$ref" and key not in _NAMING):
                 self._ignore(key, node)
                 continue
-            rule, is_right = ENFORCED[key]
+            rule, is_right = enforced
             if not is_right(value):
                 fail((*node.path, key), f"must be {rule}, got {show(value)}")
             if key == "items" and isinstance(value, list) and (node.draft == 2020 or "prefixItems" in schema):
@@ -138,7 +145,8 @@ class Document:
             read = self._value(key, value, node)
             if key not in _NAMING:
                 found[key] = read
-            self.has_unevaluated |= key.startswith("unevaluated")
+            if key in _UNEVALUATED:
+                self.has_unevaluated = True
         return found
 
     def _ignore(self, key: str, node: Node) -> None:
@@ -162,7 +170,7 @@ class Document:
     def _value(self, key: str, value: Any, node: Node) -> Any:
         """The value of a keyword, with the schemas inside it as nodes."""
         path = (*node.path, key)
-        if key in _SPELLED:
+        if key in self._spelled:
             check_spelling(value, path)
         if key in MAPS:
             return {

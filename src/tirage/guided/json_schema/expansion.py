@@ -102,21 +102,24 @@ class Expansion:
 
     def _values(self, conditions: Conditions) -> ValueSet:
         plain = {self._plain(condition) for condition in conditions}
-        if any((node, not is_true) in plain for node, is_true in plain):
-            return _NOTHING
-        found: ValueSet = EVERYTHING
-        for condition in sorted(plain, key=_place):
-            found = self._both(found, self._set(condition))
+        if len(plain) == 1:
+            found = self._set(plain.pop())
+        else:
+            if any((node, not is_true) in plain for node, is_true in plain):
+                return _NOTHING
+            found = EVERYTHING
+            for condition in sorted(plain, key=_place):
+                found = self._both(found, self._set(condition))
         return found if found is EVERYTHING else self._without_empty(found, 0)
 
     def _plain(self, condition: Condition) -> Condition:
         """The condition on the schema that a schema of nothing but a reference leads to."""
         node = condition.node
         for _ in range(64):
-            if node.keywords is None or set(node.keywords) != {"$ref"}:
+            if node.keywords is None or len(node.keywords) != 1 or "$ref" not in node.keywords:
                 break
             node = self._document.target(node, "$ref")
-        return Condition(node, condition.holds)
+        return condition if node is condition.node else Condition(node, condition.holds)
 
     def _set(self, condition: Condition) -> ValueSet:
         found = self._sets.get(condition)
@@ -295,8 +298,12 @@ class Expansion:
 
     def _without_empty(self, sets: ValueSet, depth: int) -> ValueSet:
         """The sets of values without those that are known to be empty, which is looked for `depth` levels deep."""
-        found = {kind: tuple(one for one in each if not self._is_empty(one, depth)) for kind, each in sets.items()}
-        return {kind: each for kind, each in found.items() if each}
+        found: dict[str, tuple[Values, ...]] = {}
+        for kind, each in sets.items():
+            left = each if each is EVERYTHING[kind] else tuple([one for one in each if not self._is_empty(one, depth)])
+            if left:
+                found[kind] = left
+        return found
 
     def is_nothing(self, conditions: Conditions, depth: int = 1) -> bool:
         """Whether no value is known to satisfy the conditions, as far as `depth` levels inside them tell."""
@@ -318,28 +325,26 @@ class Expansion:
         return all(self._is_empty(one, depth) for each in sets.values() for one in each)
 
     def _is_empty(self, one: Values, depth: int) -> bool:
-        match one:
-            case Booleans(values):
-                return not values
-            case Strings():
-                return self._is_empty_strings(one)
-            case Arrays(low=low, high=high):
-                short = high is not None and low > high
-                return short or any(
-                    self.is_nothing(item_at(one, i), depth) for i in range(min(low, len(one.prefix) + 1))
-                )
-            case Objects(required=required, low=low, high=high):
-                if high is not None and max(low, len(required)) > high:
-                    return True
-                self._steps.take(len(required) // 4)
-                return any(self.is_nothing(self.member(one, name), depth) for name in required)
-        return False
+        if isinstance(one, Strings):
+            return self._is_empty_strings(one)
+        if isinstance(one, Objects):
+            if one.high is not None and max(one.low, len(one.required)) > one.high:
+                return True
+            self._steps.take(len(one.required) // 4)
+            return any(self.is_nothing(self.member(one, name), depth) for name in one.required)
+        if isinstance(one, Arrays):
+            short = one.high is not None and one.low > one.high
+            places = range(min(one.low, len(one.prefix) + 1))
+            return short or any(self.is_nothing(item_at(one, i), depth) for i in places)
+        return isinstance(one, Booleans) and not one.values
 
     def member(self, objects: Objects, name: str) -> Conditions:
         """What holds for the member of a name; NEVER if there can be none."""
         if objects.names is not ANYTHING and not self.is_name(objects.names, name):
             return NEVER
-        return ANYTHING.union(*(member_of(each, name) for each in objects.members))
+        if len(objects.members) == 1:
+            return member_of(objects.members[0], name)
+        return ANYTHING.union(*[member_of(each, name) for each in objects.members])
 
     def _is_empty_strings(self, strings: Strings) -> bool:
         """Whether a set of strings is empty; False where that is not known, which its terminal refuses."""
@@ -416,6 +421,8 @@ def dependencies(keys: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def member_of(members: Members, name: str) -> Conditions:
     """What one schema says of the member of a name; raises LanguageError for a pattern that cannot be followed."""
+    if not members.patterns:
+        return members.named.get(name, members.others)
     found = [inner for pattern, inner in members.patterns if matches(pattern, name)]
     if name in members.named:
         found.append(members.named[name])

@@ -6,6 +6,7 @@ Every character stands for itself, but the quote and the backslash, which a back
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from tirage.guided.regular.charset import Ranges, common, complement, holds
@@ -29,6 +30,8 @@ from tirage.guided.regular.expression import (
 _CONTROL: Ranges = ((0, 0x1F),)
 RAW: Ranges = complement((*_CONTROL, (0x22, 0x22), (0x5C, 0x5C)))
 """The characters that stand for themselves."""
+_PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]*')
+"""Texts of such characters alone."""
 _SHORT = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 _LONG = [point for point in range(0x20) if chr(point) not in _SHORT]
 
@@ -40,6 +43,8 @@ def json_string(node: Expression) -> Expression:
 
 def string_literal(text: str) -> Expression:
     """The JSON spelling of one string, with its quotes; ValueError for a surrogate, which UTF-8 cannot encode."""
+    if _PLAIN.fullmatch(text):
+        return LiteralText(f'"{text}"')
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise ValueError(f"a string must hold no surrogate, got {text!r:.60}")
     return json_string(LiteralText(text)) if text else LiteralText('""')
@@ -49,7 +54,7 @@ def contents(node: Expression) -> Expression:
     """The JSON spelling of the strings that an expression matches, without quotes."""
     match node:
         case LiteralText(text):
-            return sequence([spelled(((ord(c), ord(c)),)) for c in text])
+            return node if _PLAIN.fullmatch(text) else sequence([spelled(((ord(c), ord(c)),)) for c in text])
         case Chars(ranges):
             return spelled(ranges)
         case Repeat(part, low, high):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any, NoReturn
 
 from tirage.errors import GrammarError
 
+_SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 DEPTH = 64
 """Most levels of schemas inside each other."""
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether a string in JSON text may hold a surrogate: one is there, or the escape of one."""
+    return _SURROGATE.search(text) is not None
 
 
 def parse_json(text: str, *, exact: bool = True) -> Any:

@@ -9,7 +9,6 @@ from tirage.guided.json_schema.json_numbers import integers, numbers
 from tirage.guided.json_schema.json_strings import json_string, string_literal
 from tirage.guided.regular.expression import (
     ANY_TEXT,
-    NOTHING,
     Alternatives,
     Complement,
     Expression,
@@ -18,6 +17,7 @@ from tirage.guided.regular.expression import (
     Terminal,
     choice,
     intersection,
+    is_nothing,
     sequence,
 )
 from tirage.guided.regular.python_regex import read_pattern
@@ -73,7 +73,9 @@ def spelled_constants(node: Expression) -> Expression:
 
 def either(parts: Sequence[Expression]) -> Expression:
     """One of the parts, without those that match nothing; unlike `choice`, which hashes them all, it keeps doubles."""
-    found = tuple(part for part in parts if part != NOTHING)
+    if len(parts) == 1:
+        return parts[0]
+    found = tuple([part for part in parts if not is_nothing(part)])
     return found[0] if len(found) == 1 else Alternatives(found)
 
 

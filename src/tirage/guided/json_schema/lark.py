@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
+from json.encoder import encode_basestring
 
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
@@ -61,8 +61,8 @@ class LarkWriter:
 
     def lines(self) -> list[str]:
         """The rules, then the terminals."""
-        rules = [f"{self._names[name]}: {self._write(node)}" for name, node in self._grammar.rules.items()]
-        return [*rules, *(f"{name}: {body}" for body, name in self._terminals.items())]
+        rules = [f"{self._names[name]}:{self._write(node)}" for name, node in self._grammar.rules.items()]
+        return [*rules, *(f"{name}:{body}" for body, name in self._terminals.items())]
 
     def _write(self, node: Expression) -> str:
         if isinstance(node, Terminal):
@@ -70,19 +70,28 @@ class LarkWriter:
         if isinstance(node, RuleReference):
             return self._names[node.name]
         if isinstance(node, Sequence):
-            return " ".join(map(self._part, node.parts)) or '""'
+            return self._sequence(node.parts)
         if isinstance(node, Alternatives):
-            return " | ".join(map(self._write, node.parts))
+            return "|".join(map(self._write, node.parts))
         if isinstance(node, Repeat):
             return f"({self._write(node.part)}){count(node.low, node.high)}"
         raise ValueError(f"{type(node).__name__} cannot be part of a rule")
 
-    def _part(self, node: Expression) -> str:
-        return f"({self._write(node)})" if isinstance(node, Alternatives) else self._write(node)
+    def _sequence(self, parts: tuple[Expression, ...]) -> str:
+        written, shown = self._written, ""
+        for part in parts:
+            # Most parts are terminals that have been written before.
+            text = written.get(id(part)) or self._write(part)
+            if isinstance(part, Alternatives):
+                text = f"({text})"
+            # Spaces take time to read: only where names would run together, a string take an `i`, or a rule the `?`.
+            is_apart = text[0] in '("' or (text[0].isupper() and not shown[-1:].isalnum())
+            shown += text if is_apart or not shown else f" {text}"
+        return shown or '""'
 
     def _terminal(self, part: Expression) -> str:
         if isinstance(part, LiteralText):
-            return json.dumps(part.text, ensure_ascii=False)
+            return encode_basestring(part.text)
         body = printed(part, self._grammar.space)
         if _STRING in body:
             body = body.replace(_STRING, self._named(printed(ANY_STRING.part, EMPTY)))

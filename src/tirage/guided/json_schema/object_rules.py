@@ -8,7 +8,7 @@ from tirage.guided.json_schema.expansion import Expansion
 from tirage.guided.json_schema.intersections import TOO_MUCH
 from tirage.guided.json_schema.json_tokens import JsonTokens, either, string, strings
 from tirage.guided.json_schema.places import fail, refusal
-from tirage.guided.json_schema.string_sets import string_expression
+from tirage.guided.json_schema.string_sets import EVERY_STRING, string_expression
 from tirage.guided.json_schema.values import ANYTHING, NEVER, Condition, Conditions, Objects, Strings
 from tirage.guided.regular.expression import (
     ANY_TEXT,
@@ -21,6 +21,7 @@ from tirage.guided.regular.expression import (
     Sequence,
     choice,
     intersection,
+    is_nothing,
     sequence,
     text,
 )
@@ -28,6 +29,7 @@ from tirage.guided.regular.regular_language import LanguageError
 
 RUN = 16
 """Most optional members that are written one after the other."""
+_NO_ANSWERS: frozenset[int] = frozenset()
 STATES = 2_000
 """Most states of counting the members of an object."""
 
@@ -119,9 +121,13 @@ class ObjectRules:
                     return None
                 continue
             node = Sequence((string(name), self._tokens.colon, self._rules.value(conditions)))
-            answers = frozenset(i for i, one in enumerate(self._objects.some) if self._expansion.is_name(one, name))
-            found.append(Member(node, name in required, answers))
+            found.append(Member(node, name in required, self._answered(name)))
         return found
+
+    def _answered(self, name: str) -> frozenset[int]:
+        """Which sets of names of `some` a name is in."""
+        some = self._objects.some
+        return frozenset(i for i, one in enumerate(some) if self._expansion.is_name(one, name)) if some else _NO_ANSWERS
 
     def _others(self) -> list[Others]:
         """The members whose names are not listed, by the patterns that their names match."""
@@ -137,9 +143,9 @@ class ObjectRules:
             conditions = self._conditions(region.inside)
             if conditions >= NEVER or (conditions and self._expansion.is_nothing(conditions)):
                 continue
-            for one in allowed if allowed is not None else [Strings()]:
+            for one in allowed if allowed is not None else [EVERY_STRING]:
                 key = intersection([*region.all, *listed, string_expression(one)])
-                if key == NOTHING or (one != Strings() and self._expansion.has_no_text(key)):
+                if is_nothing(key) or (one != EVERY_STRING and self._expansion.has_no_text(key)):
                     continue
                 node = Sequence((strings(key), self._tokens.colon, self._rules.value(conditions)))
                 found.append(Others(node, self._answers(region.inside)))

@@ -16,13 +16,17 @@ from tirage.guided.regular.expression import (
     text,
 )
 
+EVERY_STRING = Strings()
+
 
 def string_expression(one: Strings) -> Expression:
     """The strings of a set."""
+    if one == EVERY_STRING:
+        return ANY_TEXT
     if one.values is not None:
         return choice(list(map(text, one.values)))
     length = [Repeat(Chars(EVERY), one.low, one.high)] if one.low or one.high is not None else []
     excluded = [Complement(each) for each in one.not_patterns]
     if one.not_values:
         excluded.append(Complement(Alternatives(tuple(map(text, one.not_values)))))
-    return intersection([*one.patterns, *length, *excluded]) if one != Strings() else ANY_TEXT
+    return intersection([*one.patterns, *length, *excluded])

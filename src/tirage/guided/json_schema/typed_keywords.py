@@ -32,6 +32,7 @@ from tirage.guided.json_schema.values import (
 from tirage.guided.regular.ecma_regex import read_ecma
 from tirage.guided.regular.expression import Expression
 
+INTEGERS = Numbers(kind="integer")
 _NOT = "cannot be enforced inside of not, or beside an alternative of oneOf that it does not exclude"
 
 
@@ -45,7 +46,7 @@ def typed_values(node: Node) -> ValueSet:
         if kind in names or (kind == "number" and "integer" in names):
             whole = kind == "number" and kind not in names
             one = described(kind, keys, node, whole=whole)
-            if isinstance(one, Numbers) and (one := common_numbers(one, Numbers())) is None:
+            if isinstance(one, Numbers) and one is not INTEGERS and (one := common_numbers(one, Numbers())) is None:
                 continue
             found[kind] = everything if one is None else (one,)
     return EVERYTHING if all(found.get(kind) is each for kind, each in EVERYTHING.items()) else found
@@ -66,7 +67,7 @@ def described(kind: str, keys: dict[str, Any], node: Node, *, whole: bool) -> Va
                     return objects(keys, node)
         except GrammarError as error:
             return RefusedValues(error)
-    return Numbers(kind="integer") if whole else None
+    return INTEGERS if whole else None
 
 
 BY_TYPE: dict[str, frozenset[str]] = {

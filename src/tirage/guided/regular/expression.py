@@ -22,7 +22,7 @@ class HashedOnce:
         try:
             return self._hash
         except AttributeError:
-            found = hash((type(self), *(getattr(self, name) for name in self.__match_args__)))
+            found = hash((type(self), *[getattr(self, name) for name in self.__match_args__]))
             object.__setattr__(self, "_hash", found)
             return found
 
@@ -110,19 +110,29 @@ ANY_TEXT = Repeat(Chars(EVERY), 0, None)
 def sequence(parts: list[Expression]) -> Expression:
     """The parts one after the other, with adjacent literal texts joined and empty parts dropped."""
     out: list[Expression] = []
-    if NOTHING in parts:
-        return NOTHING
+    before: Expression | None = None
     for part in parts:
-        if isinstance(part, LiteralText) and out and isinstance(out[-1], LiteralText):
-            out[-1] = LiteralText(out[-1].text + part.text)
-        elif part != EMPTY:
-            out.append(part)
+        if isinstance(part, LiteralText):
+            if isinstance(before, LiteralText):
+                before = out[-1] = LiteralText(before.text + part.text)
+                continue
+        elif isinstance(part, (Sequence, Alternatives)) and not part.parts:
+            if isinstance(part, Alternatives):
+                return NOTHING
+            continue
+        before = part
+        out.append(part)
     return out[0] if len(out) == 1 else Sequence(tuple(out))
+
+
+def is_nothing(part: Expression) -> bool:
+    """Whether an expression is `NOTHING`, without comparing it."""
+    return isinstance(part, Alternatives) and not part.parts
 
 
 def choice(parts: list[Expression]) -> Expression:
     """One of the parts, with duplicates and parts that match nothing dropped."""
-    distinct = tuple(part for part in dict.fromkeys(parts) if part != NOTHING)
+    distinct = tuple(part for part in dict.fromkeys(parts) if not is_nothing(part))
     return distinct[0] if len(distinct) == 1 else Alternatives(distinct)
 
 
