@@ -127,7 +127,7 @@ def test_the_commands_have_options_that_there_are() -> None:
     script = COMPOSE["services"]["server"]["command"][2]
     given = set(re.findall(r"--[a-z-]+", script.partition("tirage serve")[2]))
     help_text = subprocess.run(
-        [sys.executable, "-m", "tirage", "serve", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "tirage", "serve", "--help-all"], capture_output=True, text=True, check=True
     ).stdout
     assert given <= set(re.findall(r"--[a-z-]+", help_text))
     ray_help = subprocess.run(
