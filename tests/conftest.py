@@ -8,6 +8,8 @@ each other busily would eat most of the time. The last bits of a matrix product 
 
 Hypothesis tries the same examples in every run, however slow the machine is.
 
+No garbage is collected while the tests are imported and gathered, a third of the time of that: hardly any is made.
+
 A process that has grown forgets what JAX compiled for its tests, and gives back what is free: by the end it would hold
 gigabytes. What JAX compiles is kept in a folder of the environment, as the kernels of Numba are: each process would
 compile the same programs again.
@@ -33,6 +35,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix, "jax_pro
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tirage")
+gc.disable()  # until everything is collected
 
 
 GROWTH_BYTES = 200_000_000
@@ -50,6 +53,7 @@ def resident_bytes() -> int:
 def pytest_collection_finish() -> None:
     """Ten thousand collected tests stay until the end: the garbage collector need not look at them again and again."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """The bundled model made slow, or hung: a server under test imports this module with its logits processors.
 
 `TIRAGE_TEST_STEP_S` is the time of a step; a step does not end while the file `TIRAGE_TEST_HANG` exists, nor this
-import while the file `TIRAGE_TEST_LOAD` does.
+import while the file `TIRAGE_TEST_LOAD` does. A server that ends waits for a step that hangs, but not for the half
+minute of other servers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tirage.engine import engine
 from tirage.models import llama
 
 _STEP_S = float(os.environ.get("TIRAGE_TEST_STEP_S", "0"))
@@ -41,4 +43,5 @@ def plain(logits: np.ndarray, args: Sequence[dict[str, Any]]) -> np.ndarray:
 
 
 llama.LlamaNumpy.decode = decode  # type: ignore[method-assign]
+engine._GRACE_S = 5.0
 wait_while("TIRAGE_TEST_LOAD")

@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import httpx
 import jsonschema
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from fastdeploy_examples import PROGRAMS
 from published import publish
 from servers import Server
@@ -25,6 +27,7 @@ from transformers.models.auto import AutoModelForCausalLM, AutoTokenizer
 
 from tirage import LLM, SamplingParams
 from tirage.dialects import from_sglang
+from tirage.server import create_app
 
 CURL = re.findall(
     r"^```bash\n(curl.*?)^```",
@@ -107,10 +110,14 @@ def test_sglangs_processor_forces_its_token(server: Server) -> None:
 # --- FastDeploy: no example sets max_tokens, so each runs to an EOS token or to the end of the context ----------------
 
 
+def printed_options(command: str) -> dict[str, str]:
+    """What follows each word of a printed command."""
+    return dict(itertools.pairwise(shlex.split(command.replace("\\\n", " "))))
+
+
 def ask(command: str, server: Server) -> dict[str, Any]:
     """The answer to a printed curl command."""
-    words = shlex.split(command.replace("\\\n", " "))
-    given = dict(itertools.pairwise(words))
+    given = printed_options(command)
     url = given["POST"].replace("0.0.0.0:9222", f"127.0.0.1:{server.port}")
     name, _, value = given["-H"].partition(": ")
     answer = httpx.post(url, content=given["-d"], headers={name: value}, timeout=120)
@@ -155,9 +162,14 @@ def test_fastdeploys_words_and_ids_are_never_written(server: Server) -> None:
 
 @pytest.mark.slow
 def test_an_answer_without_a_limit_goes_on_beyond_1024_tokens(tmp_path: Path) -> None:
-    context = 1100
+    context = 1080
+    # The first printed request, from which an EOS token takes nothing away.
+    body = {**json.loads(printed_options(CURL[0])["-d"]), "ignore_eos": True}
+    # In this process, where PyTorch runs already.
     folder = publish("chat", tmp_path / "model", context=context)
-    with Server(folder, environ={"FD_SAMPLING_CLASS": "rejection"}) as running:
-        # The first printed request, from which an EOS token takes nothing away.
-        answer = ask(CURL[0].replace('"top_p": 0.8', '"top_p": 0.8, "ignore_eos": true'), running)
+    with LLM(folder) as wide, TestClient(create_app(wide), base_url="http://127.0.0.1") as client:
+        while client.get("/ready").status_code != 200:
+            time.sleep(0.05)
+        answer = client.post("/v1/chat/completions", json=body).json()
     assert (answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == ("length", context)
+    assert answer["usage"]["completion_tokens"] > 1024

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tirage import ParamsError, TirageError
 from tirage.cli.ray_options import given_for_ray
-from tirage.cluster.deployment import check_replicas, checked, share_of
+from tirage.cluster.deployment import check_delays, check_replicas, checked, share_of
 from tirage.cluster.every_replica import Answered, EveryReplica, aborted, answered, page
 from tirage.cluster.proxy import ProxyAnswers
 from tirage.cluster.ray_cluster import located, require_ray
@@ -170,6 +170,13 @@ def test_numbers_of_replicas_are_checked() -> None:
     for wrong in ((0, None), (2, 1), (True, None)):
         with pytest.raises(ParamsError, match="replicas must be an integer of at least"):
             check_replicas(*wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("inf"), float("nan"), True, "5"])
+def test_delays_of_replicas_are_checked(wrong: Any) -> None:
+    assert check_delays(upscale_delay_s=0, downscale_delay_s=5.5) == {"upscale_delay_s": 0, "downscale_delay_s": 5.5}
+    with pytest.raises(ParamsError, match="downscale_delay_s must be a number of seconds of at least 0, got "):
+        check_delays(downscale_delay_s=wrong)
 
 
 def test_settings_of_the_socket_are_refused_by_name() -> None:

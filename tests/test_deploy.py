@@ -1,8 +1,13 @@
-"""The alert rules and the dashboard of `deploy/`: they load, and every metric in them is one that a server exports."""
+"""The files of `deploy/`: their own tools take them, and every metric of rules and dashboard is one of a server's.
+
+docker-compose reads the compose file; kubectl builds the manifest, whose fields tests/engines/ray compares. Where a
+tool is missing its test is skipped.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -96,3 +101,38 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_reads_the_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(ALERTS)], check=True, capture_output=True)
+
+
+COMPOSE = next((tool for tool in ("docker-compose", "podman-compose") if shutil.which(tool)), "")
+KEYS = {"RAY_AUTH_TOKEN": "one", "API_KEY": "two"}
+
+
+def compose(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [COMPOSE, "-f", str(ROOT / "deploy" / "compose.yml"), *arguments]
+    without = {name: value for name, value in os.environ.items() if name not in KEYS}
+    return subprocess.run(command, capture_output=True, text=True, env=without | environ, check=False)
+
+
+@pytest.mark.skipif(not COMPOSE, reason="docker-compose is not installed")
+def test_compose_reads_its_file_and_asks_for_both_keys() -> None:
+    done = compose("config", **KEYS)
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    assert set(services) == {"server", "worker"}
+    for each in services.values():
+        assert KEYS.items() <= each["environment"].items()
+    assert "127.0.0.1:30000:30000" in str(services["server"]["ports"])
+    for name in KEYS:
+        refused = compose("config", **{other: value for other, value in KEYS.items() if other != name})
+        assert refused.returncode != 0
+        assert "set it to a long random text" in refused.stderr
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubectl_builds_the_manifest(tmp_path: Path) -> None:
+    manifest = (ROOT / "deploy" / "rayservice.yml").read_text()
+    (tmp_path / "rayservice.yml").write_text(manifest)
+    (tmp_path / "kustomization.yaml").write_text("resources: [rayservice.yml]\n")
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(yaml.safe_load_all(done.stdout)) == list(yaml.safe_load_all(manifest))

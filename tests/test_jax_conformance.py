@@ -122,7 +122,11 @@ COMMON = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repeti
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "each",
-    [pytest.param([COMMON], id="common"), pytest.param(every_operator("canonical"), id="all", marks=pytest.mark.slow)],
+    [
+        pytest.param([COMMON], id="common"),
+        pytest.param(every_operator("canonical")[::4], id="every fourth"),
+        pytest.param(every_operator("canonical"), id="all", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_jit_draws_what_plain_numpy_draws(each: list[SamplingParams]):
     """XLA takes half a second to compile an operator; the million draws below try each under every preset."""

@@ -262,47 +262,58 @@ def test_a_sharding_is_what_the_cache_gets(little: LlamaNumpy) -> None:
 
 
 SHARDED = """
+import sys
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from tirage import LLM, ParamsError
+from small_transformers import LetterTokenizer
+from tirage import ParamsError
 from tirage.compat.gemma import Sampler
+from tirage.models import load
 from tirage.models.llama_jax import transformer_of
-llm = LLM("tiny")
-transformer, params = transformer_of(llm.model)
-sampler = Sampler(model=transformer, params=params, tokenizer=llm.tokenizer, cache_length=128, max_out_length=16)
-prompts = ["Once upon a time", "The dog", "A", "One day, a little girl"]
+transformer, params = transformer_of(load(sys.argv[1]))
+tokenizer = LetterTokenizer()
+sampler = Sampler(model=transformer, params=params, tokenizer=tokenizer, cache_length=32, max_out_length=6)
+prompts = [[4, 9, 7, 3], [11, 5], [8], [6, 21, 40, 30, 2]]
 alone = sampler.sample(prompts, return_state=True)
-second = sampler.sample([" It was"] * 4, last_state=alone.state, return_state=True)
+second = sampler.sample([[12, 13]] * 4, last_state=alone.state, return_state=True)
 mesh = Mesh(jax.devices(), ("devices",))
 split, whole = NamedSharding(mesh, P(None, None, "devices")), NamedSharding(mesh, P())
-heads = {f"layer_{i}": {"k": split, "v": split, "end_index": whole} for i in range(6)}
+heads = {f"layer_{i}": {"k": split, "v": split, "end_index": whole} for i in range(2)}
 first_dim = NamedSharding(mesh, P("devices"))
 for sharding in (first_dim, whole, heads):
     out = sampler.sample(prompts, sharding=sharding, return_state=True)
-    again = sampler.sample([" It was"] * 4, sharding=sharding, last_state=out.state, return_state=True)
-    leaves = [state.cache["layer_5"]["v"] for state in (out.state, again.state)]
+    again = sampler.sample([[12, 13]] * 4, sharding=sharding, last_state=out.state, return_state=True)
+    leaves = [state.cache["layer_1"]["v"] for state in (out.state, again.state)]
     same = (out.tokens == alone.tokens).all(), (again.tokens == second.tokens).all()
     print([leaf.sharding.shard_shape(leaf.shape) for leaf in leaves], *same)
 try:
-    sampler.sample(["a", "b", "c"], sharding=first_dim)
+    sampler.sample(prompts[:3], sharding=first_dim)
 except ParamsError as error:
     print(error)
 """
 
 
 @pytest.mark.slow
-def test_a_sharding_spreads_prompts_or_heads_over_devices_and_changes_no_token() -> None:
-    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    said = run(SHARDED, **environment).splitlines()
-    spread = [(2, 128, 2, 32), (4, 128, 2, 32), (4, 128, 1, 32)]
+def test_a_sharding_spreads_prompts_or_heads_over_devices_and_changes_no_token(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "llama", random_tensors(CONFIG))
+    # Compiled twelve times, for which XLA need not take pains.
+    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true"}
+    tests = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
+    said = run(SHARDED, str(folder), PYTHONPATH=tests, **environment).splitlines()
+    spread = [(2, 32, 2, 6), (4, 32, 2, 6), (4, 32, 1, 6)]
     assert said[:3] == [f"{[shape, shape]} True True" for shape in spread]
     assert said[3].startswith("sharding must split the prompts into equal parts, got P('devices',) with 2 parts for 3")
 
 
-def run(code: str, **environment: str) -> str:
+def run(code: str, *arguments: str, **environment: str) -> str:
     """What a program of its own prints."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +182,8 @@ def test_a_function_without_parameters_takes_no_arguments() -> None:
 
 
 @pytest.fixture(scope="module")
-def named() -> Iterator[Server]:
-    with Server("tiny", "--enable-custom-logit-processor") as server:
-        yield server
+def named() -> Server:
+    return shared("tiny", "--enable-custom-logit-processor")
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 import scipy.stats
 from servers import shared, slow_server, until
 
-FLAGS = ("tiny", "--backend", "torch", "--api-key", "one", "--api-key", "two", "--admin-key", "admin")
+KEYS = ("--api-key", "one", "--api-key", "two", "--api-key", "salted", "--admin-key", "admin")
+FLAGS = ("tiny", "--backend", "torch", *KEYS)
 TEXT = (
     "Once upon a time there was a clever girl who lived near a quiet river, and every day she went to the old bridge."
 )
@@ -111,7 +112,7 @@ ROUTES = {
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_salt_parts_the_prefixes_of_one_key_on_every_route(path: str, streamed: bool) -> None:
-    server = shared("tiny", "--backend", "torch", "--api-key", "salted", "--api-key", "two")
+    server = shared(*FLAGS)
     headers = {"authorization": "Bearer salted"}
 
     def found(salt: str | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -28,14 +29,17 @@ def deployment(
     max_replicas: int | None = None,
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
+    upscale_delay_s: float = 30.0,
+    downscale_delay_s: float = 600.0,
     **settings: Any,
 ) -> Any:
     """A deployment for `ray.serve.run(deployment(...).bind())`: the application of `tirage serve`, in replicas.
 
     `settings` are those of `tirage serve` by name, such as `max_running=64`. With `max_replicas` Ray adds replicas from
-    `replicas` on where each has more than `max_running` requests. Of CPUs and GPUs each replica takes so many. It is
-    given twice `max_running` requests at most; `max_queue` more wait, and further ones are answered with 503. Limits
-    per minute are divided by the largest number of replicas.
+    `replicas` on where each has more than `max_running` requests for `upscale_delay_s`, and takes them away, once their
+    requests have ended, where fewer would do for `downscale_delay_s`; both are seconds, at least 0. Of CPUs and GPUs
+    each replica takes so many. It is given twice `max_running` requests at most; `max_queue` more wait, and further
+    ones are answered with 503. Limits per minute are divided by the largest number of replicas.
 
     Raises ParamsError for a wrong setting, or one of the socket; TirageError when Ray is not installed.
     """
@@ -43,14 +47,21 @@ def deployment(
     check_installed()
     options = checked(model, settings)
     most = check_replicas(replicas, max_replicas)
+    delays = check_delays(upscale_delay_s=upscale_delay_s, downscale_delay_s=downscale_delay_s)
 
     from tirage.cluster.replica import Replica
 
     limits, options = options.limits, share_of(options, most)
     scaling: dict[str, Any] = {"num_replicas": replicas}
     if most > replicas:
-        autoscaling = {"min_replicas": replicas, "max_replicas": most, "target_ongoing_requests": limits.max_running}
-        scaling = {"autoscaling_config": autoscaling}
+        scaling = {
+            "autoscaling_config": {
+                "min_replicas": replicas,
+                "max_replicas": most,
+                "target_ongoing_requests": limits.max_running,
+                **delays,
+            }
+        }
 
     class Bound(Replica):
         """A replica with these options."""
@@ -121,3 +132,11 @@ def check_replicas(replicas: int, max_replicas: int | None) -> int:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ParamsError(f"{flag} must be an integer of at least {least}, got {value!r}")
     return max_replicas or replicas
+
+
+def check_delays(**delays: float) -> dict[str, float]:
+    """The delays by name, in seconds. Raises ParamsError for one that is no number, negative or without end."""
+    for name, value in delays.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise ParamsError(f"{name} must be a number of seconds of at least 0, got {value!r}; 0 does not wait")
+    return delays
