@@ -22,8 +22,8 @@ BLOCK = 8192
 class Head:
     """`hidden` [B, D], `weight` [V, D] and `bias` [V] or None, of one floating type.
 
-    Logits are hidden @ weight.T + bias. They are computed for `block` tokens at a time, in the type of the tensors as the model's own head would, then
-    rounded to float32. The same block has the same bits each time.
+    Logits are hidden @ weight.T + bias. They are computed for `block` tokens at a time, in the type of the tensors as
+    the model's own head would, then rounded to float32. The same block has the same bits each time.
     """
 
     hidden: Tensor
