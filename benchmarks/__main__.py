@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 QUESTIONS = (
-    "one_pass", "laws", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start", "engine",
-    "server", "admission", "schemas", "batch", "scale", "readme",
+    "one_pass", "laws", "head", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start",
+    "engine", "server", "admission", "schemas", "batch", "scale", "readme",
 )  # fmt: skip
 
 

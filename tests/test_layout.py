@@ -35,6 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "tracing",
         "guided models",
         "batch warm integrations",
+        "sample_hidden",
         "sampling",
         "backends",
         "sampling_batch",
