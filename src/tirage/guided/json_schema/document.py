@@ -126,9 +126,9 @@ class Document:
         found: dict[str, Any] = {}
         alone = 0 < node.draft <= 7 and "$ref" in schema
         for key, value in schema.items():
-            enforced = ENFORCED.get(key)
-            if enforced is None and (is_annotation(key) or (key == "id" and node.draft == 4)):
+            if is_annotation(key) or (key == "id" and node.draft == 4):
                 continue
+            enforced = ENFORCED.get(key)
             if enforced is None or (alone and key != "$ref" and key not in _NAMING):
                 self._ignore(key, node)
                 continue
