@@ -106,7 +106,12 @@ def with_mixtures(rows: SamplingMetadata, size: int, seed: int) -> SamplingMetad
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("size", "seeds"),
-    [(2, range(2)), (33, range(2, 4)), *[pytest.param(s, range(4, 24), marks=pytest.mark.slow) for s in (1, 33, 400)]],
+    [
+        (2, range(2)),
+        (33, range(2, 4)),
+        *[pytest.param(s, range(4, 8), marks=pytest.mark.slow) for s in (1, 33, 400)],
+        *[pytest.param(s, range(8, 24), marks=pytest.mark.exhaustive) for s in (1, 33, 400)],
+    ],
 )
 def test_random_mixtures_draw_what_whole_rows_draw(size: int, seeds: range) -> None:
     for seed in seeds:
