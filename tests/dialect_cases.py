@@ -137,7 +137,7 @@ VALUES: dict[str, Values] = {
             "temp_scaled_logprobs": [True],
             "top_p_normalized_logprobs": [True],
         },
-        _NEEDS_LOGPROBS,
+        {**_NEEDS_LOGPROBS, "top_k": {"sampling_method": "rejection"}},
     ),
     "llamacpp": Values(
         {
