@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import PATHS, by_reference
+from strategies import Case, logits_of
 
 import tirage
 from tirage import ParamsError, SamplingParams, Semantics
@@ -169,6 +171,38 @@ def test_vllms_flashinfer_keeps_all_ties() -> None:
     assert np.count_nonzero(law([2, 1, 1, 0], "vllm-flashinfer", top_k=2)) == 3
     assert np.count_nonzero(law([1, 1, 0, 0], "vllm-flashinfer", top_p=0.2)) == 2
     assert np.count_nonzero(law([1, 1, 0, 0], "vllm", top_p=0.2)) == 1
+
+
+# Every path draws what the executable specification draws.
+
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("mlx", {"xtc_probability": 0.5, "xtc_threshold": 0.05, "top_p": 0.9}),
+    ("mlx", {"temperature": 0.0, "xtc_probability": 1.0, "top_k": 3}),
+    ("llamacpp", {"typical_p": 0.5, "top_k": 9}),
+    ("llamacpp", {"dynatemp_range": 0.5, "top_n_sigma": 1.0, "top_k": 11}),
+    ("llamacpp", {"dynatemp_range": 0.5, "xtc_probability": 0.5, "xtc_threshold": 0.02}),
+    ("trtllm", {"top_k": 1}),
+    ("vllm", {"temperature": 0.005}),
+    ("vllm-flashinfer", {"top_k": 3, "top_p": 0.5}),
+    ("hf", {"bad_words_token_ids": [[1], [2]], "eos_token_ids": [1]}),
+    ("fastdeploy-base", {"min_p": 0.3, "top_p": 0.8}),
+    ("fastdeploy-base", {"min_p": 0.3, "top_p": 0.99}),
+    ("fastdeploy-rejection", {"min_p": 0.3, "top_p": 0.5}),
+]
+
+
+def cases(preset: str, fields: dict[str, Any]) -> list[Case]:
+    params = SamplingParams(semantics=preset, logprobs=3, logprobs_mode="sampled", max_tokens=None, **fields)
+    shapes = ("medium", "ties", "holes", "coarse")
+    made = [(logits_of(shape, 12, seed), seed) for shape in shapes for seed in range(4)]
+    return [Case(logits=x, params=params, prompt=(3, 1), output=(2,), seed=seed) for x, seed in made]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("preset", "fields"), ASKED, ids=lambda value: str(value)[:40])
+def test_every_path_draws_the_same(path: str, preset: str, fields: dict[str, Any]) -> None:
+    asked = cases(preset, fields)
+    assert PATHS[path](asked) == by_reference(asked)
 
 
 # What presets say of themselves.

@@ -112,7 +112,7 @@ def test_processors_have_a_step_where_the_semantics_puts_them() -> None:
         ("gemma-topk", [TOP_K, GREEDY]),
         ("llamacpp", [TOP_K, TOP_P, MIN_P, GREEDY]),
         ("trtllm-legacy", [GREEDY]),
-        ("mlx", [TOP_P, MIN_P, TOP_K, GREEDY]),
+        ("mlx", [GREEDY]),
     ],
 )
 def test_greedy_ends_the_list_where_the_temperature_stands(preset: str, expected: list[Operation]) -> None:

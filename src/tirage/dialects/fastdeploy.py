@@ -45,7 +45,10 @@ def _method_of(params: SamplingParams) -> str:
     semantics = params.semantics
     name = semantics.name if isinstance(semantics, Semantics) else resolve(semantics).name
     method = name.removeprefix("fastdeploy-")
-    return method if method in METHODS and name.startswith("fastdeploy-") else "base"
+    if method in METHODS and name.startswith("fastdeploy-"):
+        return method
+    # Only one class has a top_k.
+    return "rejection" if params.top_k else "base"
 
 
 _SAMPLING_METHOD = FieldMapping(
