@@ -6,23 +6,63 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.numpy.kernels import warm
+from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.token_records import TokenRecords
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRoom:
+    """Where the kernels write the records of B rows, before it is known how many ids each holds.
+
+    `limits` int64 [B] or [0]; `kept` int32 [B, widest], of which only what is written is ever touched; `numbers`
+    float32 [B, 3]: ln of the mass, raw and processed logprob.
+    """
+
+    limits: NDArray[np.int64]
+    kept: NDArray[np.int32]
+    numbers: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, rows: SamplingMetadata, vocab_size: int) -> RecordRoom:
+        """Room for the records of `rows`; none where no row asks for one."""
+        if rows.records is None:
+            return _NO_ROOM
+        limits = rows.records.limits
+        kept = np.empty((limits.size, min(int(limits.max(initial=0)), vocab_size)), np.int32)
+        return cls(limits, kept, np.full((limits.size, 3), np.nan, np.float32))
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What the kernel takes."""
+        return self.limits, self.kept, self.numbers
+
+    def empty(self, records: TokenRecords, drawn: Drawn) -> None:
+        """Hands over the records of the rows that have a token."""
+        for row in np.flatnonzero((self.limits > 0) & (drawn.status == Status.ok)).tolist():
+            logmass, raw, processed = self.numbers[row]
+            kept = self.kept[row, : drawn.support[row]].copy()
+            records.put(row, kept=kept, logmass=logmass, raw=raw, processed=processed)
+
+
+_NO_ROOM = RecordRoom(np.zeros(0, np.int64), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))
 
 
 class _Scratch(threading.local):
@@ -102,8 +142,11 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     must be `ready()`.
     """
     out = Drawn.empty(rows, keep=True)
-    arguments, results = _inputs(logits, rows), _results(out)
+    room = RecordRoom.of(rows, logits.shape[1])
+    arguments, results = _inputs(logits, rows), (*_results(out), *room.arrays)
     _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
+    if rows.records is not None:
+        room.empty(rows.records, out)
     return out
 
 
@@ -113,7 +156,7 @@ def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.flo
     Arguments as `draw` takes them, with rows that have no view. The kernels must be `law_ready()`.
     """
     drawn = Drawn.empty(rows, keep=True)
-    arguments, results = _inputs(logits, rows), _results(drawn)
+    arguments, results = _inputs(logits, rows), (*_results(drawn), *_NO_ROOM.arrays)
 
     def share(lo: int, hi: int) -> None:
         for r in range(lo, hi):

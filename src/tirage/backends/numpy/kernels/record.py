@@ -1,0 +1,52 @@
+"""What a row records beside its token: the kept ids, their share of the mass, and the token's logprobs (S-R)."""
+
+from __future__ import annotations
+
+from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, ln_of, log2_fixed, logprob, once
+from tirage.backends.numpy.kernels.passes import list_window
+from tirage.backends.numpy.kernels.program import branch_logprob, first_positive
+from tirage.backends.numpy.kernels.report import take_whole
+from tirage.sampling_metadata import View
+
+_RAW, _PROCESSED = int(View.RAW), int(View.PROCESSED)
+
+
+@once
+def list_kept(x, s, work, kept):
+    """Write the ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
+    low = first_positive(s)
+    n = s.n
+    if not s.compact:
+        # The lists are free while a row is dense.
+        n = list_window(x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids)
+    held = i64(0)
+    for i in range(n):
+        if work.keys[i] >= low:
+            kept[held] = work.ids[i]
+            held += 1
+
+
+@once
+def kept_logmass(s):
+    """ln of the share that the window holds of what the last temperature stage saw (S-R2)."""
+    if s.greedy:
+        return f32(0)
+    return f32(ln_of(log2_fixed(s.total) - log2_fixed(s.seen)) + f32(0))
+
+
+@once
+def processed_logprob(x, s, work, token):
+    """The token's logprob after edits and temperature, as in the processed view (S-L5)."""
+    if s.greedy or not s.undivided:
+        whole = work.states[2]
+        take_whole(x, x, s, whole, work, False, _PROCESSED)
+        return branch_logprob(whole, x[token], token)
+    return logprob(x[token], s.m, s.inverse_t, ln_of(log2_fixed(s.seen) - UNIT_LOG))
+
+
+@once
+def raw_logprob(logits, x, s, work, copied, token):
+    """The token's logprob under the model's own law, as in the raw view (S-L5)."""
+    whole = work.states[2]
+    shown = take_whole(logits, x, s, whole, work, copied, _RAW)
+    return branch_logprob(whole, shown[token], token)
