@@ -73,5 +73,8 @@ def draw_on_host(
     logits: Tensor, rows: SamplingMetadata, which: Ids, processes: Sequence[Process | None] | None
 ) -> Drawn:
     """What the NumPy backend draws for the rows `which` [n], from their whole logits [n, V]; on the logits' device."""
-    some = None if processes is None else [processes[r] for r in which.tolist()]
-    return draw_rows(to_numpy(logits), taken(rows, which), some).moved(lambda array: from_numpy(array, logits))
+    some, part = None if processes is None else [processes[r] for r in which.tolist()], taken(rows, which)
+    drawn = draw_rows(to_numpy(logits), part, some).moved(lambda array: from_numpy(array, logits))
+    if rows.records is not None and part.records is not None:
+        rows.records.fill(which, part.records)
+    return drawn
