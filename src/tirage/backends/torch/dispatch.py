@@ -34,9 +34,16 @@ def draw(logits: Tensor, batch: SamplingBatch, mask: Tensor | NDArray[np.int32] 
     """
     check_device(mask, logits)
     rows = batch.metadata(to_numpy(mask) if isinstance(mask, Tensor) else mask)
+    return draw_packed(logits, rows, batch.processes)
+
+
+def draw_packed(
+    logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None
+) -> Drawn:
+    """One token for each of the packed `rows` from float32 logits [B, V], as tensors on their device."""
     if logits.is_cpu:
-        return draw_rows(borrowed(logits), rows, batch.processes).moved(torch.from_numpy, viewed=batch.wants_logprobs)
-    return draw_on_device(logits, rows, batch.processes, kernels=kernels_for(logits))
+        return draw_rows(borrowed(logits), rows, processes).moved(torch.from_numpy, viewed=rows.wants_logprobs)
+    return draw_on_device(logits, rows, processes, kernels=kernels_for(logits))
 
 
 def kernels_for(logits: Tensor) -> ModuleType | None:
