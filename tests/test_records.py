@@ -104,7 +104,14 @@ def test_logprobs_of_one_call_are_those_of_the_three_modes() -> None:
 
 def test_the_sampled_logprob_is_the_processed_one_less_the_mass() -> None:
     x = logits_of(6)
-    settings = [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1, "temperature": 0.5}, {}, {"typical_p": 0.6}, {"top_h": 0.4}]
+    settings = [
+        {"top_p": 0.9},
+        {"top_k": 5},
+        {"min_p": 0.1, "temperature": 0.5},
+        {},
+        {"typical_p": 0.6},
+        {"top_h": 0.4},
+    ]
     params = [SamplingParams(seed=row, return_kept=True, **each) for row, each in enumerate(settings)]
     drawn = tirage.sample(x, params)
     np.testing.assert_allclose(drawn.sampled_logprobs, drawn.processed_logprobs - drawn.kept_logmass, atol=2e-6)

@@ -222,9 +222,7 @@ def exact_edits(request: RowInput) -> NDArray[np.float32]:
     ).run(coin=False).x  # fmt: skip
 
 
-def plain_law(
-    law: PlainLaw, request: RowInput, logits: Doubles, token: int, kept: Ids
-) -> tuple[TokenLaw, np.float32]:
+def plain_law(law: PlainLaw, request: RowInput, logits: Doubles, token: int, kept: Ids) -> tuple[TokenLaw, np.float32]:
     """The law of a token among `kept` int64 [n] ascending from `logits` float64 [V], and what a draw would report."""
     at = int(np.searchsorted(kept, token))
     edited = edited_logits(request, logits)
@@ -517,7 +515,7 @@ def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
     pair = (kept.kept_ids, kept.kept_offsets) if isinstance(kept, Draw) else kept
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or pair[0] is None:
         raise ParamsError(
-            f"kept must be a Draw of rows with return_kept, or its (kept_ids, kept_offsets), got {type(kept).__name__}"
+            f"kept must be a Draw of rows with return_kept, or its (kept_ids, kept_offsets), got {type(kept).__name__} without a record"
         )
     ids, offsets = (np.asarray(part) for part in pair)
     if ids.ndim != 1 or offsets.shape != (tokens.size + 1,) or {ids.dtype.kind, offsets.dtype.kind} - set("iu"):

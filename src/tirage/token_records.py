@@ -56,7 +56,7 @@ class TokenRecords:
     @property
     def ids(self) -> NDArray[np.int32]:
         """The ids of all rows, one row after the other, int32 [N]."""
-        return np.concatenate([_NO_IDS, *self.kept])
+        return np.concatenate(self.kept) if self.kept else _NO_IDS
 
     @property
     def offsets(self) -> NDArray[np.int64]:

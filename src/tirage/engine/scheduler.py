@@ -20,7 +20,7 @@ from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
 from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room, interleaved
 from tirage.engine.forced_turns import ForcedTurns
-from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
+from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob, token_record
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -574,6 +574,9 @@ def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: 
         entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
         if entry is not None:
             sample.entries.append(entry)
+        record = token_record(drawn, index, sample.params)
+        if record is not None:
+            sample.records.append(record)
         sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.draw_params))
     except BaseException as error:
         _log.error("a text failed: %s", describe(error), exc_info=error)

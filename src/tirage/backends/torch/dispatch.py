@@ -37,9 +37,7 @@ def draw(logits: Tensor, batch: SamplingBatch, mask: Tensor | NDArray[np.int32] 
     return draw_packed(logits, rows, batch.processes)
 
 
-def draw_packed(
-    logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None
-) -> Drawn:
+def draw_packed(logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None) -> Drawn:
     """One token for each of the packed `rows` from float32 logits [B, V], as tensors on their device."""
     if logits.is_cpu:
         return draw_rows(borrowed(logits), rows, processes).moved(torch.from_numpy, viewed=rows.wants_logprobs)

@@ -56,10 +56,11 @@ class RecordRoom:
 
     def empty(self, records: TokenRecords, drawn: Drawn) -> None:
         """Hands over the records of the rows that have a token."""
-        for row in np.flatnonzero((self.limits > 0) & (drawn.status == Status.ok)).tolist():
-            logmass, raw, processed = self.numbers[row]
-            kept = self.kept[row, : drawn.support[row]].copy()
-            records.put(row, kept=kept, logmass=logmass, raw=raw, processed=processed)
+        which = np.flatnonzero((self.limits > 0) & (drawn.status == Status.ok))
+        for row, size in zip(which.tolist(), drawn.support[which].tolist(), strict=True):
+            records.kept[row] = self.kept[row, :size]
+        for at, name in enumerate(("logmass", "raw", "processed")):
+            getattr(records, name)[which] = self.numbers[which, at]
 
 
 _NO_ROOM = RecordRoom(np.zeros(0, np.int64), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))

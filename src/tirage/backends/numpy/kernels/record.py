@@ -12,14 +12,17 @@ _RAW, _PROCESSED = int(View.RAW), int(View.PROCESSED)
 
 
 @once
-def list_kept(x, s, work, kept):
-    """Write the ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
-    low = first_positive(s)
+def list_kept(x, s, work, kept, support):
+    """Write the `support` ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
     n = s.n
     if not s.compact:
         # The lists are free while a row is dense.
         n = list_window(x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids)
-    held = i64(0)
+    if n == support:
+        for i in range(n):
+            kept[i] = work.ids[i]
+        return
+    low, held = first_positive(s), i64(0)
     for i in range(n):
         if work.keys[i] >= low:
             kept[held] = work.ids[i]

@@ -134,7 +134,9 @@ def draw_entry(digest: int) -> Any:
             if status[r] != _OK:
                 top_logprobs[r, :] = np.nan
                 continue
-            token, coin, share, nested = _draw_branch(x, work, program, high, low, seeds[r], steps[r], samples[r], recorded)
+            token, coin, share, nested = _draw_branch(
+                x, work, program, high, low, seeds[r], steps[r], samples[r], recorded
+            )
             s, other = work.states[0], work.states[1]
             tokens[r] = token
             if share:
@@ -149,7 +151,7 @@ def draw_entry(digest: int) -> Any:
                 sampled[r] = top_logprobs[r, :] = np.nan
                 continue
             if recorded:
-                list_kept(x, s, work, kept[r])
+                list_kept(x, s, work, kept[r], support[r])
                 numbers[r, 0] = kept_logmass(s)
                 numbers[r, 2] = processed_logprob(x, s, work, token)
             if views[r] != _NONE:
