@@ -34,7 +34,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "engine",
         "tracing",
         "guided models",
-        "batch warm integrations",
+        "jax torch",
+        "batch warm integrations token_laws",
         "sampling",
         "backends",
         "sampling_batch",
@@ -44,7 +45,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "operators",
         "text fields history",
         "exact processors patterns",
-        "child_script children draw large_stack",
+        "child_script children draw large_stack token_records",
         "cancel errors providers",
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -79,7 +80,7 @@ def assert_same(found: Draw | dict[str, Any], expected: dict[str, NDArray[Any]])
 
 def sets_of(drawn: Draw) -> list[NDArray[np.int64]]:
     ids, offsets = np.asarray(drawn.kept_ids), np.asarray(drawn.kept_offsets)
-    return [ids[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+    return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
 
 def test_the_kept_ids_are_those_that_the_law_gives_a_probability() -> None:
@@ -89,7 +90,8 @@ def test_the_kept_ids_are_those_that_the_law_gives_a_probability() -> None:
     for row, kept in enumerate(sets_of(drawn)):
         if drawn.status[row] == Status.ok:
             np.testing.assert_array_equal(kept, np.flatnonzero(laws[row] > 0), err_msg=str(params[row]))
-            assert kept.size == drawn.support_sizes[row] and drawn.token_ids[row] in kept
+            assert kept.size == drawn.support_sizes[row]
+            assert drawn.token_ids[row] in kept
 
 
 def test_logprobs_of_one_call_are_those_of_the_three_modes() -> None:
@@ -115,7 +117,8 @@ def test_the_sampled_logprob_is_the_processed_one_less_the_mass() -> None:
     params = [SamplingParams(seed=row, return_kept=True, **each) for row, each in enumerate(settings)]
     drawn = tirage.sample(x, params)
     np.testing.assert_allclose(drawn.sampled_logprobs, drawn.processed_logprobs - drawn.kept_logmass, atol=2e-6)
-    shares = [law[kept].sum() for law, kept in zip(tirage.law(x, [p.replace(top_p=1.0, top_k=0, min_p=0.0, typical_p=1.0, top_h=0.0) for p in params]), sets_of(drawn), strict=True)]  # fmt: skip
+    bare = [p.replace(top_p=1.0, top_k=0, min_p=0.0, typical_p=1.0, top_h=0.0) for p in params]
+    shares = [law[kept].sum() for law, kept in zip(tirage.law(x, bare), sets_of(drawn), strict=True)]
     np.testing.assert_allclose(np.exp(drawn.kept_logmass), shares, atol=1e-6)
 
 
@@ -164,7 +167,9 @@ def test_a_record_changes_no_token() -> None:
     same = drawn.status != Status.kept_too_wide
     for name in ("token_ids", "sampled_logprobs", "support_sizes"):
         np.testing.assert_array_equal(getattr(drawn, name)[same], getattr(without, name)[same])
-    assert without.kept_ids is None and without.kept_logmass is None and without.raw_logprobs is None
+    assert without.kept_ids is None
+    assert without.kept_logmass is None
+    assert without.raw_logprobs is None
 
 
 def test_a_law_too_wide_to_record_ends_its_row_alone() -> None:
@@ -172,8 +177,11 @@ def test_a_law_too_wide_to_record_ends_its_row_alone() -> None:
     wide, plain_row = SamplingParams(seed=1, return_kept=True, max_kept_ids=3), SamplingParams(seed=1)
     drawn = tirage.sample(x, [plain_row, wide, wide.replace(top_k=3)])
     assert drawn.status.tolist() == [Status.ok, Status.kept_too_wide, Status.ok]
-    assert drawn.token_ids[1] == -1 and np.isnan(drawn.sampled_logprobs[1]) and drawn.support_sizes[1] == 0
-    assert np.diff(drawn.kept_offsets).tolist() == [0, 0, 3] and np.isnan(drawn.kept_logmass[:2]).all()
+    assert drawn.token_ids[1] == -1
+    assert np.isnan(drawn.sampled_logprobs[1])
+    assert drawn.support_sizes[1] == 0
+    assert np.diff(drawn.kept_offsets).tolist() == [0, 0, 3]
+    assert np.isnan(drawn.kept_logmass[:2]).all()
 
 
 def test_a_batch_spreads_its_records_over_the_slots() -> None:

@@ -39,7 +39,8 @@ def answered(place: str, fields: dict[str, Any], *, stream: bool) -> tuple[dict[
 @pytest.mark.parametrize("place", [SAMPLING, CHAT, COMPLETIONS])
 def test_an_answer_holds_the_records_of_its_draws(place: str, stream: bool) -> None:
     kept, ids = answered(place, _FIELDS, stream=stream)
-    assert kept["offsets"].size == len(ids) + 1 and kept["offsets"][-1] == kept["ids"].size
+    assert kept["offsets"].size == len(ids) + 1
+    assert kept["offsets"][-1] == kept["ids"].size
     for token, start, stop in zip(ids, kept["offsets"], kept["offsets"][1:], strict=False):
         assert token in kept["ids"][start:stop]
     close = kept["processed_logprobs"] - kept["logmass"]
@@ -51,7 +52,8 @@ def test_an_answer_holds_what_the_library_records() -> None:
     prompt = body_of(SAMPLING, {}, stream=False)["text"]
     params = SamplingParams(**_FIELDS, max_tokens=len(ids))
     [completion] = tirage.LLM("tiny").generate([prompt], params)
-    assert completion.records is not None and list(completion.token_ids) == ids
+    assert completion.records is not None
+    assert list(completion.token_ids) == ids
     np.testing.assert_array_equal(np.concatenate([each.kept_ids for each in completion.records]), kept["ids"])
     for name, own in (("logmass", "kept_logmass"), ("raw_logprobs", "raw_logprob")):
         own_values = [getattr(each, own) for each in completion.records]
@@ -70,7 +72,8 @@ def test_a_law_too_wide_to_record_is_named_on_every_route(place: str, stream: bo
 @pytest.mark.parametrize("place", [MESSAGES, RESPONSES])
 def test_routes_without_log_probabilities_refuse_a_record(place: str) -> None:
     reply = shared().post(place, body_of(place, {"return_kept": True}, stream=False))
-    assert reply.status_code == 400 and "return_kept" in reply.text
+    assert reply.status_code == 400
+    assert "return_kept" in reply.text
 
 
 def test_the_operator_limits_what_records_may_hold() -> None:
@@ -101,13 +104,16 @@ def test_forced_tokens_and_tokens_before_the_request_keep_themselves() -> None:
     llm = tirage.LLM("tiny")
     [completion] = llm.generate(["Once"], params)
     [sample] = completion.samples
-    assert sample.forced_tokens and sample.records is not None and len(sample.records) == len(sample.token_ids)
+    assert sample.forced_tokens
+    assert sample.records is not None
+    assert len(sample.records) == len(sample.token_ids)
     for token, record in zip(sample.token_ids, sample.records, strict=True):
         assert token in record.kept_ids
         assert record.sampled_logprob == 0.0 or not np.isnan(record.raw_logprob)
     begun = tirage.Prompt(text="Once", output_ids=[300, 301])
     [completion] = llm.generate([begun], SamplingParams(seed=3, max_tokens=4, return_kept=True))
-    assert completion.records is not None and len(completion.records) == len(completion.token_ids)
+    assert completion.records is not None
+    assert len(completion.records) == len(completion.token_ids)
     assert [each.kept_ids.tolist() for each in completion.records[:2]] == [[300], [301]]
 
 

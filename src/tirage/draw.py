@@ -40,8 +40,8 @@ class Draw:
     `top_token_ids` int64 [B, N] and `top_logprobs` float32 [B, N] (N = largest n; -1 and -inf past a row's own n),
     `given_logprobs`: per row a tuple of the logprobs of its `logprob_token_ids`. Rows that did not ask hold NaN, 0, -1.
 
-    Filled only when some row asks for its record (`return_kept`), else None: `kept_ids` int32 [N], the ids that each row
-    could have drawn, ascending, one row after the other; those of row r are `kept_ids[kept_offsets[r] :
+    Filled only when some row asks for its record (`return_kept`), else None: `kept_ids` int32 [N], the ids that each
+    row could have drawn, ascending, one row after the other; those of row r are `kept_ids[kept_offsets[r] :
     kept_offsets[r + 1]]`, with `kept_offsets` int64 [B + 1]. `kept_logmass` float32 [B]: ln of the share that they hold
     of the mass of the set that the last temperature stage saw. `raw_logprobs` and `processed_logprobs` float32 [B]: the
     drawn token's logprob under the model's own law, and after penalties, masks and temperature. Rows that did not ask,

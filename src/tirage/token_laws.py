@@ -8,6 +8,7 @@ a sum of products of quotients, and both parts of a quotient are sums of weights
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -434,7 +435,7 @@ def exact_value(request: RowInput, token: int, kept: Ids | None) -> np.float32 |
     return distribution.token_logprob(result, result.off, token)
 
 
-# --- all rows of a call ------------------------------------------------------------------------------------------------
+# --- all rows of a call -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +516,8 @@ def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
     pair = (kept.kept_ids, kept.kept_offsets) if isinstance(kept, Draw) else kept
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or pair[0] is None:
         raise ParamsError(
-            f"kept must be a Draw of rows with return_kept, or its (kept_ids, kept_offsets), got {type(kept).__name__} without a record"
+            "kept must be a Draw of rows with return_kept, or its (kept_ids, kept_offsets), "
+            f"got {type(kept).__name__} without a record"
         )
     ids, offsets = (np.asarray(part) for part in pair)
     if ids.ndim != 1 or offsets.shape != (tokens.size + 1,) or {ids.dtype.kind, offsets.dtype.kind} - set("iu"):
@@ -525,7 +527,7 @@ def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
         )
     if offsets[0] != 0 or offsets[-1] != ids.size or (np.diff(offsets) < 0).any():
         raise ParamsError(f"kept_offsets must ascend from 0 to the number of kept_ids, {ids.size}")
-    each = [ids[a:b].astype(np.int64) for a, b in zip(offsets, offsets[1:], strict=False)]
+    each = [ids[a:b].astype(np.int64) for a, b in itertools.pairwise(offsets)]
     for row, (held, token) in enumerate(zip(each, tokens.tolist(), strict=True)):
         _check_held(held, token, row, vocab_size)
     return each

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import torch as backend
@@ -30,7 +29,7 @@ def log_law(
     mask: Any = None,
     kept: Any = None,
 ) -> Tensor:
-    """ln of the probability of each row's token under its law, differentiable by `logits`: a tensor [B] on their device.
+    """ln of the probability of each row's token under its law, a tensor [B], differentiable by `logits`.
 
     `logits` [B, V] or [V], `params`, `history`, `step` and `mask` int32 [B, ceil(V / 32)] as `tirage.sample` takes
     them; `token_ids` integers [B]. `kept`: the Draw of rows with `return_kept`, or its (kept_ids int [N], kept_offsets

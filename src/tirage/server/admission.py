@@ -30,9 +30,9 @@ class Cost:
     ids and embeddings; of a text they are the bytes that it may have, up to the context. `output_tokens` are those of
     all samples. `logprobs` are all that the answer may hold, of prompts, outputs and named tokens, but for 20 of each
     of one sample's own tokens, whose number the context bounds.
-    `kept_ids` are all that records of tokens may hold. `phrase_chars` are the characters of different stops and bad words, which automata are built of, and `stop_states`
-    the states of patterns that a character of every sample may visit. `constraints` are different ones, and
-    `constraint_chars` the characters of their texts.
+    `kept_ids` are all that records of tokens may hold. `phrase_chars` are the characters of different stops and bad
+    words, which automata are built of, and `stop_states` the states of patterns that a character of every sample
+    may visit. `constraints` are different ones, and `constraint_chars` the characters of their texts.
     """
 
     prompts: int

@@ -20,8 +20,8 @@ from tirage.backends.torch.communicator import WHOLE, VocabShard
 from tirage.backends.torch.edits import edited, not_finite, unpacked
 from tirage.backends.torch.mixture import Mixture, Redraw, Weights, drawable
 from tirage.backends.torch.report import LogitLaw, Report
-from tirage.backends.torch.rule import floats, integers, keys
 from tirage.backends.torch.results import gathered_ids
+from tirage.backends.torch.rule import floats, integers, keys
 from tirage.backends.torch.sort_keys import ABSENT, id_of
 from tirage.backends.torch.state import FilterState
 from tirage.draw import Status
