@@ -1,4 +1,4 @@
-"""`log_law`: the draw's own bits, the law, and slopes that finite differences confirm, for all operators and presets."""
+"""`log_law`: the bits of the draw, the law, and slopes that finite differences confirm, for every operator."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TokenLaw:
 
 
 @dataclass(slots=True)
-class EditedLogits:
+class RowSlopes:
     """Logits float64 [V] after edits, and by how much each changes with the model's own, float64 [V]."""
 
     x: Doubles
@@ -87,34 +87,34 @@ class EditedLogits:
         self.x[ids] += values
 
 
-def _ban(edited: EditedLogits, row: RowState, step: Step) -> None:
+def _ban(edited: RowSlopes, row: RowState, step: Step) -> None:
     edited.x[row.edit_ids[step.a : step.b]] = -np.inf
 
 
-def _add(edited: EditedLogits, row: RowState, step: Step) -> None:
+def _add(edited: RowSlopes, row: RowState, step: Step) -> None:
     edited.add(row.edit_ids[step.a : step.b], row.edit_values[step.a : step.b].astype(np.float64))
 
 
-def _repetition(edited: EditedLogits, row: RowState, step: Step) -> None:
+def _repetition(edited: RowSlopes, row: RowState, step: Step) -> None:
     ids, _ = row.seen(step.a)
     r, inverse = float(numbers.from_bits(step.b)), float(numbers.from_bits(step.c))
     edited.scale(ids, np.where(edited.x[ids] > 0, inverse, r))
 
 
-def _frequency(edited: EditedLogits, row: RowState, step: Step) -> None:
+def _frequency(edited: RowSlopes, row: RowState, step: Step) -> None:
     ids, n = row.seen(step.a)
     edited.add(ids, -float(numbers.from_bits(step.b)) * n.astype(np.float64))
 
 
-def _presence(edited: EditedLogits, row: RowState, step: Step) -> None:
+def _presence(edited: RowSlopes, row: RowState, step: Step) -> None:
     edited.add(row.seen(step.a)[0], -float(numbers.from_bits(step.b)))
 
 
-def _scale(edited: EditedLogits, row: RowState, step: Step) -> None:
+def _scale(edited: RowSlopes, row: RowState, step: Step) -> None:
     edited.scale(np.arange(edited.x.size), float(numbers.from_bits(step.a)))
 
 
-SLOPES: dict[Operation, Callable[[EditedLogits, RowState, Step], None]] = {
+SLOPES: dict[Operation, Callable[[RowSlopes, RowState, Step], None]] = {
     BAN: _ban,
     ADD: _add,
     REPETITION: _repetition,
@@ -135,13 +135,13 @@ def check_steps(steps: Sequence[Step]) -> None:
             )
 
 
-def edited_logits(request: RowInput, logits: Doubles) -> EditedLogits:
+def edited_logits(request: RowInput, logits: Doubles) -> RowSlopes:
     """The `logits` float64 [V] of a row after its edits and its mask."""
     row = RowState(
         x=request.logits, masked=_NO_MASK, counts=request.counts,
         edit_ids=request.edit_ids, edit_values=request.edit_values,
     )  # fmt: skip
-    edited = EditedLogits(logits.copy(), np.ones(logits.size))
+    edited = RowSlopes(logits.copy(), np.ones(logits.size))
     if request.allowed is not None:
         edited.x[~request.allowed] = -np.inf
     for step in request.steps:
@@ -356,7 +356,7 @@ def _freeze(branches: Sequence[Branch], request: RowInput, kept: Ids) -> None:
 
 
 def _terms(
-    request: RowInput, edited: EditedLogits, share: float, pair: Sequence[Branch], token: int
+    request: RowInput, edited: RowSlopes, share: float, pair: Sequence[Branch], token: int
 ) -> Iterator[tuple[float, list[Quotient]]]:
     """(ln of a constant, quotients) of the products whose sum is the token's probability in a branch."""
     one = np.zeros(request.logits.size, bool)
@@ -371,7 +371,7 @@ def _terms(
         yield share, [_quotient(request, edited, free, rejected), _quotient(request, edited, pair[1], one)]
 
 
-def _quotient(request: RowInput, edited: EditedLogits, branch: Branch, ids: NDArray[np.bool_]) -> Quotient:
+def _quotient(request: RowInput, edited: RowSlopes, branch: Branch, ids: NDArray[np.bool_]) -> Quotient:
     """The share of the mass of a branch that `ids`, bool [V], have."""
     t, moves = _inverse_temperature(request, edited, branch.row)
     with np.errstate(invalid="ignore"):
@@ -399,7 +399,7 @@ def _log_mass(constants: Doubles, z: Doubles) -> tuple[float, Doubles]:
     return float(highest + np.log(total)), slopes
 
 
-def _inverse_temperature(request: RowInput, edited: EditedLogits, row: RowState) -> tuple[float, Doubles | None]:
+def _inverse_temperature(request: RowInput, edited: RowSlopes, row: RowState) -> tuple[float, Doubles | None]:
     """1 / T, and its slopes float64 [V] by edited logits where it follows their entropy (S-O9)."""
     step = next((step for step in request.steps if step.op == DYNAMIC_TEMPERATURE), None)
     if step is None or row.greedy or row.base.size < 2:
@@ -423,7 +423,7 @@ def _inverse_temperature(request: RowInput, edited: EditedLogits, row: RowState)
 
 
 def exact_value(request: RowInput, token: int, kept: Ids | None) -> np.float32 | None:
-    """What a draw reports for the token of any row; None where the recorded `kept` ids are not those of its own law."""
+    """What a draw reports for the token of any row [V]; None where the recorded `kept` ids are not those of its own law."""
     result = distribution.outcome(request)
     if result.status != OK:
         return np.float32(np.nan)

@@ -51,7 +51,7 @@ def log_law(
             "logits_processors must be empty in log_law, got some; their slope is not known: change the logits before"
         )
     request = LawRequest.of(batch, words, _host(token_ids), _on_host(kept))
-    rows = _Rows(request, matrix.detach(), logits.detach().reshape(matrix.shape))
+    rows = _RowLaws(request, matrix.detach(), logits.detach().reshape(matrix.shape))
     return _LogLaw.apply(logits if logits.ndim == 2 else logits[None], rows)
 
 
@@ -64,7 +64,7 @@ def _on_host(kept: Any) -> Any:
     return tuple(map(_host, pair)) if isinstance(pair, (tuple, list)) and pair[0] is not None else kept
 
 
-class _Rows:
+class _RowLaws:
     """The rows of a call: `values` [B], and what their slopes are made of.
 
     `dense` [n] are rows that keep every token as it is: their slopes follow from logits and `values`. The slopes of
@@ -179,10 +179,10 @@ class _Rows:
 
 
 class _LogLaw(torch.autograd.Function):
-    """The values of `_Rows`, with their slopes by the logits [B, V]."""
+    """The values of `_RowLaws`, with their slopes by the logits [B, V]."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, rows: _Rows) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, rows: _RowLaws) -> Tensor:
         ctx.rows, ctx.shape, ctx.dtype = rows, logits.shape, logits.dtype
         return rows.values.clone()
 

@@ -55,7 +55,10 @@ class RecordRoom:
         return self.limits, self.kept, self.numbers
 
     def empty(self, records: TokenRecords, drawn: Drawn) -> None:
-        """Hands over the records of the rows that have a token."""
+        """Hands over the records of the rows that have a token; those that are too wide for theirs lose it."""
+        wide = drawn.status == Status.kept_too_wide
+        drawn.token_ids[wide], drawn.support[wide], drawn.sampled_logprobs[wide] = -1, 0, np.nan
+        drawn.top_logprobs[wide] = np.nan
         which = np.flatnonzero((self.limits > 0) & (drawn.status == Status.ok))
         for row, size in zip(which.tolist(), drawn.support[which].tolist(), strict=True):
             records.kept[row] = self.kept[row, :size]

@@ -6,13 +6,14 @@ from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, ln_of, log2_f
 from tirage.backends.numpy.kernels.passes import list_window
 from tirage.backends.numpy.kernels.program import branch_logprob, first_positive
 from tirage.backends.numpy.kernels.report import take_whole
+from tirage.backends.numpy.kernels.state import UNIT
 from tirage.sampling_metadata import View
 
 _RAW, _PROCESSED = int(View.RAW), int(View.PROCESSED)
 
 
 @once
-def list_kept(x, s, work, kept, support):
+def _list_kept(x, s, work, kept, support):
     """Write the `support` ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
     n = s.n
     if not s.compact:
@@ -30,7 +31,7 @@ def list_kept(x, s, work, kept, support):
 
 
 @once
-def kept_logmass(s):
+def _kept_logmass(s):
     """ln of the share that the window holds of what the last temperature stage saw (S-R2)."""
     if s.greedy:
         return f32(0)
@@ -38,7 +39,7 @@ def kept_logmass(s):
 
 
 @once
-def processed_logprob(x, s, work, token):
+def _processed_logprob(x, s, work, token):
     """The token's logprob after edits and temperature, as in the processed view (S-L5)."""
     if s.greedy or not s.undivided:
         whole = work.states[2]
@@ -48,8 +49,18 @@ def processed_logprob(x, s, work, token):
 
 
 @once
-def raw_logprob(logits, x, s, work, copied, token):
-    """The token's logprob under the model's own law, as in the raw view (S-L5)."""
-    whole = work.states[2]
-    shown = take_whole(logits, x, s, whole, work, copied, _RAW)
-    return branch_logprob(whole, shown[token], token)
+def record(x, s, work, token, kept, support, numbers):
+    """Write the `support` kept ids, and into `numbers` [3] their mass and the processed logprob of the token."""
+    _list_kept(x, s, work, kept, support)
+    numbers[0] = _kept_logmass(s)
+    numbers[2] = _processed_logprob(x, s, work, token)
+
+
+@once
+def record_raw(logits, x, s, work, copied, token, numbers):
+    """Write the token's logprob under the model's own law, as in the raw view (S-L5), into `numbers` [3]."""
+    numbers[1] = numbers[2]
+    if copied or s.c != UNIT:
+        whole = work.states[2]
+        shown = take_whole(logits, x, s, whole, work, copied, _RAW)
+        numbers[1] = branch_logprob(whole, shown[token], token)

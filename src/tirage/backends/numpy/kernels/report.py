@@ -58,7 +58,7 @@ def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, ran
 
 @once
 def take_whole(logits, x, s, whole, work, copied, view):
-    """The row that a raw or processed view is of; sets `whole` to its law."""
+    """The row [V] that a raw or processed view is of; sets `whole` to its law."""
     high, low = s.ceiling, s.floor
     if view == _RAW and copied:
         x = logits

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, kernel, once, u64, uniform
+from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, i64, kernel, once, u64, uniform
 from tirage.backends.numpy.kernels.cache_folder import distrusted
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.entropy import xtc
@@ -25,9 +25,9 @@ from tirage.backends.numpy.kernels.program import (
     pick,
     run,
 )
-from tirage.backends.numpy.kernels.record import kept_logmass, list_kept, processed_logprob, raw_logprob
+from tirage.backends.numpy.kernels.record import record, record_raw
 from tirage.backends.numpy.kernels.report import report
-from tirage.backends.numpy.kernels.state import STATE, UNIT, Work, enter
+from tirage.backends.numpy.kernels.state import STATE, Work, enter
 from tirage.backends.numpy.kernels.support import operations
 from tirage.draw import Status
 from tirage.exact.philox import Domain
@@ -95,6 +95,16 @@ def _draw_branch(x, work, program, high, low, seed, step, sample, recorded):
     return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share, nested
 
 
+@once
+def _drawn(x, work, token, coin, share, nested):
+    """(logprob of the token, how many could have been drawn)."""
+    s, other = work.states[0], work.states[1]
+    if share > u64(0):
+        off, on = (other, s) if coin else (s, other)
+        return mixed_logprob(off, on, share, x[token], token), i64(mixed_support(x, off, on, share, work, nested))
+    return branch_logprob(s, x[token], token), i64(count(x, s, work, first_positive(s)))
+
+
 def draw_entry(digest: int) -> Any:
     """The function that is compiled.
 
@@ -139,33 +149,22 @@ def draw_entry(digest: int) -> Any:
             )
             s, other = work.states[0], work.states[1]
             tokens[r] = token
-            if share:
-                off, on = (other, s) if coin else (s, other)
-                sampled[r] = mixed_logprob(off, on, share, x[token], token)
-                support[r] = mixed_support(x, off, on, share, work, nested)
-            else:
-                sampled[r] = branch_logprob(s, x[token], token)
-                support[r] = count(x, s, work, first_positive(s))
+            sampled[r], support[r] = _drawn(x, work, token, coin, share, nested)
             if recorded and support[r] > limits[r]:
-                status[r], tokens[r], support[r] = _TOO_WIDE, -1, 0
-                sampled[r] = top_logprobs[r, :] = np.nan
+                status[r] = _TOO_WIDE
                 continue
             if recorded:
-                list_kept(x, s, work, kept[r], support[r])
-                numbers[r, 0] = kept_logmass(s)
-                numbers[r, 2] = processed_logprob(x, s, work, token)
+                record(x, s, work, token, kept[r], support[r], numbers[r])
             if views[r] != _NONE:
                 a = slice(asked_start[r], asked_start[r + 1])
-                off, on = (other, s) if (share and coin) else (s, other)
+                off = other if (share and coin) else s
                 report(
                     logits[r], x, off, work.states[2], work, copied, views[r], token, asked_ids[a], top_n[r],
                     logprobs[r : r + 1], ranks[r : r + 1], top_ids[r], top_logprobs[r], asked[a],
                 )  # fmt: skip
             if recorded:
                 # Last, as the raw view of an edited row takes the scratch of the other.
-                numbers[r, 1] = numbers[r, 2]
-                if copied or s.c != UNIT:
-                    numbers[r, 1] = raw_logprob(logits[r], x, s, work, copied, token)
+                record_raw(logits[r], x, s, work, copied, token, numbers[r])
 
     return draw_rows
 
