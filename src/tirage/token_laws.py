@@ -423,7 +423,7 @@ def _inverse_temperature(request: RowInput, edited: RowSlopes, row: RowState) ->
 
 
 def exact_value(request: RowInput, token: int, kept: Ids | None) -> np.float32 | None:
-    """What a draw reports for the token of any row [V]; None where the recorded `kept` ids are not those of its own law."""
+    """What a draw reports for the token of any row [V]; None where recorded `kept` ids are not those of its own law."""
     result = distribution.outcome(request)
     if result.status != OK:
         return np.float32(np.nan)
