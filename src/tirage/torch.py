@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -107,7 +107,7 @@ class _RowLaws:
         everything = which.size == self._matrix.shape[0]
         at = torch.from_numpy(which).to(self._matrix.device)
         drawn = draw_packed(self._matrix if everything else self._matrix[at], some)
-        self.values[at] = drawn.asked_logprobs.to(self.dtype)
+        self.values[at] = cast("Tensor", drawn.asked_logprobs).to(self.dtype)
         kept = [None] * which.size if some.records is None else some.records.kept
         limits = np.zeros(which.size) if some.records is None else some.records.limits
         found = zip(which.tolist(), kept, limits, strict=True)
@@ -143,7 +143,7 @@ class _RowLaws:
         value, slopes = law.slopes(doubles, at)
         exact = None
         if self._request.kept is not None:
-            exact = law.exact(held, at, self._matrix[r].max().cpu().numpy()[()])
+            exact = law.exact(held, at, np.float32(self._matrix[r].max().item()))
         elif not self.wide:
             exact = np.float32(self.values[r].item())
         self._take(r, TokenLaw(value, kept, slopes, exact), ids)
@@ -188,7 +188,7 @@ class _LogLaw(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (scale,) = given
         out = torch.empty(ctx.shape, dtype=ctx.dtype, device=scale.device)
         ctx.rows.write(out, scale)

@@ -226,7 +226,9 @@ class _RowGroup:
         for row in torch.nonzero(wanted)[:, 0].tolist():
             greedy = self.branches[0].greedy and len(self.branches) == 1
             logmass = np.float32(0) if greedy else ln_fixed(ilog2(max(held[row], 1)) - ilog2(seen[row])) + np.float32(0)
-            records.put(row, kept=kept[row], logmass=logmass, raw=raw[row], processed=processed[row])
+            records.put(
+                row, kept=kept[row], logmass=logmass, raw=np.float32(raw[row]), processed=np.float32(processed[row])
+            )
 
     def _logprob_in(self, view: View, law: Mixture, token: Tensor) -> NDArray[np.float32]:
         """Logprobs float32 [G] of `token` [G] in one view of the whole rows."""
