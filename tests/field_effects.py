@@ -129,6 +129,8 @@ _SHARED: dict[str, Effect | Elsewhere] = {
     "custom_params": _PROCESSOR,
     "reasoning_parser": set_to("think", regex="[0-9]{3}", logit_bias={"291": 100.0}),
     "thinking_budget": set_to(2, **_THOUGHTS),
+    "return_kept": set_to(True),
+    "max_kept_ids": Elsewhere("test_records_served.py::test_a_law_too_wide_to_record_is_named_on_every_route"),
     "forcing": set_to("canonical", regex="(an old|a red) fox (saw|met) [a-z]{3}"),
 }
 
@@ -188,7 +190,7 @@ _LOGPROBS = ["message.output_text.logprobs"]
 FLAT_TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
 _NO_RESPONSE = {
     "n", "max_tokens", "logprobs", "response_format", "prompt_logprobs", "use_beam_search", "beam_width",
-    "length_penalty", "early_stopping", "stream_options",
+    "length_penalty", "early_stopping", "stream_options", "return_kept", "max_kept_ids",
 }  # fmt: skip
 _RESPONSES: dict[str, Effect | Elsewhere] = {
     name: set_to(effect.value, **{n: v for n, v in effect.beside.items() if n != "logprobs"}, include=_LOGPROBS)
@@ -204,6 +206,7 @@ _ANTHROPIC: dict[str, Effect | Elsewhere] = {
         "n", "logprobs", "logprob_token_ids", "logprobs_mode", "prompt_logprobs", "response_format", "return_token_ids",
         "return_effective_params", "return_tokens_as_token_ids", "temp_scaled_logprobs", "top_p_normalized_logprobs",
         "stream_options", "use_beam_search", "beam_width", "length_penalty", "early_stopping",
+        "return_kept", "max_kept_ids",
     }},
     "stop_sequences": set_to(["e"]),
     "messages": set_to([{"role": "user", "content": "The dog"}]),

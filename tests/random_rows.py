@@ -125,8 +125,12 @@ def _lowered(operator: Operator, op: Operation, r: Rng) -> tuple[int, ...]:
             return step.operands[: len(op.operands)]
 
 
+OPTIONS: dict[str, tuple[Any, ...]] = {**CHOICES, "temperature_floor": (None, 0.01, 0.9)}
+"""Values of the options of Semantics; those that are numbers have no list of their own."""
+
+
 def _value(operator: Operator, name: str, r: Rng) -> Any:
-    tries = CHOICES.get(name) or operator.examples.get(name) or (FIELDS[name].default,)
+    tries = OPTIONS.get(name) or operator.examples.get(name) or (FIELDS[name].default,)
     return tries[int(r.integers(len(tries)))]
 
 

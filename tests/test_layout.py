@@ -34,7 +34,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "engine",
         "tracing",
         "guided models",
-        "batch warm integrations",
+        "jax torch",
+        "batch warm integrations token_laws",
         "sample_hidden",
         "sampling",
         "backends",
@@ -45,7 +46,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "operators differences",
         "text fields history",
         "exact processors patterns",
-        "child_script children draw large_stack",
+        "child_script children draw large_stack token_records",
         "cancel errors providers",
     )
 )
@@ -309,7 +310,7 @@ def test_only_backends_know_an_array_library_by_name() -> None:
         for name in imports(parsed(path))
         if name.split(".")[0] in libraries
     }
-    allowed = {"backends", "models", "compat", "integrations"}
+    allowed = {"backends", "models", "compat", "integrations", "jax", "torch"}
     assert {user for user in users if part(user[0]) not in allowed and user[0] != "tirage.batch.jax"} == set()
 
 

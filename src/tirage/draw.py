@@ -23,6 +23,8 @@ class Status(IntEnum):
     """`Batch` inside `jax.jit` only: the request has said more tokens than its slot can hold."""
     history_missing = 6
     """`JitableSamplingParams` inside `jax.jit` only: penalties or bad words, and no history to read."""
+    kept_too_wide = 7
+    """`return_kept` only: more tokens could have been drawn than `max_kept_ids` allows the record to hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +39,13 @@ class Draw:
     `logprobs` float32 [B] and `ranks` int64 [B] of the drawn token (rank 1 = largest; equal logits share a rank),
     `top_token_ids` int64 [B, N] and `top_logprobs` float32 [B, N] (N = largest n; -1 and -inf past a row's own n),
     `given_logprobs`: per row a tuple of the logprobs of its `logprob_token_ids`. Rows that did not ask hold NaN, 0, -1.
+
+    Filled only when some row asks for its record (`return_kept`), else None: `kept_ids` int32 [N], the ids that each
+    row could have drawn, ascending, one row after the other; those of row r are `kept_ids[kept_offsets[r] :
+    kept_offsets[r + 1]]`, with `kept_offsets` int64 [B + 1]. `kept_logmass` float32 [B]: ln of the share that they hold
+    of the mass of the set that the last temperature stage saw. `raw_logprobs` and `processed_logprobs` float32 [B]: the
+    drawn token's logprob under the model's own law, and after penalties, masks and temperature. Rows that did not ask,
+    or have no token, hold no ids and NaN. SPEC.md S-R1 ... S-R4.
 
     Under JAX a Draw is a pytree and its integers are int32; seeds keep their 64 bits as a NumPy array. Inside
     `jax.jit` `given_logprobs` is float32 [B, N], NaN past a row's own, and what a `Batch` draws there has `seeds`
@@ -53,6 +62,11 @@ class Draw:
     top_token_ids: Any = None
     top_logprobs: Any = None
     given_logprobs: tuple[tuple[float, ...], ...] | None = None
+    kept_ids: Any = None
+    kept_offsets: Any = None
+    kept_logmass: Any = None
+    raw_logprobs: Any = None
+    processed_logprobs: Any = None
 
     def __len__(self) -> int:
         """B."""

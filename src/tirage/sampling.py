@@ -17,6 +17,7 @@ from tirage.history import History
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.sampling_metadata import Drawn
+from tirage.token_records import TokenRecords
 
 Ids = Iterable[int] | NDArray[np.integer[Any]]
 Pair = tuple[Ids, Ids] | Sequence[Ids]
@@ -144,7 +145,22 @@ def draw_batch(backend: Backend, matrix: Any, batch: SamplingBatch, mask: Any) -
         top_token_ids=drawn.top_ids if asked else None,
         top_logprobs=drawn.top_logprobs if asked else None,
         given_logprobs=_given(drawn, batch.states) if asked else None,
+        **_recorded(backend, matrix, batch.base.records),
     )
+
+
+def _recorded(backend: Backend, matrix: Any, records: TokenRecords | None) -> dict[str, Any]:
+    """The fields of a Draw that hold the records of its rows, as arrays of the caller's library."""
+    if records is None:
+        return {}
+    found = {
+        "kept_ids": records.ids,
+        "kept_offsets": records.offsets,
+        "kept_logmass": records.logmass,
+        "raw_logprobs": records.raw,
+        "processed_logprobs": records.processed,
+    }
+    return {name: backend.from_numpy(values, matrix) for name, values in found.items()}
 
 
 def _given(drawn: Drawn, states: Sequence[SamplingRow]) -> Any:

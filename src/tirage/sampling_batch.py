@@ -23,6 +23,7 @@ from tirage.operators.row import Process
 from tirage.params import SamplingParams, require_tokenized
 from tirage.processors import AbandonedError, find_processor
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
+from tirage.token_records import TokenRecords
 
 _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
@@ -140,6 +141,8 @@ class SamplingBatch:
         # `at` of each, spelled out: between two forward passes every call finds its code out of the caches.
         steps = [state.history.step if state.step is None else state.step for state in self.states]
         rows.steps = np.array(steps, np.int64)
+        if rows.records is not None:
+            rows.records = TokenRecords.of(rows.records.limits)
         if not self.fixed:
             self._lower(steps)
         if self.counted:
@@ -226,6 +229,7 @@ def _base(states: Sequence[SamplingRow], vocab_size: int, fixed: bool) -> Sampli
         seeds=np.array([state.seed for state in states], np.int64),
         steps=np.zeros(len(states), np.int64),
         samples=np.array([state.sample_index for state in states], np.int64),
+        records=_records(states),
         **_asked(states, vocab_size),
     )
 
@@ -266,6 +270,13 @@ def _asked(states: Sequence[SamplingRow], vocab_size: int) -> dict[str, Any]:
         "protected_start": starts(list(map(len, spared))),
         "protected_ids": np.array(list(chain.from_iterable(spared)), np.int32),
     }
+
+
+def _records(states: Sequence[SamplingRow]) -> TokenRecords | None:
+    if not any(state.params.return_kept for state in states):
+        return None
+    limits = [state.params.max_kept_ids if state.params.return_kept else 0 for state in states]
+    return TokenRecords.of(np.array(limits, np.int64))
 
 
 def _view(params: SamplingParams) -> View:

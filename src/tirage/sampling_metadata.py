@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.token_records import TokenRecords
+
 STEP_WIDTH = 6
 """int64 columns of one step: the operation and its operands a..e."""
 
@@ -43,7 +45,7 @@ class SamplingMetadata:
     `asked_ids[asked_start[r] : asked_start[r + 1]]`. `protected_ids` (with `protected_start`) survive XTC.
     `checks` int32 [B, ceil(V / 32)] or (0, 0): where `resample` bool [B] is set, a mask that counts only when the
     token drawn without it is not allowed. `memo` is for what a backend works out from programs, views and masks; it
-    is emptied when they change.
+    is emptied when they change. `records` is where rows that ask for it leave their record; None when none does.
     """
 
     programs: NDArray[np.int64]
@@ -66,11 +68,17 @@ class SamplingMetadata:
     checks: NDArray[np.int32]
     resample: NDArray[np.bool_]
     memo: dict[str, Any] = field(default_factory=dict)
+    records: TokenRecords | None = None
 
     @property
     def count(self) -> int:
         """B."""
         return self.programs.shape[0]
+
+    @property
+    def recorded(self) -> NDArray[np.int64]:
+        """int64 [n]: the rows that ask for a record."""
+        return np.zeros(0, np.int64) if self.records is None else np.flatnonzero(self.records.limits)
 
     @property
     def wants_logprobs(self) -> bool:

@@ -40,6 +40,7 @@ def taken(rows: SamplingMetadata, which: Ids) -> SamplingMetadata:
         checks=rows.checks[which] if rows.checks.size else rows.checks,
         resample=rows.resample[which],
         memo={},
+        records=None if rows.records is None else rows.records.taken(which),
     )
 
 

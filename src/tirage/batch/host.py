@@ -246,4 +246,16 @@ def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like
         given_logprobs=None
         if given is None
         else tuple(given[used.index(r)] if r in used else () for r in range(count)),
+        kept_ids=drawn.kept_ids,
+        kept_offsets=None if drawn.kept_offsets is None else _spread_offsets(drawn.kept_offsets, used, count, backend),
+        kept_logmass=wide(drawn.kept_logmass, np.nan),
+        raw_logprobs=wide(drawn.raw_logprobs, np.nan),
+        processed_logprobs=wide(drawn.processed_logprobs, np.nan),
     )
+
+
+def _spread_offsets(offsets: Any, used: Sequence[int], count: int, backend: Backend) -> Any:
+    """The offsets [count + 1] of records of which the rows that are not `used` have none."""
+    sizes = np.zeros(count, np.int64)
+    sizes[used] = np.diff(backend.to_numpy(offsets))
+    return backend.from_numpy(np.cumsum([0, *sizes], dtype=np.int64), offsets)

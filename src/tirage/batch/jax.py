@@ -172,6 +172,11 @@ class JaxBatch(Batch):
                 f"logits_processors must be empty in a batch like a JAX array, got {names}; "
                 "change the logits before sample, or make the batch without like"
             )
+        if params.return_kept:
+            raise ParamsError(
+                "return_kept must be False in a batch like a JAX array, got True; make the batch without like, or use "
+                "tirage.sample"
+            )
         if inside and params.seed is None:
             raise ParamsError(
                 "seed must be given inside jit, got None; a fresh seed would be frozen into the compiled program"

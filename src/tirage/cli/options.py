@@ -17,7 +17,7 @@ from tirage.params.groups import group_of, grouped
 # Fields without an option: they need more than a value, or change what is printed. `guided` has those of a constraint.
 NO_OPTION = {
     "best_of", "prompt_logprobs", "logprob_token_ids", "detokenize",
-    "output_kind", "guided_decoding", "extra_args", "logits_processors",
+    "output_kind", "guided_decoding", "extra_args", "logits_processors", "return_kept", "max_kept_ids",
 }  # fmt: skip
 OF_TEXTS = ("n", "logprobs", "logprobs_mode")
 """Fields with an option where several texts, and more than their text, can be shown or written."""

@@ -79,7 +79,7 @@ def generate(source: Any, params: SamplingParams | None = None, **given: Any) ->
     second with running rows counted as the share of their tokens.
 
     Of a dataset the columns are those of a file, and those of the results are `id`, `index`, `text`, `token_ids`,
-    `finish_reason`, `seed`, `logprobs`, `prompt_logprobs`, `response` and, for a row that failed, `error`.
+    `finish_reason`, `seed`, `logprobs`, `kept`, `prompt_logprobs`, `response` and, for a row that failed, `error`.
 
     Raises ParamsError for a file that cannot be read, two rows with one id, and a folder that belongs to another run;
     ModelError for the model; TirageError for the cluster; OSError when the folder cannot be written, after which the

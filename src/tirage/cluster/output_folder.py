@@ -19,7 +19,7 @@ from tirage.errors import ParamsError
 RUN_FILE = "run.json"
 ERRORS = "errors"
 _TEMPORARY = ".tmp"
-_AS_JSON = ("logprobs", "prompt_logprobs", "response")
+_AS_JSON = ("logprobs", "kept", "prompt_logprobs", "response")
 
 
 class OutputFolder:

@@ -12,7 +12,7 @@ from typing import Any
 from tirage.cluster.input_file import Part
 from tirage.cluster.openai_rows import OpenAIRoutes
 from tirage.cluster.rows import BatchRow, Outcome, read_row, seed_of
-from tirage.engine import Completion, EngineRequest, LogprobEntry, Prompt, Sample
+from tirage.engine import Completion, EngineRequest, LogprobEntry, Prompt, Sample, kept_of
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
 from tirage.params import SamplingParams
@@ -198,6 +198,8 @@ def sample_fields(completion: Completion, sample: Sample) -> dict[str, Any]:
     result |= {"finish_reason": sample.finish_reason, "seed": completion.seed}
     if sample.logprobs is not None:
         result["logprobs"] = [entry_of(entry) for entry in sample.logprobs]
+    if sample.records is not None:
+        result["kept"] = kept_of(sample.records)
     if completion.prompt_logprobs is not None:
         result["prompt_logprobs"] = [None if each is None else entry_of(each) for each in completion.prompt_logprobs]
     return result

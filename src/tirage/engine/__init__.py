@@ -1,11 +1,12 @@
 """The engine: it runs any number of requests at once and gives their completions and deltas."""
 
 from tirage.engine.beams import sampling_of
-from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, Usage
+from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, TokenRecord, Usage
 from tirage.engine.content_parts import split_parts
 from tirage.engine.engine import Engine
 from tirage.engine.fairness import Tenant, share_of
 from tirage.engine.grammar_state import CompiledConstraint
+from tirage.engine.kept import kept_of
 from tirage.engine.progress import BOUNDS_S, DurationHistogram, Progress
 from tirage.engine.prompt import (
     AnyPrompt,
@@ -47,6 +48,7 @@ __all__ = [
     "SequenceGroup",
     "Tenant",
     "Timings",
+    "TokenRecord",
     "Usage",
     "as_prompt",
     "astream",
@@ -56,6 +58,7 @@ __all__ = [
     "checked_stream",
     "finish",
     "is_one_prompt",
+    "kept_of",
     "listed_prompts",
     "masks_of",
     "opened_by",

@@ -33,6 +33,23 @@ class LogprobEntry:
     given: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenRecord:
+    """What is recorded of a token's draw, where the request asks for it (`return_kept`).
+
+    `kept_ids` int32 [n], ascending, could have been drawn; `kept_logmass` is ln of the share that they hold of the mass
+    of the set that the last temperature stage saw. The logprobs are those of the token under the model's law, after
+    penalties, masks and temperature, and as it was drawn. A token that was forced, or stood before the request, keeps
+    itself alone; its logprobs are NaN but for a forced one's `sampled_logprob` of 0.
+    """
+
+    kept_ids: NDArray[np.int32]
+    kept_logmass: float
+    raw_logprob: float
+    processed_logprob: float
+    sampled_logprob: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The numbers of tokens of a request: of its prompt, counted once, and of all its samples.
@@ -67,7 +84,8 @@ class Sample:
     where only `best_of` needs them; without any it is the sum of the log-probabilities with which the tokens were
     drawn, 0 for greedy ones. Of a beam it is the sum that its `score` is computed from. `finish_reason` and `stop` are
     None while the sample runs. `hidden_states`, where the request asks for them, are float32 [T, hidden].
-    `forced_tokens` of the tokens were not drawn but forced (`SamplingParams.forcing`).
+    `forced_tokens` of the tokens were not drawn but forced (`SamplingParams.forcing`). `records` has one entry per
+    token where the request has `return_kept`, else it is None.
     """
 
     index: int
@@ -81,6 +99,7 @@ class Sample:
     grammar_complete: bool | None = None
     hidden_states: NDArray[np.float32] | None = None
     forced_tokens: int = 0
+    records: tuple[TokenRecord, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +145,11 @@ class Completion:
         return self.samples[0].logprobs
 
     @property
+    def records(self) -> tuple[TokenRecord, ...] | None:
+        """One record per token of the first sample; None unless the request asks for them."""
+        return self.samples[0].records
+
+    @property
     def cumulative_logprob(self) -> float:
         """Log-probability of the first sample."""
         return self.samples[0].cumulative_logprob
@@ -153,6 +177,7 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     index: int = 0
     logprobs: tuple[LogprobEntry, ...] | None = None
+    records: tuple[TokenRecord, ...] | None = None
     finish_reason: FinishReason | None = None
     stop: Stop | None = None
     completion: Completion | None = None

@@ -104,6 +104,7 @@ def make_delta(request: EngineRequest, sample: GrowingSample, chars: int, tokens
         token_ids=tuple(sample.token_ids[tokens:]),
         index=sample.index,
         logprobs=tuple(sample.entries[tokens:]) if sample.entries else None,
+        records=tuple(sample.records[tokens:]) if sample.records else None,
         finish_reason=sample.finish_reason,
         stop=sample.stop,
         completion=request.completion() if whole else None,

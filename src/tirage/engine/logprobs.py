@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.draw import Draw
-from tirage.engine.completion import LogprobEntry
+from tirage.engine.completion import LogprobEntry, TokenRecord
 from tirage.engine.request import EngineRequest
 from tirage.params import SamplingParams
 from tirage.sampling import sample
@@ -35,6 +35,21 @@ def output_entry(
         offset=offset,
         top=top_entries(drawn, row, params.logprobs or 0, tokenizer),
         given=tuple(zip(params.logprob_token_ids, map(float, given), strict=True)),
+    )
+
+
+def token_record(drawn: Draw, row: int, params: SamplingParams) -> TokenRecord | None:
+    """The record of the token of a row; None when its request asks for none."""
+    if not params.return_kept:
+        return None
+    start, stop = drawn.kept_offsets[row : row + 2]
+    return TokenRecord(
+        # A copy: the ids of all rows lie in one array, which other requests need no longer.
+        kept_ids=drawn.kept_ids[start:stop].copy(),
+        kept_logmass=float(drawn.kept_logmass[row]),
+        raw_logprob=float(drawn.raw_logprobs[row]),
+        processed_logprob=float(drawn.processed_logprobs[row]),
+        sampled_logprob=float(drawn.sampled_logprobs[row]),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.draw import Draw, Status
-from tirage.engine.completion import FinishReason, LogprobEntry, Sample
+from tirage.engine.completion import FinishReason, LogprobEntry, Sample, TokenRecord
 from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint, GrammarState
 from tirage.engine.reasoning import ReasoningState
@@ -58,6 +58,7 @@ class GrowingSample:
         self.index = index
         self.token_ids: list[int] = []
         self.entries: list[LogprobEntry] = []
+        self.records: list[TokenRecord] = []
         self.text = ""
         self.stop: Stop | None = limit_stop if limit <= 0 else None
         self.cumulative_logprob = 0.0
@@ -173,6 +174,7 @@ class GrowingSample:
             self.entries.append(
                 dataclasses.replace(self._certain_entry(token_id), logprob=math.nan, rank=0, given=given)
             )
+        self._record_certain(token_id, math.nan)
         self.accept(token_id, 0.0)
 
     def take_forced(self) -> list[int]:
@@ -189,10 +191,17 @@ class GrowingSample:
             if self.params.lists_logprobs:
                 # It was certain, so that there are no others beside it.
                 self.entries.append(self._certain_entry(token_id))
+            self._record_certain(token_id, 0.0)
             self.accept(token_id, 0.0)
             taken.append(token_id)
         self.forced_tokens += len(taken)
         return taken
+
+    def _record_certain(self, token_id: int, sampled: float) -> None:
+        if self.params.return_kept:
+            kept = np.array([token_id], np.int32)
+            found = {"raw_logprob": math.nan, "processed_logprob": math.nan, "sampled_logprob": sampled}
+            self.records.append(TokenRecord(kept_ids=kept, kept_logmass=math.nan, **found))
 
     def _certain_entry(self, token_id: int) -> LogprobEntry:
         spelled = self._tokenizer.token_bytes(token_id)
@@ -214,7 +223,7 @@ class GrowingSample:
     def fork(self) -> GrowingSample:
         """An independent sample with the same tokens and text."""
         other = copy(self)
-        other.token_ids, other.entries = [*self.token_ids], [*self.entries]
+        other.token_ids, other.entries, other.records = [*self.token_ids], [*self.entries], [*self.records]
         other._stops, other._detokenizer = self._stops.copy(), self._detokenizer.copy()
         other._reasoning = copy(self._reasoning)
         other._bad_words = None if self._bad_words is None else self._bad_words.copy()
@@ -233,6 +242,11 @@ class GrowingSample:
         if stop.kind == "processor_failed" and stop.matched_text is None:
             names = ", ".join(dict.fromkeys(repr(name) for name, _ in self.params.logits_processors))
             return Stop(kind=stop.kind, matched_text=f"logits processor {names} failed; the log says more")
+        if stop.kind == "kept_too_wide":
+            text = (
+                f"more than max_kept_ids = {self.params.max_kept_ids} tokens could have been drawn; raise max_kept_ids"
+            )
+            return Stop(kind=stop.kind, matched_text=f"{text}, narrow the law, or leave return_kept out")
         if stop.kind != "no_allowed_token" or self.grammar is None:
             return stop
         if self.grammar.exceeded:
@@ -258,6 +272,7 @@ class GrowingSample:
             score=self.beam_score,
             grammar_complete=self._grammar_complete(),
             forced_tokens=self.forced_tokens,
+            records=tuple(self.records) if self.params.return_kept else None,
         )
 
     def _grammar_complete(self) -> bool | None:

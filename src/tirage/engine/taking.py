@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tirage.draw import Status
-from tirage.engine.logprobs import output_entry, token_logprob
+from tirage.engine.logprobs import output_entry, token_logprob, token_record
 from tirage.engine.runner import DrawnRow, describe
 from tirage.engine.sample import GrowingSample
 from tirage.text import Stop, Tokenizer
@@ -33,6 +33,9 @@ def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: 
         entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
         if entry is not None:
             sample.entries.append(entry)
+        record = token_record(drawn, index, sample.params)
+        if record is not None:
+            sample.records.append(record)
     except BaseException as error:
         text_failed(sample, error)
         return

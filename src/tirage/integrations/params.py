@@ -33,6 +33,8 @@ ENGINE_FIELDS = frozenset((
     "close_grammar",
     "logprob_token_ids",
     "logprobs_mode",
+    "return_kept",
+    "max_kept_ids",
 ))
 """Fields that no draw reads: the engine that runs the model has its own for each."""
 

@@ -17,7 +17,7 @@ _NAMED: Mapping[str, str] = {
         "max_tokens min_tokens stop stop_token_ids stop_pattern include_stop_str_in_output ignore_eos "
         "skip_special_tokens spaces_between_special_tokens detokenize truncate_prompt_tokens output_kind"
     ),
-    "Log-probabilities": "logprobs prompt_logprobs logprob_token_ids logprobs_mode",
+    "Log-probabilities": "logprobs prompt_logprobs logprob_token_ids logprobs_mode return_kept max_kept_ids",
     "Guided decoding": "guided_decoding close_grammar forcing reasoning_parser thinking_budget",
 }
 _GROUP_OF = {name: group for group, names in _NAMED.items() for name in names.split()}

@@ -214,6 +214,19 @@ class SamplingFields(Record):
         "which law is reported: the model's, after penalties and masks, or the one the draw used",
         source="vLLM",
     )
+    return_kept: Accepts[bool, Boolean] = param(
+        False,
+        Bool(),
+        "record with each token the ids that could have been drawn, their mass, and its logprob in all three modes",
+        source="tirage",
+        off=False,
+    )
+    max_kept_ids: Accepts[int, Integer] = param(
+        4096,
+        Int(low=1, high=TOKEN_ID_LIMIT),
+        "most ids that the record of a token may hold; a token that could have been more of them is an error",
+        source="tirage",
+    )
     logits_processors: Sequence[tuple[str, Mapping[str, Any]]] = declared("logits_processors")
     close_grammar: Accepts[bool, Boolean] = param(
         False, Bool(), "near `max_tokens`, steer a constraint to its end", source="tirage", off=False

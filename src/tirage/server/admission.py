@@ -30,9 +30,9 @@ class Cost:
     ids and embeddings; of a text they are the bytes that it may have, up to the context. `output_tokens` are those of
     all samples. `logprobs` are all that the answer may hold, of prompts, outputs and named tokens, but for 20 of each
     of one sample's own tokens, whose number the context bounds.
-    `phrase_chars` are the characters of different stops and bad words, which automata are built of, and `stop_states`
-    the states of patterns that a character of every sample may visit. `constraints` are different ones, and
-    `constraint_chars` the characters of their texts.
+    `kept_ids` are all that records of tokens may hold. `phrase_chars` are the characters of different stops and bad
+    words, which automata are built of, and `stop_states` the states of patterns that a character of every sample
+    may visit. `constraints` are different ones, and `constraint_chars` the characters of their texts.
     """
 
     prompts: int
@@ -40,6 +40,7 @@ class Cost:
     prompt_tokens: int
     output_tokens: int
     logprobs: int
+    kept_ids: int
     phrase_chars: int
     stop_states: int
     constraints: int
@@ -60,6 +61,7 @@ class Cost:
             output_tokens=sum(count * each for count, each in zip(counts, outputs, strict=True)),
             logprobs=sum(logprobs(*each) for each in zip(inputs, counts, prompts, outputs, strict=True))
             - max((own_logprobs(*pair) for pair in zip(inputs, outputs, strict=True)), default=0),
+            kept_ids=sum(kept_ids(*each) for each in zip(inputs, counts, outputs, strict=True)),
             phrase_chars=sum(map(characters, phrases)),
             stop_states=sum(count * states_of(each.params) for count, each in zip(counts, inputs, strict=True)),
             constraints=len(guided),
@@ -112,6 +114,7 @@ REQUEST_RULES: tuple[AdmissionRule[Cost], ...] = (
     AdmissionRule(
         "max_logprob_entries", "logprob entries of the answer besides one sample's own", lambda cost: cost.logprobs
     ),
+    AdmissionRule("max_kept_ids", "tokens that may be recorded times max_kept_ids", lambda cost: cost.kept_ids),
     AdmissionRule("max_phrase_chars", "characters of all stops and bad_words", lambda cost: cost.phrase_chars),
     AdmissionRule("max_stop_states", "states of the stop patterns of all samples", lambda cost: cost.stop_states),
     AdmissionRule("max_constraints", "different constraints of the request", lambda cost: cost.constraints),
@@ -180,6 +183,12 @@ def logprobs(engine_input: EngineInput, samples: int, prompt_tokens: int, output
     if params.lists_logprobs:
         found += samples * output_tokens * (1 + (params.logprobs or 0) + named)
     return found
+
+
+def kept_ids(engine_input: EngineInput, samples: int, output_tokens: int) -> int:
+    """How many ids the records of an input's tokens may hold."""
+    params = engine_input.params
+    return samples * output_tokens * params.max_kept_ids if params.return_kept else 0
 
 
 def own_logprobs(engine_input: EngineInput, output_tokens: int) -> int:

@@ -140,7 +140,7 @@ def of_stop(stop: Stop | None) -> Refusal:
     """The refusal for a sample that ended with an error."""
     kind = stop.kind if stop is not None else "model_failed"
     text = stop.matched_text if stop is not None else None
-    if kind in {"no_allowed_token", "grammar_failed", "constraint_budget"}:
+    if kind in {"no_allowed_token", "grammar_failed", "constraint_budget", "kept_too_wide"}:
         return Refusal(400, text or "the constraints left no token that could be drawn; allow more", code=kind)
     if kind == "non_finite_logits":
         return Refusal(500, "the model's logits were not finite numbers", code=kind)

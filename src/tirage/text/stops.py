@@ -30,6 +30,7 @@ StopKind = Literal[
     "non_finite_logits",
     "no_allowed_token",
     "processor_failed",
+    "kept_too_wide",
     "model_failed",
     "text_failed",
     "abort",

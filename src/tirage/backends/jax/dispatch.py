@@ -35,6 +35,7 @@ def draw(logits: Array, batch: SamplingBatch, mask: Any) -> Drawn:
     if not is_traced(logits, mask):
         return draw_rows(logits, batch.metadata(None if mask is None else to_numpy(mask)), batch.processes)
     refuse_unseeded(batch)
+    refuse_records(batch)
     rows = batch.metadata(stand_in(batch, logits.shape, mask))
     if needs_host(batch, rows, mask).any():
         return Drawn(**cast("dict[str, Any]", by_callback(logits, batch, rows, mask, np.arange(rows.count))))
@@ -60,6 +61,15 @@ def refuse_unseeded(batch: SamplingBatch) -> None:
         raise ParamsError(
             f"seed must be given inside jit, got None for rows {list(batch.unseeded)}; a fresh seed would be frozen "
             "into the compiled program"
+        )
+
+
+def refuse_records(batch: SamplingBatch) -> None:
+    """Raise ParamsError for rows that ask for a record, whose size a compiled program cannot know."""
+    if batch.base.records is not None:
+        raise ParamsError(
+            f"return_kept must be False inside jit, got True for rows {batch.base.recorded.tolist()}; the number of "
+            "kept ids is not known there: sample outside, or compute tirage.jax.log_law from the recorded ids"
         )
 
 
@@ -99,7 +109,11 @@ def on_host(
 ) -> Drawn:
     """The rows `which` [n], drawn from their `logits` [n, V] by the host's kernels."""
     processes = None if batch.processes is None else [batch.processes[r] for r in which.tolist()]
-    return narrowed(host.draw_rows(logits, taken(rows, which), processes))
+    part = taken(rows, which)
+    drawn = narrowed(host.draw_rows(logits, part, processes))
+    if rows.records is not None and part.records is not None:
+        rows.records.fill(which, part.records)
+    return drawn
 
 
 def tabled(flat: Array, start: NDArray[np.int64]) -> Array:

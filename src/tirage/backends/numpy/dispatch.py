@@ -59,7 +59,7 @@ def law_rows(
     out = np.zeros(logits.shape)
     left = np.arange(rows.count)
     if kernels.law_ready():
-        rows = replace(rows, views=np.zeros_like(rows.views), memo={})
+        rows = replace(rows, views=np.zeros_like(rows.views), memo={}, records=None)
         left = np.flatnonzero(~kernels.supports(rows))
         kernels.law(logits, _without(rows, left), out)
     else:
@@ -77,7 +77,13 @@ def _without(rows: SamplingMetadata, left: NDArray[np.int64]) -> SamplingMetadat
     programs = rows.programs.copy()
     programs[left] = 0
     programs[left, 0, 0] = GREEDY
-    return replace(rows, programs=programs)
+    records = rows.records
+    if records is not None:
+        # Those rows leave their own records; the memory is the same.
+        limits = records.limits.copy()
+        limits[left] = 0
+        records = replace(records, limits=limits)
+    return replace(rows, programs=programs, records=records)
 
 
 def _count_plain_work(size: int) -> None:

@@ -171,6 +171,20 @@ class Distribution:
         possible = {t: p for t, p in off.items() if p and self.share < ONE} | {t: p for t, p in on.items() if p}
         return {t: max(mix[t], 1) for t in possible}
 
+    def kept(self) -> NDArray[np.int32]:
+        """The ids int32 [n] of the tokens that can be drawn, ascending (S-R1)."""
+        row = self.off.row
+        return np.array(sorted(self.points()) if self.mixed else row.ids[row.w() > 0], np.int32)
+
+    def logmass(self, kept: NDArray[np.int32]) -> np.float32:
+        """ln of the share that `kept` int32 [n] hold of the set that the last temperature stage saw (S-R2)."""
+        row = self.off.row
+        if row.greedy and not self.mixed:
+            return np.float32(0)
+        seen = weights(exponents(row.x[row.base], row.m, row.c))
+        held = seen[np.isin(row.base, kept)] if self.mixed else row.w()
+        return ln_fixed(ilog2(max(mass(held), 1)) - ilog2(mass(seen))) + np.float32(0)
+
 
 def outcome(request: RowInput) -> Distribution:
     """The law of `request`, ready to draw from."""
@@ -277,9 +291,18 @@ def draw_row(result: Distribution, rows: SamplingMetadata, r: int, out: Drawn) -
     key = int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
     chain = result.chain(*key)
     token = chain.draw(*key)
+    limit = 0 if rows.records is None else int(rows.records.limits[r])
+    kept = result.kept() if limit or result.mixed else None
+    support = int((chain.row.w() > 0).sum()) if kept is None else kept.size
+    if limit and support > limit:
+        clear(rows, r, out, Status.kept_too_wide)
+        return
     out.token_ids[r] = token
     out.sampled_logprobs[r] = token_logprob(result, chain, token)
-    out.support[r] = len(result.points()) if result.mixed else int((chain.row.w() > 0).sum())
+    out.support[r] = support
+    if limit and rows.records is not None and kept is not None:
+        raw, processed = (view_logprobs(result, view)[token] for view in (View.RAW, View.PROCESSED))
+        rows.records.put(r, kept=kept, logmass=result.logmass(kept), raw=raw, processed=processed)
     if rows.views[r] != View.NONE:
         _report_view(result, rows, r, token, out)
 

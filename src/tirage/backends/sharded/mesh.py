@@ -23,6 +23,7 @@ from tirage.backends.jax.dispatch import (
     narrowed,
     needs_host,
     on_host,
+    refuse_records,
     refuse_unseeded,
     stand_in,
     tabled,
@@ -115,8 +116,10 @@ class ReadyMesh:
         inside_jit = is_traced(self.matrix, mask)
         if inside_jit:
             refuse_unseeded(batch)
+            refuse_records(batch)
         rows = batch.metadata(stand_in(batch, self.shape, mask))
         host = needs_host(batch, rows, mask)
+        host[rows.recorded] = True
         groups = self._groups(rows, mask, np.flatnonzero(~host))
         found: dict[str, Any] = dict(arrays_of(narrowed(Drawn.empty(rows))))
         found["asked_logprobs"] = tabled(found["asked_logprobs"], rows.asked_start)

@@ -24,6 +24,7 @@ from tirage.backends.torch.results import blank, write_rows
 from tirage.backends.torch.rule import integers
 from tirage.operators.row import Process
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.token_records import TokenRecords
 
 
 def draw_shard(
@@ -62,7 +63,24 @@ def _draw_gathered(
     out = blank(taken(rows, which), logits)
     if comm.rank == 0:
         out = draw_on_host(matrix, rows, which, processes)
+    if rows.records is not None:
+        _share_records(comm, rows.records, which, matrix)
     return _unpacked(comm.gather(_packed(out))[0], out)
+
+
+def _share_records(comm: Communicator, records: TokenRecords, which: Ids, like: Tensor) -> None:
+    """Give every shard the records of the rows `which` [n] that the first one drew. Two rounds."""
+    sizes = integers(np.array([records.kept[row].size for row in which.tolist()], np.int64), like)
+    sizes = comm.gather(sizes)[0].tolist()
+    widest = max(sizes, default=0)
+    mine = np.zeros((which.size, widest + 3), np.int64)
+    for at, row in enumerate(which.tolist()):
+        numbers = np.array([records.logmass[row], records.raw[row], records.processed[row]], np.float32)
+        kept = records.kept[row][:widest]
+        mine[at, : kept.size], mine[at, widest:] = kept, numbers.view(np.int32)
+    for row, size, found in zip(which.tolist(), sizes, comm.gather(integers(mine, like))[0].cpu().numpy(), strict=True):
+        logmass, raw, processed = found[widest:].astype(np.int32).view(np.float32)
+        records.put(row, kept=found[:size].astype(np.int32), logmass=logmass, raw=raw, processed=processed)
 
 
 def gathered(comm: Communicator, layout: ShardLayout, logits: Tensor) -> Tensor:

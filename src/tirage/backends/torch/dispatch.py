@@ -34,9 +34,14 @@ def draw(logits: Tensor, batch: SamplingBatch, mask: Tensor | NDArray[np.int32] 
     """
     check_device(mask, logits)
     rows = batch.metadata(to_numpy(mask) if isinstance(mask, Tensor) else mask)
+    return draw_packed(logits, rows, batch.processes)
+
+
+def draw_packed(logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None) -> Drawn:
+    """One token for each of the packed `rows` from float32 logits [B, V], as tensors on their device."""
     if logits.is_cpu:
-        return draw_rows(borrowed(logits), rows, batch.processes).moved(torch.from_numpy, viewed=batch.wants_logprobs)
-    return draw_on_device(logits, rows, batch.processes, kernels=kernels_for(logits))
+        return draw_rows(borrowed(logits), rows, processes).moved(torch.from_numpy, viewed=rows.wants_logprobs)
+    return draw_on_device(logits, rows, processes, kernels=kernels_for(logits))
 
 
 def kernels_for(logits: Tensor) -> ModuleType | None:
@@ -73,5 +78,8 @@ def draw_on_host(
     logits: Tensor, rows: SamplingMetadata, which: Ids, processes: Sequence[Process | None] | None
 ) -> Drawn:
     """What the NumPy backend draws for the rows `which` [n], from their whole logits [n, V]; on the logits' device."""
-    some = None if processes is None else [processes[r] for r in which.tolist()]
-    return draw_rows(to_numpy(logits), taken(rows, which), some).moved(lambda array: from_numpy(array, logits))
+    some, part = None if processes is None else [processes[r] for r in which.tolist()], taken(rows, which)
+    drawn = draw_rows(to_numpy(logits), part, some).moved(lambda array: from_numpy(array, logits))
+    if rows.records is not None and part.records is not None:
+        rows.records.fill(which, part.records)
+    return drawn

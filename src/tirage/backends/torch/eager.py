@@ -20,13 +20,17 @@ from tirage.backends.torch.communicator import WHOLE, VocabShard
 from tirage.backends.torch.edits import edited, not_finite, unpacked
 from tirage.backends.torch.mixture import Mixture, Redraw, Weights, drawable
 from tirage.backends.torch.report import LogitLaw, Report
+from tirage.backends.torch.results import gathered_ids
 from tirage.backends.torch.rule import floats, integers, keys
 from tirage.backends.torch.sort_keys import ABSENT, id_of
 from tirage.backends.torch.state import FilterState
+from tirage.draw import Status
 from tirage.exact.keys import NEG_INF_KEY
+from tirage.exact.logs import ilog2, ln_fixed
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators.xtc import XTC
 from tirage.sampling_metadata import Drawn, SamplingMetadata, View
+from tirage.token_records import TokenRecords
 
 OK, NON_FINITE, NO_TOKEN = 0, 1, 2
 
@@ -47,6 +51,8 @@ def draw_into(out: Drawn, logits: Tensor, rows: SamplingMetadata, which: Ids, *,
         some = rows if everything else taken(rows, group)
         columns = logits if everything else logits[integers(group, logits)]
         _RowGroup.of(shard, columns, some).write(out, group, asked_of(rows, group))
+        if rows.records is not None and some.records is not None and not everything:
+            rows.records.fill(group, some.records)
 
 
 def _groups(rows: SamplingMetadata, which: Ids) -> Iterator[Ids]:
@@ -107,20 +113,31 @@ class _RowGroup:
     def write(self, out: Drawn, group: Ids, asked: Ids) -> None:
         """Draw, and put what each row asked for into its place in `out`: rows `group` [G], asked ids `asked` [A]."""
         at = integers(group, self.logits)
-        ok = self.status == OK
         law, held, support = self._weighed()
         if law.redraw is None:
             token, lp = self._draw(law, held)
         else:
             token, lp = self._draw_again(law, law.redraw, held)
             support = self.shard.comm.sum(law.possible.sum(1))
-        out.status[at] = self.status.to(torch.int8)
+        status = self._judged(support)
+        ok = status == OK
+        out.status[at] = status.to(torch.int8)
         out.token_ids[at] = torch.where(ok, token, -1)
         out.sampled_logprobs[at] = torch.where(ok, lp, torch.nan)
         out.support[at] = torch.where(ok, support, 0)
         out.top_logprobs[at] = torch.where(ok[:, None], out.top_logprobs[at], torch.nan)
         for view in np.unique(self.rows.views[self.rows.views != View.NONE]).tolist():
-            self._write_view(out, View(view), law, token, at, integers(asked, at))
+            self._write_view(out, View(view), law, token, at, integers(asked, at), ok)
+        if self.rows.records is not None:
+            self._record(self.rows.records, law, token, support, ok)
+
+    def _judged(self, support: Tensor) -> Tensor:
+        """The status int64 [G], with that of rows whose `support` [G] is wider than the record they ask for."""
+        if self.rows.records is None:
+            return self.status
+        limits = integers(self.rows.records.limits, support)
+        wide = (self.status == OK) & (limits > 0) & (support > limits)
+        return self.status.masked_fill(wide, int(Status.kept_too_wide))
 
     # --- the draw -------------------------------------------------------------------------------------------------
 
@@ -200,11 +217,43 @@ class _RowGroup:
         wanted = (integers(self.rows.views == int(view), self.logits) > 0) & (self.status == OK)
         return Report.of_mixture(self.shard, law.logprobs(wanted))
 
-    def _write_view(self, out: Drawn, view: View, law: Mixture, token: Tensor, at: Tensor, asked: Tensor) -> None:
+    def _record(self, records: TokenRecords, law: Mixture, token: Tensor, support: Tensor, ok: Tensor) -> None:
+        """Leave the records of the rows that ask for one and have a token, `ok` bool [G]; the same on every shard."""
+        wanted = ok & (integers(records.limits, token) > 0)
+        raw, processed = (self._logprob_in(view, law, token) for view in (View.RAW, View.PROCESSED))
+        held, seen = self._masses(law)
+        kept = gathered_ids(self.shard, law.possible & wanted[:, None], int((support * wanted).max()))
+        for row in torch.nonzero(wanted)[:, 0].tolist():
+            greedy = self.branches[0].greedy and len(self.branches) == 1
+            logmass = np.float32(0) if greedy else ln_fixed(ilog2(max(held[row], 1)) - ilog2(seen[row])) + np.float32(0)
+            records.put(
+                row, kept=kept[row], logmass=logmass, raw=np.float32(raw[row]), processed=np.float32(processed[row])
+            )
+
+    def _logprob_in(self, view: View, law: Mixture, token: Tensor) -> NDArray[np.float32]:
+        """Logprobs float32 [G] of `token` [G] in one view of the whole rows."""
+        report = Report.of(view, self.logits, self.branches[0], law.masses[0])
+        row = torch.arange(self.rows.count, device=token.device)
+        found = report.law.logprobs(report.of_tokens(row, token.clamp(min=0))[:, None])
+        return found[:, 0].cpu().numpy()
+
+    def _masses(self, law: Mixture) -> tuple[list[int], list[int]]:
+        """Of each row the mass of the kept ids, and of what the last temperature stage saw (S-R2). One round."""
+        state = self.branches[0]
+        seen = state.all_weights * state.base
+        mixed = len(self.branches) > 1 or law.redraw is not None
+        held = seen * law.possible if mixed else law.weights[0]
+        both = self.shard.comm.sum(torch.stack([held.sum(1), seen.sum(1)]))
+        held, seen = both.tolist()
+        return held, [max(mass, 1) for mass in seen]
+
+    def _write_view(
+        self, out: Drawn, view: View, law: Mixture, token: Tensor, at: Tensor, asked: Tensor, ok: Tensor
+    ) -> None:
         """Fill in the rows of this group, at `at` [G], that ask for `view`; `token` [G] was drawn, `asked` [A] is where
-        asked logprobs go."""
+        asked logprobs go, `ok` bool [G] says which rows have a token."""
         report = self._report(view, law)
-        good = (integers(self.rows.views == int(view), at) > 0) & (self.status == OK)
+        good = (integers(self.rows.views == int(view), at) > 0) & ok
         wants = integers(np.repeat(np.arange(self.rows.count), np.diff(self.rows.asked_start)), at)
         row = torch.cat([torch.arange(self.rows.count, device=at.device), wants])
         sort_key = report.of_tokens(row, torch.cat([token, integers(self.rows.asked_ids, at)]))

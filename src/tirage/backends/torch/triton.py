@@ -1,7 +1,7 @@
 """Rows drawn by the Triton kernels: what they support, and how they are launched.
 
 Masks and edits are tensor operations on the tokens that they touch; the steps after them are three kernels. Rows with
-other operators, or with logprobs to report, are left to tensor operations, which stay on the device too.
+other operators, or with logprobs or a record to report, are left to tensor operations, which stay on the device too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _SELECT: Any = kernels.select
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     known = runs_only(rows, (*edits.STEPS, *kernels.FILTERS))
-    return known & ~rows.resample & (rows.views == View.NONE)
+    able = known & ~rows.resample & (rows.views == View.NONE)
+    return able if rows.records is None else able & (rows.records.limits == 0)
 
 
 def draw_into(

@@ -93,6 +93,8 @@ MESSAGES_FIELDS = table([
     ),
     *(Field(name, only(because=_NO_LOGPROBS), None) for name in ("prompt_logprobs", "logprob_token_ids")),
     Field("logprobs_mode", only("raw", because=_NO_LOGPROBS), None),
+    Field("return_kept", only(False, because=_NO_LOGPROBS), False),
+    Field("max_kept_ids", only(because=_NO_LOGPROBS), None),
     Field("use_beam_search", only(False, because=_DRAWN), False),
     *(Field(name, only(because=_DRAWN), None) for name in ("beam_width", "length_penalty", "early_stopping")),
     Field("user", only(because="send metadata.user_id"), None),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fastapi.responses import Response
 
-from tirage.engine import Completion, Delta, Sample
+from tirage.engine import Completion, Delta, Sample, TokenRecord, kept_of
 from tirage.engine.completion import LogprobEntry
 from tirage.server import errors
 from tirage.server.http_request import ignored_header
@@ -44,6 +44,7 @@ class UnsentText:
         self.running, self.tokens, self.length = running, 0, 0
         self._text, self._ids, self._entries = "", list[int](), list[LogprobEntry]()
         self._last_ids: tuple[int, ...] = ()
+        self._records = list[TokenRecord]()
 
     def add(self, delta: Delta) -> None:
         """Appends a delta."""
@@ -51,12 +52,13 @@ class UnsentText:
         self._ids += delta.token_ids
         self._last_ids = delta.token_ids[-1:] or self._last_ids
         self._entries += delta.logprobs or ()
+        self._records += delta.records or ()
         self.length += len(delta.text)
         self.tokens += len(delta.token_ids)
 
     def add_whole(self, sample: Sample) -> None:
         """Appends all of a sample."""
-        self.add(Delta(text=sample.text, token_ids=sample.token_ids, logprobs=sample.logprobs))
+        self.add(Delta(text=sample.text, token_ids=sample.token_ids, logprobs=sample.logprobs, records=sample.records))
 
     @property
     def waiting(self) -> int:
@@ -106,6 +108,8 @@ class ChoiceBuilder(UnsentText, ABC):
         if end is not None:
             found["finish_reason"] = self.finish_reason(end.finish_reason)
             found |= stops_of(end.stop, self._last_ids)
+            if self.running.engine_input.params.return_kept:
+                found["kept"] = kept_of(self._records)
         if new is not None and self.request.fields["return_token_ids"]:
             found |= self.ids(new)
         return found

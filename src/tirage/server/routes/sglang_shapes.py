@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tirage.engine import Completion, LogprobEntry, Sample
+from tirage.engine import Completion, LogprobEntry, Sample, kept_of
 from tirage.patterns import PatternMatcher, compile_pattern
 from tirage.server.errors import of_stop
 from tirage.server.replay import effective
@@ -227,6 +227,8 @@ class EntryBuilder:
             found["grammar_complete"] = sample.grammar_complete
         if sample.forced_tokens:
             found["forced_tokens"] = sample.forced_tokens
+        if sample.records is not None:
+            found["kept"] = kept_of(sample.records)
         if sample.hidden_states is not None:
             found["hidden_states"] = ragged(sample.hidden_states, self._running.request.inputs.length)
         return found

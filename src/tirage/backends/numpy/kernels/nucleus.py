@@ -100,9 +100,13 @@ def keep_nearest(x, s, work, kind, p, rule, ties, joint):
     base = s.base if joint else u64(0)
     if s.compact or base != u64(0) or not s.whole:
         weigh(x, s, work)
+        if s.seen == u64(0):
+            s.seen = s.total
         if base > s.total and _target(p, rule, base) > s.total and rule != 2:
             return
     sure, members, n = _gather(x, s, work, kind, p, rule, base)
+    if s.seen == u64(0):
+        s.seen = s.total
     target = _target(p, rule, base if base != u64(0) else s.total)
     widest, before = crossing(work.order, work.mass, n, sure, target, work.table)
     low, high = _reach(kind, s, i64(widest))

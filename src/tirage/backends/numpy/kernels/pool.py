@@ -6,24 +6,67 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.numpy.kernels import warm
+from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.token_records import TokenRecords
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRoom:
+    """Where the kernels write the records of B rows, before it is known how many ids each holds.
+
+    `limits` int64 [B] or [0]; `kept` int32 [B, widest], of which only what is written is ever touched; `numbers`
+    float32 [B, 3]: ln of the mass, raw and processed logprob.
+    """
+
+    limits: NDArray[np.int64]
+    kept: NDArray[np.int32]
+    numbers: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, rows: SamplingMetadata, vocab_size: int) -> RecordRoom:
+        """Room for the records of `rows`; none where no row asks for one."""
+        if rows.records is None:
+            return _NO_ROOM
+        limits = rows.records.limits
+        kept = np.empty((limits.size, min(int(limits.max(initial=0)), vocab_size)), np.int32)
+        return cls(limits, kept, np.full((limits.size, 3), np.nan, np.float32))
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What the kernel takes."""
+        return self.limits, self.kept, self.numbers
+
+    def empty(self, records: TokenRecords, drawn: Drawn) -> None:
+        """Hands over the records of the rows that have a token; those that are too wide for theirs lose it."""
+        wide = drawn.status == Status.kept_too_wide
+        drawn.token_ids[wide], drawn.support[wide], drawn.sampled_logprobs[wide] = -1, 0, np.nan
+        drawn.top_logprobs[wide] = np.nan
+        which = np.flatnonzero((self.limits > 0) & (drawn.status == Status.ok))
+        for row, size in zip(which.tolist(), drawn.support[which].tolist(), strict=True):
+            records.kept[row] = self.kept[row, :size]
+        for at, name in enumerate(("logmass", "raw", "processed")):
+            getattr(records, name)[which] = self.numbers[which, at]
+
+
+_NO_ROOM = RecordRoom(np.zeros(0, np.int64), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))
 
 
 class _Scratch(threading.local):
@@ -103,8 +146,11 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     must be `ready()`.
     """
     out = Drawn.empty(rows, keep=True)
-    arguments, results = _inputs(logits, rows), _results(out)
+    room = RecordRoom.of(rows, logits.shape[1])
+    arguments, results = _inputs(logits, rows), (*_results(out), *room.arrays)
     _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
+    if rows.records is not None:
+        room.empty(rows.records, out)
     return out
 
 
@@ -138,7 +184,7 @@ def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.flo
     Arguments as `draw` takes them, with rows that have no view. The kernels must be `law_ready()`.
     """
     drawn = Drawn.empty(rows, keep=True)
-    arguments, results = _inputs(logits, rows), _results(drawn)
+    arguments, results = _inputs(logits, rows), (*_results(drawn), *_NO_ROOM.arrays)
 
     def share(lo: int, hi: int) -> None:
         for r in range(lo, hi):

@@ -39,9 +39,14 @@ _ONE40 = u64(1) << u64(40)
 
 
 @once
-def run(x, s, work, program, coin):
-    """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed."""
+def run(x, s, work, program, coin, recorded):
+    """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed.
+
+    With `recorded`, `s.seen` holds the mass that the last temperature stage saw.
+    """
     _take_base(x, s, work, program, i64(0))
+    if recorded:
+        _see(x, s, work, program, i64(0))
     for i in range(program.shape[0]):
         step = program[i]
         if step[0] == END:
@@ -52,8 +57,30 @@ def run(x, s, work, program, coin):
         if s.loose:
             filters.settle(x, s, work)
         if step[0] in _REBASE:
+            s.seen = u64(0)
             _take_base(x, s, work, program, i + 1)
+            if recorded:
+                _see(x, s, work, program, i + 1)
     filters.weigh(x, s, work)
+    if s.seen == u64(0):
+        s.seen = s.total
+
+
+@kernel
+def _see(x, s, work, program, start):
+    """Weigh what this temperature stage sees, unless the next step does so itself or another such stage follows."""
+    out_of_line()
+    s.undivided = s.whole
+    first = i64(0)
+    for i in range(start, program.shape[0]):
+        op = program[i, 0]
+        if op in _REBASE:
+            return
+        if first == 0 and op >= FIRST_FILTER:
+            first = op
+    if first != i64(0) and first != _TOP_P:
+        filters.weigh(x, s, work)
+        s.seen = s.total
 
 
 @kernel

@@ -51,14 +51,14 @@ def _list_top(x, s, work, top_n):
 def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Writes the view that the row of logits [V] asks for; `whole` is spare state for views of the whole row."""
     if view != _SAMPLED:
-        x = _take_whole(logits, x, s, whole, work, copied, view)
+        x = take_whole(logits, x, s, whole, work, copied, view)
     shown = s if view == _SAMPLED else whole
     _show(x, shown, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)
 
 
 @once
-def _take_whole(logits, x, s, whole, work, copied, view):
-    """The row that a raw or processed view is of; sets `whole` to its law."""
+def take_whole(logits, x, s, whole, work, copied, view):
+    """The row [V] that a raw or processed view is of; sets `whole` to its law."""
     high, low = s.ceiling, s.floor
     if view == _RAW and copied:
         x = logits

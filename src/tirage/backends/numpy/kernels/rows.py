@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, kernel, once, u64, uniform
+from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, i64, kernel, once, u64, uniform
 from tirage.backends.numpy.kernels.cache_folder import distrusted
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.entropy import xtc
@@ -25,9 +25,11 @@ from tirage.backends.numpy.kernels.program import (
     pick,
     run,
 )
+from tirage.backends.numpy.kernels.record import record, record_raw
 from tirage.backends.numpy.kernels.report import report
 from tirage.backends.numpy.kernels.state import STATE, Work, enter
 from tirage.backends.numpy.kernels.support import operations
+from tirage.draw import Status
 from tirage.exact.philox import Domain
 from tirage.operators import FIRST_FILTER
 from tirage.operators.xtc import XTC
@@ -40,7 +42,7 @@ _UNCACHED = (
     "and nobody else, can write to"
 )
 _told: list[str] = []
-_OK, _NON_FINITE, _NO_TOKEN = 0, 1, 2
+_OK, _NON_FINITE, _NO_TOKEN, _TOO_WIDE = 0, 1, 2, int(Status.kept_too_wide)
 _FIRST_FILTER, _XTC_OP = int(FIRST_FILTER), int(XTC)
 _NONE = int(View.NONE)
 _DRAW, _COIN = i32(Domain.DRAW), i32(Domain.XTC)
@@ -75,7 +77,7 @@ def _judge(high, low):
 
 
 @once
-def _draw_branch(x, work, program, high, low, seed, step, sample):
+def _draw_branch(x, work, program, high, low, seed, step, sample, recorded):
     """(token, XTC's coin, its share, nested); leaves the drawn branch in states[0], the other one in states[1]."""
     share, at, nested = _find_xtc(program)
     s, other = work.states[0], work.states[1]
@@ -85,12 +87,22 @@ def _draw_branch(x, work, program, high, low, seed, step, sample):
         if turn:
             work.states[1] = work.states[0]
         enter(s, high, low)
-        run(x, s, work, program, turns == 2 and coin == (turn == 1))
+        run(x, s, work, program, turns == 2 and coin == (turn == 1), recorded)
     if share > u64(0) and nested:
         work.states[1] = work.states[0]
         e = program[at]
         xtc(x, s if coin else other, work, e[2], e[3], e[4] != 0, coin)
     return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share, nested
+
+
+@once
+def _drawn(x, work, token, coin, share, nested):
+    """(logprob of the token, how many could have been drawn)."""
+    s, other = work.states[0], work.states[1]
+    if share > u64(0):
+        off, on = (other, s) if coin else (s, other)
+        return mixed_logprob(off, on, share, x[token], token), i64(mixed_support(x, off, on, share, work, nested))
+    return branch_logprob(s, x[token], token), i64(count(x, s, work, first_positive(s)))
 
 
 def draw_entry(digest: int) -> Any:
@@ -102,11 +114,12 @@ def draw_entry(digest: int) -> Any:
     def draw_rows(
         logits, programs, edit_ids, edit_values, count_start, count_ids, prompt_counts, output_counts, masks,
         seeds, steps, samples, views, top_n, asked_start, asked_ids, lo, hi, work,
-        tokens, sampled, support, status, logprobs, ranks, top_ids, top_logprobs, asked,
+        tokens, sampled, support, status, logprobs, ranks, top_ids, top_logprobs, asked, limits, kept, numbers,
     ):  # fmt: skip
         if digest == 0:
             return
         for r in range(lo, hi):
+            recorded = limits.size > 0 and limits[r] > 0
             program, x = programs[r], logits[r]
             words = masks[r] if masks.shape[0] else edit_ids[:0]
             edited = _edits(program)
@@ -131,23 +144,27 @@ def draw_entry(digest: int) -> Any:
             if status[r] != _OK:
                 top_logprobs[r, :] = np.nan
                 continue
-            token, coin, share, nested = _draw_branch(x, work, program, high, low, seeds[r], steps[r], samples[r])
+            token, coin, share, nested = _draw_branch(
+                x, work, program, high, low, seeds[r], steps[r], samples[r], recorded
+            )
             s, other = work.states[0], work.states[1]
             tokens[r] = token
-            if share:
-                off, on = (other, s) if coin else (s, other)
-                sampled[r] = mixed_logprob(off, on, share, x[token], token)
-                support[r] = mixed_support(x, off, on, share, work, nested)
-            else:
-                sampled[r] = branch_logprob(s, x[token], token)
-                support[r] = count(x, s, work, first_positive(s))
+            sampled[r], support[r] = _drawn(x, work, token, coin, share, nested)
+            if recorded and support[r] > limits[r]:
+                status[r] = _TOO_WIDE
+                continue
+            if recorded:
+                record(x, s, work, token, kept[r], support[r], numbers[r])
             if views[r] != _NONE:
                 a = slice(asked_start[r], asked_start[r + 1])
-                off, on = (other, s) if (share and coin) else (s, other)
+                off = other if (share and coin) else s
                 report(
                     logits[r], x, off, work.states[2], work, copied, views[r], token, asked_ids[a], top_n[r],
                     logprobs[r : r + 1], ranks[r : r + 1], top_ids[r], top_logprobs[r], asked[a],
                 )  # fmt: skip
+            if recorded:
+                # Last, as the raw view of an edited row takes the scratch of the other.
+                record_raw(logits[r], x, s, work, copied, token, numbers[r])
 
     return draw_rows
 
@@ -167,6 +184,7 @@ def draw_signature() -> Any:
         given(f4, 2), given(i8, 3), given(i4), given(f4), given(i8), given(i4), given(i4), given(i4), given(i4, 2),
         given(i8), given(i8), given(i8), given(i1), given(i4), given(i8), given(i4), i8, i8, work,
         made(i8), made(f4), made(i8), made(i1), made(f4), made(i8), made(i8, 2), made(f4, 2), made(f4),
+        given(i8), made(i4, 2), made(f4, 2),
     )  # fmt: skip
 
 

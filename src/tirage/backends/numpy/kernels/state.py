@@ -45,12 +45,14 @@ STATE = np.dtype(
         ("weighed", "i4"),  # block_mass (dense) or mass (compact) hold the current weights
         ("loose", "i4"),  # the lower end has risen since the list was made or a list was thought of
         ("greedy", "i4"),
+        ("undivided", "i4"),  # the last temperature stage saw the whole row
         ("trimmed", "i4"),  # id of the token that a truncated top-p cut short, or -1
         ("n", "i8"),  # length of the compact list
         ("members", "i8"),  # tokens in the window, -1 when nobody has counted
         ("mean", "i8"),  # Qbar
         ("total", "u8"),  # mass of the window, when weighed
         ("base", "u8"),  # mass that joint filters judge on
+        ("seen", "u8"),  # mass of the set that the last temperature stage saw, 0 while nobody has weighed it
         ("left", "u8"),  # weight left to the trimmed token
     ],
     align=True,
@@ -99,6 +101,7 @@ def enter(s, high, low):
     s.floor, s.ceiling = low, high
     s.m, s.c, s.inverse_t = value_of(high), UNIT, f32(1)
     s.whole, s.compact, s.weighed, s.loose, s.greedy, s.trimmed = 1, 0, 0, 0, 0, -1
+    s.undivided, s.seen = 1, 0
     s.n, s.members, s.total, s.base, s.left = 0, -1, 0, 0, 0
 
 

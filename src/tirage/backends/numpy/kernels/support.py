@@ -26,10 +26,12 @@ def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw` may be given.
 
     Left out are operations without a kernel, masks that count only after a draw (`resample`), ids protected from XTC,
-    and the sampled view of XTC's mixture.
+    and the sampled view and the record of XTC's mixture.
     """
     good = runs_only(rows, operations()) & ~rows.resample
     xtc = has(rows, XTC)
     if xtc.any():
         good &= ~(xtc & ((np.diff(rows.protected_start) > 0) | (rows.views == View.SAMPLED)))
+        if rows.records is not None:
+            good &= ~(xtc & (rows.records.limits > 0))
     return good

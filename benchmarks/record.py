@@ -1,0 +1,113 @@
+"""What the record of a draw costs, and log_law beside torch's log_softmax. (1 thread)
+
+python -m benchmarks.record [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+os.environ.setdefault("TIRAGE_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+import tirage
+from benchmarks.harness import interleaved, logits, save
+from tirage.torch import log_law
+
+VOCAB, ROWS = 128256, 64
+CONFIGS = {
+    "top_p 0.95": {"top_p": 0.95},
+    "top_p 0.95, temperature 0.8": {"top_p": 0.95, "temperature": 0.8},
+    "top_p 0.95, repetition_penalty 1.1": {"top_p": 0.95, "repetition_penalty": 1.1},
+    "top_k 50": {"top_k": 50},
+    "min_p 0.05": {"min_p": 0.05},
+}
+LAWS = {
+    "temperature 1": {},
+    "temperature 0.8": {"temperature": 0.8},
+    "top_p 0.95": {"top_p": 0.95},
+    "top_p 0.95, temperature 0.8": {"top_p": 0.95, "temperature": 0.8},
+}
+GOAL_RECORD, GOAL_LAW = 1.05, 2.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    tirage.warmup()
+    rows = [row for shape in ("peaked", "medium", "flat") for row in (*records(shape, rounds), *laws(shape, rounds))]
+    save("record", rows, notes="thread CPU time, medians of interleaved rounds, 1 thread, B=64, V=128256")
+
+
+def records(shape: str, rounds: int) -> list[dict]:
+    """The draw with its record, over the draw without."""
+    x, jobs = logits(shape, ROWS, VOCAB), {}
+    for name, options in CONFIGS.items():
+        for recorded in (False, True):
+            flight = tirage.Batch(VOCAB, ROWS)
+            for row in range(ROWS):
+                params = tirage.SamplingParams(seed=row, return_kept=recorded, max_kept_ids=VOCAB, **options)
+                flight.add(params, [1, 2, 3])
+            jobs[name, recorded] = lambda flight=flight: flight.sample(x)
+    seconds = interleaved(jobs, rounds=rounds)
+    return [
+        {
+            "what": "record",
+            "shape": shape,
+            "config": name,
+            "us_per_row": round(seconds[name, False] / ROWS * 1e6, 2),
+            "recorded_us_per_row": round(seconds[name, True] / ROWS * 1e6, 2),
+            "ratio": round(seconds[name, True] / seconds[name, False], 3),
+            "goal": GOAL_RECORD if name == "top_p 0.95" else None,
+        }
+        for name in CONFIGS
+    ]
+
+
+def laws(shape: str, rounds: int) -> list[dict]:
+    """Forward and backward of log_law over those of log_softmax and gather."""
+    x = torch.from_numpy(logits(shape, ROWS, VOCAB)).requires_grad_()
+    jobs = {}
+    for name, options in LAWS.items():
+        recorded = bool(options.keys() - {"temperature"})
+        params = [
+            tirage.SamplingParams(seed=row, return_kept=recorded, max_kept_ids=VOCAB, **options) for row in range(ROWS)
+        ]
+        drawn = tirage.sample(x.detach(), params)
+        jobs[name, "log_law"] = lambda p=params, d=drawn: backward(x, log_law(x, p, d.token_ids))
+        if recorded:
+            jobs[name, "log_law of kept ids"] = lambda p=params, d=drawn: backward(
+                x, log_law(x, p, d.token_ids, kept=d)
+            )
+    ids = torch.arange(ROWS)
+    jobs["log_softmax"] = lambda: backward(x, torch.log_softmax(x, -1)[ids, ids])
+    seconds = interleaved(jobs, rounds=rounds)
+    floor = seconds.pop("log_softmax")
+    return [
+        {
+            "what": what,
+            "shape": shape,
+            "config": name,
+            "ms": round(each * 1e3, 2),
+            "log_softmax_ms": round(floor * 1e3, 2),
+            "ratio": round(each / floor, 3),
+            "goal": GOAL_LAW,
+        }
+        for (name, what), each in seconds.items()
+    ]
+
+
+def backward(x: torch.Tensor, values: torch.Tensor) -> None:
+    x.grad = None
+    values.sum().backward()
+    assert np.isfinite(values.detach().numpy()).all()
+
+
+if __name__ == "__main__":
+    main()

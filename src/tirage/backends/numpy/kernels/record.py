@@ -1,0 +1,66 @@
+"""What a row records beside its token: the kept ids, their share of the mass, and the token's logprobs (S-R)."""
+
+from __future__ import annotations
+
+from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, ln_of, log2_fixed, logprob, once
+from tirage.backends.numpy.kernels.passes import list_window
+from tirage.backends.numpy.kernels.program import branch_logprob, first_positive
+from tirage.backends.numpy.kernels.report import take_whole
+from tirage.backends.numpy.kernels.state import UNIT
+from tirage.sampling_metadata import View
+
+_RAW, _PROCESSED = int(View.RAW), int(View.PROCESSED)
+
+
+@once
+def _list_kept(x, s, work, kept, support):
+    """Write the `support` ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
+    n = s.n
+    if not s.compact:
+        # The lists are free while a row is dense.
+        n = list_window(x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids)
+    if n == support:
+        for i in range(n):
+            kept[i] = work.ids[i]
+        return
+    low, held = first_positive(s), i64(0)
+    for i in range(n):
+        if work.keys[i] >= low:
+            kept[held] = work.ids[i]
+            held += 1
+
+
+@once
+def _kept_logmass(s):
+    """ln of the share that the window holds of what the last temperature stage saw (S-R2)."""
+    if s.greedy:
+        return f32(0)
+    return f32(ln_of(log2_fixed(s.total) - log2_fixed(s.seen)) + f32(0))
+
+
+@once
+def _processed_logprob(x, s, work, token):
+    """The token's logprob after edits and temperature, as in the processed view (S-L5)."""
+    if s.greedy or not s.undivided:
+        whole = work.states[2]
+        take_whole(x, x, s, whole, work, False, _PROCESSED)
+        return branch_logprob(whole, x[token], token)
+    return logprob(x[token], s.m, s.inverse_t, ln_of(log2_fixed(s.seen) - UNIT_LOG))
+
+
+@once
+def record(x, s, work, token, kept, support, numbers):
+    """Write the `support` kept ids, and into `numbers` [3] their mass and the processed logprob of the token."""
+    _list_kept(x, s, work, kept, support)
+    numbers[0] = _kept_logmass(s)
+    numbers[2] = _processed_logprob(x, s, work, token)
+
+
+@once
+def record_raw(logits, x, s, work, copied, token, numbers):
+    """Write the token's logprob under the model's own law, as in the raw view (S-L5), into `numbers` [3]."""
+    numbers[1] = numbers[2]
+    if copied or s.c != UNIT:
+        whole = work.states[2]
+        shown = take_whole(logits, x, s, whole, work, copied, _RAW)
+        numbers[1] = branch_logprob(whole, shown[token], token)

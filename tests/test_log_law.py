@@ -1,0 +1,230 @@
+"""`log_law`: the bits of the draw, the law, and slopes that finite differences confirm, for every operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from test_records import V, cases, histories
+
+import tirage
+from tirage import ParamsError, SamplingParams
+from tirage.draw import Draw, Status
+from tirage.jax import log_law as jax_log_law
+from tirage.operators import OPERATIONS
+from tirage.operators.processors import PROCESS
+from tirage.semantics import PRESETS
+from tirage.token_laws import SLOPES
+from tirage.torch import log_law
+
+_SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_p": 0.6},
+    {"temperature": 0.9, "top_k": 9, "top_p": 0.8},
+    {"temperature": 0.8, "min_p": 0.1, "top_p": 0.9},
+]
+
+
+def logits_of(count: int, size: int = V, seed: int = 3) -> NDArray[np.float32]:
+    """No two logits of a row are nearly equal, so that a small step changes no kept set."""
+    rng = np.random.default_rng(seed)
+    ladder = np.linspace(-6, 6, size) + rng.uniform(-0.02, 0.02, (count, size))
+    return rng.permuted(ladder, axis=1).astype(np.float32)
+
+
+def drawable() -> tuple[NDArray[np.float32], list[SamplingParams], Draw]:
+    """Logits, the parameters of every operator and of some of them together, and what is drawn."""
+    params = [p for p in cases() if p.max_kept_ids > 2]
+    x = logits_of(len(params))
+    drawn = tirage.sample(x, params, history=histories(len(x)))
+    assert (drawn.status == Status.ok).all()
+    return x, params, drawn
+
+
+def record_of(drawn: Draw, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    start, stop = drawn.kept_offsets[row : row + 2]
+    return drawn.kept_ids[start:stop], np.array([0, stop - start])
+
+
+def preset_rows(name: str) -> list[SamplingParams]:
+    rows = []
+    for seed, setting in enumerate(_SETTINGS):
+        try:
+            rows.append(SamplingParams(semantics=name, seed=seed, return_kept=True, **setting))
+        except ParamsError:  # a stage that the preset does not have
+            continue
+    return rows
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_value_is_the_draws_own_and_the_ratio_exactly_one(recorded: bool) -> None:
+    x, params, drawn = drawable()
+    kept = drawn if recorded else None
+    value = log_law(torch.from_numpy(x), params, drawn.token_ids, history=histories(len(x)), kept=kept)
+    np.testing.assert_array_equal(value.numpy(), drawn.sampled_logprobs)
+    assert (torch.exp(value - torch.from_numpy(drawn.sampled_logprobs)) == 1.0).all()
+    in_jax = jax_log_law(jnp.asarray(x), params, drawn.token_ids, history=histories(len(x)), kept=kept)
+    np.testing.assert_array_equal(np.asarray(in_jax), drawn.sampled_logprobs)
+
+
+def test_every_token_has_the_probability_of_the_law() -> None:
+    x, params, _ = drawable()
+    laws = tirage.law(x, params, history=histories(len(x)))
+    for token in range(0, V, 5):
+        ids = np.full(len(x), token)
+        for logits in (torch.from_numpy(x), torch.from_numpy(x.astype(np.float64))):
+            found = torch.exp(log_law(logits, params, ids, history=histories(len(x))))
+            np.testing.assert_allclose(found.double().numpy(), laws[:, token], atol=1e-6)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_slopes_are_those_of_finite_differences_for_every_operator(recorded: bool) -> None:
+    x, params, drawn = drawable()
+    for row, each in enumerate(params):
+        check_slopes(x[row], each, drawn, row, recorded=recorded, history=histories(1))
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_slopes_are_those_of_finite_differences_in_every_preset(name: str) -> None:
+    params = preset_rows(name)
+    x = logits_of(len(params), seed=5)
+    drawn = tirage.sample(x, params)
+    value = log_law(torch.from_numpy(x), params, drawn.token_ids)
+    np.testing.assert_array_equal(value.numpy(), drawn.sampled_logprobs)
+    for row, each in enumerate(params):
+        check_slopes(x[row], each, drawn, row, recorded=row % 2 == 1)
+
+
+def check_slopes(
+    x: NDArray[np.float32], params: SamplingParams, drawn: Draw, row: int, *, recorded: bool, history: Any = None
+) -> None:
+    kept = record_of(drawn, row) if recorded else None
+    tokens = [int(drawn.token_ids[row])]
+
+    def run(logits: torch.Tensor) -> torch.Tensor:
+        return log_law(logits, params, tokens, history=history, kept=kept)
+
+    logits = torch.from_numpy(x[None].astype(np.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(run, (logits,), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=True), params
+
+
+def test_a_mask_that_counts_after_the_draw_has_slopes() -> None:
+    x = logits_of(1, 40)
+    params = SamplingParams(semantics="llamacpp", temperature=0.8, top_k=12, seed=1, return_kept=True)
+    order = np.argsort(-x[0])
+    allowed = np.ones(64, np.uint8)
+    allowed[order[[0, 2, 3]]] = 0
+    mask = np.packbits(allowed, bitorder="little").view(np.int32)[None]
+    drawn, law = tirage.sample(x, params, mask=mask), tirage.law(x, params, mask=mask)[0]
+    for token in np.flatnonzero(law > 0).tolist():
+        for kept in (None, drawn):
+            run = lambda y, t=token, k=kept: log_law(y, params, [t], mask=mask, kept=k)  # noqa: E731
+            logits = torch.from_numpy(x.astype(np.float64)).requires_grad_()
+            np.testing.assert_allclose(torch.exp(run(logits)).detach().numpy(), law[token], atol=1e-6)
+            assert torch.autograd.gradcheck(run, (logits,), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=True)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_jax_gives_torchs_slopes_inside_transformations_too(recorded: bool) -> None:
+    x, params, drawn = drawable()
+    kept = drawn if recorded else None
+    logits, scale = torch.from_numpy(x).requires_grad_(), np.linspace(-1, 2, len(x)).astype(np.float32)
+    value = log_law(logits, params, drawn.token_ids, history=histories(len(x)), kept=kept)
+    (value * torch.from_numpy(scale)).sum().backward()
+
+    def loss(y: Any) -> Any:
+        return (jax_log_law(y, params, drawn.token_ids, history=histories(len(x)), kept=kept) * scale).sum()
+
+    for slopes in (jax.grad(loss)(jnp.asarray(x)), jax.jit(jax.grad(loss))(jnp.asarray(x))):
+        assert logits.grad is not None
+        np.testing.assert_allclose(np.asarray(slopes), logits.grad.numpy(), atol=1e-6)
+
+
+def test_recorded_ids_hold_where_the_logits_would_keep_others() -> None:
+    x, params, drawn = drawable()
+    moved = x + np.random.default_rng(9).normal(scale=0.5, size=x.shape).astype(np.float32)
+    value = log_law(torch.from_numpy(moved), params, drawn.token_ids, history=histories(len(x)), kept=drawn)
+    assert torch.isfinite(value).all()
+    plain = SamplingParams(temperature=0.8, top_p=0.5, seed=1, return_kept=True)
+    drawn = tirage.sample(x[0], plain)
+    kept = np.asarray(drawn.kept_ids)
+    z = torch.from_numpy(moved[0, kept]).double() / 0.8
+    expected = torch.log_softmax(z, 0)[int(np.searchsorted(kept, drawn.token_ids[0]))]
+    found = log_law(torch.from_numpy(moved[0]), plain, drawn.token_ids, kept=drawn)
+    np.testing.assert_allclose(found.numpy(), [float(expected)], atol=1e-6)
+
+
+def test_a_row_alone_and_a_permuted_vocabulary_and_a_shift_change_nothing() -> None:
+    x, params, drawn = drawable()
+    alike = [row for row, p in enumerate(params) if not p.logit_bias and p.allowed_token_ids is None]
+    whole = log_law(torch.from_numpy(x), params, drawn.token_ids, history=histories(len(x)))
+    for row in alike:
+        alone = log_law(torch.from_numpy(x[row]), params[row], [drawn.token_ids[row]], history=histories(1))
+        assert alone[0] == whole[row]
+    p = SamplingParams(temperature=0.7, top_p=0.8)
+    order = np.random.default_rng(0).permutation(V)
+    base = log_law(torch.from_numpy(x[0].astype(np.float64)), p, [int(order[5])])
+    moved = log_law(torch.from_numpy(x[0].astype(np.float64)[order] + 2.0), p, [5])
+    torch.testing.assert_close(base, moved, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_values_and_slopes_have_their_dtypes(dtype: torch.dtype) -> None:
+    logits = torch.from_numpy(logits_of(2)).to(dtype).requires_grad_()
+    value = log_law(logits, SamplingParams(top_k=5), logits.argmax(1))
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    value.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.dtype == dtype
+    assert logits.grad.shape == logits.shape
+
+
+def test_a_token_outside_the_law_has_no_slope_and_a_bad_row_is_nan() -> None:
+    x = torch.tensor([[0.0, -torch.inf, 1.0, 2.0], [torch.nan, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]]).requires_grad_()
+    value = log_law(x, [SamplingParams(), SamplingParams(), SamplingParams(top_k=1)], [1, 2, 0])
+    assert value[0] == value[2] == -torch.inf
+    assert torch.isnan(value[1])
+    value[[0, 2]].sum().backward()
+    assert x.grad is not None
+    assert (x.grad[[0, 2]] == 0).all()
+
+
+def test_every_edit_has_its_slope_or_is_refused() -> None:
+    edits = {op for op in OPERATIONS.values() if not op.is_filter}
+    assert edits - {PROCESS} == set(SLOPES)
+    tirage.register_processor("doubled_for_slopes", lambda logits, args: logits * 2)
+    with pytest.raises(ParamsError, match="logits_processors must be empty in log_law, got some"):
+        log_law(torch.zeros(5), SamplingParams(logits_processors=(("doubled_for_slopes", {}),)), [1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kept", "message"),
+    [
+        ([1, 2], None, r"token_ids must be 1 integers, one for each row of logits, got int64 of shape \[2\]"),
+        ([1.5], None, r"token_ids must be 1 integers, one for each row of logits, got float64 of shape \[1\]"),
+        ([5], None, r"token_ids must lie in \[0, 5\), got 5 in row 0; leave rows without a token out"),
+        ([-1], None, r"token_ids must lie in \[0, 5\), got -1 in row 0"),
+        ([1], ([2, 3], [0, 2]), "kept_ids must hold the token of their row, got none of 1 in row 0"),
+        ([1], ([1, 9], [0, 2]), r"kept_ids must ascend within \[0, 5\) in each row, got others in row 0"),
+        ([1], ([2, 1], [0, 2]), r"kept_ids must ascend within \[0, 5\) in each row, got others in row 0"),
+        ([1], ([1], [0, 2]), "kept_offsets must ascend from 0 to the number of kept_ids, 1"),
+        ([1], ([1], [0, 1, 1]), r"kept must have integers kept_ids \[N\] and kept_offsets \[2\], got \[1\] and \[3\]"),
+        ([1], 7, "kept must be a Draw of rows with return_kept, or its"),
+    ],
+)
+def test_what_does_not_fit_is_named(tokens: Any, kept: Any, message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        log_law(torch.zeros(5), SamplingParams(), tokens, kept=kept)
+    with pytest.raises(ParamsError, match=message):
+        jax_log_law(jnp.zeros(5), SamplingParams(), tokens, kept=kept)
+
+
+def test_a_draw_without_a_record_is_named() -> None:
+    drawn = tirage.sample(np.zeros(5, np.float32), SamplingParams(seed=1))
+    with pytest.raises(ParamsError, match="got Draw without a record"):
+        log_law(torch.zeros(5), SamplingParams(), drawn.token_ids, kept=drawn)
