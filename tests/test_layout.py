@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "engine",
         "tracing",
         "guided models",
-        "batch warm integrations",
+        "batch warm integrations verification",
         "sampling",
         "backends",
         "sampling_batch",
