@@ -26,11 +26,11 @@ _MODULES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "jaxlib": "j
 class Verification:
     """What plain decoding draws along drafts of k tokens; arrays of the caller's library, first axis B.
 
-    `accepted` int64 [B]: how many tokens of the draft, from its first on, are those drawn. `token_ids` int64 [B, k + 1]:
-    these tokens and the one drawn after them, then -1. `sampled_logprobs` float32 [B, k + 1]: ln of the probability
-    with which each was drawn, NaN where there is none. `status` int64 [B]: that of the last draw (codes of Status);
-    where it is not ok, `token_ids` hold the accepted tokens alone. `seeds` int64 [B]: the seed of each row, given or
-    fresh. Under JAX integers are int32, seeds a NumPy array, and it is a pytree.
+    `accepted` int64 [B]: how many tokens of the draft, from its first on, are those drawn. `token_ids` int64
+    [B, k + 1]: these tokens and the one drawn after them, then -1. `sampled_logprobs` float32 [B, k + 1]: ln of the
+    probability with which each was drawn, NaN where there is none. `status` int64 [B]: that of the last draw (codes of
+    Status); where it is not ok, `token_ids` hold the accepted tokens alone. `seeds` int64 [B]: the seed of each row,
+    given or fresh. Under JAX integers are int32, seeds a NumPy array, and it is a pytree.
     """
 
     accepted: Any
@@ -119,8 +119,8 @@ def _host_drafts(draft_ids: Any, shape: tuple[int, int, int]) -> NDArray[np.int6
     wrong = array[(array < NO_TOKEN) | (array >= vocab_size)] if array.size else array
     if wrong.size:
         raise ParamsError(
-            f"draft_ids must lie in [0, {vocab_size}), the vocabulary of the logits, or be -1 after the end of a draft, "
-            f"got {int(wrong.flat[0])}"
+            f"draft_ids must lie in [0, {vocab_size}), the vocabulary of the logits, or be -1 after the end of a "
+            f"draft, got {int(wrong.flat[0])}"
         )
     return array.astype(np.int64).reshape(wanted)
 
@@ -156,7 +156,9 @@ def _flat_mask(mask: Any, rows: int, width: int) -> Any:
     """A mask of all steps, [B * (k + 1), words]; what is no such array is left to the check of masks."""
     if getattr(mask, "ndim", None) == 3:
         if tuple(mask.shape[:2]) != (rows, width):
-            raise ParamsError(f"mask must have shape [B, k + 1, words] = [{rows}, {width}, ...], got {list(mask.shape)}")
+            raise ParamsError(
+                f"mask must have shape [B, k + 1, words] = [{rows}, {width}, ...], got {list(mask.shape)}"
+            )
         return mask.reshape(rows * width, mask.shape[2])
     if getattr(mask, "ndim", None) == 2 and mask.shape[0] == rows:
         return mask[np.repeat(np.arange(rows), width)]

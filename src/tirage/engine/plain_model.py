@@ -84,6 +84,37 @@ class PlainModel(TextOnly):
         row.token_ids += token_ids
         return np.asarray(logits)[None]
 
+    @property
+    def draft_refusal(self) -> str:
+        """Why rows cannot have drafts; empty where they can."""
+        if not all(hasattr(self.model, name) for name in ("extend_each", "truncate")):
+            return "it has no extend_each(token_ids, cache) and truncate(cache, count)"
+        return "" if getattr(self.model, "takes_back", True) else "its caches do not say how many slots are filled"
+
+    def room_for_draft(self, row: PlainRow) -> int:
+        """The most tokens of a draft that a row may read now."""
+        return self.max_length - len(row.token_ids) - 1
+
+    def extend_rows(self, token_ids: Sequence[Sequence[int]], rows: Sequence[PlainRow]) -> NDArray[np.float32]:
+        """Logits float32 [n, V] after each of the ids of each row, those of a row together."""
+        model: Any = self.model
+        try:
+            parts = [model.extend_each(ids, self._cache_of(row)) for ids, row in zip(token_ids, rows, strict=True)]
+        except BaseException:
+            for row in rows:
+                row.cache = None
+            raise
+        for ids, row in zip(token_ids, rows, strict=True):
+            row.token_ids += ids
+        return np.concatenate(parts)
+
+    def truncate_row(self, row: PlainRow, count: int) -> None:
+        """Takes back the last `count` ids that `extend_rows` has read."""
+        del row.token_ids[-count:]
+        if row.cache is not None:
+            model: Any = self.model
+            model.truncate(row.cache, count)
+
     def fork(self, cache: PlainRow) -> PlainRow:
         """An independent row with the same tokens."""
         other = PlainRow(cache.inputs)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.draw import Status
 from tirage.engine.beams import BeamSearch
+from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room, interleaved
 from tirage.engine.forced_turns import ForcedTurns
-from tirage.engine.logprobs import PromptLogprobs, output_entry, token_logprob
+from tirage.engine.logprobs import PromptLogprobs
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -30,6 +30,7 @@ from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
+from tirage.engine.speculation import Speculation
 from tirage.engine.step_rows import StepRows
 from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling_batch import SamplingBatch
@@ -59,7 +60,9 @@ class Scheduler:
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
         apart: ProcessorDraws | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
+        self._speculation = speculation
         self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
         self._batch_model = model if isinstance(model, BatchPrefillModel) else None
@@ -133,10 +136,8 @@ class Scheduler:
         drawable = [each for each in self._running if each.is_drawable]
         self._rows.choose(drawable, [group for group in self._searching if not self._is_apart(group)], prompts=keys)
         self._apart.start(self._searching)
-        if self._rows.drawing:
-            self._draw()
-        for sequence in dict.fromkeys([*self._rows.drawing, *self._take_forced()]):
-            self._notify(sequence.group, sequence.sample)
+        self._draw_and_tell()
+        self._draw_on()
         if self._apart.busy:
             self._take_apart()
         extended = self._search()
@@ -340,6 +341,31 @@ class Scheduler:
 
     # --- tokens --------------------------------------------------------------------------------------------------
 
+    def _draw_and_tell(self) -> None:
+        """One token for every sample whose turn it is, what is forced after it, and the news to its listener."""
+        if self._rows.drawing:
+            self._draw()
+        for sequence in dict.fromkeys([*self._rows.drawing, *self._take_forced()]):
+            self._notify(sequence.group, sequence.sample)
+
+    def _draw_on(self) -> None:
+        """Further tokens for samples whose drafts hold: the logits after the token before are there."""
+        while self._speculation and (ready := [each for each in self._rows.drawing if each.may_go_on]):
+            self._rows.choose_again(ready)
+            # These are the logits before the drafts.
+            self._decoded = None
+            if not self._rows.drawing:
+                return
+            self._draw_and_tell()
+
+    def _settle(self, sequence: RunningSequence) -> None:
+        """Goes on along the draft of a sample, or ends it; a sample that its model cannot take back to ends."""
+        try:
+            if self._speculation is not None:
+                self._speculation.settle(sequence)
+        except BaseException as error:
+            sequence.sample.fail(model_failed(error))
+
     def _draw(self) -> None:
         """One token for every sample whose turn it is."""
         drawing = self._rows.drawing
@@ -361,6 +387,7 @@ class Scheduler:
         forced: list[RunningSequence] = []
         for sequence in self._forced_turns.to_find(self._running):
             count = sequence.take_forced()
+            self._settle(sequence)
             self._meter.output_tokens += count
             if count:
                 forced.append(sequence)
@@ -403,6 +430,7 @@ class Scheduler:
             self._meter.first_token.add(waited)
         take_token(sequence.sample, row, self._tokenizer)
         sequence.take_drawn()
+        self._settle(sequence)
         if sequence.sample.stop is not None:
             self._remove(sequence, reuse=True)
 
@@ -463,7 +491,10 @@ class Scheduler:
         if not pairs:
             return
         tokens, rows = [each.sample.token_ids[-1] for _, each in pairs], [each.row for _, each in pairs]
-        logits, errors = decode(self._model, tokens, rows)
+        if self._speculation is None:
+            logits, errors = decode(self._model, tokens, rows)
+        else:
+            logits, errors = self._speculation.decode(tokens, rows, drawn)
         for (_, each), row in zip(pairs, logits, strict=True):
             each.logits = row
         for _, sequence in samples:
@@ -493,9 +524,17 @@ class Scheduler:
             self._running.remove(sequence)
             self._rows.forget(sequence)
             self._batch = self._decoded = None
+        if self._speculation is not None:
+            self._forget_drafts(self._speculation, sequence)
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
         self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
+
+    def _forget_drafts(self, speculation: Speculation, sequence: RunningSequence) -> None:
+        try:
+            speculation.forget(sequence)
+        except BaseException as error:
+            _log.error("a draft could not be taken back: %s", describe(error), exc_info=error)
 
     def _end_search(self, group: SequenceGroup, stop: Stop | None) -> None:
         assert group.search is not None
@@ -552,29 +591,3 @@ class Scheduler:
             _log.error("a listener failed, its request is aborted: %s", error, exc_info=error)
             group.listener = ignore
             self._end(group, Stop(kind="abort"))
-
-
-def model_failed(error: BaseException) -> Stop:
-    """The stop of a sample that the model could not continue."""
-    return Stop(kind="model_failed", matched_text=describe(error))
-
-
-def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokenizer) -> None:
-    """Adds the token of its row of a draw to a sample; ends it with an error when there is none or its text fails."""
-    if isinstance(row, BaseException):
-        _log.error("a draw failed: %s", describe(row), exc_info=row)
-        sample.fail(model_failed(row))
-        return
-    drawn, index = row
-    status = int(drawn.status[index])
-    if status != Status.ok:
-        sample.fail(Stop(kind=Status(status).name))  # type: ignore[arg-type]  # statuses are kinds of stops
-        return
-    try:
-        entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
-        if entry is not None:
-            sample.entries.append(entry)
-        sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.draw_params))
-    except BaseException as error:
-        _log.error("a text failed: %s", describe(error), exc_info=error)
-        sample.fail(Stop(kind="text_failed", matched_text=describe(error)))

@@ -22,6 +22,7 @@ from tirage.models.protocol import (
     Inputs,
     Model,
     RowOutput,
+    SpeculativeModel,
     StepModel,
 )
 from tirage.models.sharded import LogitShards, ShardedModel
@@ -36,6 +37,7 @@ __all__ = [
     "Model",
     "RowOutput",
     "ShardedModel",
+    "SpeculativeModel",
     "StepModel",
     "bundled",
     "find_folder",

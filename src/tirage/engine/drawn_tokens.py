@@ -1,0 +1,39 @@
+"""What comes of a draw: its token joins a sample, or an error ends it."""
+
+from __future__ import annotations
+
+import logging
+
+from tirage.draw import Status
+from tirage.engine.logprobs import output_entry, token_logprob
+from tirage.engine.runner import DrawnRow, describe
+from tirage.engine.sample import GrowingSample
+from tirage.text import Stop, Tokenizer
+
+_log = logging.getLogger("tirage")
+
+
+def model_failed(error: BaseException) -> Stop:
+    """The stop of a sample that the model could not continue."""
+    return Stop(kind="model_failed", matched_text=describe(error))
+
+
+def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: Tokenizer) -> None:
+    """Adds the token of its row of a draw to a sample; ends it with an error when there is none or its text fails."""
+    if isinstance(row, BaseException):
+        _log.error("a draw failed: %s", describe(row), exc_info=row)
+        sample.fail(model_failed(row))
+        return
+    drawn, index = row
+    status = int(drawn.status[index])
+    if status != Status.ok:
+        sample.fail(Stop(kind=Status(status).name))  # type: ignore[arg-type]  # statuses are kinds of stops
+        return
+    try:
+        entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
+        if entry is not None:
+            sample.entries.append(entry)
+        sample.accept(int(drawn.token_ids[index]), token_logprob(drawn, index, sample.draw_params))
+    except BaseException as error:
+        _log.error("a text failed: %s", describe(error), exc_info=error)
+        sample.fail(Stop(kind="text_failed", matched_text=describe(error)))
