@@ -16,16 +16,21 @@ Proposal = tuple[Sequence[int], int]
 
 # What one more token adds to the time of a pass: a draft grows while each of its tokens is that likely to be right.
 _COST = 0.2
-# The share of the latest token in a rate; the rate before the first one; and the passes without a draft after which a
-# source whose drafts were wrong is tried again.
-_WEIGHT, _FIRST_RATE, _RETRY = 0.15, 0.6, 16
+# Drafts are no shorter without need: on a CPU a pass of 4 tokens takes about as long as one of a single token, and less
+# than one of 2 (`benchmarks/speculation.py`).
+_FEWEST = 3
+# The share of the latest token in a rate, and the drafts that are left out after those of a source were wrong, before
+# it is tried again.
+_WEIGHT, _RETRY = 0.25, 16
+# Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model.
+_FIRST_RATES, _LONG_RATE = {0: 0.7, 1: 0.25, 2: 0.35, 3: 0.5}, 0.7
 
 
 @dataclass(slots=True)
 class AcceptanceRate:
     """How likely the next token of a source is right, a moving average of those seen so far."""
 
-    rate: float = _FIRST_RATE
+    rate: float = _LONG_RATE
     _skipped: int = 0
 
     def length(self, most: int) -> int:
@@ -33,12 +38,13 @@ class AcceptanceRate:
         if most < 1:
             return 0
         if self.rate >= _COST:
-            return most if self.rate > 0.99 else min(most, math.floor(math.log(_COST) / math.log(self.rate)))
+            likely = most if self.rate > 0.99 else math.floor(math.log(_COST) / math.log(self.rate))
+            return min(most, max(_FEWEST, likely))
         self._skipped += 1
         if self._skipped <= _RETRY:
             return 0
         self._skipped = 0
-        return 1
+        return min(most, _FEWEST)
 
     def record(self, accepted: int, *, rejected: bool) -> None:
         """Counts tokens that were right, and one that was wrong after them."""
@@ -72,7 +78,7 @@ class DraftState:
 
     def rate(self, source: int) -> AcceptanceRate:
         """The rate of a source."""
-        return self.rates.setdefault(source, AcceptanceRate())
+        return self.rates.setdefault(source, AcceptanceRate(_FIRST_RATES.get(source, _LONG_RATE)))
 
     def begin(self, token_ids: Sequence[int], logits: Sequence[Logits], source: int) -> None:
         """Notes that the model has read these tokens."""

@@ -37,7 +37,9 @@ class PlainModel(TextOnly):
     def __init__(self, model: Model) -> None:
         self.model = model
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
-        self._extend = getattr(model, "extend", None)
+        self._extend, self._extend_each = getattr(model, "extend", None), getattr(model, "extend_each", None)
+        # Whether several tokens in one pass have the bits of passes of their own.
+        self._exact = getattr(model, "extends_exactly", False)
 
     def open(self, inputs: Inputs) -> PlainRow:
         """A row whose prompt is yet to be prefilled."""
@@ -73,7 +75,10 @@ class PlainModel(TextOnly):
         """Logits float32 [1, V] after the last of more ids of a row."""
         cache = self._cache_of(row)
         try:
-            if self._extend is not None and len(token_ids) <= CHUNK:
+            if self._exact:
+                # As drafts are read: forced text may have been one.
+                *_, logits = self._extend_each(token_ids, cache)
+            elif self._extend is not None and len(token_ids) <= CHUNK:
                 logits, cache = self._extend(token_ids, cache)
             else:
                 logits = [self.model.decode([token_id], [cache])[0] for token_id in token_ids][-1]
@@ -97,9 +102,9 @@ class PlainModel(TextOnly):
 
     def extend_rows(self, token_ids: Sequence[Sequence[int]], rows: Sequence[PlainRow]) -> NDArray[np.float32]:
         """Logits float32 [n, V] after each of the ids of each row, those of a row together."""
-        model: Any = self.model
+        assert self._extend_each is not None
         try:
-            parts = [model.extend_each(ids, self._cache_of(row)) for ids, row in zip(token_ids, rows, strict=True)]
+            parts = [self._extend_each(ids, self._cache_of(row)) for ids, row in zip(token_ids, rows, strict=True)]
         except BaseException:
             for row in rows:
                 row.cache = None

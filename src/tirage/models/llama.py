@@ -169,6 +169,11 @@ class LlamaNumpy:
             logits[row] = self._logits(self._extend([token_id], cache)[0])
         return logits
 
+    @property
+    def extends_exactly(self) -> bool:
+        """Whether `extend_each` gives the bits of `decode`, as it does here."""
+        return True
+
     @on_one_thread
     def extend_each(self, token_ids: Sequence[int], cache: KVCache) -> Array:
         """Logits [T, V] after each of T more ids, with the bits of `decode` one by one.
