@@ -14,7 +14,7 @@ from tirage.backends import Backend, find, known, type_name
 from tirage.errors import ParamsError
 from tirage.history import MAX_HISTORY
 from tirage.params import SamplingParams
-from tirage.sampling import Counter, Pair, draw_batch, row_states
+from tirage.sampling import Counter, Pair, draw_batch, refuse_several, row_states
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 
 NO_TOKEN = -1
@@ -73,6 +73,8 @@ def verify(
     traced = _is_traced(draft_ids)
     drafts = None if traced else _host_drafts(draft_ids, shape)
     first = row_states((rows, vocab_size), params, history, step, sample_index)
+    if isinstance(sample_index, (int, np.integer)):
+        refuse_several(first)
     states = _along(first, drafts, width)
     words = backend.as_mask(_flat_mask(mask, rows, width), matrix.shape)
     drawn = draw_batch(backend, matrix, SamplingBatch.of(states, vocab_size), words)
