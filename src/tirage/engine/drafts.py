@@ -15,7 +15,7 @@ Proposal = tuple[Sequence[int], int]
 """The tokens of a draft, and the kind of its source, by which its rate of acceptance is kept."""
 
 # What one more token adds to the time of a pass: a draft grows while each of its tokens is that likely to be right.
-_COST = 0.2
+_COST = 0.12
 # Drafts are no shorter without need: on a CPU a pass of 4 tokens takes about as long as one of a single token, and less
 # than one of 2 (`benchmarks/speculation.py`).
 _FEWEST = 3
@@ -23,7 +23,7 @@ _FEWEST = 3
 # it is tried again.
 _WEIGHT, _RETRY = 0.25, 16
 # Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model.
-_FIRST_RATES, _LONG_RATE = {0: 0.7, 1: 0.25, 2: 0.35, 3: 0.5}, 0.7
+_FIRST_RATES, _LONG_RATE = {0: 0.7, 1: 0.2, 2: 0.25, 3: 0.4}, 0.7
 
 
 @dataclass(slots=True)
