@@ -171,15 +171,12 @@ class LLM:
         source = None if chat_template is None else read_template(Path(chat_template))
         self.chat_template = ChatTemplate(self.tokenizer, source)
         self.constraints = RequestConstraints(self.tokenizer, self.model.vocab_size)
-        opened = open_draft(
-            self.speculative_config,
-            self.tokenizer,
-            vocab_size=self.model.vocab_size,
-            backend=backend,
-            options=options,
-        )
-        speculation = {"speculative_config": self.speculative_config, "draft": opened}
-        self.engine = Engine(self.model, self.tokenizer, config=config, **speculation)
+        self.engine = self._open_engine(config, backend, options)
+
+    def _open_engine(self, config: SchedulerConfig, backend: str, options: Mapping[str, Any]) -> Engine:
+        speculation, width = self.speculative_config, self.model.vocab_size
+        draft = open_draft(speculation, self.tokenizer, vocab_size=width, backend=backend, options=options)
+        return Engine(self.model, self.tokenizer, config=config, speculative_config=speculation, draft=draft)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
         self.model, self.folder = open_model(folder, backend=backend, max_running=self.max_running, **options), folder
