@@ -81,11 +81,11 @@ class DraftState:
         return self.rates.setdefault(source, AcceptanceRate(_FIRST_RATES.get(source, _LONG_RATE)))
 
     def begin(self, token_ids: Sequence[int], logits: Sequence[Logits], source: int) -> None:
-        """Notes that the model has read these tokens."""
+        """Notes that the model has read these tokens, each with the logits float32 [V] after it."""
         self.draft = Draft(deque(zip(token_ids, logits, strict=True)), source)
 
     def take(self, unread: list[int]) -> Logits | None:
-        """Takes from `unread` the tokens that were read as a draft; the logits after the last of these, if any.
+        """Takes from `unread` the tokens that were read as a draft; the logits float32 [V] after the last of these, if any.
 
         A token that is not the draft's ends it: what is left of the draft is to be taken back.
         """

@@ -64,9 +64,10 @@ class Speculation:
     def decode(
         self, token_ids: Sequence[int], rows: Sequence[Any], drawn: Sequence[RunningSequence]
     ) -> tuple[Logits, dict[int, BaseException]]:
-        """What `runner.decode` gives for the rows, of which the first are those of `drawn`, whose drafts are read too.
+        """What `runner.decode` gives, logits float32 [B, V] and errors by row.
 
-        Where the pass with the drafts fails, the rows are decoded without.
+        The first rows are those of `drawn`, whose drafts are read too. Where the pass with the drafts fails, the rows
+        are decoded without.
         """
         drafts = self._propose(drawn) if len(rows) <= self._config.disable_by_batch_size else []
         if not any(tokens for tokens, _ in drafts):
