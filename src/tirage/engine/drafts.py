@@ -85,7 +85,7 @@ class DraftState:
         self.draft = Draft(deque(zip(token_ids, logits, strict=True)), source)
 
     def take(self, unread: list[int]) -> Logits | None:
-        """Takes from `unread` the tokens that were read as a draft; the logits float32 [V] after the last of these, if any.
+        """Takes from `unread` the tokens that were read as a draft; the logits float32 [V] after the last, if any.
 
         A token that is not the draft's ends it: what is left of the draft is to be taken back.
         """

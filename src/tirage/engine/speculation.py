@@ -87,7 +87,7 @@ class Speculation:
             return np.full((len(rows), shape[1]), np.nan, np.float32), dict.fromkeys(range(len(rows)), error)
         for sequence, (tokens, source), start in zip(drawn, drafts, starts, strict=False):
             if tokens:
-                sequence.drafts.begin(tokens, logits[start + 1 : start + 1 + len(tokens)], source)
+                sequence.drafts.begin(tokens, list(logits[start + 1 : start + 1 + len(tokens)]), source)
         self._meter.drafts += sum(bool(tokens) for tokens in ahead)
         self._meter.draft_tokens += sum(map(len, ahead))
         return logits[starts[:-1]], {}
