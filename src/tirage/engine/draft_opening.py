@@ -39,7 +39,9 @@ def _open_path(path: Path, tokenizer: Tokenizer, backend: str, options: Mapping[
         check_vocabulary(Tokenizer(opened.tokenizer, opened.tokenizer.settings(opened.header.metadata)), tokenizer)
         return opened
     check_vocabulary(load_tokenizer(path / "tokenizer.json", read_tokenizer_settings(path)), tokenizer)
-    given = {} if backend in ("numpy", "jax") else {name: options.get(name) for name in ("dtype", "device")}
+    given: dict[str, Any] = (
+        {} if backend in ("numpy", "jax") else {name: options.get(name) for name in ("dtype", "device")}
+    )
     found: Any = open_model(path, backend=backend, **given)
     return found
 
