@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "tracing",
         "guided models",
         "jax torch",
-        "batch warm integrations token_laws",
+        "batch warm integrations token_laws verification",
         "sample_hidden",
         "sampling",
         "backends",

@@ -36,11 +36,13 @@ NAMES = (
     "Semantics",
     "Status",
     "TirageError",
+    "Verification",
     "explain",
     "law",
     "register_processor",
     "sample",
     "seeds",
+    "verify",
     "warmup",
 )
 SLOW = ("concurrent.futures", "decimal", "difflib", "hashlib", "secrets")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tirage.semantics import Semantics as Semantics
     from tirage.tracing import Explanation as Explanation
     from tirage.tracing import explain as explain
+    from tirage.verification import Verification as Verification
+    from tirage.verification import verify as verify
     from tirage.warm import warmup as warmup
 
 __version__ = "0.1.0"
@@ -56,6 +58,7 @@ _HOMES = {
     "tirage.processors": ("register_processor",),
     "tirage.sampling": ("law", "sample"),
     "tirage.semantics": ("Semantics",),
+    "tirage.verification": ("Verification", "verify"),
     "tirage.warm": ("warmup",),
 }
 # Packages that are called by their own name, as in `tirage.dialects.from_sglang`.

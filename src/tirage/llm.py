@@ -20,8 +20,10 @@ from tirage.engine import (
     Prompt,
     RequestConstraints,
     SchedulerConfig,
+    SpeculativeConfig,
     as_prompt,
     astream,
+    check_cache_length,
     check_embeds,
     check_ids,
     checked_salt,
@@ -29,6 +31,8 @@ from tirage.engine import (
     finish,
     is_one_prompt,
     listed_prompts,
+    one_per_prompt,
+    open_draft,
     sampling_of,
     split_parts,
     stream,
@@ -91,6 +95,10 @@ class LLM:
 
     No request may have more than `cache_length` tokens, prompt and output together; None is the model's context.
 
+    `speculative_config` has the model read drafts ahead, which changes no token (docs/speculation.md): a mapping with
+    fields of `tirage.engine.SpeculativeConfig`, such as {"method": "ngram"}. `draft` is a smaller model of the same
+    vocabulary to make them, as `model` is given.
+
     With the address of a server, `LLM("http://...", dialect="vllm")` is a `tirage.remote.RemoteLLM`, which has
     `generate`, `stream`, `astream`, `chat` and `chat_stream`; the options of `server` are for it alone.
 
@@ -130,6 +138,8 @@ class LLM:
         engine_args: Mapping[str, Any] | None = None,
         processor_timeout: float | None = None,
         reasoning_parser: str | None = None,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        draft: str | Path | Model | None = None,
         **server: Unpack[ServerOptions],
     ) -> None:
         check_server_options(server, model)
@@ -137,6 +147,7 @@ class LLM:
         self.reasoning_parser = SamplingParams(reasoning_parser=reasoning_parser).reasoning_parser
         config = SchedulerConfig(max_running=max_running, max_waiting=max_waiting, processor_timeout=processor_timeout)
         check_cache_length(cache_length)
+        self.speculative_config = SpeculativeConfig.of(speculative_config, draft)
         self.cache_length = cache_length
         self.max_running = max_running
         self.generation_config: dict[str, Any] = {}
@@ -160,7 +171,12 @@ class LLM:
         source = None if chat_template is None else read_template(Path(chat_template))
         self.chat_template = ChatTemplate(self.tokenizer, source)
         self.constraints = RequestConstraints(self.tokenizer, self.model.vocab_size)
-        self.engine = Engine(self.model, self.tokenizer, config=config)
+        self.engine = self._open_engine(config, backend, options)
+
+    def _open_engine(self, config: SchedulerConfig, backend: str, options: Mapping[str, Any]) -> Engine:
+        speculation, width = self.speculative_config, self.model.vocab_size
+        draft = open_draft(speculation, self.tokenizer, vocab_size=width, backend=backend, options=options)
+        return Engine(self.model, self.tokenizer, config=config, speculative_config=speculation, draft=draft)
 
     def _open_folder(self, folder: Path, tokenizer: Any, backend: str, options: Mapping[str, Any]) -> None:
         self.model, self.folder = open_model(folder, backend=backend, max_running=self.max_running, **options), folder
@@ -563,26 +579,6 @@ def check_server_options(server: Mapping[str, Any], model: Any) -> None:
             hint = nearest(name, inspect.signature(LLM.__init__).parameters)
             raise TypeError(f"LLM() got an unexpected keyword argument {name!r}{hint}")
         raise ParamsError(f"{name} must go with the address of a server, got the model {model!r:.60}; leave it out")
-
-
-def check_cache_length(cache_length: Any) -> None:
-    """Raises ParamsError unless `cache_length` is an integer >= 1 or None."""
-    valid = isinstance(cache_length, int) and not isinstance(cache_length, bool) and cache_length >= 1
-    if cache_length is not None and not valid:
-        raise ParamsError(f"cache_length must be a positive integer or None, got {cache_length!r}")
-
-
-def one_per_prompt(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> Sequence[SamplingParams | None]:
-    """The parameters of each of `count` prompts. Raises ParamsError for another number of them."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * count
-    if isinstance(params, (str, bytes)) or not isinstance(params, Sequence) or len(params) != count:
-        got = f"{len(params)} of them" if isinstance(params, Sequence) else type(params).__name__
-        hint = "; use SamplingParams(**params)" if isinstance(params, Mapping) else ""
-        raise ParamsError(f"params must be one SamplingParams or one per prompt ({count}), got {got}{hint}")
-    return params
 
 
 def check_constraint_options(params: SamplingParams) -> None:

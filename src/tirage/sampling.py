@@ -82,7 +82,7 @@ def sample(
     try:
         states = row_states(matrix.shape, params, history, step, sample_index)
         if isinstance(sample_index, (int, np.integer)):
-            _refuse_several(states)
+            refuse_several(states)
         batch, words = SamplingBatch.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
     except Exception as error:
         tell(matrix, error)
@@ -197,7 +197,8 @@ def row_states(
     return states
 
 
-def _refuse_several(states: Sequence[SamplingRow]) -> None:
+def refuse_several(states: Sequence[SamplingRow]) -> None:
+    """Raises ParamsError for rows whose parameters ask for several samples."""
     for state in states:
         for name in ("n", "best_of"):
             count = getattr(state.params, name)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tirage.cli.line_editing import history_file, line_editing
-from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, ModelOption, open_model
+from tirage.cli.model import (
+    BackendOption,
+    DeviceOption,
+    DraftOption,
+    DtypeOption,
+    EngineArgOption,
+    ModelOption,
+    SpeculativeConfigOption,
+    open_model,
+)
 from tirage.cli.options import OF_TEXTS, OPTIONS, parse, parse_options, sampling_options
 from tirage.cli.output import QuietOption, note, print_rich, show, summary
 from tirage.errors import GrammarError, ParamsError, nearest
@@ -41,6 +50,8 @@ def chat(
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     engine_arg: EngineArgOption = None,
+    draft: DraftOption = None,
+    speculative_config: SpeculativeConfigOption = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="a system message to begin with")] = None,
     chat_template: Annotated[
         Path | None,
@@ -58,7 +69,14 @@ def chat(
     """
     params = parse_options(options, max_tokens=None)
     llm = open_model(
-        model, chat_template=chat_template, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg
+        model,
+        chat_template=chat_template,
+        backend=backend,
+        dtype=dtype,
+        device=device,
+        engine_arg=engine_arg,
+        draft=draft,
+        speculative_config=speculative_config,
     )
     conversation = Conversation(llm, params, system=system, quiet=quiet)
     kept = None if no_history else history_file()

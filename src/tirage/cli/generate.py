@@ -14,8 +14,10 @@ from tirage.cli.model import (
     BackendOption,
     DeviceOption,
     DialectOption,
+    DraftOption,
     DtypeOption,
     EngineArgOption,
+    SpeculativeConfigOption,
     open_any,
 )
 from tirage.cli.options import OF_TEXTS, parse_options, sampling_options
@@ -39,6 +41,8 @@ def generate(
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     engine_arg: EngineArgOption = None,
+    draft: DraftOption = None,
+    speculative_config: SpeculativeConfigOption = None,
     output: Annotated[
         str,
         typer.Option(
@@ -54,7 +58,17 @@ def generate(
     """
     check_form(output)
     params = parse_options(options)
-    llm = open_any(model, dialect, api_key, backend=backend, dtype=dtype, device=device, engine_arg=engine_arg)
+    llm = open_any(
+        model,
+        dialect,
+        api_key,
+        backend=backend,
+        dtype=dtype,
+        device=device,
+        engine_arg=engine_arg,
+        draft=draft,
+        speculative_config=speculative_config,
+    )
     text = sys.stdin.read() if prompt == "-" else prompt
     deltas = llm.stream(text, params)
     if output == "jsonl":

@@ -50,6 +50,15 @@ EngineArgOption = Annotated[
     ),
 ]
 
+DraftOption = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="NAME|PATH", help="a smaller model that drafts text, for speed alone", **_PANEL),
+]
+SpeculativeConfigOption = Annotated[
+    str | None,
+    typer.Option("--speculative-config", metavar="JSON", help='drafts for speed alone: {"method": "ngram"}', **_PANEL),
+]
+
 
 def open_any(model: str, dialect: str | None, api_key: str | None, **options: Any) -> LLM:
     """The LLM of that name or folder, or of the server at that address, which takes none of the other options."""
@@ -57,22 +66,27 @@ def open_any(model: str, dialect: str | None, api_key: str | None, **options: An
 
     if dialect is None and not is_address(model):
         return open_model(model, **options)
-    defaults = {"backend": "auto", "dtype": None, "device": None, "engine_arg": None}
+    defaults = {"backend": "auto", "dtype": None, "device": None, "engine_arg": None, "draft": None}
+    defaults["speculative_config"] = None
     given = {name: value for name, value in options.items() if value != defaults.get(name)}
     return LLM(model, dialect=dialect or "", api_key=api_key, **given)
 
 
-def open_model(model: str, *, engine_arg: list[str] | None = None, **options: Any) -> LLM:
+def open_model(
+    model: str, *, engine_arg: list[str] | None = None, speculative_config: str | None = None, **options: Any
+) -> LLM:
     """The LLM of that name or folder, with the options of `LLM`. Raises ModelError for the address of a server."""
     # Imported here, so that `tirage --help` is fast.
+    from tirage.engine import parse_speculative_config
     from tirage.errors import ModelError
     from tirage.llm import LLM, is_address
     from tirage.models.vllm import parse_engine_args
 
     if is_address(model):
         raise ModelError(f"model must be in this process here, got {model!r:.80}; tirage generate takes an address")
+    config = parse_speculative_config(speculative_config)
     with loading(model):
-        return LLM(model, engine_args=parse_engine_args(engine_arg or ()), **options)
+        return LLM(model, engine_args=parse_engine_args(engine_arg or ()), speculative_config=config, **options)
 
 
 def loading(model: str) -> contextlib.AbstractContextManager[object]:

@@ -28,7 +28,10 @@ from tirage.server.options import FLAGS, LIMIT_FLAGS, Flag, Options, from_enviro
 _METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 _GROUPS: Mapping[str, str] = {
     COMMON: "model host port api_key served_model_name backend dtype device max_running chat_template",
-    "Model": "engine_arg prefix_bytes prefill_batch_tokens lora reasoning_parser grammar_backend sampling_method",
+    "Model": (
+        "engine_arg prefix_bytes prefill_batch_tokens speculative_config draft lora reasoning_parser grammar_backend "
+        "sampling_method"
+    ),
     "Access": (
         "admin_key key_weight tenant_by requests_per_minute tokens_per_minute protect_metrics allowed_host cors_origin"
     ),

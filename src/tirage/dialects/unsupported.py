@@ -157,7 +157,10 @@ OPENAI_ROUTES = unsupported(
     {
         "/generate reports hidden states": {"return_hidden_states": False},
         "usage.prompt_tokens_details has the cached tokens": {"return_cached_tokens_details": False},
-        "there is no speculative decoding": {"return_spec_tokens_details": False, "include_draft_logprobs": False},
+        "answers say nothing of drafts, /metrics counts them": {
+            "return_spec_tokens_details": False,
+            "include_draft_logprobs": False,
+        },
         "return_token_ids reports the ids": {
             "return_prompt_token_ids": False,
             "return_input_ids_in_sglext": False,
@@ -237,7 +240,7 @@ TRANSFORMERS = unsupported({
         "disable_compile": _BOTH,
         "continuous_batching_config": None,
     },
-    "there is no speculative decoding": {
+    "drafts are an option of the engine, LLM(speculative_config=...), and change no token": {
         "use_mtp": False,
         "is_assistant": False,
         "num_assistant_tokens": 20,

@@ -3,6 +3,7 @@
 from tirage.engine.beams import sampling_of
 from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Timings, TokenRecord, Usage
 from tirage.engine.content_parts import split_parts
+from tirage.engine.draft_opening import open_draft
 from tirage.engine.engine import Engine
 from tirage.engine.fairness import Tenant, share_of
 from tirage.engine.grammar_state import CompiledConstraint
@@ -17,14 +18,16 @@ from tirage.engine.prompt import (
     checked_salt,
     is_one_prompt,
     listed_prompts,
+    one_per_prompt,
 )
 from tirage.engine.reasoning import ReasoningState, ReasoningTokens, opened_by
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_constraints import RequestConstraints
 from tirage.engine.request_stream import RequestStream
 from tirage.engine.sample import masks_of
-from tirage.engine.scheduler_config import SchedulerConfig
+from tirage.engine.scheduler_config import SchedulerConfig, check_cache_length
 from tirage.engine.sequence import SequenceGroup
+from tirage.engine.speculative_config import SpeculativeConfig, parse_speculative_config
 from tirage.engine.waiting import astream, checked_stream, finish, stream
 
 __all__ = [
@@ -46,12 +49,14 @@ __all__ = [
     "Sample",
     "SchedulerConfig",
     "SequenceGroup",
+    "SpeculativeConfig",
     "Tenant",
     "Timings",
     "TokenRecord",
     "Usage",
     "as_prompt",
     "astream",
+    "check_cache_length",
     "check_embeds",
     "check_ids",
     "checked_salt",
@@ -61,7 +66,10 @@ __all__ = [
     "kept_of",
     "listed_prompts",
     "masks_of",
+    "one_per_prompt",
+    "open_draft",
     "opened_by",
+    "parse_speculative_config",
     "sampling_of",
     "share_of",
     "split_parts",

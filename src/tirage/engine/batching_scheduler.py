@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import Tenant
 from tirage.engine.logprobs import given_prompt_entry
 from tirage.engine.progress import Meter
@@ -24,7 +25,6 @@ from tirage.engine.runner import DrawnRow, describe, draw
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
-from tirage.engine.taking import model_failed, take_token
 from tirage.errors import ModelError, ParamsError
 from tirage.models import BatchingModel, Inputs, RowOutput
 from tirage.sampling import on_host

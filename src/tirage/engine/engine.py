@@ -29,7 +29,9 @@ from tirage.engine.runner import prefill
 from tirage.engine.scheduler import Scheduler
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import SequenceGroup
-from tirage.errors import ParamsError, UnavailableError
+from tirage.engine.speculation import Speculation
+from tirage.engine.speculative_config import SpeculativeConfig
+from tirage.errors import ModelError, ParamsError, UnavailableError
 from tirage.models import BatchingModel, Inputs, Model, StepModel
 from tirage.processors import RUN, ProcessorThreads
 from tirage.text import Tokenizer
@@ -54,20 +56,31 @@ class Engine:
     waits for its calls, at most so many seconds for all of them.
     """
 
-    def __init__(self, model: Model | BatchingModel, tokenizer: Tokenizer, *, config: SchedulerConfig) -> None:
+    def __init__(
+        self,
+        model: Model | BatchingModel,
+        tokenizer: Tokenizer,
+        *,
+        config: SchedulerConfig,
+        speculative_config: SpeculativeConfig | None = None,
+        draft: Model | None = None,
+    ) -> None:
         self.config = config
         self._meter, self._notifier = Meter(), Notifier()
         self._threads, timeout = ProcessorThreads(), config.processor_timeout
         self._calls = None if timeout is None else WaitedCalls(timeout, self._threads)
         flush = self._notifier.flush
         if batches_itself(model):
+            if speculative_config is not None:
+                raise ModelError("speculation must go with a model whose steps tirage schedules, got another engine's")
             self.model = model
             self._scheduler = BatchingScheduler(model, tokenizer, config=config, meter=self._meter, flush=flush)
         else:
             self.model = as_step_model(cast("Model", model))
             apart = ProcessorDraws(timeout, self._threads)
+            drafts = open_speculation(self.model, speculative_config, draft, self._meter)
             self._scheduler = Scheduler(
-                self.model, tokenizer, config=config, meter=self._meter, flush=flush, apart=apart
+                self.model, tokenizer, config=config, meter=self._meter, flush=flush, apart=apart, speculation=drafts
             )
         self._numbers = itertools.count()
         self._actions: deque[Callable[[], None]] = deque()
@@ -324,6 +337,15 @@ def _close_started() -> None:
     """Closes engines that nobody has closed: a thread inside the model would abort the process as it ends."""
     for engine in list(_started):
         engine.close()
+
+
+def open_speculation(
+    model: StepModel, config: SpeculativeConfig | None, draft: Model | None, meter: Meter
+) -> Speculation | None:
+    """The speculation of an engine; None without a config. Raises what `Speculation` does."""
+    if config is None:
+        return None
+    return Speculation(model, config, meter=meter, draft=None if draft is None else as_step_model(draft))
 
 
 def batches_itself(model: Any) -> TypeGuard[BatchingModel]:

@@ -37,7 +37,10 @@ class PlainModel(TextOnly):
     def __init__(self, model: Model) -> None:
         self.model = model
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
-        self._extend = getattr(model, "extend", None)
+        self._extend: Any = getattr(model, "extend", None)
+        self._extend_each: Any = getattr(model, "extend_each", None)
+        # Whether several tokens in one pass have the bits of passes of their own.
+        self._exact = getattr(model, "extends_exactly", False)
 
     def open(self, inputs: Inputs) -> PlainRow:
         """A row whose prompt is yet to be prefilled."""
@@ -73,7 +76,10 @@ class PlainModel(TextOnly):
         """Logits float32 [1, V] after the last of more ids of a row."""
         cache = self._cache_of(row)
         try:
-            if self._extend is not None and len(token_ids) <= CHUNK:
+            if self._exact:
+                # As drafts are read: forced text may have been one.
+                *_, logits = self._extend_each(token_ids, cache)
+            elif self._extend is not None and len(token_ids) <= CHUNK:
                 logits, cache = self._extend(token_ids, cache)
             else:
                 logits = [self.model.decode([token_id], [cache])[0] for token_id in token_ids][-1]
@@ -83,6 +89,37 @@ class PlainModel(TextOnly):
         row.cache = cache
         row.token_ids += token_ids
         return np.asarray(logits)[None]
+
+    @property
+    def draft_refusal(self) -> str:
+        """Why rows cannot have drafts; empty where they can."""
+        if not all(hasattr(self.model, name) for name in ("extend_each", "truncate")):
+            return "it has no extend_each(token_ids, cache) and truncate(cache, count)"
+        return "" if getattr(self.model, "takes_back", True) else "its caches do not say how many slots are filled"
+
+    def room_for_draft(self, row: PlainRow) -> int:
+        """The most tokens of a draft that a row may read now."""
+        return self.max_length - len(row.token_ids) - 1
+
+    def extend_rows(self, token_ids: Sequence[Sequence[int]], rows: Sequence[PlainRow]) -> NDArray[np.float32]:
+        """Logits float32 [n, V] after each of the ids of each row, those of a row together."""
+        assert self._extend_each is not None
+        try:
+            parts = [self._extend_each(ids, self._cache_of(row)) for ids, row in zip(token_ids, rows, strict=True)]
+        except BaseException:
+            for row in rows:
+                row.cache = None
+            raise
+        for ids, row in zip(token_ids, rows, strict=True):
+            row.token_ids += ids
+        return np.concatenate(parts)
+
+    def truncate_row(self, row: PlainRow, count: int) -> None:
+        """Takes back the last `count` ids that `extend_rows` has read."""
+        del row.token_ids[-count:]
+        if row.cache is not None:
+            model: Any = self.model
+            model.truncate(row.cache, count)
 
     def fork(self, cache: PlainRow) -> PlainRow:
         """An independent row with the same tokens."""

@@ -45,7 +45,8 @@ class Progress:
     `reading` are being prefilled, and `running` is the number of running samples and beams. `abandoned_calls` of
     custom processors were left behind and have not returned. `started`, `completed`,
     `aborted` and `failed` count requests since the engine was made; `prompt_tokens` were prefilled, `cached_tokens`
-    reused from earlier prompts, `output_tokens` drawn. `read_s`, `sample_s`, `text_s` and `decode_s` are the seconds
+    reused from earlier prompts, `output_tokens` drawn. The model has read `drafts` with `draft_tokens` in all, of which
+    `accepted_tokens` were then drawn. `read_s`, `sample_s`, `text_s` and `decode_s` are the seconds
     spent so far on prefill, draws, text and decode passes, and `last_step_s` those of the last step. `first_token` has
     the times from the making of a request to its first token, `between` those between two tokens of a sample; beams are
     in neither.
@@ -66,6 +67,9 @@ class Progress:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
     read_s: float
     sample_s: float
     text_s: float
@@ -98,6 +102,9 @@ class Meter:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     read_s: float = 0.0
     sample_s: float = 0.0
     text_s: float = 0.0

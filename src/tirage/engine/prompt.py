@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
+from tirage.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +117,16 @@ def check_embeds(embeds: Any) -> NDArray[np.float32]:
     if not np.isfinite(array).all():
         raise ParamsError("prompt embeds must be finite, got NaN or infinity")
     return array
+
+
+def one_per_prompt(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    """The parameters of each of `count` prompts. Raises ParamsError for another number of them."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if isinstance(params, (str, bytes)) or not isinstance(params, Sequence) or len(params) != count:
+        got = f"{len(params)} of them" if isinstance(params, Sequence) else type(params).__name__
+        hint = "; use SamplingParams(**params)" if isinstance(params, Mapping) else ""
+        raise ParamsError(f"params must be one SamplingParams or one per prompt ({count}), got {got}{hint}")
+    return params

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tirage.backends import find, known
 from tirage.draw import Draw
 from tirage.engine.sample import GrowingSample, masks_of
-from tirage.engine.sequence import RunningSequence
+from tirage.engine.sequence import RunningSequence, SequenceGroup
 from tirage.errors import ModelError, ParamsError
 from tirage.models import BatchPrefillModel, ExtendModel, StepModel
 from tirage.sampling import draw_batch
@@ -197,6 +197,28 @@ def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
     # A model may return logits before the end of the prompt or none; they are not looked at.
     rows = before - row.left if score else None if row.left else 1
     return as_matrix(logits, (rows, model.vocab_size), "read")
+
+
+def prefill_chunk(model: StepModel, group: SequenceGroup) -> None:
+    """Prefills the next chunk of a request's prompt, and keeps what is wanted of it; raises what `prefill` does."""
+    logits = prefill(model, group.row, score=group.prompt_logprobs is not None)
+    if group.prompt_logprobs is not None:
+        group.prompt_logprobs.add(logits)
+    if group.row.hidden is not None:
+        group.hidden_states.append(group.row.hidden)
+    if not group.row.left:
+        # A copy, so that the logits of the other tokens of a scored prompt can be freed.
+        group.logits = logits[-1].copy()
+        if group.prompt_logprobs is not None:
+            group.request.prompt_logprobs = group.prompt_logprobs.entries
+
+
+def close_row(model: StepModel, row: Any, *, reuse: bool) -> None:
+    """Gives a row back to the model, which may keep its prefix with `reuse`; an error is written to the log."""
+    try:
+        model.close(row, reuse=reuse)
+    except BaseException as error:
+        _log.error("a row could not be closed: %s", describe(error), exc_info=error)
 
 
 def prefill_batch(model: BatchPrefillModel, rows: Sequence[Any], *, vocab_size: int) -> Logits | None:

@@ -94,6 +94,11 @@ class GrowingSample:
         return None if self.stop is None else finish_reason_of(self.stop)
 
     @property
+    def tokens_left(self) -> int:
+        """How many more tokens it may have."""
+        return self._limit - len(self.token_ids)
+
+    @property
     def may_mask(self) -> bool:
         """Whether its text may ever forbid tokens."""
         return not (self._bad_words is None and self.grammar is None and self._reasoning is None)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
+from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room, interleaved
 from tirage.engine.forced_turns import ForcedTurns
 from tirage.engine.logprobs import PromptLogprobs
@@ -24,14 +24,14 @@ from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, advance, decode, describe, draw, extend, prefill, prefill_batch
+from tirage.engine.runner import DrawnRow, advance, close_row, describe, draw, extend, prefill_batch, prefill_chunk
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.engine.single_row import SingleRow
+from tirage.engine.speculation import NoSpeculation, Speculation
 from tirage.engine.step_rows import StepRows
-from tirage.engine.taking import model_failed, take_token
 from tirage.models import BatchPrefillModel, StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
@@ -60,7 +60,9 @@ class Scheduler:
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
         apart: ProcessorDraws | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
+        self._speculation = NoSpeculation(model) if speculation is None else speculation
         self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
         self._batch_model = model if isinstance(model, BatchPrefillModel) else None
@@ -146,10 +148,8 @@ class Scheduler:
         drawable = [each for each in self._running if each.is_drawable]
         self._rows.choose(drawable, [group for group in self._searching if not self._is_apart(group)], prompts=keys)
         self._apart.start(self._searching)
-        if self._rows.drawing:
-            self._draw()
-        for sequence in dict.fromkeys([*self._rows.drawing, *self._take_forced()]):
-            self._notify(sequence.group, sequence.sample)
+        self._draw_and_tell()
+        self._draw_on()
         if self._apart.busy:
             self._take_apart()
         extended = self._search()
@@ -164,7 +164,7 @@ class Scheduler:
     def _find_single(self, sequence: RunningSequence) -> SingleRow | None:
         """The running sample by itself, if nothing else is to be done and its steps are simple."""
         others = self._waiting or self._prefilling or self._prefilled or self._searching or self._apart.busy
-        if others or self._batch is None or self._batch[0] != self._running:
+        if others or self._speculation.reads_ahead or self._batch is None or self._batch[0] != self._running:
             return None
         return SingleRow.of(
             self._model, sequence, self._batch[1], meter=self._meter, tell=self._tell, fail=self._fail_decode
@@ -290,25 +290,13 @@ class Scheduler:
         """Prefills a chunk of a request's prompt; gives the number of its tokens, 0 if the request failed."""
         before = group.row.left
         try:
-            self._prefill_chunk(group)
+            prefill_chunk(self._model, group)
         except BaseException as error:
             self._fail(group, error)
             return 0
         self._prefilling.remove(group)
         (self._prefilling if group.row.left else self._prefilled).append(group)
         return before - group.row.left
-
-    def _prefill_chunk(self, group: SequenceGroup) -> None:
-        logits = prefill(self._model, group.row, score=group.prompt_logprobs is not None)
-        if group.prompt_logprobs is not None:
-            group.prompt_logprobs.add(logits)
-        if group.row.hidden is not None:
-            group.hidden_states.append(group.row.hidden)
-        if not group.row.left:
-            # A copy, so that the logits of the other tokens of a scored prompt can be freed.
-            group.logits = logits[-1].copy()
-            if group.prompt_logprobs is not None:
-                group.request.prompt_logprobs = group.prompt_logprobs.entries
 
     def _start(self) -> None:
         """Starts what is prefilled: searches as a whole, of other requests as many samples as there are slots."""
@@ -376,6 +364,23 @@ class Scheduler:
 
     # --- tokens --------------------------------------------------------------------------------------------------
 
+    def _draw_and_tell(self) -> None:
+        """One token for every sample whose turn it is, what is forced after it, and the news to its listener."""
+        if self._rows.drawing:
+            self._draw()
+        for sequence in dict.fromkeys([*self._rows.drawing, *self._take_forced()]):
+            self._notify(sequence.group, sequence.sample)
+
+    def _draw_on(self) -> None:
+        """Further tokens for samples whose drafts hold: the logits after the token before are there."""
+        while self._speculation.reads_ahead and (ready := [each for each in self._rows.drawing if each.may_go_on]):
+            self._rows.choose_again(ready)
+            # These are the logits before the drafts.
+            self._decoded = None
+            if not self._rows.drawing:
+                return
+            self._draw_and_tell()
+
     def _draw(self) -> None:
         """One token for every sample whose turn it is."""
         drawing = self._rows.drawing
@@ -397,6 +402,7 @@ class Scheduler:
         forced: list[RunningSequence] = []
         for sequence in self._forced_turns.to_find(self._running):
             count = sequence.take_forced()
+            self._speculation.settle(sequence)
             self._meter.output_tokens += count
             if count:
                 forced.append(sequence)
@@ -439,6 +445,7 @@ class Scheduler:
             self._meter.first_token.add(waited)
         take_token(sequence.sample, row, self._tokenizer)
         sequence.take_drawn()
+        self._speculation.settle(sequence)
         if sequence.sample.stop is not None:
             self._remove(sequence, reuse=True)
 
@@ -499,7 +506,7 @@ class Scheduler:
         if not pairs:
             return
         tokens, rows = [each.sample.token_ids[-1] for _, each in pairs], [each.row for _, each in pairs]
-        logits, errors = decode(self._model, tokens, rows)
+        logits, errors = self._speculation.decode(tokens, rows, drawn)
         for (_, each), row in zip(pairs, logits, strict=True):
             each.logits = row
         for _, sequence in samples:
@@ -529,9 +536,10 @@ class Scheduler:
             self._running.remove(sequence)
             self._rows.forget(sequence)
             self._batch = self._decoded = self._single = None
+        self._speculation.forget(sequence)
         if sequence.hidden_states:
             sequence.sample.hidden_states = np.concatenate(sequence.hidden_states)
-        self._close_row(sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
+        close_row(self._model, sequence.row, reuse=reuse and sequence.sample.finish_reason != "error")
 
     def _end_search(self, group: SequenceGroup, stop: Stop | None) -> None:
         assert group.search is not None
@@ -540,19 +548,13 @@ class Scheduler:
         self._apart.forget(group)
         group.search.finish(stop)
         for beam in group.search.running:
-            self._close_row(beam.row, reuse=False)
+            close_row(self._model, beam.row, reuse=False)
         self._notify(group, group.request.samples[0])
 
     def _close_prompt(self, group: SequenceGroup) -> None:
         row, group.row = group.row, None
         if row is not None:
-            self._close_row(row, reuse=not row.left)
-
-    def _close_row(self, row: Any, *, reuse: bool) -> None:
-        try:
-            self._model.close(row, reuse=reuse)
-        except BaseException as error:
-            _log.error("a row could not be closed: %s", describe(error), exc_info=error)
+            close_row(self._model, row, reuse=not row.left)
 
     def _fail_sample(self, group: SequenceGroup, sample: GrowingSample, error: BaseException) -> None:
         """Ends a sample that has no slot with an error; the other samples of its request go on."""

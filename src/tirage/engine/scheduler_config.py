@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tirage.errors import ParamsError
 
@@ -34,3 +35,9 @@ class SchedulerConfig:
 def is_integer(value: object, *, low: int) -> bool:
     """Whether a value is an integer of at least `low`, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def check_cache_length(cache_length: Any) -> None:
+    """Raises ParamsError unless `cache_length` is an integer >= 1 or None."""
+    if cache_length is not None and not is_integer(cache_length, low=1):
+        raise ParamsError(f"cache_length must be a positive integer or None, got {cache_length!r}")

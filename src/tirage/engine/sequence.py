@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
+from tirage.engine.drafts import DraftState
 from tirage.engine.fairness import FairnessKey
 from tirage.engine.logprobs import PromptLogprobs
 from tirage.engine.request import EngineRequest
@@ -63,10 +64,13 @@ class RunningSequence:
     `drawn_at` is the `time.perf_counter()` of its last token, 0.0 before the first. `row` is the model's own object for
     its tokens, `sampling_row` what the sampler knows of it, and `logits` float32 [V] are those that its next token is
     drawn from, when there are no `unread` tokens, which the model has yet to read, and the sample does not wait for its
-    constraint to say what it forces (`may_force`).
+    constraint to say what it forces (`may_force`). `drafts` are what the model has read beyond the text.
     """
 
-    __slots__ = ("drawn_at", "group", "hidden_states", "logits", "may_force", "row", "sample", "sampling_row", "unread")
+    __slots__ = (
+        "drafts", "drawn_at", "group", "hidden_states", "logits", "may_force", "row", "sample", "sampling_row",
+        "unread",
+    )  # fmt: skip
 
     def __init__(self, group: SequenceGroup, sample: GrowingSample, row: Any, logits: NDArray[np.float32]) -> None:
         self.group, self.sample, self.row, self.logits = group, sample, row, logits
@@ -74,6 +78,7 @@ class RunningSequence:
         self.hidden_states = list(group.hidden_states)
         self.drawn_at = 0.0
         self.unread: list[int] = []
+        self.drafts = DraftState()
         self.may_force = sample.may_force
 
     def take_drawn(self) -> None:
@@ -96,6 +101,11 @@ class RunningSequence:
     def is_drawable(self) -> bool:
         """Whether its logits are those after its last token, forced ones included."""
         return not self.unread and not self.may_force
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it can draw another token in the same step, along its draft."""
+        return self.is_drawable and self.sample.stop is None
 
     def keep_logits(self) -> None:
         """Copies the logits, if they are part of those of a whole step, which would otherwise stay as long as they."""

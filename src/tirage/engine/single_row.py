@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tirage.backends.numpy.single_row import SingleDraw, single_draw
+from tirage.engine.drawn_tokens import accept_token
 from tirage.engine.progress import Meter
 from tirage.engine.runner import Logits, as_matrix, describe
 from tirage.engine.sequence import RunningSequence, SequenceGroup
-from tirage.engine.taking import accept_token
 from tirage.history import MAX_HISTORY
 from tirage.models import SingleStepModel, StepModel
 from tirage.sampling_batch import SamplingBatch

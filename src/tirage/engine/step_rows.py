@@ -47,6 +47,13 @@ class StepRows:
             self._divide(given, running, searching)
         self._wait_for_masks(searching)
 
+    def choose_again(self, ready: Sequence[RunningSequence]) -> None:
+        """Has samples of the step take part once more, of the constrained ones those whose masks are ready in time."""
+        before, self.drawing = self._waited_s, [*ready]
+        if any(each.sample.grammar is not None for each in ready):
+            self._wait_for_masks(())
+            self._waited_s += before
+
     def beams_of(self, group: SequenceGroup) -> int | None:
         """How many beams of a search take part in this step; None for all."""
         return None if self._beams is None else self._beams.get(group, 0)

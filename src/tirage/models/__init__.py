@@ -23,6 +23,7 @@ from tirage.models.protocol import (
     Model,
     RowOutput,
     SingleStepModel,
+    SpeculativeModel,
     StepModel,
 )
 from tirage.models.sharded import LogitShards, ShardedModel
@@ -38,6 +39,7 @@ __all__ = [
     "RowOutput",
     "ShardedModel",
     "SingleStepModel",
+    "SpeculativeModel",
     "StepModel",
     "bundled",
     "find_folder",

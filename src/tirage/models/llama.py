@@ -24,6 +24,9 @@ Array = NDArray[np.float32]
 # Prompts are prefilled in chunks of this many tokens, which limits the size of the attention scores. Chunks start at
 # its multiples whatever the batch, so that the sums of a prompt are always the same.
 CHUNK = 256
+# Elements of the weights that several vectors are multiplied with in turn, and the rows of which a BLAS makes blocks of
+# its own: cut between those, a product keeps its bits.
+_BLOCK, _ROWS = 1 << 17, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,19 @@ class Linear:
     def __call__(self, x: Array) -> Array:
         y = self.weight @ x if x.ndim == 1 else x @ self.weight.T
         return y if self.bias is None else y + self.bias
+
+    def each(self, vectors: Sequence[Array]) -> list[Array]:
+        """The outputs [out] of several vectors [in], each with the bits that it has alone.
+
+        The weight is read in blocks that stay in the processor's cache from one vector to the next.
+        """
+        size, outputs = max(_ROWS, _BLOCK // (_ROWS * self.weight.shape[1]) * _ROWS), len(self.weight)
+        found = [np.empty(outputs, np.float32) for _ in vectors]
+        for start in range(0, outputs, size):
+            block = self.weight[start : start + size]
+            for y, x in zip(found, vectors, strict=True):
+                np.dot(block, x, out=y[start : start + size])
+        return found if self.bias is None else [y + self.bias for y in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +169,23 @@ class LlamaNumpy:
             logits[row] = self._logits(self._extend([token_id], cache)[0])
         return logits
 
+    @property
+    def extends_exactly(self) -> bool:
+        """Whether `extend_each` gives the bits of `decode`, as it does here."""
+        return True
+
+    @on_one_thread
+    def extend_each(self, token_ids: Sequence[int], cache: KVCache) -> Array:
+        """Logits [T, V] after each of T more ids, with the bits of `decode` one by one.
+
+        Raises ModelError beyond the context length.
+        """
+        return np.stack(self._head.each([self._normed(row) for row in self._extend_each(token_ids, cache)]))
+
+    def truncate(self, cache: KVCache, count: int) -> None:
+        """Takes back the last `count` ids of a cache."""
+        cache.length -= count
+
     def fork(self, cache: KVCache) -> KVCache:
         """An independent copy of the cache."""
         return cache.copy()
@@ -170,13 +203,39 @@ class LlamaNumpy:
         return KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def _logits(self, hidden: Array) -> Array:
-        return self._head(rms_norm(hidden, self._norm, self.config.rms_norm_eps))
+        return self._head(self._normed(hidden))
+
+    def _normed(self, hidden: Array) -> Array:
+        return rms_norm(hidden, self._norm, self.config.rms_norm_eps)
+
+    def _extend_each(self, token_ids: Sequence[int], cache: KVCache) -> list[Array]:
+        """The hidden states [hidden] of the next T ids, each as `_extend` computes it for one id alone."""
+        start, stop, eps = cache.length, cache.length + len(token_ids), self.config.rms_norm_eps
+        self._check_room(stop)
+        cache.reserve(stop)
+        places = range(start, stop)
+        angles = [self._rotations.between(place, place + 1) for place in places]
+        states = [self._embedding[token_id] for token_id in token_ids]
+        for index, layer in enumerate(self._layers):
+            heads = layer.qkv.each([rms_norm(x, layer.attention_norm, eps) for x in states])
+            mixed = [
+                self._attend(each, angle, cache, index, (place, place + 1))
+                for each, angle, place in zip(heads, angles, places, strict=True)
+            ]
+            states = [x + y for x, y in zip(states, layer.output.each(mixed), strict=True)]
+            gates = layer.gate_up.each([rms_norm(x, layer.mlp_norm, eps) for x in states])
+            states = [x + y for x, y in zip(states, layer.down.each(list(map(swiglu, gates))), strict=True)]
+        cache.length = stop
+        return states
+
+    def _check_room(self, stop: int) -> None:
+        if stop > self.max_length:
+            raise ModelError(f"the model's context holds {self.max_length} tokens, got {stop}")
 
     def _extend(self, token_ids: Sequence[int], cache: KVCache) -> Array:
         """Hidden states [T, hidden] of the next T ids, whose keys and values are appended to the cache."""
         start, stop = cache.length, cache.length + len(token_ids)
-        if stop > self.max_length:
-            raise ModelError(f"the model's context holds {self.max_length} tokens, got {stop}")
+        self._check_room(stop)
         cache.reserve(stop)
         angles = self._rotations.between(start, stop)
         x = self._embedding[np.asarray(token_ids, np.int64)]

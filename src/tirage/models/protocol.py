@@ -236,6 +236,31 @@ class SingleStepModel(Protocol):
 
 
 @runtime_checkable
+class SpeculativeModel(Protocol):
+    """What a `StepModel` may offer besides: drafts read in one pass, and tokens taken back."""
+
+    @property
+    def draft_refusal(self) -> str:
+        """Why rows of this model cannot have drafts; empty where they can."""
+        ...
+
+    def room_for_draft(self, row: Any) -> int:
+        """The most tokens of a draft that the row may read now and give back; 0 for none."""
+        ...
+
+    def extend_rows(self, token_ids: Sequence[Sequence[int]], rows: Sequence[Any]) -> Logits:
+        """Logits float32 [n, V] after each of one or more ids of each row, those of a row together.
+
+        If it raises, no row has advanced.
+        """
+        ...
+
+    def truncate_row(self, row: Any, count: int) -> None:
+        """Takes back the last `count` of the ids that `extend_rows` has read."""
+        ...
+
+
+@runtime_checkable
 class BatchPrefillModel(Protocol):
     """What a `StepModel` may offer besides: several short prompts prefilled in one pass."""
 

@@ -87,6 +87,13 @@ class Forward:
         # The model computes in its own dtype; everything after it is float32.
         return np.asarray(logits).astype(np.float32).reshape(-1)[-self.vocab_size :], cache
 
+    def steps(self, cache: Any, ids: Sequence[int], slots: int) -> tuple[Any, Any]:
+        """Logits float32 [T, V] after each of T more ids, and the new cache, which must have Gemma's layout."""
+        length = self._padded(len(ids), slots)
+        logits, cache = self._step(self._params, *self.inputs(ids, slots, length), cache)
+        rows = logits.reshape(-1, self.vocab_size)[: len(ids)]
+        return rows if self._stay else np.asarray(rows).astype(np.float32), with_end_index(cache, slots + len(ids))
+
     def score(self, ids: Sequence[int]) -> Array:
         """Logits float32 [T, V] after each of the T ids of a text."""
         inputs = self.inputs(ids, 0, self._padded(len(ids), 0))
@@ -131,7 +138,7 @@ class TransformerModel:
             raise ModelError(f"model must be a TransformerLike with {missing[0]}, got {type(model).__name__}")
         if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
             raise ParamsError(f"max_length must be an integer >= 1, got {max_length!r}")
-        buckets = [bucket for bucket in (16, 64, CHUNK) if bucket <= max_length]
+        buckets = [bucket for bucket in (4, 8, 16, 64, CHUNK) if bucket <= max_length]
         self._forward, self._stay = Forward(model, params, length=max_length, buckets=buckets, stay=stay), stay
         self.max_length, self.vocab_size = max_length, self._forward.vocab_size
 
@@ -154,9 +161,7 @@ class TransformerModel:
         Chunks of 256 ids give the logits of `prefill` bit for bit. Raises ModelError beyond the context length.
         """
         grown = TransformerCache(self._forward.start()) if cache is None else cache
-        if grown.slots + len(token_ids) > self.max_length:
-            length = grown.slots + len(token_ids)
-            raise ModelError(f"the model's context holds {self.max_length} tokens, got {length}")
+        self._check_room(grown.slots + len(token_ids))
         *head, last = token_ids
         if head:
             grown.arrays = self._forward.fill(grown.arrays, head, grown.slots)
@@ -167,6 +172,27 @@ class TransformerModel:
         """Logits [B, V] after one more id per request; a row does not depend on the others by a single bit."""
         rows = [self.extend([token], cache)[0] for token, cache in zip(token_ids, caches, strict=True)]
         return stacked(rows) if self._stay else np.stack(rows)
+
+    def extend_each(self, token_ids: Sequence[int], cache: TransformerCache) -> Any:
+        """Logits [T, V] after each of T more ids, read in one pass; ModelError beyond the context length."""
+        self._check_room(cache.slots + len(token_ids))
+        logits, cache.arrays = self._forward.steps(cache.arrays, token_ids, cache.slots)
+        cache.slots += len(token_ids)
+        return logits
+
+    def truncate(self, cache: TransformerCache, count: int) -> None:
+        """Takes back the last `count` ids of a cache."""
+        cache.slots -= count
+        cache.arrays = with_end_index(cache.arrays, cache.slots)
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether ids can be taken back: the caches say how many of their slots are filled."""
+        return has_end_index(self._forward.start())
+
+    def _check_room(self, length: int) -> None:
+        if length > self.max_length:
+            raise ModelError(f"the model's context holds {self.max_length} tokens, got {length}")
 
     def fork(self, cache: TransformerCache) -> TransformerCache:
         """A second cache with the same past; nothing is copied, because the arrays never change."""

@@ -14,6 +14,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
+from tirage.engine import parse_speculative_config
 from tirage.errors import ParamsError, TirageError
 from tirage.llm import LLM
 from tirage.models.vllm import parse_engine_args
@@ -220,6 +221,8 @@ def open_llm(options: Options) -> LLM:
         engine_args=parse_engine_args(options.engine_arg),
         processor_timeout=limits.processor_timeout,
         reasoning_parser=options.reasoning_parser,
+        speculative_config=parse_speculative_config(options.speculative_config),
+        draft=options.draft,
     )
     # Once more, for a library that came with the model.
     use_threads(options.threads)

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from tirage.engine import SpeculativeConfig, parse_speculative_config
 from tirage.errors import ModelError, TirageError
 from tirage.models import find_model
 from tirage.models.vllm import parse_engine_args, require_vllm
@@ -116,6 +117,9 @@ def check_early(options: Options) -> None:
     read_adapters(options)
     parse_engine_args(options.engine_arg)
     check_tls(options)
+    SpeculativeConfig.of(parse_speculative_config(options.speculative_config), options.draft)
+    if options.draft is not None:
+        find_model(options.draft)
     if options.backend == "vllm":
         require_vllm()
     if options.chat_template is not None and not options.chat_template.is_file():

@@ -190,6 +190,10 @@ class Options:
     prefill_batch_tokens: int | None = option(
         None, "tokens in one pass over several short prompts; 0 prefills each prompt alone", low=0, high=1 << 20
     )
+    speculative_config: str | None = option(
+        None, 'drafts that the model reads ahead, which change no token: {"method": "ngram"}', metavar="JSON"
+    )
+    draft: str | None = option(None, "a smaller model of the same vocabulary that makes the drafts", metavar="MODEL")
     chat_template: Path | None = option(None, "Jinja file instead of the model's template")  # noqa: RUF009
     lora: tuple[str, ...] = option(
         (), "a LoRA adapter by the name that requests give", "--lora-paths", metavar="NAME=PATH"

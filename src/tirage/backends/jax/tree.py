@@ -1,9 +1,10 @@
-"""`Draw` as a pytree, so that jitted, vmapped and scanned functions may return it."""
+"""`Draw` and its like as pytrees, so that jitted, vmapped and scanned functions may return them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import jax
@@ -11,29 +12,29 @@ import numpy as np
 
 from tirage.draw import Draw
 
-_LEAVES = tuple(field.name for field in fields(Draw) if field.name != "seeds")
 
+@cache
+def register(kind: type[Any] = Draw) -> None:
+    """Makes a dataclass of arrays and `seeds` a pytree node; further calls do nothing.
 
-def register() -> None:
-    """Make Draw a pytree node; called once, when the first JAX array arrives."""
-    jax.tree_util.register_pytree_with_keys(Draw, _flattened_with_keys, _unflattened, _flattened)
+    Seeds known on the host stay outside the program, where int64 would lose its upper half.
+    """
+    names = tuple(field.name for field in fields(kind) if field.name != "seeds")
 
+    def flattened(value: Any) -> tuple[tuple[Any, ...], Any]:
+        leaves = tuple(getattr(value, name) for name in names)
+        if isinstance(value.seeds, np.ndarray):
+            return (*leaves, None), tuple(value.seeds.tolist())
+        return (*leaves, value.seeds), None
 
-def _flattened(drawn: Draw) -> tuple[tuple[Any, ...], Any]:
-    """The arrays as leaves; seeds known on the host stay outside the program, where int64 would lose its upper half."""
-    leaves = tuple(getattr(drawn, name) for name in _LEAVES)
-    if isinstance(drawn.seeds, np.ndarray):
-        return (*leaves, None), tuple(drawn.seeds.tolist())
-    return (*leaves, drawn.seeds), None
+    def flattened_with_keys(value: Any) -> tuple[tuple[Any, ...], Any]:
+        leaves, seeds = flattened(value)
+        keys = (*names, "seeds")
+        return tuple((jax.tree_util.GetAttrKey(name), leaf) for name, leaf in zip(keys, leaves, strict=True)), seeds
 
+    def unflattened(seeds: Any, leaves: Iterable[Any]) -> Any:
+        *arrays, traced = leaves
+        given = traced if seeds is None else np.array(seeds, np.int64)
+        return kind(**dict(zip(names, arrays, strict=True)), seeds=given)
 
-def _flattened_with_keys(drawn: Draw) -> tuple[tuple[Any, ...], Any]:
-    leaves, seeds = _flattened(drawn)
-    names = (*_LEAVES, "seeds")
-    return tuple((jax.tree_util.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)), seeds
-
-
-def _unflattened(seeds: Any, leaves: Iterable[Any]) -> Draw:
-    *arrays, traced = leaves
-    given = traced if seeds is None else np.array(seeds, np.int64)
-    return Draw(**dict(zip(_LEAVES, arrays, strict=True)), seeds=given)
+    jax.tree_util.register_pytree_with_keys(kind, flattened_with_keys, unflattened, flattened)

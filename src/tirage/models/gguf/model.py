@@ -248,6 +248,52 @@ class GGUFModel(TextOnly):
         row.length += 1
         return logits
 
+    @property
+    def draft_refusal(self) -> str:
+        """Why rows cannot have drafts; empty where they can."""
+        return "" if self._resumes else "its state (recurrent, or a sliding window) cannot give tokens back"
+
+    def room_for_draft(self, row: GGUFRow) -> int:
+        """The most tokens of a draft that a row may read now."""
+        return min(self.max_length - len(row.token_ids) - 1, CHUNK - 1)
+
+    def extend_rows(self, token_ids: Sequence[Sequence[int]], rows: Sequence[GGUFRow]) -> Logits:
+        """Logits [n, V] after each of the ids of each row, in as few batches as hold them; ModelError as `decode`."""
+        for row in rows:
+            self._restore(row)
+        parts, first = list[Logits](), 0
+        try:
+            while first < len(rows):
+                end = first + 1
+                while end < len(rows) and sum(map(len, token_ids[first : end + 1])) <= CHUNK:
+                    end += 1
+                parts.append(self._read_ahead(token_ids[first:end], rows[first:end]))
+                first = end
+        except BaseException:
+            for row in rows[:first]:
+                self._cut(row)
+            raise
+        for ids, row in zip(token_ids, rows, strict=True):
+            row.token_ids += ids
+            row.length += len(ids)
+        return np.concatenate(parts)
+
+    def _read_ahead(self, token_ids: Sequence[Sequence[int]], rows: Sequence[GGUFRow]) -> Logits:
+        """The logits [n, V] of one batch, whose rows do not count its tokens yet."""
+        counts = [len(ids) for ids in token_ids]
+        positions = np.concatenate([row.length + np.arange(n) for row, n in zip(rows, counts, strict=True)])
+        if positions.max() >= self.max_length:
+            raise ModelError(f"the model's context holds {self.max_length} tokens, got {positions.max() + 1}")
+        sequences = np.repeat([row.sequence for row in rows], counts)
+        return self._run(rows, [token for ids in token_ids for token in ids], positions, sequences, True)
+
+    def truncate_row(self, row: GGUFRow, count: int) -> None:
+        """Takes back the last `count` ids that `extend_rows` has read."""
+        del row.token_ids[-count:]
+        if row.length > len(row.token_ids):
+            row.length = len(row.token_ids)
+            self._cut(row)
+
     def _run(
         self, rows: Sequence[GGUFRow], token_ids: Sequence[int], positions: Any, sequences: Any, wanted: Any
     ) -> Logits:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tirage.models.huggingface.batched_cache import KNOWN_LAYERS, PLAIN_LAYERS
+from tirage.models.huggingface.preallocated_layer import PreallocatedLayer
 
 
 def is_plain(cache: Any) -> bool:
@@ -32,6 +33,18 @@ def cropped(cache: Any, count: int) -> Any:
     """The first `count` positions of a croppable cache. The tensors are shared, because rows never overwrite them."""
     part = copy.copy(cache)
     part.layers = [crop_layer(layer, count) for layer in cache.layers]
+    return part
+
+
+def truncated(cache: Any, length: int) -> Any:
+    """A row's own cache with its first `length` positions; it goes on in the same buffers."""
+    part = copy.copy(cache)
+    part.layers = [
+        layer.truncated(length)
+        if isinstance(layer, PreallocatedLayer) and layer.keys is not None
+        else crop_layer(layer, length)
+        for layer in cache.layers
+    ]
     return part
 
 

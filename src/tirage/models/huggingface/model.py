@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from tirage.models.huggingface.batched_prefill import (
     padded_ids,
     padded_positions,
 )
-from tirage.models.huggingface.cache_layers import cropped, is_croppable, is_plain, size_of
+from tirage.models.huggingface.cache_layers import cropped, is_croppable, is_plain, size_of, truncated
 from tirage.models.huggingface.forward import (
     ForwardPass,
     context_of,
@@ -304,16 +305,84 @@ class HuggingFaceModel:
         row.token_ids += token_ids
         return floats(out.logits[0, -1:])
 
-    def _prefill_output(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> Any:
+    def _prefill_output(self, row: HuggingFaceRow, token_ids: Sequence[int], keep: int = 1) -> Any:
         end = row.length + len(token_ids)
         steps = torch.arange(len(token_ids), device=self.device)
         positions = None if row.next_position is None else row.next_position + steps
         with self.rope.for_length(max(row.rope_length, end), end):
             ids, mask = self.forward.ids(token_ids), self.forward.ones(end)
-            out = self.forward.run([row], ids, mask, positions, row.cache, keep=1)
+            out = self.forward.run([row], ids, mask, positions, row.cache, keep=keep)
         row.length = end
         row.next_position = None if row.next_position is None else row.next_position + len(token_ids)
         return out
+
+    # --- drafts --------------------------------------------------------------------------------------------------
+
+    @property
+    def draft_refusal(self) -> str:
+        """Why rows cannot have drafts; empty where they can."""
+        if self.path == "recomputed" or self.chunk is None or not self.resumes:
+            return "it does not read several tokens of a text that has begun in one pass"
+        if self.rope.varies:
+            return "its rotary frequencies change with the length of a text"
+        return "" if is_plain(self.forward.new_cache()) else "its cache has layers that cannot give tokens back"
+
+    def room_for_draft(self, row: HuggingFaceRow) -> int:
+        """The most tokens of a draft that a row may read now: none beyond a sliding window, nor with media."""
+        inputs = row.inputs
+        if inputs.hidden_states or inputs.media or inputs.embeds is not None:
+            return 0
+        return self._keeps_all - row.length - 1
+
+    @cached_property
+    def _keeps_all(self) -> int:
+        """The length up to which every layer of a cache keeps all positions."""
+        windows = [getattr(layer, "sliding_window", None) for layer in self.forward.new_cache().layers]
+        return min([self.max_length, *(window - 1 for window in windows if window)])
+
+    @torch.inference_mode()
+    def extend_rows(self, token_ids: Sequence[Sequence[int]], rows: Sequence[HuggingFaceRow]) -> Logits:
+        """Logits [n, V] after each of the ids of each row: a pass for each row with several, one for all others."""
+        parts: dict[int, Logits] = {}
+        single = [i for i, ids in enumerate(token_ids) if len(ids) == 1]
+        several = [i for i, ids in enumerate(token_ids) if len(ids) > 1]
+        try:
+            for i in several:
+                parts[i] = self._read_draft(rows[i], token_ids[i])
+            if single:
+                together = self.decode([token_ids[i][0] for i in single], [rows[i] for i in single])
+                parts |= {i: together[at : at + 1] for at, i in enumerate(single)}
+        except BaseException:
+            for i in parts:
+                self.truncate_row(rows[i], len(token_ids[i]))
+            raise
+        return parts[0] if len(rows) == 1 else np.concatenate([parts[i] for i in range(len(rows))])
+
+    def _read_draft(self, row: HuggingFaceRow, token_ids: Sequence[int]) -> Logits:
+        if self._is_dropped(row):
+            self._prefill_again(row)
+        if row.group is not None:
+            leave_group(row)
+        row.drafted = True
+        try:
+            out = self._prefill_output(row, token_ids, keep=len(token_ids))
+        except BaseException:
+            drop_caches([row])
+            raise
+        row.token_ids += token_ids
+        return floats(out.logits[0, -len(token_ids) :])
+
+    @torch.inference_mode()
+    def truncate_row(self, row: HuggingFaceRow, count: int) -> None:
+        """Takes back the last `count` ids that `extend_rows` has read."""
+        del row.token_ids[-count:]
+        if row.group is not None:
+            leave_group(row)
+        if row.cache is None:
+            return
+        row.length -= count
+        row.cache = truncated(row.cache, row.length)
+        row.next_position = None if row.next_position is None else row.next_position - count
 
     # --- decode --------------------------------------------------------------------------------------------------
 
@@ -371,7 +440,7 @@ class HuggingFaceModel:
         members: dict[GroupKey, list[int]] = {}
         logits = np.empty((len(rows), self.vocab_size), np.float32)
         for index, row in enumerate(rows):
-            if self.rope.may_share(row.length + 1):
+            if self.rope.may_share(row.length + 1) and not (row.drafted and len(rows) == 1):
                 members.setdefault(self._group_key(row), []).append(index)
             else:
                 logits[index] = self._step_alone(row, token_ids[index])

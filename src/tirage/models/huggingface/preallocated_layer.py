@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import Tensor
@@ -38,6 +39,19 @@ class PreallocatedLayer(DynamicLayer):
         self._written[0] = end
         self.keys, self.values = (buffer[:, :, :end] for buffer in buffers)
         return self.keys, self.values
+
+    def truncated(self, length: int) -> PreallocatedLayer:
+        """The layer with its first `length` positions, which goes on in the same buffers.
+
+        Only the row that has written the rest may have this: what other layers see of the buffers must be shorter.
+        """
+        part = copy.copy(self)
+        assert self.keys is not None
+        assert self.values is not None
+        if self._written[0] == self.get_seq_length():
+            self._written[0] = length
+        part.keys, part.values = self.keys[:, :, :length], self.values[:, :, :length]
+        return part
 
     def _move(self, key_states: Tensor, value_states: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
         """New buffers with the columns so far, and with capacity for those up to `end` and more."""

@@ -21,8 +21,8 @@ class HuggingFaceRow:
     """
 
     __slots__ = (
-        "cache", "cached", "closed", "group", "hidden", "inputs", "left", "length", "next_position", "positions",
-        "rope_length", "token_ids",
+        "cache", "cached", "closed", "drafted", "group", "hidden", "inputs", "left", "length", "next_position",
+        "positions", "rope_length", "token_ids",
     )  # fmt: skip
 
     def __init__(self, inputs: Inputs) -> None:
@@ -33,7 +33,8 @@ class HuggingFaceRow:
         self.rope_length = inputs.length
         self.cache: Any = None
         self.group: Any = None
-        self.closed = False
+        # `drafted`: it has read drafts, so that its cache stays its own while it is the only row of a pass.
+        self.closed = self.drafted = False
         # Position ids int64 [..., 1, T] of the prompt, if the model takes them, and those of the next token.
         self.positions: Tensor | None = None
         self.next_position: Tensor | None = None
