@@ -1,0 +1,234 @@
+"""Penalties: whether a word that a prompt repeats is drawn as much more rarely as they say.
+
+A prompt is one word `m` times, so that the history of the next tokens is known; its law after `m`, `m + 1`, ... words
+comes from the server. Answers are followed as long as they repeat the word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tirage.audit.context import AuditContext, only_sample
+from tirage.audit.evidence import Evidence, Prediction, bernoulli, separation
+from tirage.audit.finding import Finding, judged
+from tirage.audit.parameters import predicted
+from tirage.audit.position import Position, laws, listed_only, params_of
+from tirage.audit.search import laws_at
+from tirage.audit.server import NotTestedError
+from tirage.remote.answer import SamplePart
+from tirage.semantics import PRESETS, Semantics
+
+WORDS = ("very", "long", "no", "big", "ha", "la", "go", "up", "more", "happy", "red", "one")
+_COUNTS = (2, 3, 4, 5)
+_STEPS = 3
+_MOST = 240
+LEAST_LOGIT = 2.0
+"""The least absolute value that a likely token's logit is taken to have. The repetition penalty divides or multiplies
+logits, which a server does not tell; those of language models are larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedWord:
+    """A prompt of one word `times` times, and the positions after it and after each further one, up to three.
+
+    `indices` are the places of the word among the tokens listed there.
+    """
+
+    times: int
+    positions: tuple[Position, ...]
+    indices: tuple[int, ...]
+
+    @property
+    def likely(self) -> float:
+        """The probability that the word follows once more at the first and at the second position."""
+        return math.prod(self.probability(step) for step in range(2))
+
+    def probability(self, step: int) -> float:
+        """The probability that the word follows at a position."""
+        return math.exp(self.positions[step].logprobs[self.indices[step]])
+
+
+async def find_repeated(context: AuditContext) -> list[RepeatedWord]:
+    """The words that may well follow themselves. Raises NotTestedError where there are none."""
+    if not context.positions:
+        raise NotTestedError("no place was found where several tokens are likely, with their log-probabilities")
+    prompts = [" ".join([word] * count) for word in WORDS for count in _COUNTS]
+    found = {each.prompt: each for each in await laws_at(context, prompts)}
+    words = [one for word in WORDS for count in _COUNTS[:-1] if (one := _repeated(found, word, count)) is not None]
+    if not words:
+        raise NotTestedError("no word was found that is likely to follow itself")
+    return words
+
+
+def _repeated(found: Mapping[str, Position], word: str, times: int) -> RepeatedWord | None:
+    positions, indices = [], []
+    for count in range(times, times + _STEPS):
+        position = found.get(" ".join([word] * count))
+        index = None if position is None else next((i for i, t in enumerate(position.texts) if t == f" {word}"), None)
+        if position is None or index is None:
+            break
+        positions.append(position)
+        indices.append(index)
+    if len(positions) < 2:
+        return None
+    return RepeatedWord(times=times, positions=tuple(positions), indices=tuple(indices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PenaltyProbe:
+    """A word, the value of the penalty, and what is promised at each step of an answer that repeats the word."""
+
+    word: RepeatedWord
+    value: float
+    steps: tuple[Prediction, ...]
+
+    @property
+    def power(self) -> float:
+        """Nats an answer, by how likely each step is."""
+        reached, total = 1.0, 0.0
+        for step, (prediction, index) in enumerate(zip(self.steps, self.word.indices, strict=False)):
+            names = [each for each in prediction.faults if step or each != "it is ignored"]
+            total += reached * separation(prediction, names) if names else 0.0
+            reached *= float(prediction.high[index])
+        return total + self._ignored()
+
+    def _ignored(self) -> float:
+        reached = float(self.steps[0].high[self.word.indices[0]])
+        return 3 * reached * separation(self.steps[1], ["it is ignored"])
+
+
+async def check_additive(context: AuditContext, name: str) -> Finding:
+    """Whether a frequency or presence penalty is subtracted from the logits of tokens, and of which."""
+    words = await find_repeated(context)
+    with context.computing():
+        probes = [_additive(context, name, word, value) for word in words for value in (1.0, 2.0)]
+    probe = max(probes, key=lambda each: each.power)
+    evidence = context.evidence()
+    await _follow(context, {name: probe.value}, probe, evidence)
+    about = f"{name}={probe.value:g}"
+    return judged(
+        name,
+        evidence,
+        kept=f"{about}: the draws follow the law",
+        broken=f"{about}: {evidence.fault}",
+    )
+
+
+async def _follow(context: AuditContext, values: Mapping[str, Any], probe: PenaltyProbe, evidence: Evidence) -> None:
+    """Adds answers to the evidence until it says enough."""
+    for _ in range(_MOST // 8):
+        if evidence.rejected or (evidence.outcomes >= 24 and not evidence.uncleared()):
+            break
+        params = [context.params(**values, max_tokens=len(probe.steps), logprobs=1) for _ in range(8)]
+        prompt = probe.word.positions[0].prompt
+        for answer in await context.server.ask_all([(prompt, each) for each in params]):
+            _add_steps(context, probe, only_sample(answer), evidence)
+
+
+def _add_steps(context: AuditContext, probe: PenaltyProbe, sample: SamplePart, evidence: Evidence) -> None:
+    """Adds the tokens of an answer, as long as it repeats the word."""
+    with context.computing():
+        for step, (prediction, entry) in enumerate(zip(probe.steps, sample.logprobs, strict=False)):
+            index = probe.word.positions[step].index(entry)
+            if index < len(prediction.high):
+                evidence.add(prediction, index)
+            if index != probe.word.indices[step]:
+                break
+
+
+def _additive(context: AuditContext, name: str, word: RepeatedWord, value: float) -> PenaltyProbe:
+    """What a penalty promises at each step, under the histories that are right, and under the wrong ones."""
+    option = {"frequency_penalty": "frequency_history", "presence_penalty": "presence_history"}[name]
+    right = [PRESETS[context.promise]] if context.promise else [PRESETS["openai"], PRESETS["llamacpp"]]
+    histories = {getattr(each, option) for each in right}
+    steps = []
+    for step, (position, index) in enumerate(zip(word.positions, word.indices, strict=True)):
+        kept = [
+            row for history in sorted(histories) for row in _rows(name, value, option, history, word.times, index, step)
+        ]
+        faults = dict(_faults(name, value, option, histories, word.times, index, step))
+        found = _laws(position, [*kept, *faults.values()])
+        good, bad = found[: len(kept)], found[len(kept) :]
+        named = dict(zip(faults, bad, strict=True))
+        steps.append(predicted(good.min(0), good.max(0), named, position, learn=f" {step}"))
+    return PenaltyProbe(word=word, value=value, steps=tuple(steps))
+
+
+_Row = tuple[dict[str, Any], Semantics, tuple[list[int], list[int]]]
+
+
+def _laws(position: Position, rows: Sequence[_Row]) -> Any:
+    params = [params_of(values, semantics) for values, semantics, _ in rows]
+    return listed_only(laws(position, params, history=[history for _, _, history in rows])[1])
+
+
+def _rows(name: str, value: float, option: str, history: str, times: int, index: int, step: int) -> Iterator[_Row]:
+    """The parameters and the history; twice where the prompt counts, whose first word may be another token."""
+    meaning = PRESETS["canonical"].replace(name="counted", **{option: history})
+    for count in (times, times - 1) if history == "both" else (times,):
+        yield {name: value}, meaning, ([index] * count, [index] * step)
+
+
+def _faults(
+    name: str, value: float, option: str, histories: set[str], times: int, index: int, step: int
+) -> Iterator[tuple[str, _Row]]:
+    own = sorted(histories)[0]
+    yield "it is ignored", next(_rows(name, 0.0, option, own, times, index, step))
+    yield "it is added, not subtracted", next(_rows(name, -value, option, own, times, index, step))
+    if histories == {"output"}:
+        yield "it counts the tokens of the prompt too", next(_rows(name, value, option, "both", times, index, step))
+    if histories == {"both"}:
+        yield "it does not count the prompt", next(_rows(name, value, option, "output", times, index, step))
+
+
+async def check_repetition(context: AuditContext) -> Finding:
+    """Whether a repetition penalty above 1 makes a repeated word rarer: how often it is drawn twice in a row."""
+    words = await find_repeated(context)
+    value = 2.0 if context.server.dialect_name in ("sglang", "tirage") else 5.0
+    least = LEAST_LOGIT * (1 - 1 / value)
+    word = max(words, key=lambda each: _repetition(each, least)[1])
+    prediction, power = _repetition(word, least)
+    if power < 0.02:
+        raise NotTestedError("no word was found that follows itself often enough to see a penalty")
+    evidence = context.evidence()
+    for _ in range(_MOST // 8):
+        params = [context.params(repetition_penalty=value, max_tokens=2, logprobs=1) for _ in range(8)]
+        prompt = word.positions[0].prompt
+        for answer in await context.server.ask_all([(prompt, each) for each in params]):
+            entries = only_sample(answer).logprobs
+            same = [
+                word.positions[i].index(entry) == index
+                for i, (index, entry) in enumerate(zip(word.indices[:2], entries, strict=False))
+            ]
+            evidence.add(prediction, int(len(same) == 2 and all(same)))
+        if evidence.rejected or not evidence.uncleared():
+            break
+    about = f"repetition_penalty={value:g}"
+    return judged(
+        "repetition_penalty",
+        evidence,
+        kept=f"{about}: a repeated word is drawn more rarely",
+        broken=f"{about}: {evidence.fault}",
+    )
+
+
+def _repetition(word: RepeatedWord, least: float) -> tuple[Prediction, float]:
+    """What is promised of "the word twice more", if the penalty takes at least `least` off its second logit."""
+    first, second = (word.probability(step) for step in range(2))
+    noise = math.exp(2 * word.positions[0].noise)
+    high = min(0.98, first * _moved(second, -least) * noise)
+    raised = _moved(first, least) * _moved(second, least)
+    faults = {"it is ignored": max(word.likely, high), "it makes repeated words likelier": max(raised, high)}
+    prediction = bernoulli(high, faults)
+    return prediction, float(np.minimum(separation(prediction, ["it is ignored"]), 3.0))
+
+
+def _moved(probability: float, shift: float) -> float:
+    """A probability after something is added to its logit."""
+    odds = probability / max(1 - probability, 1e-9) * math.exp(shift)
+    return odds / (1 + odds)
