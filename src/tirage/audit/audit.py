@@ -66,9 +66,9 @@ CHECKS: tuple[AuditCheck, ...] = (
     AuditCheck(name="seed under load", run=check_seed_under_load, fields=("seed",), needs=("seed",)),
     AuditCheck(name="logprobs", run=check_logprobs, fields=("logprobs",), needs=("another seed",)),
     *(_law(each.parameter, each.run) for each in LAW_CHECKS),
+    _law("logit_bias", check_logit_bias),
     *(_law(name, partial(check_additive, name=name)) for name in ("frequency_penalty", "presence_penalty")),
     _law("repetition_penalty", check_repetition),
-    _law("logit_bias", check_logit_bias),
     AuditCheck(name="preset", run=_presets_alone, needs=(*_LAW, "temperature", "top_k", "top_p", "min_p")),
     AuditCheck(name="n", run=check_n, fields=("n",), needs=_LAW),
     AuditCheck(name="greedy", run=check_greedy, fields=("temperature",)),
@@ -119,7 +119,7 @@ def audit(
         connection = RemoteServer(options)
         server = AuditedServer(connection, dialect, name=model_name, limits=given)
         if progress is not None:
-            server.advance = lambda: progress(server.count.requests)
+            server.advance = partial(_tell, progress, server)
         try:
             return await _audited(server, options.url, checks, preset, given, random.Random(seed))
         finally:
@@ -128,10 +128,16 @@ def audit(
     return asyncio.run(run())
 
 
+def _tell(progress: Callable[[int], None], server: AuditedServer) -> None:
+    progress(server.count.requests)
+
+
 def chosen_checks(only: Sequence[str]) -> tuple[AuditCheck, ...]:
     """The checks of these names with those that they stand on, all for none. Raises ParamsError for unknown names."""
     known = {each.name: each for each in CHECKS}
-    wanted = {name for each in only for name in (each, *(known[each].needs if each in known else ()))}
+    wanted: set[str] = {name for each in only for name in (each, *(known[each].needs if each in known else ()))}
+    if any("penalty" in name for name in wanted):
+        wanted.add("logit_bias")  # It makes the words likely enough that penalties are seen.
     for name in wanted - set(known):
         raise ParamsError(f"only must name checks, {', '.join(known)}, got {name!r:.60}{nearest(name, known)}")
     return tuple(each for each in CHECKS if not only or each.name in wanted)
@@ -159,6 +165,7 @@ async def _audited(
         findings=tuple(findings.values()),
         preset=context.fit,
         limits=limits,
+        checks=len(CHECKS),
         requests=server.count.requests,
         seconds=server.count.seconds,
         arithmetic_s=context.arithmetic_s,
@@ -196,6 +203,7 @@ async def _finding(context: AuditContext, check: AuditCheck, findings: dict[str,
     for name in check.needs:
         if name in findings and findings[name].verdict == "not obeyed":
             return not_tested(check.name, f"it stands on {name}, which is not obeyed")
+    context.biased = findings["logit_bias"].verdict == "obeyed" if "logit_bias" in findings else False
     before = server.count.requests
     try:
         found = await check.run(context)

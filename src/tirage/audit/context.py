@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tirage.audit.evidence import Evidence, Prediction, separation
 from tirage.audit.finding import PresetFit, TokenShare
 from tirage.audit.position import Position
@@ -27,9 +30,10 @@ _POWER = 0.03
 class AuditContext:
     """A running audit. `threshold` is the logarithm of the stake that rejects a promise.
 
-    `positions` are those with several likely next tokens, `ids` the token ids that answers have told, by text. `promise`
-    is the name of the preset that the server is held to, None for none. `broken` are the names of checks that others
-    cannot do without.
+    `positions` are those with several likely next tokens, `laws` all that were asked for, by prompt. `ids` are the
+    token ids that answers have told, by text, and `prompt_ids` those of prompts; `biased` says whether logit_bias is
+    known to be obeyed.
+    `promise` is the name of the preset that the server is held to, None for none, and `fit` how the presets fit.
     """
 
     server: AuditedServer
@@ -41,6 +45,9 @@ class AuditContext:
     notes: list[str] = field(default_factory=list)
     arithmetic_s: float = 0.0
     fit: PresetFit | None = None
+    biased: bool = False
+    laws: dict[str, Position] = field(default_factory=dict)
+    prompt_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def params(self, **values: object) -> SamplingParams:
         """Parameters to send: temperature 1, a fresh seed if the dialect has one, all else off, and these values."""
@@ -77,12 +84,12 @@ class LawProbe:
     prediction: Prediction
 
 
-def widened(low: object, high: object, noise: float) -> tuple[object, object]:
-    """Bounds of probabilities widened by a factor whose logarithm is `noise`."""
-    import numpy as np
-
+def widened(
+    low: NDArray[np.float64], high: NDArray[np.float64], noise: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bounds of probabilities [K] widened by a factor whose logarithm is `noise`."""
     factor = float(np.exp(noise))
-    return np.asarray(low) / factor, np.minimum(np.asarray(high) * factor, 1.0)
+    return low / factor, np.minimum(high * factor, 1.0)
 
 
 def choose(

@@ -41,7 +41,7 @@ class Prediction:
 
 @dataclass(slots=True)
 class Evidence:
-    """The stakes of all bettors of one test, as logarithms. `threshold` is the logarithm of what rejects the promise."""
+    """The stakes of all bettors of one test, as logarithms; `threshold` is that of a stake that rejects the promise."""
 
     threshold: float
     outcomes: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from tirage.audit.context import AuditContext, only_sample
 from tirage.audit.evidence import Evidence, bernoulli
-from tirage.audit.finding import Finding, judged
+from tirage.audit.finding import Finding, judged, not_tested
 from tirage.audit.server import NotTestedError, RefusedError
 from tirage.engine import LogprobEntry
 from tirage.errors import RemoteError
@@ -218,7 +218,7 @@ async def check_model(context: AuditContext) -> Finding:
     """Whether a model that the server does not have is refused, without which its name says nothing."""
     server = context.server
     if server.dialect.prompts.form != "openai" or not server.name:
-        raise NotTestedError("requests of this dialect name no model")
+        return not_tested("model", "requests of this dialect name no model", asked=False)
     try:
         await server.ask(_PROMPTS[0], context.params(), model="a-model-that-nobody-has")
     except RefusedError:
@@ -227,4 +227,5 @@ async def check_model(context: AuditContext) -> Finding:
         if error.status != 404:
             raise
         return Finding(name="model", verdict="obeyed", detail="a model that it does not have is refused")
-    raise NotTestedError(f"the server answers to any name, so which model answers as {server.name!r} cannot be told")
+    reason = f"the server answers to any name, so which model answers as {server.name!r} cannot be told"
+    return not_tested("model", reason, asked=False)

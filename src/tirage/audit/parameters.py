@@ -1,4 +1,4 @@
-"""Parameters that change the law of a token: whether draws with them follow it, told by the server's own log-probabilities."""
+"""Parameters that change the law of a token: whether draws with them follow the law of the listed log-probabilities."""
 
 from __future__ import annotations
 

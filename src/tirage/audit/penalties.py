@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ WORDS = ("very", "long", "no", "big", "ha", "la", "go", "up", "more", "happy", "
 _COUNTS = (2, 3, 4, 5)
 _STEPS = 3
 _MOST = 240
+_WANTED = 0.65
+"""How likely the word is made, if it can be: rare enough to be seen likelier, and likely enough to be seen gone."""
 LEAST_LOGIT = 2.0
 """The least absolute value that a likely token's logit is taken to have. The repetition penalty divides or multiplies
 logits, which a server does not tell; those of language models are larger."""
@@ -36,12 +38,15 @@ logits, which a server does not tell; those of language models are larger."""
 class RepeatedWord:
     """A prompt of one word `times` times, and the positions after it and after each further one, up to three.
 
-    `indices` are the places of the word among the tokens listed there.
+    `indices` are the places of the word among the tokens listed there. Every request has `logit_bias` for the word,
+    `bias` by its `token_id`, where the word would else be too rare; a bias of 0 is none.
     """
 
     times: int
     positions: tuple[Position, ...]
     indices: tuple[int, ...]
+    token_id: int | None = None
+    bias: float = 0.0
 
     @property
     def likely(self) -> float:
@@ -49,8 +54,16 @@ class RepeatedWord:
         return math.prod(self.probability(step) for step in range(2))
 
     def probability(self, step: int) -> float:
-        """The probability that the word follows at a position."""
-        return math.exp(self.positions[step].logprobs[self.indices[step]])
+        """The probability that the word follows at a position, with its bias."""
+        return _moved(math.exp(self.positions[step].logprobs[self.indices[step]]), self.bias)
+
+    def values(self, step: int) -> dict[str, Any]:
+        """The bias as a parameter of the law at a position."""
+        return {"logit_bias": {self.indices[step]: self.bias}} if self.bias else {}
+
+    def asked(self) -> dict[str, Any]:
+        """The bias as a parameter of a request."""
+        return {"logit_bias": {self.token_id: self.bias}} if self.bias else {}
 
 
 async def find_repeated(context: AuditContext) -> list[RepeatedWord]:
@@ -58,25 +71,44 @@ async def find_repeated(context: AuditContext) -> list[RepeatedWord]:
     if not context.positions:
         raise NotTestedError("no place was found where several tokens are likely, with their log-probabilities")
     prompts = [" ".join([word] * count) for word in WORDS for count in _COUNTS]
-    found = {each.prompt: each for each in await laws_at(context, prompts)}
-    words = [one for word in WORDS for count in _COUNTS[:-1] if (one := _repeated(found, word, count)) is not None]
+    if prompts[0] not in context.laws and prompts[-1] not in context.laws:
+        await laws_at(context, prompts)
+    words = [one for word in WORDS for count in _COUNTS[:-1] if (one := _repeated(context, word, count)) is not None]
     if not words:
         raise NotTestedError("no word was found that is likely to follow itself")
     return words
 
 
-def _repeated(found: Mapping[str, Position], word: str, times: int) -> RepeatedWord | None:
+def _repeated(context: AuditContext, word: str, times: int) -> RepeatedWord | None:
+    """The word after so many of it, with a bias where there is one to be had; None where it is not listed."""
     positions, indices = [], []
-    for count in range(times, times + _STEPS):
-        position = found.get(" ".join([word] * count))
+    prompts = [" ".join([word] * count) for count in range(times, times + _STEPS)]
+    for prompt in prompts:
+        position = context.laws.get(prompt)
         index = None if position is None else next((i for i, t in enumerate(position.texts) if t == f" {word}"), None)
-        if position is None or index is None:
+        if position is None or index is None or not _goes_on(context, prompts[0], prompt):
             break
         positions.append(position)
         indices.append(index)
     if len(positions) < 2:
         return None
-    return RepeatedWord(times=times, positions=tuple(positions), indices=tuple(indices))
+    plain = RepeatedWord(times=times, positions=tuple(positions), indices=tuple(indices))
+    token_id = next((ids[-1] for prompt in prompts[1:] if (ids := context.prompt_ids.get(prompt))), None)
+    token_id = context.ids.get(f" {word}") if token_id is None else token_id
+    if token_id is None or not context.biased:
+        return plain
+    rarest = min(plain.probability(step) for step in range(2))
+    bias = min(10.0, max(0.0, round(_logit(_WANTED) - _logit(rarest), 1)))
+    return replace(plain, token_id=token_id, bias=bias)
+
+
+def _goes_on(context: AuditContext, first: str, prompt: str) -> bool:
+    """Whether the tokens of a prompt are those of the first one and one more for each word, as far as they are told."""
+    one, other = context.prompt_ids.get(first), context.prompt_ids.get(prompt)
+    if one is None or other is None:
+        return True
+    more = prompt.count(" ") - first.count(" ")
+    return other[: len(one)] == one and len(other) == len(one) + more and len(set(other[len(one) :])) <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +156,8 @@ async def _follow(context: AuditContext, values: Mapping[str, Any], probe: Penal
     for _ in range(_MOST // 8):
         if evidence.rejected or (evidence.outcomes >= 24 and not evidence.uncleared()):
             break
-        params = [context.params(**values, max_tokens=len(probe.steps), logprobs=1) for _ in range(8)]
+        given = {**values, **probe.word.asked(), "max_tokens": len(probe.steps), "logprobs": 1}
+        params = [context.params(**given) for _ in range(8)]
         prompt = probe.word.positions[0].prompt
         for answer in await context.server.ask_all([(prompt, each) for each in params]):
             _add_steps(context, probe, only_sample(answer), evidence)
@@ -152,6 +185,8 @@ def _additive(context: AuditContext, name: str, word: RepeatedWord, value: float
             row for history in sorted(histories) for row in _rows(name, value, option, history, word.times, index, step)
         ]
         faults = dict(_faults(name, value, option, histories, word.times, index, step))
+        kept = [_biased(row, word.values(step)) for row in kept]
+        faults = {fault: _biased(row, word.values(step)) for fault, row in faults.items()}
         found = _laws(position, [*kept, *faults.values()])
         good, bad = found[: len(kept)], found[len(kept) :]
         named = dict(zip(faults, bad, strict=True))
@@ -165,6 +200,11 @@ _Row = tuple[dict[str, Any], Semantics, tuple[list[int], list[int]]]
 def _laws(position: Position, rows: Sequence[_Row]) -> Any:
     params = [params_of(values, semantics) for values, semantics, _ in rows]
     return listed_only(laws(position, params, history=[history for _, _, history in rows])[1])
+
+
+def _biased(row: _Row, bias: Mapping[str, Any]) -> _Row:
+    values, semantics, history = row
+    return {**values, **bias}, semantics, history
 
 
 def _rows(name: str, value: float, option: str, history: str, times: int, index: int, step: int) -> Iterator[_Row]:
@@ -197,7 +237,8 @@ async def check_repetition(context: AuditContext) -> Finding:
         raise NotTestedError("no word was found that follows itself often enough to see a penalty")
     evidence = context.evidence()
     for _ in range(_MOST // 8):
-        params = [context.params(repetition_penalty=value, max_tokens=2, logprobs=1) for _ in range(8)]
+        given = {"repetition_penalty": value, **word.asked(), "max_tokens": 2, "logprobs": 1}
+        params = [context.params(**given) for _ in range(8)]
         prompt = word.positions[0].prompt
         for answer in await context.server.ask_all([(prompt, each) for each in params]):
             entries = only_sample(answer).logprobs
@@ -226,6 +267,11 @@ def _repetition(word: RepeatedWord, least: float) -> tuple[Prediction, float]:
     faults = {"it is ignored": max(word.likely, high), "it makes repeated words likelier": max(raised, high)}
     prediction = bernoulli(high, faults)
     return prediction, float(np.minimum(separation(prediction, ["it is ignored"]), 3.0))
+
+
+def _logit(probability: float) -> float:
+    """The logarithm of the odds."""
+    return math.log(probability / max(1 - probability, 1e-9))
 
 
 def _moved(probability: float, shift: float) -> float:

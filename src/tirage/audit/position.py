@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,10 @@ _MOST_TAIL = 256
 _NOISE = 0.01
 """The least relative error of a probability, whatever the server says twice."""
 
+_SPECIAL = re.compile(r"<.*>|\[.*\]")
+"""Tokens that end a text may be missing in answers, so they are told by how they are written."""
+_RARE = math.log(2e-3)
+
 Key = int | str
 """What a token is told by: its id where the server lists ids, else its text."""
 
@@ -27,8 +32,8 @@ Key = int | str
 class Position:
     """The end of a prompt, and the K likeliest next tokens at temperature 1: `logprobs` [K], falling.
 
-    `noise` bounds by how much two answers differ, as a factor's logarithm. `by_id` says what the `keys` are, `texts` what
-    the tokens are called.
+    `noise` bounds by how much two answers differ, as a factor's logarithm. `by_id` says what the `keys` are, `texts`
+    what the tokens are called.
     """
 
     prompt: str
@@ -65,7 +70,7 @@ class Position:
     def usable(self) -> bool:
         """Whether the rest is small enough, and the tokens can be told apart."""
         last = math.exp(self.logprobs[-1]) if len(self.keys) else 0.0
-        plain = all(text and "\ufffd" not in text for text in self.texts)
+        plain = all(text and "\ufffd" not in text and not _SPECIAL.fullmatch(text) for text in self.texts)
         return len(set(self.keys)) == len(self.keys) > 2 and plain and self.tail / max(last, 1e-9) <= _MOST_TAIL
 
 
@@ -74,7 +79,7 @@ def position_of(prompt: str, answers: Sequence[LogprobEntry]) -> Position | None
     lists = [[each for each in answer.top if math.isfinite(each.logprob)] for answer in answers]
     if not lists or min(map(len, lists)) < 3:
         return None
-    first = sorted(lists[0], key=lambda each: -each.logprob)
+    first = sorted((each for each in lists[0] if not _rare_special(each)), key=lambda each: -each.logprob)
     by_id = all(each.token_id >= 0 for each in first)
     keys = tuple(each.token_id if by_id else each.text for each in first)
     return Position(
@@ -85,6 +90,10 @@ def position_of(prompt: str, answers: Sequence[LogprobEntry]) -> Position | None
         noise=noise_of(lists),
         by_id=by_id,
     )
+
+
+def _rare_special(entry: LogprobEntry) -> bool:
+    return entry.logprob < _RARE and _SPECIAL.fullmatch(entry.text) is not None
 
 
 def noise_of(lists: Sequence[Sequence[LogprobEntry]]) -> float:

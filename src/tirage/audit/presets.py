@@ -1,4 +1,4 @@
-"""Which meaning a server gives to several parameters together: the preset that it was promised to have, or the nearest."""
+"""Which meaning a server gives to several parameters together: the promised preset's or not, and which fits best."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tirage.audit.parameters import predicted
 from tirage.audit.position import Position, laws, params_of
 from tirage.audit.server import NotTestedError
 from tirage.errors import ParamsError
-from tirage.semantics import PRESETS
 
 _COMBINATIONS: tuple[Mapping[str, Any], ...] = (
     {"temperature": 0.5, "top_p": 0.7},
@@ -56,7 +55,7 @@ async def check_presets(context: AuditContext) -> tuple[Finding, PresetFit]:
 
     Without a promise the finding says which preset fits, and is "not tested".
     """
-    names = tuple(dict.fromkeys([*([context.promise] if context.promise else []), *_CANDIDATES]))
+    names = _CANDIDATES if context.promise in (None, *_CANDIDATES) else (context.promise, *_CANDIDATES)
     with context.computing():
         probes = _choose(context, names)
     if not probes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ class AuditReport:
     """What an audit of the server at `url` has found: `findings`, one for each promise, in the order of the checks.
 
     `owner` and `model` are what the server calls itself and its model. `preset` is how well the presets fit, None where
-    that could not be tested. `seconds` and `arithmetic_s` are the time of the audit and its own part of it.
+    that could not be tested. The level of `limits` is shared out among `checks` checks. `seconds` and `arithmetic_s`
+    are the time of the audit and its own part of it.
     """
 
     url: str
@@ -29,6 +31,7 @@ class AuditReport:
     findings: tuple[Finding, ...]
     preset: PresetFit | None
     limits: AuditLimits
+    checks: int
     requests: int
     seconds: float
     arithmetic_s: float
@@ -37,6 +40,11 @@ class AuditReport:
     def named(self, verdict: str) -> tuple[str, ...]:
         """The names of the promises with this verdict, those apart that the dialect has no field for."""
         return tuple(each.name for each in self.findings if each.verdict == verdict and each.asked)
+
+    @property
+    def stake(self) -> float:
+        """The logarithm (base 10) of the stake that breaks a promise: the level is shared by all checks."""
+        return math.log10(self.checks / self.limits.level)
 
     @property
     def exit_status(self) -> int:

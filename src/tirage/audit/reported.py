@@ -1,4 +1,4 @@
-"""Log-probabilities: whether they are some, and those of the tokens that are drawn; and whether samples are independent."""
+"""Log-probabilities: whether they are some, and those of the draws; whether samples of a request are independent."""
 
 from __future__ import annotations
 

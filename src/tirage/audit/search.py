@@ -67,7 +67,14 @@ async def laws_at(context: AuditContext, prompts: Sequence[str]) -> tuple[Positi
     with context.computing():
         pairs = zip(prompts, firsts[::2], firsts[1::2], strict=True)
         found = [position_of(prompt, [one, two]) for prompt, one, two in pairs if one and two]
-        return tuple(each for each in found if each is not None and each.usable)
+        usable = tuple(each for each in found if each is not None and each.usable)
+    context.laws |= {each.prompt: each for each in usable}
+    context.prompt_ids |= {
+        prompt: answer.prompt_token_ids
+        for (prompt, _), answer in zip(asked, answers, strict=True)
+        if answer.prompt_token_ids
+    }
+    return usable
 
 
 def _candidates(prompt: str, sample: SamplePart) -> Iterator[_Candidate]:

@@ -31,7 +31,7 @@ class RefusedError(NotTestedError):
 
 @dataclass(slots=True, kw_only=True)
 class RequestCount:
-    """What has been asked so far: the number of requests, when the first one went out, and the seconds of arithmetic."""
+    """What has been asked so far: the number of requests, and when the audit began."""
 
     requests: int = 0
     started: float = field(default_factory=time.monotonic)
