@@ -20,7 +20,7 @@ _NEVER = 1e-3
 """How often a server that keeps a promise about an answer may seem to break it."""
 _FAULTS = {"now and then": 0.1, "often": 0.5, "always": 0.95}
 _SOME = {"often": 0.5, "always": 0.95}
-_TOKENS = 16
+_TOKENS = 12
 _GAP = 0.3
 """Two log-probabilities this close are a near-tie, whose order rounding may change."""
 _PROMPTS = ("Once upon a time there was a", "One day, a little girl named Lily", "Tom and his mom went to the")

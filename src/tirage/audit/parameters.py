@@ -12,24 +12,26 @@ from numpy.typing import NDArray
 from tirage.audit.context import AuditContext, LawProbe, choose, draw_until, shares_of, widened
 from tirage.audit.evidence import Prediction
 from tirage.audit.finding import Finding, judged
-from tirage.audit.position import Position, laws, listed_only, params_of
+from tirage.audit.position import Position, softmax
+from tirage.audit.server import NotTestedError
 
-Faults = Callable[[Position, Any], Mapping[str, Mapping[str, Any]]]
+Laws = Callable[[Position, float], Mapping[str, NDArray[np.float64]]]
+_KEPT = "kept"
 _NEAR = 0.02
 """A threshold may be off by this share without another set of tokens, or the position is not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawCheck:
-    """A parameter, values to try, and the faults that servers have: each as the parameters that it amounts to.
+    """A parameter, values to try, and what draws with one of them follow at a position.
 
-    `filters` says that the parameter removes tokens; else only the ratios of listed tokens are looked at.
+    `laws` has the law that is promised under `"kept"`, and those of the faults that servers have: [K] of the listed
+    tokens, given that one of them is drawn, or [K + 1] with all others. It is empty where a position does not do.
     """
 
     parameter: str
     values: Sequence[float]
-    faults: Faults
-    filters: bool = True
+    laws: Laws
 
     async def run(self, context: AuditContext) -> Finding:
         """The finding on this parameter."""
@@ -43,21 +45,13 @@ class LawCheck:
         return judged(self.parameter, evidence, kept=kept, broken=broken, shares=shares)
 
     def probe(self, context: AuditContext, position: Position, value: Any) -> LawProbe | None:
-        """What a position tells of a value; None where the set of tokens hangs by a hair."""
-        near = [value - 1e-9, value + 1e-9] if isinstance(value, int) else [value * (1 - _NEAR), value * (1 + _NEAR)]
-        near = near if self.filters and not isinstance(value, int) else []
-        named = self.faults(position, value)
-        rows = [{self.parameter: value}, *({self.parameter: each} for each in near), *named.values()]
-        low, high = laws(position, [params_of(row) for row in rows])
-        if self.filters and not _firm(position, high[: 1 + len(near)], low[0], value):
+        """What a position tells of a value; None where it does not do."""
+        found = dict(self.laws(position, value))
+        kept = found.pop(_KEPT, None)
+        if kept is None:
             return None
-        if not self.filters:
-            low, high = listed_only(low), listed_only(high)
-        return LawProbe(
-            position=position,
-            params=context.params(**{self.parameter: value}),
-            prediction=predicted(low[0], high[0], dict(zip(named, high[1 + len(near) :], strict=True)), position),
-        )
+        params = context.params(**{self.parameter: value})
+        return LawProbe(position=position, params=params, prediction=predicted(kept, kept, found, position))
 
 
 def predicted(
@@ -73,56 +67,69 @@ def predicted(
     return Prediction(low=least, high=most, faults=named, learn=position.prompt + learn)
 
 
-def _firm(position: Position, near: NDArray[np.float64], low: NDArray[np.float64], value: Any) -> bool:
-    """Whether the set of tokens is the same for all values nearby, is among the listed ones, and ends with no tie."""
-    kept = near[0] > 0
-    if kept[-1] or (near > 0).any(0).sum() != kept.sum() or (near > 0).all(0).sum() != kept.sum():
-        return False
-    count = int(kept.sum())
-    if count >= len(position.keys) or ((low > 0) != kept).any():
-        return False
-    return bool(position.logprobs[count - 1] - position.logprobs[count] > 3 * position.noise)
+def _temperature(position: Position, value: float) -> dict[str, NDArray[np.float64]]:
+    named = {
+        _KEPT: value,
+        "it is ignored": 1.0,
+        "it is applied twice, as its square": value**2,
+        "logits are multiplied by it": 1 / value,
+    }
+    return {name: softmax(position.logprobs / temperature) for name, temperature in named.items()}
 
 
-def _temperature(position: Position, value: float) -> dict[str, dict[str, Any]]:
+def _first(position: Position, count: int) -> NDArray[np.float64]:
+    """The law [K + 1] of the first `count` tokens alone."""
+    law = np.exp(np.append(position.logprobs, -np.inf))
+    law[count:] = 0.0
+    return law / law.sum()
+
+
+def _cut(position: Position, counts: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+    """The laws of a parameter that keeps the first tokens, as many for all values nearby; two at least.
+
+    One token less, or one more, and all tokens are the faults.
+    """
+    count = counts[0]
+    if len(set(counts)) > 1 or not 2 <= count < len(position.keys):
+        return {}
+    if position.logprobs[count - 1] - position.logprobs[count] < 3 * position.noise:
+        return {}
     return {
-        "it is ignored": {},
-        "it is applied twice, as its square": {"temperature": value**2},
-        "logits are multiplied by it": {"temperature": 1 / value},
+        _KEPT: _first(position, count),
+        "it is ignored": np.append(np.exp(position.logprobs), position.tail),
+        "a token more is kept": _first(position, count + 1),
+        "a token fewer is kept": _first(position, count - 1),
     }
 
 
-def _top_k(position: Position, value: int) -> dict[str, dict[str, Any]]:
-    fewer = {"one token fewer is kept": {"top_k": value - 1}} if value > 1 else {}
-    return {"it is ignored": {}, "one token more is kept": {"top_k": value + 1}, **fewer}
+def _top_k(position: Position, value: float) -> dict[str, NDArray[np.float64]]:
+    return _cut(position, [int(value)])
 
 
-def _top_p(position: Position, value: float) -> dict[str, dict[str, Any]]:
-    count = 1 + int(np.searchsorted(np.cumsum(np.exp(position.logprobs)), value))
-    fewer = {"the token that crosses the threshold is removed": {"top_k": count - 1}} if count > 1 else {}
-    more = {"the token after the one that crosses the threshold is kept": {"top_k": count + 1}}
-    return {"it is ignored": {}, **fewer, **more}
+def _top_p(position: Position, value: float) -> dict[str, NDArray[np.float64]]:
+    mass = np.cumsum(np.exp(position.logprobs))
+    return _cut(position, [1 + int(np.searchsorted(mass, share)) for share in _nearby(value)])
 
 
-def _min_p(position: Position, value: float) -> dict[str, dict[str, Any]]:
-    return {
-        "it is ignored": {},
-        "it is compared with the probability, not with its ratio to the largest": {"epsilon_cutoff": value},
-    }
+def _min_p(position: Position, value: float) -> dict[str, NDArray[np.float64]]:
+    ratios = np.exp(position.logprobs - position.logprobs[0])
+    return _cut(position, [int((ratios >= share).sum()) for share in _nearby(value)])
+
+
+def _nearby(value: float) -> tuple[float, float, float]:
+    return value, value * (1 - _NEAR), value * (1 + _NEAR)
 
 
 LAW_CHECKS = (
-    LawCheck(parameter="temperature", values=(0.5, 0.7, 1.5), faults=_temperature, filters=False),
-    LawCheck(parameter="top_k", values=(2, 3, 4, 5), faults=_top_k),
-    LawCheck(parameter="top_p", values=(0.4, 0.5, 0.6, 0.7, 0.8, 0.9), faults=_top_p),
-    LawCheck(parameter="min_p", values=(0.05, 0.1, 0.2, 0.3, 0.5), faults=_min_p),
+    LawCheck(parameter="temperature", values=(0.5, 0.7, 1.5), laws=_temperature),
+    LawCheck(parameter="top_k", values=(2, 3, 4, 5), laws=_top_k),
+    LawCheck(parameter="top_p", values=(0.4, 0.5, 0.6, 0.7, 0.8, 0.9), laws=_top_p),
+    LawCheck(parameter="min_p", values=(0.05, 0.1, 0.2, 0.3, 0.5), laws=_min_p),
 )
 
 
 async def check_logit_bias(context: AuditContext) -> Finding:
     """Whether a bias is added to the logit of its token."""
-    from tirage.audit.server import NotTestedError
-
     if not context.ids:
         raise NotTestedError("the server tells no token ids, which logit_bias is given by")
     probes = choose(context, (3.0, -3.0, 1.5), lambda position, value: _bias_probe(context, position, value))
@@ -146,11 +153,10 @@ def _bias_probe(context: AuditContext, position: Position, value: Any) -> LawPro
     index = next((i for i in (1, 0, 2) if ids[i] is not None), None)
     if index is None:
         return None
-    named = {"it is ignored": {}, "it is subtracted": {"logit_bias": {index: -value}}}
-    rows = [{"logit_bias": {index: value}}, *named.values()]
-    found = listed_only(laws(position, [params_of(row) for row in rows])[1])
-    return LawProbe(
-        position=position,
-        params=context.params(logit_bias={ids[index]: value}),
-        prediction=predicted(found[0], found[0], dict(zip(named, found[1:], strict=True)), position),
-    )
+    shift = np.zeros(len(position.keys))
+    shift[index] = value
+    named = {"it is ignored": 0.0, "it is subtracted": -1.0}
+    faults = {name: softmax(position.logprobs + sign * shift) for name, sign in named.items()}
+    kept = softmax(position.logprobs + shift)
+    params = context.params(logit_bias={ids[index]: value})
+    return LawProbe(position=position, params=params, prediction=predicted(kept, kept, faults, position))

@@ -108,26 +108,26 @@ def laws(
     position: Position,
     params: Sequence[SamplingParams],
     *,
-    history: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
+    tails: int = 2,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The least and the largest probability [N, K + 1] of each listed token, and of all others, for N parameters.
 
-    `history` has for each a prompt and an output, of indices of listed tokens.
+    With one of the `tails` the rest is only shared out among as few tokens as possible.
     """
     found = []
     count = len(position.keys)
-    for tail in position.tails():
+    for tail in position.tails()[:tails]:
         row = np.concatenate([position.logprobs, tail]).astype(np.float32)
-        whole = law(np.broadcast_to(row, (len(params), len(row))).copy(), list(params), history=history)
+        whole = law(np.broadcast_to(row, (len(params), len(row))).copy(), list(params))
         found.append(np.concatenate([whole[:, :count], whole[:, count:].sum(1, keepdims=True)], axis=1))
     both = np.stack(found)
     return both.min(0), both.max(0)
 
 
-def listed_only(found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Laws [N, K] given that a listed token is drawn, of laws [N, K + 1]; they need no knowledge of the rest."""
-    inner = found[:, :-1]
-    return inner / inner.sum(1, keepdims=True)
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probabilities [K] of logits [K]."""
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
 
 
 def params_of(values: Mapping[str, Any], semantics: str | Semantics = "canonical") -> SamplingParams:

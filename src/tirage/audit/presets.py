@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.audit.context import AuditContext, LawProbe, draws_of, shares_of
-from tirage.audit.evidence import LEAK, Evidence, divergence
+from tirage.audit.evidence import LEAK, Evidence, Prediction, divergence
 from tirage.audit.finding import Finding, PresetFit, judged
 from tirage.audit.parameters import predicted
 from tirage.audit.position import Position, laws, params_of
@@ -20,20 +20,17 @@ from tirage.errors import ParamsError
 
 _COMBINATIONS: tuple[Mapping[str, Any], ...] = (
     {"temperature": 0.5, "top_p": 0.7},
-    {"temperature": 0.6, "top_p": 0.8},
     {"temperature": 0.5, "top_p": 0.9},
-    {"top_k": 3, "top_p": 0.7},
     {"top_k": 2, "top_p": 0.6},
-    {"top_k": 4, "top_p": 0.8},
+    {"top_k": 3, "top_p": 0.8},
     {"temperature": 0.5, "min_p": 0.1},
-    {"temperature": 0.6, "min_p": 0.2},
     {"min_p": 0.2, "top_p": 0.7},
-    {"min_p": 0.3, "top_p": 0.8},
     {"min_p": 0.2, "top_p": 0.9},
 )
-_CANDIDATES = ("vllm", "sglang", "sglang-pytorch", "llamacpp", "hf", "mlx", "easydel", "fastdeploy-base", "tgi")
+_CANDIDATES = ("vllm", "sglang", "llamacpp", "hf", "mlx", "easydel", "fastdeploy-base")
 _APART = 0.1
 _MOST = 200
+_POSITIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +58,11 @@ async def check_presets(context: AuditContext) -> tuple[Finding, PresetFit]:
     if not probes:
         raise NotTestedError("at no place found do the presets differ enough to be seen")
     stakes = {name: context.evidence() for name in names}
+    predictions = [_predictions(probe, names) for probe in probes]
     drawn: list[list[int]] = [[] for _ in probes]
     while sum(map(len, drawn)) < _MOST and not _decided(stakes, names, probes):
         for which, probe in enumerate(probes):
-            drawn[which] += await _add_draws(context, probe, names, stakes)
+            drawn[which] += await _add_draws(context, probe, predictions[which], stakes)
     fit = _fit(names, probes, stakes, drawn, context.promise)
     return _finding(context, names, probes, stakes, drawn, fit), fit
 
@@ -74,7 +72,7 @@ def _choose(context: AuditContext, names: Sequence[str]) -> list[_PresetProbe]:
     usable = [each for each in _COMBINATIONS if context.server.has(*each)]
     found = [
         probe
-        for position in context.positions
+        for position in context.positions[:_POSITIONS]
         for values in usable
         if (probe := _probe(position, values, names)) is not None
     ]
@@ -82,6 +80,9 @@ def _choose(context: AuditContext, names: Sequence[str]) -> list[_PresetProbe]:
     chosen: list[_PresetProbe] = []
     while found and left and len(chosen) < 4:
         best = max(found, key=lambda probe: sum(_weight(context, probe, pair) for pair in left))
+        found.remove(best)
+        if not _firm(best, names):
+            continue
         told = {pair for pair in left if best.distance(*pair) > _APART}
         if not told:
             break
@@ -96,37 +97,36 @@ def _weight(context: AuditContext, probe: _PresetProbe, pair: tuple[str, str]) -
 
 
 def _probe(position: Position, values: Mapping[str, Any], names: Sequence[str]) -> _PresetProbe | None:
-    """The laws of all presets at a position; None where the set of tokens of one of them hangs by a hair."""
-    near = [
-        {**values, name: values[name] * factor}
-        for name in ("top_p", "min_p")
-        if name in values
-        for factor in (0.98, 1.02)
-    ]
-    rows = [(name, each) for name in names for each in (values, *near)]
+    """The laws of all presets at a position; None where one of them keeps tokens that are not listed."""
     try:
-        low, high = laws(position, [params_of(each, name) for name, each in rows])
+        low, high = laws(position, [params_of(values, name) for name in names])
     except ParamsError:
         return None
-    size = 1 + len(near)
-    for start in range(0, len(rows), size):
-        kept = high[start : start + size] > 0
-        if kept.all(0).sum() != kept.any(0).sum() or ((low[start] > 0) != kept[0]).any() or kept[0, -1]:
-            return None
+    if ((low > 0) != (high > 0)).any() or (high[:, -1] > 0).any():
+        return None
     return _PresetProbe(
         position=position,
         values=values,
-        low=dict(zip(names, low[::size], strict=True)),
-        high=dict(zip(names, high[::size], strict=True)),
+        low=dict(zip(names, low, strict=True)),
+        high=dict(zip(names, high, strict=True)),
     )
 
 
-async def _add_draws(
-    context: AuditContext, probe: _PresetProbe, names: Sequence[str], stakes: Mapping[str, Evidence]
-) -> list[int]:
-    """Draws eight tokens and adds them to the evidence against every preset, each with all others as its faults."""
+def _firm(probe: _PresetProbe, names: Sequence[str]) -> bool:
+    """Whether the sets of tokens stay the same where thresholds are a little larger or smaller."""
+    kept = np.array([probe.high[name] > 0 for name in names])
+    for option in {"top_p", "min_p"} & set(probe.values):
+        for share in (0.98, 1.02):
+            params = [params_of({**probe.values, option: probe.values[option] * share}, name) for name in names]
+            if ((laws(probe.position, params, tails=1)[1] > 0) != kept).any():
+                return False
+    return True
+
+
+def _predictions(probe: _PresetProbe, names: Sequence[str]) -> dict[str, Prediction]:
+    """What each preset promises at a place; all others are its faults."""
     middle = {name: (probe.low[name] + probe.high[name]) / 2 for name in names}
-    predictions = {
+    return {
         name: predicted(
             probe.low[name],
             probe.high[name],
@@ -136,12 +136,22 @@ async def _add_draws(
         )
         for name in names
     }
-    asked = LawProbe(position=probe.position, params=context.params(**probe.values), prediction=predictions[names[0]])
-    found = await draws_of(context, asked)
+
+
+async def _add_draws(
+    context: AuditContext,
+    probe: _PresetProbe,
+    predictions: Mapping[str, Prediction],
+    stakes: Mapping[str, Evidence],
+) -> list[int]:
+    """Draws eight tokens, and adds them to the evidence against every preset."""
+    params = context.params(**probe.values)
+    some = next(iter(predictions.values()))
+    found = await draws_of(context, LawProbe(position=probe.position, params=params, prediction=some))
     with context.computing():
         for index in found:
-            for name in names:
-                stakes[name].add(predictions[name], index)
+            for name, evidence in stakes.items():
+                evidence.add(predictions[name], index)
     return found
 
 

@@ -11,7 +11,7 @@ from tirage.audit.context import AuditContext, LawProbe, choose, draw_until, fir
 from tirage.audit.evidence import Evidence, Prediction
 from tirage.audit.finding import Finding, judged
 from tirage.audit.parameters import predicted
-from tirage.audit.position import Position, laws, listed_only, params_of
+from tirage.audit.position import Position, softmax
 from tirage.audit.server import NotTestedError
 from tirage.engine import LogprobEntry
 
@@ -47,10 +47,9 @@ def _malformed(position: Position) -> str | None:
 
 def _plain_probe(context: AuditContext, position: Position) -> LawProbe:
     """Draws at temperature 1, against laws of other temperatures."""
-    faults = {f"they fit temperature {name}": {"temperature": value} for name, value in _OTHERS.items()}
-    found = listed_only(laws(position, [params_of(row) for row in ({}, *faults.values())])[1])
-    prediction = predicted(found[0], found[0], dict(zip(faults, found[1:], strict=True)), position)
-    return LawProbe(position=position, params=context.params(), prediction=prediction)
+    faults = {f"they fit temperature {name}": softmax(position.logprobs / value) for name, value in _OTHERS.items()}
+    kept = softmax(position.logprobs)
+    return LawProbe(position=position, params=context.params(), prediction=predicted(kept, kept, faults, position))
 
 
 async def _mode(context: AuditContext, position: Position) -> str:
@@ -98,10 +97,10 @@ def _add_samples(
 ) -> None:
     """Holds the first tokens of all samples but the first one against the law, and against copies of the first."""
     with context.computing():
-        low, high = laws(position, [params_of({})])
+        law = np.append(np.exp(position.logprobs), position.tail)
         first, *others = (position.index(entry) for entry in entries)
-        copies = 0.05 * high[0]
+        copies = 0.05 * law / law.sum()
         copies[first] += 0.95
-        least, most = widened(low[0], high[0], position.noise)
+        least, most = widened(law, law, position.noise)
         for index in others:
             evidence.add(Prediction(low=least, high=most, faults={"copies": copies}), index)

@@ -28,7 +28,7 @@ PROMPTS = (
 )
 _LEAST, _MOST = 0.5, 2.4
 _WANTED = 0.45
-_POSITIONS = 14
+_POSITIONS = 12
 _TOKENS = 20
 
 
@@ -41,7 +41,7 @@ class _Candidate:
 
 
 async def find_positions(context: AuditContext) -> tuple[Position, ...]:
-    """Up to 14 positions of medium entropy, each asked for twice.
+    """Up to 12 positions of medium entropy, each asked for twice.
 
     Raises NotTestedError for a server that lists no log-probabilities.
     """

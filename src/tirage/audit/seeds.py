@@ -7,7 +7,7 @@ from tirage.audit.evidence import Evidence, bernoulli
 from tirage.audit.finding import Finding, judged
 from tirage.audit.server import NotTestedError
 
-_TOKENS = 16
+_TOKENS = 12
 _RARELY = 0.01
 """How often a server that repeats itself may fail to, by rounding."""
 _FAULTS = {"a text in three is another": 0.33, "nearly every text is another": 0.95}

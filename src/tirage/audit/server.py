@@ -55,6 +55,7 @@ class AuditedServer:
         self._named = name is not None
         self._running = asyncio.Semaphore(limits.concurrency)
         self.count = RequestCount()
+        self._known: dict[tuple[str, SamplingParams], dict[str, Any]] = {}
         self.advance: Callable[[], None] = lambda: None
 
     @property
@@ -130,7 +131,20 @@ class AuditedServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _fields(self, route: RemoteRoute, params: SamplingParams) -> dict[str, Any]:
-        """The fields that say what `params` say, all of them. Raises NotTestedError where they cannot say it."""
+        """The fields that say what `params` say, all of them. Raises NotTestedError where they cannot say it.
+
+        Requests that differ in their seeds alone are written once.
+        """
+        if params.seed is None:
+            return self._written(route, params)
+        plain = params.replace(seed=1)
+        if (route.path, plain) not in self._known:
+            self._known[route.path, plain] = self._written(route, plain)
+        seeds = [entry.name for entry in route.dialect.entries.values() if "seed" in entry.ours]
+        known = self._known[route.path, plain]
+        return {**known, **{name: params.seed for name in seeds if name in known}}
+
+    def _written(self, route: RemoteRoute, params: SamplingParams) -> dict[str, Any]:
         try:
             plain, lost = route.dialect.written(params, explicit=True)
         except (DialectError, ParamsError) as error:
