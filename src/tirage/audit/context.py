@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tirage.audit.evidence import Evidence, Prediction, separation
 from tirage.audit.finding import PresetFit, TokenShare
-from tirage.audit.position import Position
+from tirage.audit.position import AuditPrompt, Position
 from tirage.audit.server import AuditedServer, NotTestedError
 from tirage.engine import LogprobEntry
 from tirage.params import SamplingParams
@@ -46,8 +46,8 @@ class AuditContext:
     arithmetic_s: float = 0.0
     fit: PresetFit | None = None
     biased: bool = False
-    laws: dict[str, Position] = field(default_factory=dict)
-    prompt_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    laws: dict[AuditPrompt, Position] = field(default_factory=dict)
+    prompt_ids: dict[AuditPrompt, tuple[int, ...]] = field(default_factory=dict)
 
     def params(self, **values: object) -> SamplingParams:
         """Parameters to send: temperature 1, a fresh seed if the dialect has one, all else off, and these values."""

@@ -64,7 +64,7 @@ def predicted(
     """The prediction for bounds [K] and laws of faults [K], with room for the noise of the position."""
     least, most = widened(low, high, position.noise)
     named = {name: law / law.sum() for name, law in faults.items()}
-    return Prediction(low=least, high=most, faults=named, learn=position.prompt + learn)
+    return Prediction(low=least, high=most, faults=named, learn=f"{position.prompt}{learn}")
 
 
 def _temperature(position: Position, value: float) -> dict[str, NDArray[np.float64]]:

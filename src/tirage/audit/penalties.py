@@ -86,9 +86,12 @@ def _repeated(context: AuditContext, word: str, times: int) -> RepeatedWord | No
     """The word after so many of it, with a bias where there is one to be had; None where it is not listed."""
     positions, indices = [], []
     prompts = [" ".join([word] * count) for count in range(times, times + _STEPS)]
+    told = next((ids[-1] for prompt in prompts[1:] if (ids := context.prompt_ids.get(prompt))), None)
+    token_id = context.ids.get(f" {word}") if told is None else told
     for prompt in prompts:
         position = context.laws.get(prompt)
-        index = None if position is None else next((i for i, t in enumerate(position.texts) if t == f" {word}"), None)
+        key = token_id if position is not None and position.by_id else f" {word}"
+        index = position.keys.index(key) if position is not None and key in position.keys else None
         if position is None or index is None or not _goes_on(context, prompts[0], prompt):
             break
         positions.append(position)
@@ -96,8 +99,6 @@ def _repeated(context: AuditContext, word: str, times: int) -> RepeatedWord | No
     if len(positions) < 2:
         return None
     plain = RepeatedWord(times=times, positions=tuple(positions), indices=tuple(indices))
-    token_id = next((ids[-1] for prompt in prompts[1:] if (ids := context.prompt_ids.get(prompt))), None)
-    token_id = context.ids.get(f" {word}") if token_id is None else token_id
     if token_id is None or not context.biased:
         return plain
     rarest = min(plain.probability(step) for step in range(2))

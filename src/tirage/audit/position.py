@@ -24,6 +24,8 @@ _SPECIAL = re.compile(r"<.*>|\[.*\]")
 """Tokens that end a text may be missing in answers, so they are told by how they are written."""
 _RARE = math.log(2e-3)
 
+AuditPrompt = str | tuple[int, ...]
+"""A text, or token ids where the server has told them."""
 Key = int | str
 """What a token is told by: its id where the server lists ids, else its text."""
 
@@ -36,7 +38,7 @@ class Position:
     what the tokens are called.
     """
 
-    prompt: str
+    prompt: AuditPrompt
     keys: tuple[Key, ...]
     texts: tuple[str, ...]
     logprobs: NDArray[np.float64] = field(repr=False)
@@ -74,7 +76,7 @@ class Position:
         return len(set(self.keys)) == len(self.keys) > 2 and plain and self.tail / max(last, 1e-9) <= _MOST_TAIL
 
 
-def position_of(prompt: str, answers: Sequence[LogprobEntry]) -> Position | None:
+def position_of(prompt: AuditPrompt, answers: Sequence[LogprobEntry]) -> Position | None:
     """The position that answers to one request tell, each with its list; None where they list too little."""
     lists = [[each for each in answer.top if math.isfinite(each.logprob)] for answer in answers]
     if not lists or min(map(len, lists)) < 3:

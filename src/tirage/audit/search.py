@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tirage.audit.context import AuditContext, first_token, only_sample
-from tirage.audit.position import Position, position_of
+from tirage.audit.position import AuditPrompt, Position, position_of
 from tirage.audit.server import NotTestedError
 from tirage.engine import LogprobEntry
-from tirage.remote.answer import SamplePart
+from tirage.remote.answer import AnswerPart
 
 PROMPTS = (
     "Once upon a time there was a",
@@ -36,7 +36,7 @@ _TOKENS = 20
 class _Candidate:
     """A prompt at whose end several tokens are likely, by an answer that went on with it."""
 
-    prompt: str
+    prompt: AuditPrompt
     score: float
 
 
@@ -53,12 +53,12 @@ async def find_positions(context: AuditContext) -> tuple[Position, ...]:
     for sample in samples:
         context.remember(sample.logprobs)
     with context.computing():
-        candidates = [each for pair in zip(PROMPTS, samples, strict=True) for each in _candidates(*pair)]
+        candidates = [each for pair in zip(PROMPTS, answers, strict=True) for each in _candidates(*pair)]
         best = sorted(candidates, key=lambda each: each.score)[:_POSITIONS]
     return await laws_at(context, [each.prompt for each in best])
 
 
-async def laws_at(context: AuditContext, prompts: Sequence[str]) -> tuple[Position, ...]:
+async def laws_at(context: AuditContext, prompts: Sequence[AuditPrompt]) -> tuple[Position, ...]:
     """The usable ones of the positions at the ends of prompts, from two answers for each."""
     asked = [(prompt, context.params(logprobs=context.server.top)) for prompt in prompts for _ in range(2)]
     answers = await context.server.ask_all(asked)
@@ -77,15 +77,17 @@ async def laws_at(context: AuditContext, prompts: Sequence[str]) -> tuple[Positi
     return usable
 
 
-def _candidates(prompt: str, sample: SamplePart) -> Iterator[_Candidate]:
-    """The places along a text, without those in the middle of a character."""
+def _candidates(prompt: str, answer: AnswerPart) -> Iterator[_Candidate]:
+    """The places along a text: as token ids where the answer tells them all, else as far as the texts of tokens go."""
+    sample = only_sample(answer)
+    ids = answer.prompt_token_ids if len(sample.token_ids) == len(sample.logprobs) else None
     text = ""
-    for entry in sample.logprobs:
-        if not sample.text.startswith(text):
+    for place, entry in enumerate(sample.logprobs):
+        if ids is None and not sample.text.startswith(text):
             return
-        entropy = _entropy(entry)
-        if _LEAST < entropy < _MOST:
-            yield _Candidate(prompt + text, abs(entropy - 1.4) + _likely(entry))
+        if _LEAST < (entropy := _entropy(entry)) < _MOST:
+            so_far = prompt + text if ids is None else ids + sample.token_ids[:place]
+            yield _Candidate(so_far, abs(entropy - 1.4) + _likely(entry))
         text += entry.text
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tirage.audit.limits import AuditLimits
+from tirage.audit.position import AuditPrompt
 from tirage.dialects import DialectError
+from tirage.engine import LogprobEntry
 from tirage.errors import ModelError, ParamsError, RemoteError, TirageError
 from tirage.params import SamplingParams
 from tirage.remote.answer import AnswerPart
@@ -103,7 +105,7 @@ class AuditedServer:
         table = (route or self.dialect.prompts).dialect
         return set(names) <= {name for entry in table.entries.values() for name in entry.ours}
 
-    async def ask(self, prompt: str, params: SamplingParams, *, model: str | None = None) -> AnswerPart:
+    async def ask(self, prompt: AuditPrompt, params: SamplingParams, *, model: str | None = None) -> AnswerPart:
         """The answer to a prompt, for parameters in the meaning of the dialect.
 
         Raises NotTestedError for what cannot be asked or is refused, and for an audit whose time or requests are spent;
@@ -111,7 +113,9 @@ class AuditedServer:
         """
         route = self.dialect.prompts
         fields = self._fields(route, params)
-        return await self._answer(route, RemoteRequest(params=params, seed=0, fields=fields, text=prompt), model)
+        text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
+        request = RemoteRequest(params=params, seed=0, fields=fields, text=text, token_ids=ids)
+        return await self._answer(route, request, model)
 
     async def ask_chat(self, message: str, params: SamplingParams) -> AnswerPart:
         """The answer to a user's message, as `ask` for a prompt."""
@@ -120,7 +124,7 @@ class AuditedServer:
         fields = self._fields(route, params)
         return await self._answer(route, RemoteRequest(params=params, seed=0, fields=fields, messages=messages), None)
 
-    async def ask_all(self, prompts: Sequence[tuple[str, SamplingParams]]) -> list[AnswerPart]:
+    async def ask_all(self, prompts: Sequence[tuple[AuditPrompt, SamplingParams]]) -> list[AnswerPart]:
         """The answers to several requests, asked at once; the first failure ends the others."""
         tasks = [asyncio.create_task(self.ask(prompt, params)) for prompt, params in prompts]
         try:
@@ -159,7 +163,7 @@ class AuditedServer:
 
     async def _answer(self, route: RemoteRoute, request: RemoteRequest, model: str | None) -> AnswerPart:
         form = FORMATS[route.form](route, request)
-        body = form.body(self.name if model is None else model)
+        body = {**form.body(self.name if model is None else model), **self._beside}
         async with self._running:
             if self.count.requests >= self._limits.requests:
                 raise NotTestedError(
@@ -171,7 +175,12 @@ class AuditedServer:
                 answer = checked(await self._within(self._connection.post(route.path, body)))
             except ParamsError as error:
                 raise RefusedError(str(error)) from error
-        return form.read(answer)
+        return with_ids(form.read(answer))
+
+    @property
+    def _beside(self) -> dict[str, Any]:
+        """Fields that ask for ids in place of tokens' texts, of which several tokens may have the same."""
+        return {"return_tokens_as_token_ids": True} if self.owner == "vllm" else {}
 
     async def _within(self, answer: Any) -> Any:
         """What is awaited, unless the audit's time is spent before."""
@@ -182,3 +191,20 @@ class AuditedServer:
         except TimeoutError:
             spent = f"the audit's {self._limits.seconds:g} seconds are spent; give more (max_seconds)"
             raise NotTestedError(spent) from None
+
+
+_AS_ID = "token_id:"
+
+
+def with_ids(answer: AnswerPart) -> AnswerPart:
+    """The answer with ids in its entries where their texts are `token_id:N`."""
+    samples = tuple(replace(each, logprobs=tuple(map(_with_id, each.logprobs))) for each in answer.samples)
+    return replace(answer, samples=samples)
+
+
+def _with_id(entry: LogprobEntry) -> LogprobEntry:
+    top = tuple(map(_with_id, entry.top))
+    number = entry.text.removeprefix(_AS_ID)
+    if number == entry.text or not number.isdecimal():
+        return replace(entry, top=top)
+    return replace(entry, token_id=int(number), top=top)

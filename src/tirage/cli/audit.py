@@ -41,6 +41,7 @@ def audit(
     max_seconds: Annotated[float, typer.Option("--max-seconds", help="seconds at most")] = 120.0,
     concurrency: Annotated[int, typer.Option("--concurrency", help="requests at once")] = 8,
     level: Annotated[float, typer.Option("--level", help="chance of any false alarm in the whole audit")] = 0.01,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", help="seconds to wait for an answer")] = 30.0,
     seed: Annotated[int | None, typer.Option("--seed", help="makes the audit's own choices repeatable")] = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -62,6 +63,7 @@ def audit(
             only=only or (),
             limits=limits,
             seed=seed,
+            timeout_s=timeout_s,
             progress=advance,
         )
     _write(report, json_file, html_file)
