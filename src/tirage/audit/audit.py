@@ -181,7 +181,7 @@ async def _begin(context: AuditContext, preset: str | None) -> str:
         context.promise = preset or promised(server)
         context.positions = await find_positions(context)
     except NotTestedError as error:
-        context.notes.append(f"tests of laws: {error}")
+        context.no_positions = str(error)
     except TirageError as error:
         return str(error)
     return ""

@@ -32,7 +32,7 @@ class AuditContext:
 
     `positions` are those with several likely next tokens, `laws` all that were asked for, by prompt. `ids` are the
     token ids that answers have told, by text, and `prompt_ids` those of prompts; `biased` says whether logit_bias is
-    known to be obeyed.
+    known to be obeyed, `no_positions` why there are none.
     `promise` is the name of the preset that the server is held to, None for none, and `fit` how the presets fit.
     """
 
@@ -44,6 +44,7 @@ class AuditContext:
     ids: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     arithmetic_s: float = 0.0
+    no_positions: str = "no place was found where several tokens are likely, with their log-probabilities"
     fit: PresetFit | None = None
     biased: bool = False
     laws: dict[AuditPrompt, Position] = field(default_factory=dict)
@@ -104,7 +105,7 @@ def choose(
     Raises NotTestedError where the server has too few positions that list tokens, or none of them tells enough.
     """
     if not context.positions:
-        raise NotTestedError("no place was found where several tokens are likely, with their log-probabilities")
+        raise NotTestedError(context.no_positions)
     found: list[tuple[float, LawProbe]] = []
     with context.computing():
         for position in context.positions:

@@ -143,7 +143,8 @@ async def check_min_tokens(context: AuditContext) -> Finding:
     prediction = bernoulli(_NEVER, _SOME)
     seen = ""
     for prompt, sample in await greedy_answers(context):
-        first = next(iter(sample.token_ids), -1) if sample.token_ids else sample.logprobs[0].token_id
+        told = (*sample.token_ids[:1], *(each.token_id for each in sample.logprobs[:1]))
+        first = told[0] if told else -1
         if first < 0:
             raise NotTestedError("the server tells no token ids, which stop_token_ids are given by")
         values = {"temperature": 0.0, "max_tokens": 12, "stop_token_ids": [first], "logprobs": 1}

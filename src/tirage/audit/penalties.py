@@ -72,7 +72,7 @@ class RepeatedWord:
 async def find_repeated(context: AuditContext) -> list[RepeatedWord]:
     """The words that may well follow themselves. Raises NotTestedError where there are none."""
     if not context.positions:
-        raise NotTestedError("no place was found where several tokens are likely, with their log-probabilities")
+        raise NotTestedError(context.no_positions)
     prompts = [" ".join([word] * count) for word in WORDS for count in _COUNTS]
     if prompts[0] not in context.laws and prompts[-1] not in context.laws:
         await laws_at(context, prompts)

@@ -17,7 +17,7 @@ from tirage.engine import LogprobEntry
 
 _SUM = 1.005
 """The largest sum of probabilities that rounding explains."""
-_OTHERS: Mapping[str, float] = {"0.5": 0.5, "0.7": 0.7, "1.4": 1.4, "2": 2.0}
+_OTHERS: Mapping[str, float] = {"0.6": 0.6, "1.6": 1.6}
 
 
 async def check_logprobs(context: AuditContext) -> Finding:
@@ -78,7 +78,7 @@ def _distances(position: Position, listed: Sequence[LogprobEntry]) -> tuple[floa
 async def check_n(context: AuditContext) -> Finding:
     """Whether `n` samples come, and are independent."""
     if not context.positions:
-        raise NotTestedError("no place was found where several tokens are likely, with their log-probabilities")
+        raise NotTestedError(context.no_positions)
     position = max(context.positions, key=lambda each: each.entropy)
     evidence = context.evidence()
     while evidence.outcomes < 48 and not evidence.rejected and (evidence.uncleared() or evidence.outcomes < 12):
