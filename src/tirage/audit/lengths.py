@@ -86,7 +86,7 @@ def _near_tie(entry: LogprobEntry) -> bool:
 
 
 async def check_stop(context: AuditContext) -> Finding:
-    """Whether a text ends before a stop string."""
+    """Whether a text ends before a stop string. Raises NotTestedError where greedy texts are too short for one."""
     evidence = context.evidence()
     prediction = bernoulli(_NEVER, _SOME)
     asked = []
@@ -119,7 +119,10 @@ def count_of(answer: AnswerPart) -> int | None:
 
 
 async def check_max_tokens(context: AuditContext) -> Finding:
-    """Whether a text has no more tokens than `max_tokens`, and as many where that is said to have ended it."""
+    """Whether a text has no more tokens than `max_tokens`, and as many where that is said to have ended it.
+
+    Raises NotTestedError for a server that tells no number of tokens.
+    """
     evidence = context.evidence()
     prediction = bernoulli(_NEVER, _SOME)
     limits = (1, 2, 3, 5, 8)
@@ -138,7 +141,10 @@ async def check_max_tokens(context: AuditContext) -> Finding:
 
 
 async def check_min_tokens(context: AuditContext) -> Finding:
-    """Whether a text goes on to `min_tokens` although its first greedy token is one of `stop_token_ids`."""
+    """Whether a text goes on to `min_tokens` although its first greedy token is one of `stop_token_ids`.
+
+    Raises NotTestedError for a server that tells no ids, or does not end texts at them.
+    """
     evidence = context.evidence()
     prediction = bernoulli(_NEVER, _SOME)
     seen = ""

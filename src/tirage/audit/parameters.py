@@ -129,7 +129,7 @@ LAW_CHECKS = (
 
 
 async def check_logit_bias(context: AuditContext) -> Finding:
-    """Whether a bias is added to the logit of its token."""
+    """Whether a bias is added to the logit of its token. Raises NotTestedError for a server that tells no token ids."""
     if not context.ids:
         raise NotTestedError("the server tells no token ids, which logit_bias is given by")
     probes = choose(context, (3.0, -3.0, 1.5), lambda position, value: _bias_probe(context, position, value))

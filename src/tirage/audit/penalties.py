@@ -209,7 +209,10 @@ def _times(name: str, count: int) -> int:
 
 
 async def check_repetition(context: AuditContext) -> Finding:
-    """Whether a repetition penalty above 1 makes a repeated word rarer: how often it is drawn twice in a row."""
+    """Whether a repetition penalty above 1 makes a repeated word rarer: how often it is drawn twice in a row.
+
+    Raises NotTestedError where no word repeats often enough.
+    """
     words = await find_repeated(context)
     value = 2.0 if context.server.dialect_name in ("sglang", "tirage") else 5.0
     least = LEAST_LOGIT * (1 - 1 / value)

@@ -50,7 +50,8 @@ class _PresetProbe:
 async def check_presets(context: AuditContext) -> tuple[Finding, PresetFit]:
     """Whether several parameters together mean what the promised preset says, and which preset fits best.
 
-    Without a promise the finding says which preset fits, and is "not tested".
+    Without a promise the finding says which preset fits, and is "not tested". Raises NotTestedError where no place
+    tells presets apart.
     """
     names = _CANDIDATES if context.promise in (None, *_CANDIDATES) else (context.promise, *_CANDIDATES)
     with context.computing():

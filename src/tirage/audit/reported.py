@@ -76,7 +76,7 @@ def _distances(position: Position, listed: Sequence[LogprobEntry]) -> tuple[floa
 
 
 async def check_n(context: AuditContext) -> Finding:
-    """Whether `n` samples come, and are independent."""
+    """Whether `n` samples come, and are independent. Raises NotTestedError without positions."""
     if not context.positions:
         raise NotTestedError(context.no_positions)
     position = max(context.positions, key=lambda each: each.entropy)

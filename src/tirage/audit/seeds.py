@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tirage.audit.context import AuditContext, only_sample
 from tirage.audit.evidence import Evidence, bernoulli
 from tirage.audit.finding import Finding, judged
@@ -64,13 +66,13 @@ async def check_seed_under_load(context: AuditContext) -> Finding:
 
 
 async def check_another_seed(context: AuditContext) -> Finding:
-    """Whether another seed gives another text."""
+    """Whether another seed gives another text. Raises NotTestedError where texts would be the same anyway."""
     evidence = context.evidence()
     most = _collision(context)
     if most > 0.8:
         raise NotTestedError("no place was found where two seeds would give different texts")
     prompt = context.positions[0].prompt if context.positions else "Once upon a time there was a"
-    asked = [(prompt, context.params(seed=seed, max_tokens=_TOKENS)) for seed in _seeds(context, 16)]
+    asked = [(prompt, context.params(seed=seed, max_tokens=_TOKENS)) for seed in _seeds(context, 24)]
     texts = [only_sample(answer).text for answer in await context.server.ask_all(asked)]
     _add_pairs(evidence, texts, most)
     return judged(
@@ -86,8 +88,6 @@ def _collision(context: AuditContext) -> float:
     if not context.positions:
         return 0.5
     probabilities = [float(value) for value in context.positions[0].logprobs]
-    import math
-
     return sum(math.exp(value) ** 2 for value in probabilities) + context.positions[0].tail ** 2
 
 

@@ -83,9 +83,10 @@ class AuditedServer:
         return 5 if self.dialect_name == "openai" else 20
 
     async def look(self) -> None:
-        """Finds out what the server calls itself, and the model's name. Raises TirageError for one that is not there.
+        """Finds out what the server calls itself, and the model's name.
 
-        One that has no `/v1/models` is asked all the same, by the name that was given.
+        One that has no `/v1/models` is asked all the same, by the name that was given. Raises RemoteError for a server
+        that is not there, and ModelError for one of several models where none was named.
         """
         try:
             found = typed(await self._within(self._connection.get("/v1/models")), dict, "models")

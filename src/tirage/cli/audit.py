@@ -21,14 +21,20 @@ def audit(
     url: Annotated[str, typer.Argument(metavar="URL", help="the server's address, such as http://localhost:8000")],
     dialect: Annotated[
         str | None,
-        typer.Option("--dialect", help="whose requests it reads; by default what it calls itself, or openai"),
+        typer.Option(
+            "--dialect", metavar="NAME", help="whose requests it reads; by default what it calls itself, or openai"
+        ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option("--preset", help="the semantics to hold it to; by default its engine's")
+        str | None,
+        typer.Option("--preset", metavar="NAME", help="the semantics to hold it to; by default its engine's"),
     ] = None,
-    model_name: Annotated[str | None, typer.Option("--model-name", help="its model, if it has several")] = None,
+    model_name: Annotated[
+        str | None, typer.Option("--model-name", metavar="NAME", help="its model, if it has several")
+    ] = None,
     api_key: Annotated[
-        str | None, typer.Option("--api-key", help="its key; by default TIRAGE_API_KEY of the environment")
+        str | None,
+        typer.Option("--api-key", metavar="KEY", help="its key; by default TIRAGE_API_KEY of the environment"),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="check this alone, and what it stands on")
@@ -37,12 +43,16 @@ def audit(
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="write the report as a page with plots")
     ] = None,
-    max_requests: Annotated[int, typer.Option("--max-requests", help="requests at most")] = 2000,
-    max_seconds: Annotated[float, typer.Option("--max-seconds", help="seconds at most")] = 120.0,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="requests at once")] = 8,
-    level: Annotated[float, typer.Option("--level", help="chance of any false alarm in the whole audit")] = 0.01,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", help="seconds to wait for an answer")] = 30.0,
-    seed: Annotated[int | None, typer.Option("--seed", help="makes the audit's own choices repeatable")] = None,
+    max_requests: Annotated[int, typer.Option("--max-requests", metavar="N", help="requests at most")] = 2000,
+    max_seconds: Annotated[float, typer.Option("--max-seconds", metavar="S", help="seconds at most")] = 120.0,
+    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="requests at once")] = 8,
+    level: Annotated[
+        float, typer.Option("--level", metavar="P", help="chance of any false alarm in the whole audit")
+    ] = 0.01,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", metavar="S", help="seconds to wait for an answer")] = 30.0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="makes the audit's own choices repeatable")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Check whether a server obeys its sampling parameters. The table goes to stdout.
