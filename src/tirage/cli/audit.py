@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tirage.audit import AuditReport
 
 
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", metavar="NAME", help="check this alone, and what it stands on")
+]
+
+
 def audit(
     url: Annotated[str, typer.Argument(metavar="URL", help="the server's address, such as http://localhost:8000")],
     dialect: Annotated[
@@ -36,9 +41,7 @@ def audit(
         str | None,
         typer.Option("--api-key", metavar="KEY", help="its key; by default TIRAGE_API_KEY of the environment"),
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="check this alone, and what it stands on")
-    ] = None,
+    only: OnlyOption = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the report as JSON")] = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="write the report as a page with plots")
