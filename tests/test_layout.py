@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for names in (
         "cli",
         "cluster",
-        "server",
+        "server audit",
         "remote",
         "compat conformance dialects",
         "llm",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import tirage
-from tirage.cli import batch, chat, conformance, convert, explain, generate, models, replay, serve
+from tirage.cli import audit, batch, chat, conformance, convert, explain, generate, models, replay, serve
 from tirage.cli.help import GroupedCommand
 from tirage.errors import GrammarError, ParamsError, TirageError
 
@@ -31,6 +31,7 @@ for command in (
     replay.replay,
     convert.convert,
     conformance.conformance,
+    audit.audit,
 ):
     app.command(cls=GroupedCommand)(command)
 

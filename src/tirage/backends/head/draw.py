@@ -51,8 +51,10 @@ def _draw_whole(
     out: Drawn, head: Head, rows: SamplingMetadata, which: Ids, processes: Sequence[Process | None] | None
 ) -> None:
     """Draws the rows `which` from all of their logits."""
-    some = None if processes is None else [processes[r] for r in which.tolist()]
-    write_rows(out, _drawn(head.whole(which.tolist()), taken(rows, which), some), rows, which)
+    some, part = None if processes is None else [processes[r] for r in which.tolist()], taken(rows, which)
+    write_rows(out, _drawn(head.whole(which.tolist()), part, some), rows, which)
+    if rows.records is not None and part.records is not None:
+        rows.records.fill(which, part.records)
 
 
 def _drawn(logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None) -> Drawn:

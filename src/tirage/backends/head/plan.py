@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.groups import Ids
-from tirage.backends.torch import edits
+from tirage.backends.torch import edits, filters
 from tirage.exact import numbers
 from tirage.operators import FIRST_FILTER, OPERATIONS, Operation
 from tirage.operators.min_p import MIN_P
@@ -69,11 +69,14 @@ def plan(rows: SamplingMetadata, group: Ids) -> Plan | None:
     programs = rows.programs[group]
     ops = [OPERATIONS[op] for op in programs[0, :, 0].tolist() if op]
     start = sum(op < FIRST_FILTER for op in ops)
-    filters = ops[start:]
-    at = start + (filters[:1] == [TEMPERATURE])
+    at = start + (ops[start : start + 1] == [TEMPERATURE])
     first = ops[at] if at < len(ops) else None
     operands = programs[:, min(at, programs.shape[1] - 1), 1:]
-    if rows.views[group].any() or rows.resample[group].any() or not set(ops[:start]) <= set(edits.STEPS):
+    recorded = rows.records is not None and rows.records.limits[group].any()
+    if recorded or rows.views[group].any() or rows.resample[group].any():
+        return None
+    # Operations that tensors do not run may look at more than the candidates, as at tokens that are forbidden.
+    if not set(ops) <= {*edits.STEPS, *filters.STEPS}:
         return None
     if not _can_be_cut(first, operands) or _looks_back(programs, at):
         return None

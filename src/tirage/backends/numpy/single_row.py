@@ -24,10 +24,11 @@ SingleDraw = Callable[[NDArray[np.float32], int], tuple[int, float]]
 def single_draw(batch: SamplingBatch) -> SingleDraw | None:
     """What draws the only row of a batch; None where its draws need more than logits and a step, or kernels not ready.
 
-    That is so for several rows, for steps and counts that follow the history, and for masks, logprobs and processors.
+    That is so for several rows, for steps and counts that follow the history, and for masks, logprobs, records and
+    processors.
     """
     plain = batch.fixed and not (batch.counted or batch.processes or batch.wants_logprobs or batch.guided)
-    if not plain or len(batch.states) != 1 or batch.base.masks.size:
+    if not plain or len(batch.states) != 1 or batch.base.masks.size or batch.base.records is not None:
         return None
     if batch.base.programs[0, 0, 0] == GREEDY:
         return _greedy

@@ -167,7 +167,7 @@ def single_draw(rows: SamplingMetadata, vocab_size: int) -> Callable[[NDArray[np
     out = replace(Drawn.empty(rows), token_ids=token, sampled_logprobs=logprob.view(np.float32)[:1])
     out.status = status.view(np.int8)[:1]
     fixed = _inputs(np.empty((1, vocab_size), np.float32), replace(rows, steps=step, memo={}))[1:]
-    arguments = (*fixed, 0, 1, _scratch.of(vocab_size), *_results(out))
+    arguments = (*fixed, 0, 1, _scratch.of(vocab_size), *_results(out), *_NO_ROOM.arrays)
     single.fill(table, single.address_of(warm.entry()), arguments)
 
     def draw_next(logits: NDArray[np.float32], at: int) -> tuple[int, float]:
