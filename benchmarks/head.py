@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import tirage
 from benchmarks.harness import interleaved, logits, save
-from tirage.sample_hidden import sample_hidden
+from tirage.torch import sample_hidden
 
 VOCAB, WIDTH, BATCH = 128256, 512, 64
 CONFIGS = {

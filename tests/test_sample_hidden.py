@@ -19,10 +19,10 @@ from tirage.backends.head import Head, candidates
 from tirage.backends.head.draw import draw_from_head
 from tirage.backends.numpy import distribution
 from tirage.backends.torch.arrays import to_numpy
-from tirage.sample_hidden import sample_hidden
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
+from tirage.torch import sample_hidden
 
 V = 97
 

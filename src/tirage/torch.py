@@ -1,4 +1,4 @@
-"""What a learner in PyTorch needs: the log-probability of given tokens under the law they were drawn from."""
+"""What PyTorch's users need besides `tirage.sample`: the slope of a law, and tokens straight from hidden states."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tirage.backends.groups import Ids
 from tirage.backends.torch.dispatch import draw_packed
 from tirage.errors import ParamsError
 from tirage.params import SamplingParams
+from tirage.sample_hidden import sample_hidden as sample_hidden
 from tirage.sampling import Counter, Pair, row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.token_laws import LawRequest, PlainLaw, TokenLaw
