@@ -93,7 +93,7 @@ class Scripted:
         self.model.forget()
 
     def prefill(self, token_ids: Sequence[int]) -> Any:
-        raise NotImplementedError
+        raise TypeError("prompts are read in chunks here")
 
     score = prefill
 

@@ -17,5 +17,5 @@ __all__ = ["Head", "as_logits", "as_mask", "draw", "from_numpy", "to_numpy"]
 
 
 def as_logits(logits: Any) -> Head:
-    """The head, which was checked when it was made."""
+    """The head itself, of logits [B, V], which was checked when it was made."""
     return logits

@@ -54,7 +54,7 @@ def address_of(entry: Any) -> int:
 
 
 def fill(table: NDArray[np.int64], address: int, arguments: tuple[Any, ...]) -> None:
-    """Writes the address of `draw_rows` and its arguments after the logits, which the caller must keep, to a table."""
+    """Writes to a table int64 [n] the address of `draw_rows` and its arguments after the logits; the caller keeps those."""
     words = [address, *_words(arguments)]
     table[ARGUMENTS : ARGUMENTS + len(words)] = words
 
@@ -71,7 +71,7 @@ def _words(arguments: tuple[Any, ...]) -> Iterator[int]:
 
 @intrinsic
 def call(_context, logits, table):
-    """Call `draw_rows` with the logits and the arguments of the table."""
+    """Call `draw_rows` with the logits float32 [1, V] and the arguments of the table int64 [n]."""
     kinds = draw_signature().args
 
     def build(context, builder, _signature, args):
