@@ -54,7 +54,7 @@ def address_of(entry: Any) -> int:
 
 
 def fill(table: NDArray[np.int64], address: int, arguments: tuple[Any, ...]) -> None:
-    """Writes to a table int64 [n] the address of `draw_rows` and its arguments after the logits; the caller keeps those."""
+    """Writes the address of `draw_rows` and its arguments to a table int64 [n]; the caller must keep the arguments."""
     words = [address, *_words(arguments)]
     table[ARGUMENTS : ARGUMENTS + len(words)] = words
 
