@@ -197,3 +197,13 @@ def test_what_cannot_be_verified_is_refused_by_name(changes: dict[str, Any], tex
     given = {"logits": rows(), "draft_ids": [[1, 2], [3, 4]], "params": SamplingParams(seed=1), **changes}
     with pytest.raises(ParamsError, match=text):
         tirage.verify(**given)
+
+
+def test_a_draw_without_a_token_accepts_no_end_of_a_draft() -> None:
+    """Both are -1."""
+    x = np.zeros((2, 3, 5), np.float32)
+    x[0, 0] = np.nan
+    found = tirage.verify(x, [[-1, -1], [-1, -1]], SamplingParams(temperature=0))
+    assert found.accepted.tolist() == [0, 0]
+    assert found.token_ids.tolist() == [[-1, -1, -1], [0, -1, -1]]
+    assert found.status.tolist() == [int(Status.non_finite_logits), 0]

@@ -182,7 +182,8 @@ def _verified(
 
         register(Verification)
     tokens = drawn.token_ids.reshape(shape)
-    agrees = xp.where(tokens[:, :-1] == drafts, 1, 0)
+    # A draw without a token is no token of the draft, though both are -1 where that has ended.
+    agrees = xp.where((tokens[:, :-1] == drafts) & (tokens[:, :-1] != NO_TOKEN), 1, 0)
     accepted = xp.cumprod(agrees, 1).sum(1)
     at = backend.from_numpy(np.arange(shape[1])[None], like)
     counts = at <= accepted[:, None]
