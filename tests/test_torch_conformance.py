@@ -21,7 +21,7 @@ from paths import PATHS
 from platforms import needs_triton
 from preset_rows import every_request, requests, states, unused_operations, unused_parameters
 from random_rows import SHAPES as LOGITS
-from random_rows import assert_same, expected_drawn, random_case
+from random_rows import PLAIN_ONLY, assert_same, expected_drawn, random_case
 from strategies import SHAPES, VALUES, logits_of
 
 from tirage import backends
@@ -33,7 +33,7 @@ from tirage.backends.torch.dispatch import draw_on_device
 from tirage.operators import OPERATIONS
 from tirage.operators.processors import PROCESS
 from tirage.operators.row import Process
-from tirage.operators.typical import TYPICAL
+from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
@@ -151,7 +151,7 @@ def test_a_million_draws_agree() -> None:
 
 
 def test_tensor_operations_know_every_operation() -> None:
-    assert set(OPERATIONS) - {PROCESS} == set(filters.STEPS) | set(edits.STEPS)
+    assert set(OPERATIONS) - {PROCESS} - PLAIN_ONLY == set(filters.STEPS) | set(edits.STEPS)
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_an_operation_or_parameter_that_nobody_uses_is_found(monkeypatch: pytest
     assert unused_operations([*OPERATIONS, 99]) == {99}
     monkeypatch.delitem(VALUES, "typical_p")
     assert unused_parameters(PRESETS["canonical"]) == {"typical_p"}
-    assert unused_operations() == {TYPICAL}
+    assert unused_operations() == {TYPICAL, TYPICAL_BY_RANK}
 
 
 def test_a_preset_that_is_new_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
