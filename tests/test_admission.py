@@ -60,6 +60,10 @@ LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
         one(logprobs=0, max_tokens=most // 100, n=101),
         *[one(logprobs=0, max_tokens=1)] * (most % 100),
     ],
+    "tokens that may be recorded times max_kept_ids": lambda most: [
+        one(return_kept=True, n=4, max_tokens=most // (4 * 4096), max_kept_ids=4096),
+        *[one(return_kept=True, max_tokens=1, max_kept_ids=1)] * (most % (4 * 4096)),
+    ],
     "characters of all stops and bad_words": lambda most: [
         one(stop=words(most // 64, 64), bad_words=words(1, most % 64) if most % 64 else ())
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tirage.audit.position import Position, laws, params_of
 from tirage.cli import main
 from tirage.engine import LogprobEntry
 
+PAGE = Path(__file__).parents[1] / "docs" / "audit.md"
 PROBABILITIES = (0.4, 0.25, 0.15, 0.1, 0.05, 0.03)
 LONG = AuditLimits(seconds=600.0)
 QUICK = ("top_k off by one", "seed depends on the batch", "copies", "stop ignored", "a token too many")
@@ -291,6 +293,16 @@ def test_the_command_prints_a_table_and_writes_both_files(tmp_path: Path, capsys
     assert "1 obeyed, 0 not obeyed, 0 not tested" in shown.err
     assert [each["name"] for each in json.loads(files[0].read_text())["findings"]] == ["max_tokens"]
     assert "max_tokens" in files[1].read_text()
+
+
+def test_the_program_of_the_page_prints_every_finding(capsys: Any) -> None:
+    """docs/audit.md's own program, with fewer requests than it allows."""
+    [program] = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    exec(program.replace("http://localhost:8000", shared().url).replace("requests=1000", "requests=60"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(CHECKS)
+    for line, check in zip(lines, CHECKS, strict=True):
+        assert line.startswith((f"{check.name} obeyed", f"{check.name} not tested", f"{check.name} not obeyed"))
 
 
 def test_choices_of_an_audit_repeat() -> None:

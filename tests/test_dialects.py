@@ -91,6 +91,8 @@ OURS: dict[str, list[Any]] = {
     "bad_words_level": ["text"],
     "prompt_logprobs": [2],
     "logprob_token_ids": [[3]],
+    "return_kept": [True],
+    "max_kept_ids": [50],
     "detokenize": [False],
     "skip_special_tokens": [False],
     "spaces_between_special_tokens": [False],

@@ -27,6 +27,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = {"", "sh", "bash"}
 
 ELSEWHERE = {
+    ("docs/audit.md", "py"): "tests/test_audit.py",
     ("docs/explain.md", "pycon"): "tests/test_explain.py",
     ("docs/mindie.md", "pycon"): "tests/test_mindie.py",
     ("docs/fastdeploy.md", "py"): "tests/test_fastdeploy.py",

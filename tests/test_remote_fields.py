@@ -44,6 +44,7 @@ VALUES: dict[str, Any] = {
     "guided_decoding": GuidedDecodingParams(json={"type": "object"}), "logit_bias": {3: 1.5},
     "allowed_token_ids": [1, 2], "bad_words_token_ids": [[4, 5]], "bad_words_level": "text",
     "logprob_token_ids": [6], "logprobs_mode": "sampled",
+    "return_kept": True, "max_kept_ids": 50,
     "logits_processors": [("disallowed_tokens", {"token_ids": [1]})],
     "close_grammar": True, "reasoning_parser": "qwen3", "thinking_budget": 5, "forcing": "canonical",
     "semantics": "mlx", "top_a": 0.1, "typical_p": 0.9, "epsilon_cutoff": 0.01,

@@ -90,6 +90,7 @@ CASES: dict[str, tuple[str, Callable[[], Completion], str, Any]] = {
     "cache": ("length", lambda: say("abcd" * 9, cache_length=6, prompt="pppp"), "ab", None),
     "non_finite_logits": ("error", lambda: say("ab{"), "ab", None),
     "no_allowed_token": ("error", lambda: say("ab}"), "ab", None),
+    "kept_too_wide": ("error", lambda: say("abcd", temperature=2, return_kept=True, max_kept_ids=299), "", None),
     "processor_failed": ("error", failed_processor, "", None),
     "model_failed": ("error", failed_model, "a", None),
     "text_failed": ("error", lambda: say("abcd", tokenizer=Silent()), "abc", None),

@@ -67,6 +67,8 @@ _TOGETHER = """\
 
 WITHOUT_PLOT: dict[str, str] = {
     "extra_args": "another way to write the arguments of logits_processors",
+    "return_kept": "does not change the text",
+    "max_kept_ids": "ends a text with an error or not",
     "spaces_between_special_tokens": "needs a tokenizer with several special tokens in a row",
     "reasoning_parser": "needs a model that reasons",
     "thinking_budget": "needs a model that reasons",

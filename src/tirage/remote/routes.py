@@ -135,7 +135,9 @@ _LLAMACPP_STAGES = {
     "mirostat": 0,
     "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
 }
-_OWN_LEFT = OWN.without(*(name for entry in SGLANG.entries.values() for name in entry.ours))
+# A remote completion has no records of its tokens, so that none are asked for.
+_OWN = OWN.without("return_kept", "max_kept_ids")
+_OWN_LEFT = _OWN.without(*(name for entry in SGLANG.entries.values() for name in entry.ours))
 
 
 def _chats(dialect: Dialect, **options: Any) -> RemoteRoute:
@@ -185,7 +187,7 @@ REMOTE_DIALECTS: Mapping[str, RemoteDialect] = {
             has_salt=True,
         ),
         chats=_chats(
-            join("tirage", OWN, _VLLM_CHAT, _OPENAI_CHAT.without("response_format"), _STOP_REGEX),
+            join("tirage", _OWN, _VLLM_CHAT, _OPENAI_CHAT.without("response_format"), _STOP_REGEX),
             has_salt=True,
             continues=True,
         ),
