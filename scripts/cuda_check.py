@@ -138,9 +138,9 @@ def _conformance(path: str, device: torch.device, options: argparse.Namespace) -
 def _random_jobs(path: str, sizes: list[int], batch: int) -> Iterator[Job]:
     from random_rows import FILTERS, random_case
 
-    from tirage.backends.torch import kernels
+    from tirage.backends.torch import filters, kernels
 
-    ops = [op for op in FILTERS if path == "eager" or op in kernels.FILTERS]
+    ops = [op for op in FILTERS if op in (filters.STEPS if path == "eager" else kernels.FILTERS)]
     seed = 0
     while True:
         for size in sizes:

@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from every_stage import bitmask, full_params, hashed_logits
 from numpy.typing import NDArray
+from random_rows import PLAIN_ONLY
 
 import tirage
 from tirage import Batch, Draw, SamplingParams, Status
+from tirage.compiled_params import compiled
+from tirage.history import History
 from tirage.semantics import PRESETS
 
 V = 24
@@ -89,6 +92,14 @@ class Request:
 @cache
 def seeded(key: int) -> SamplingParams:
     return FEATURES[key % len(FEATURES)].replace(seed=key * 1000 - 3)
+
+
+@cache
+def compiled_by_jax() -> Sequence[int]:
+    """The requests that a batch like a JAX array takes, which runs nothing that the plain path alone knows."""
+    history = History.of((), (), vocab_size=V)
+    steps = {key: compiled(seeded(key).unwrapped).lower(history, 0).steps for key in range(REQUESTS)}
+    return [key for key, each in steps.items() if not PLAIN_ONLY.intersection(step.op for step in each)]
 
 
 @cache
@@ -208,7 +219,7 @@ class World:
         return self.batch.sample(x, mask)
 
     def _request(self, pick: Pick) -> Request:
-        return Request(pick(range(REQUESTS)))
+        return Request(pick(compiled_by_jax() if self.library == "jax" else range(REQUESTS)))
 
     def _logits(self, rows: Sequence[int]) -> NDArray[np.float32]:
         x = np.full((len(rows), V), np.nan, np.float32)

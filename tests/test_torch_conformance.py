@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from paths import PATHS
 from platforms import needs_triton
 from preset_rows import every_request, requests, states, unused_operations, unused_parameters
-from random_rows import SHAPES as LOGITS
 from random_rows import PLAIN_ONLY, assert_same, expected_drawn, random_case
+from random_rows import SHAPES as LOGITS
 from strategies import SHAPES, VALUES, logits_of
 
 from tirage import backends
