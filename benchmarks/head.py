@@ -74,7 +74,7 @@ def megabytes(job: Callable[[], object]) -> float:
     held = most = 0
     for event in seen.profiler.kineto_results.events():  # type: ignore[union-attr]
         if event.name() == "[memory]":
-            held += event.nbytes()
+            held += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
             most = max(most, held)
     return round(most / 1e6, 1)
 

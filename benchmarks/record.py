@@ -54,16 +54,16 @@ def records(shape: str, rounds: int) -> list[dict]:
             for row in range(ROWS):
                 params = tirage.SamplingParams(seed=row, return_kept=recorded, max_kept_ids=VOCAB, **options)
                 flight.add(params, [1, 2, 3])
-            jobs[name, recorded] = lambda flight=flight: flight.sample(x)
+            jobs[f"{name} {recorded}"] = lambda flight=flight: flight.sample(x)
     seconds = interleaved(jobs, rounds=rounds)
     return [
         {
             "what": "record",
             "shape": shape,
             "config": name,
-            "us_per_row": round(seconds[name, False] / ROWS * 1e6, 2),
-            "recorded_us_per_row": round(seconds[name, True] / ROWS * 1e6, 2),
-            "ratio": round(seconds[name, True] / seconds[name, False], 3),
+            "us_per_row": round(seconds[f"{name} False"] / ROWS * 1e6, 2),
+            "recorded_us_per_row": round(seconds[f"{name} True"] / ROWS * 1e6, 2),
+            "ratio": round(seconds[f"{name} True"] / seconds[f"{name} False"], 3),
             "goal": GOAL_RECORD if name == "top_p 0.95" else None,
         }
         for name in CONFIGS

@@ -124,6 +124,7 @@ def as_numpy(module: Any) -> LlamaNumpy:
     own = LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads,
         num_key_value_heads=config.num_key_value_heads,
@@ -132,6 +133,7 @@ def as_numpy(module: Any) -> LlamaNumpy:
         rms_norm_eps=config.rms_norm_eps,
         rope_theta=10000.0,
         rope_scaling=None,
+        tie_word_embeddings=config.tie_word_embeddings,
     )
 
     def joined(index: int, *names: str) -> Linear:

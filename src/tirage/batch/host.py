@@ -256,6 +256,6 @@ def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like
 
 def _spread_offsets(offsets: Any, used: Sequence[int], count: int, backend: Backend) -> Any:
     """The offsets [count + 1] of records of which the rows that are not `used` have none."""
-    sizes = np.zeros(count, np.int64)
-    sizes[used] = np.diff(backend.to_numpy(offsets))
-    return backend.from_numpy(np.cumsum([0, *sizes], dtype=np.int64), offsets)
+    ends = np.zeros(count + 1, np.int64)
+    ends[1 + np.array(used, np.int64)] = np.diff(backend.to_numpy(offsets))
+    return backend.from_numpy(np.cumsum(ends), offsets)
