@@ -132,7 +132,7 @@ def as_numpy(module: Any) -> LlamaNumpy:
         max_position_embeddings=config.max_position_embeddings,
         rms_norm_eps=config.rms_norm_eps,
         rope_theta=10000.0,
-        rope_scaling=None,
+        rope_scaling={},
         tie_word_embeddings=config.tie_word_embeddings,
     )
 

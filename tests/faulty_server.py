@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tirage.semantics import PRESETS
+
 Body = dict[str, Any]
 _LAW = ["temperature", "top_p", "top_k", "min_p"]
 
@@ -54,8 +56,6 @@ def mapped(name: str, change: Callable[[Any], Any]) -> Callable[[Body, int], Bod
 
 def options(**values: Any) -> Callable[[Body, int], Body]:
     """Changes options of the meaning of parameters."""
-    from tirage.semantics import PRESETS
-
     return lambda body, running: changed(
         body, semantics=PRESETS["canonical"].replace(name="faulty", **values).to_dict()
     )
@@ -112,6 +112,9 @@ def _negated(value: Any) -> Any:
     return {key: -bias for key, bias in value.items()} if value else value
 
 
+LATE_TEMPERATURE = (*(stage for stage in PRESETS["canonical"].stages if stage != "temperature"), "temperature")
+"""The stages of `canonical` with the temperature behind all filters, and nothing else changed."""
+
 FAULTS: Mapping[str, Fault] = {
     "temperature ignored": Fault(found="temperature", ask=mapped("temperature", lambda t: 1.0 if t else t)),
     "temperature squared": Fault(found="temperature", ask=mapped("temperature", lambda t: t**2)),
@@ -121,7 +124,7 @@ FAULTS: Mapping[str, Fault] = {
     "top_p too small": Fault(found="top_p", ask=mapped("top_p", lambda p: p if p == 1 else max(p - 0.3, 0.01))),
     "min_p ignored": Fault(found="min_p", ask=dropped("min_p")),
     "min_p squared": Fault(found="min_p", ask=mapped("min_p", lambda p: p**2)),
-    "top_p before temperature": Fault(found="preset", ask=lambda body, running: changed(body, semantics="mlx")),
+    "top_p before temperature": Fault(found="preset", ask=options(stages=LATE_TEMPERATURE)),
     "frequency_penalty ignored": Fault(found="frequency_penalty", ask=dropped("frequency_penalty")),
     "frequency_penalty counts the prompt": Fault(found="frequency_penalty", ask=options(frequency_history="both")),
     "presence_penalty ignored": Fault(found="presence_penalty", ask=dropped("presence_penalty")),
