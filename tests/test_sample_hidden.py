@@ -136,6 +136,15 @@ def test_logprobs_come_with_it_and_one_row_is_enough() -> None:
     assert sample_hidden(hidden[:0], weight, params).token_ids.tolist() == []
 
 
+def test_records_come_with_it() -> None:
+    hidden, weight, _ = whole_numbers()
+    params = [SamplingParams(seed=row, top_k=7, return_kept=row % 2 == 0) for row in range(B)]
+    expected, drawn = sample(hidden @ weight.T, params), sample_hidden(hidden, weight, params, block=300)
+    for name in ("token_ids", "kept_ids", "kept_offsets", "kept_logmass", "raw_logprobs", "processed_logprobs"):
+        assert np.array_equal(getattr(expected, name), getattr(drawn, name), equal_nan=True), name
+    assert len(drawn.kept_ids) == B // 2 * 7
+
+
 PEAKED = logits_of("peaked", 40_000, 1)[None].repeat(8, axis=0) * 8
 READINGS: list[tuple[dict[str, Any], int]] = [
     ({"temperature": 0}, 1),

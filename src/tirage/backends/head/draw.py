@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from tirage.operators.row import Process
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 
-_NONE, _NO_MASKS = np.zeros(0, np.int32), np.zeros((0, 0), np.int32)
+_NONE, _NO_VALUES, _NO_MASKS = np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, 0), np.int32)
 
 
 def draw(logits: Head, batch: SamplingBatch, mask: Tensor | NDArray[np.int32] | None) -> Drawn:
@@ -90,26 +91,20 @@ def _draw_candidates(out: Drawn, rows: SamplingMetadata, how: Plan, found: Candi
     """Draws rows from the tokens that their first filter left, in id order, as rows of a small vocabulary."""
     some = taken(rows, how.which)
     spared, start = _positions(some, found.ids)
-    small = SamplingMetadata(
+    small = replace(
+        some,
         programs=how.programs_of_candidates(),
         edit_ids=_NONE,
-        edit_values=np.zeros(0, np.float32),
-        count_start=np.zeros(some.count + 1, np.int64),
+        edit_values=_NO_VALUES,
+        count_start=np.zeros_like(some.count_start),
         count_ids=_NONE,
         prompt_counts=_NONE,
         output_counts=_NONE,
         masks=_NO_MASKS,
-        seeds=some.seeds,
-        steps=some.steps,
-        samples=some.samples,
-        views=some.views,
-        top_n=some.top_n,
-        asked_start=some.asked_start,
-        asked_ids=some.asked_ids,
+        checks=_NO_MASKS,
         protected_start=start,
         protected_ids=spared,
-        checks=_NO_MASKS,
-        resample=some.resample,
+        memo={},
     )
     drawn = _drawn(torch.where(found.key > NEG_INF_KEY, values(found.key), -torch.inf), small)
     drawn.token_ids = found.ids.gather(1, drawn.token_ids[:, None])[:, 0]  # type: ignore[call-overload]
