@@ -15,6 +15,10 @@ from tirage import GrammarError, GuidedDecodingParams
 from tirage.guided import BYTES, Compiler
 from tirage.guided.json_schema import read_schema
 from tirage.guided.json_schema.json_text import _distinct
+from tirage.guided.regular.charset import EVERY
+from tirage.guided.regular.ecma_regex import read_ecma
+from tirage.guided.regular.expression import Chars, Repeat, intersection
+from tirage.guided.regular.regular_language import SearchSteps, is_empty, some_length
 
 COMPILER = Compiler(BYTES)
 
@@ -105,11 +109,48 @@ def test_what_says_the_same_in_other_words_is_enforced(
         ({"not": {"title": "t"}}, "cannot be enforced: no value satisfies it"),
         ({"uniqueItems": True}, "at #/uniqueItems is a keyword that cannot be enforced"),
         ({"not": {"uniqueItems": True}}, "at #/not/uniqueItems cannot be enforced inside of not"),
+        # Another schema of the same type comes before the one that is named.
+        (
+            {"properties": {"a": {"type": "string"}}, "not": {"additionalProperties": {"type": "string"}}},
+            "at #/not/additionalProperties cannot be enforced inside of not",
+        ),
+        (
+            {"properties": {"a": {"type": "string"}}, "not": {"patternProperties": {"b": {"type": "string"}}}},
+            "at #/not/patternProperties/b cannot be enforced inside of not",
+        ),
+        (
+            {"not": {"items": [{"type": "string"}], "additionalItems": {"type": "string"}}},
+            "at #/not/additionalItems cannot be enforced inside of not",
+        ),
     ],
 )
 def test_what_would_not_be_enforced_is_refused_still(schema: dict[str, Any], message: str) -> None:
     with pytest.raises(GrammarError, match=f"^schema {message}"):
         read_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lengths", "shortest"),
+    [
+        ("^a{2}b+$", (0, None), 3),
+        ("^(?:abc|de|f{5})$", (0, 2), 2),
+        ("^(?:abc|de|f{5})$", (3, None), None),
+        ("^(?:abc|de|f{5})$", (6, None), None),
+        ("^a(?!b)", (0, None), None),
+        ("^(?:[]|ab)$", (1, 4), 2),
+        ("x", (4, 4), None),
+    ],
+)
+def test_texts_are_known_from_the_form_of_a_pattern_only_where_there_are_some(
+    pattern: str, lengths: tuple[int, int | None], shortest: int | None
+) -> None:
+    """What is known agrees with a search, which decides where nothing is known from the form."""
+    node = intersection([read_ecma(pattern), Repeat(Chars(EVERY), *lengths)])
+    assert some_length(node) == shortest
+    if shortest is not None:
+        exactly = intersection([node, Repeat(Chars(EVERY), shortest, shortest)])
+        assert not is_empty(exactly, SearchSteps())
+    assert is_empty(node, SearchSteps()) == (lengths == (6, None))
 
 
 def shape(kind: Any, **more: Any) -> dict[str, Any]:

@@ -69,13 +69,15 @@ def check(task: Task, seed: int) -> Iterator[int]:
     """From places of texts drawn at random: found exactly when the budget allows it, with tokens that are a way."""
     rng = random.Random(seed)
     grammar = BY_BYTE.compile(task.guided)
-    vocabulary = Vocabulary(task.tokens)
+    letters = Vocabulary((*task.tokens, *BYTES.tokens))
+    finder = CompletionFinder(task.guided, letters)
     unusable = frozenset(i for i in range(len(task.tokens)) if rng.random() < 0.1)
     matcher, prefix = grammar.matcher(), b""
     for _ in range(4):
         least = fewest(task, prefix, matcher.fork(), unusable)
         if least is not None:
-            yield from check_place(task, prefix, least, place_of(task, vocabulary, prefix, unusable))
+            place = place_of(task, letters, finder, prefix, unusable)
+            yield from check_place(task, prefix, least, place, rng)
         usable = [t for i, t in enumerate(task.tokens) if t and goes_on(matcher, t)]
         if not usable:
             return
@@ -83,8 +85,10 @@ def check(task: Task, seed: int) -> Iterator[int]:
         assert all(map(matcher.accept, word))
 
 
-def check_place(task: Task, prefix: bytes, least: int, place: ClosingPath) -> Iterator[int]:
-    for budget in range(max(0, least - 2), min(least + 4, DEPTH + 1)):
+def check_place(task: Task, prefix: bytes, least: int, place: ClosingPath, rng: random.Random) -> Iterator[int]:
+    """At both sides of the edge, and with one other budget near it: each of them comes at some place of some seed."""
+    budgets = {least - 1, least, rng.choice([least - 2, least + 1, least + 2, least + 3])}
+    for budget in sorted(budget for budget in budgets if 0 <= budget <= DEPTH):
         closing = place.fork()
         assert closing.fits(budget) == (budget >= least), (task.mode, task.tokens, prefix, budget, least)
         if budget < least:
@@ -102,14 +106,15 @@ def goes_on(matcher: Matcher, word: bytes) -> bool:
     return taken == len(word)
 
 
-def place_of(task: Task, vocabulary: Vocabulary, prefix: bytes, unusable: frozenset[int]) -> ClosingPath:
-    """Where a text stands after a prefix, spelled byte by byte."""
-    letters = Vocabulary((*vocabulary.tokens, *BYTES.tokens))
-    spare = frozenset(range(vocabulary.width, letters.width))
-    shortest = CompletionFinder(task.guided, letters)
-    closing = ClosingPath(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, finder=shortest)
+def place_of(
+    task: Task, letters: Vocabulary, finder: CompletionFinder, prefix: bytes, unusable: frozenset[int]
+) -> ClosingPath:
+    """Where a text stands after a prefix, spelled byte by byte by the last tokens, which no completion may use."""
+    width = len(task.tokens)
+    spare = frozenset(range(width, letters.width))
+    closing = ClosingPath(BY_BYTE.compile(task.guided).matcher(), letters, unusable | spare, finder=finder)
     for byte in prefix:
-        closing.advance(vocabulary.width + byte)
+        closing.advance(width + byte)
     return closing
 
 
@@ -278,15 +283,15 @@ TASKS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(6, 20))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(2, 20))])
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_completion_is_found_exactly_when_the_budget_allows_one(kind: str, seed: int) -> None:
-    assert sum(1 for _ in some_tasks(kind, seed, 10)) > 5
+    assert sum(1 for _ in some_tasks(kind, seed, 10)) > 2
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_completion_is_found_exactly_when_the_budget_allows_one_in_short(kind: str) -> None:
-    assert sum(1 for _ in some_tasks(kind, 99, 3)) > 3
+    assert sum(1 for _ in some_tasks(kind, 99, 3)) > 1
 
 
 def some_tasks(kind: str, seed: int, count: int) -> Iterator[int]:

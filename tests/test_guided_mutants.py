@@ -22,6 +22,7 @@ from tirage.engine.grammar_state import GrammarState
 from tirage.guided import BYTES, ClosingPath, Compiler, Matcher, json_schema
 from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
+from tirage.guided.json_schema.keywords import ENFORCED
 from tirage.guided.llguidance_backend import LlguidanceCursor
 from tirage.guided.vocabulary import Vocabulary
 
@@ -135,7 +136,8 @@ def rollback_forgets_one(patch: Patch) -> None:
 
 
 def a_keyword_is_passed_over(patch: Patch) -> None:
-    patch.setattr("tirage.guided.json_schema.keywords.ANNOTATIONS", frozenset({"maxLength", "title", "description"}))
+    known = {keyword: form for keyword, form in ENFORCED.items() if keyword != "maxLength"}
+    patch.setattr("tirage.guided.json_schema.document.ENFORCED", known)
 
 
 def lexemes_are_never_cut(patch: Patch) -> None:

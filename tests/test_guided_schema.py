@@ -16,6 +16,7 @@ import tirage
 from tirage import GrammarError, ParamsError
 from tirage.guided import Grammar, supported
 from tirage.guided.json_schema import as_text, compile_schema
+from tirage.guided.json_schema.json_tokens import string
 from tirage.guided.supported_docs import renewed
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -360,3 +361,38 @@ def test_random_texts_satisfy_their_schema(schema: dict[str, Any]) -> None:
     outcomes = [(ended, not ended or check(text)) for text, ended in texts(compiled(json=schema), 4)]
     assert any(ended for ended, _ in outcomes)
     assert all(valid for _, valid in outcomes)
+
+
+def test_schemas_that_are_just_a_type_are_written_once() -> None:
+    once, often = (
+        compile_schema(json.dumps({"type": "object", "required": ["z"], "properties": dict.fromkeys(names, OBJECT)}))
+        for names in ("a", "abcdefg")
+    )
+    assert len(often.rules) == len(once.rules)
+
+
+def test_a_schema_that_has_a_name_is_not_merged_with_others_of_its_type() -> None:
+    schema = {"properties": {"a": NULL, "b": {"$anchor": "here", "type": "null"}, "c": {"$ref": "#here"}}}
+    grammar = over_bytes(json=schema | {"type": "object"})
+    assert takes(grammar, '{"a":null,"b":null,"c":null}')
+    assert not takes(grammar, '{"a":null,"c":1}')
+
+
+def test_what_is_refused_of_a_plain_type_is_named_where_it_stands() -> None:
+    schema = {"properties": {"a": NULL, "b": {"contains": NULL, "unevaluatedItems": NULL, "type": "array"}}}
+    with pytest.raises(GrammarError, match="#/properties/b/unevaluatedItems cannot be enforced beside contains"):
+        compile_schema(json.dumps(schema | {"type": "object"}))
+
+
+def test_the_empty_name_is_a_name_like_others() -> None:
+    grammar = over_bytes(json={"type": "object", "properties": {"": INTEGER}})
+    assert takes(grammar, '{"":1,"a":"x"}')
+    assert takes(grammar, '{"a":"x"}')
+    assert not takes(grammar, '{"":"x"}')
+    assert not takes(grammar, '{"a":1,"":"x"}')
+
+
+def test_names_of_properties_do_not_pile_up_in_memory() -> None:
+    before = string.cache_info().currsize
+    compile_schema(json.dumps({"type": "object", "properties": {f"never {i}": {} for i in range(6000)}}))
+    assert string.cache_info().currsize <= max(before, string.cache_info().maxsize or 0) < 6000

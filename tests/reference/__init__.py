@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from reference.outcome import Result, evaluate, report
+from reference.row import first_state, next_state
 from tirage.params import SamplingParams
 
-__all__ = ["Result", "draw", "law"]
+__all__ = ["Result", "draw", "first_state", "law", "next_state"]
 
 
 def draw(
@@ -26,14 +27,15 @@ def draw(
     step: int | None = None,
     sample_index: int = 0,
     mask: Sequence[bool] | None = None,
+    state: float | None = None,
 ) -> Result:
     """One row's Result: token, status, support, weights and logprobs.
 
     `logits` are rounded to binary32; `mask` holds one truth value per token. A row without a legal token has token -1
-    and NaN logprobs. `step` defaults to the number of output ids.
+    and NaN logprobs. `step` defaults to the number of output ids, `state` to what a row begins with.
     """
     at = len(output_ids) if step is None else step
-    result = evaluate(logits, params, prompt_ids, output_ids, step=at, mask=mask)
+    result = evaluate(logits, params, prompt_ids, output_ids, step=at, mask=mask, state=state)
     return report(result, seed=seed, step=at, sample_index=sample_index)
 
 
@@ -45,9 +47,10 @@ def law(
     *,
     step: int | None = None,
     mask: Sequence[bool] | None = None,
+    state: float | None = None,
 ) -> list[Fraction] | None:
     """The exact probability of every token, or None for a row that draws nothing."""
-    result = evaluate(logits, params, prompt_ids, output_ids, step=step, mask=mask)
+    result = evaluate(logits, params, prompt_ids, output_ids, step=step, mask=mask, state=state)
     if result.status:
         return None
     exact = result.law()

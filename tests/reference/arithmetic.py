@@ -113,6 +113,16 @@ def log2_of(n: int) -> int:
     return e * OCTAVE + fraction
 
 
+def power_of_2(a: int) -> int:
+    """2^(a * 2^-23) in units of 2^-62: the square roots of 2 that the bits of `a` name, multiplied, each truncated."""
+    result, root = 2**62, 2**63
+    for bit in range(22, -1, -1):
+        root = math.isqrt(root * 2**62)
+        if a & 2**bit:
+            result = result * root // 2**62
+    return result * 2 ** (a // OCTAVE)
+
+
 def ln_of(log2: int) -> float:
     """Natural logarithm, binary32, of the number whose log2 is `log2` * 2^-23 (S-L1)."""
     return f32(f32(log2 * 1488522236 // 2**31) * 2.0**-23)
@@ -120,11 +130,17 @@ def ln_of(log2: int) -> float:
 
 def uniform(seed: int, step: int, sample_index: int, domain: int) -> int:
     """U: words 0 and 1 of the Philox4x32-10 block that belongs to these four numbers (S-W7)."""
-    pair = seed % 2**64
+    high, low = philox((step, sample_index, domain, 0), seed)[:2]
+    return high * 2**32 + low
+
+
+def philox(counter: tuple[int, int, int, int], key: int) -> list[int]:
+    """The four words of a Philox4x32-10 block under a key of 64 bits."""
+    pair = key % 2**64
     schedule = [(pair % 2**32 + i * 0x9E3779B9, pair // 2**32 + i * 0xBB67AE85) for i in range(10)]
-    block = [step, sample_index, domain, 0]
+    block = list(counter)
     for k0, k1 in schedule:
         high0, low0 = divmod(block[0] * 0xD2511F53, 2**32)
         high1, low1 = divmod(block[2] * 0xCD9E8D57, 2**32)
         block = [high1 ^ block[1] ^ k0 % 2**32, low1, high0 ^ block[3] ^ k1 % 2**32, low0]
-    return block[0] * 2**32 + block[1]
+    return block

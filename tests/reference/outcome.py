@@ -41,6 +41,7 @@ class Result:
     status: int
     support: tuple[int, ...] = ()
     weights: dict[int, int]
+    chance: float | None = None
     sampled_logprob: float = NAN
     logprob: float = NAN
     rank: int = 0
@@ -81,7 +82,9 @@ class ReferenceChain:
 
     def draw(self, seed: int, step: int, sample_index: int) -> tuple[int, Branch]:
         """The token, and the branch that it came from."""
-        token = pick(self.first.weights(), uniform(seed, step, sample_index, DRAW))
+        token = self.first.winner
+        if token is None:
+            token = pick(self.first.weights(), uniform(seed, step, sample_index, DRAW))
         if self.again is None or token not in self.forbidden:
             return token, self.first
         return pick(self.again.weights(), uniform(seed, step, sample_index, RESAMPLE)), self.again
@@ -145,6 +148,7 @@ def evaluate(
     *,
     step: int | None = None,
     mask: Sequence[bool] | None = None,
+    state: float | None = None,
 ) -> ReferenceOutcome:
     """The law of one row; `mask` holds one truth value per token, True = allowed."""
     semantics = resolve(params.semantics)
@@ -155,7 +159,8 @@ def evaluate(
     resample = bool(forbidden) and semantics.mask_mode == "resample"
 
     def branch(taken: set[int], coin: bool) -> Branch:
-        return run(x, params, semantics, prompt=prompt_ids, output=output_ids, step=step, forbidden=taken, coin=coin)
+        past = {"prompt": prompt_ids, "output": output_ids, "step": step, "state": state}
+        return run(x, params, semantics, **past, forbidden=taken, coin=coin)
 
     def chain(coin: bool) -> ReferenceChain:
         full = branch(outside | forbidden, coin)
@@ -193,6 +198,8 @@ def sampled_view(result: ReferenceOutcome, branch: Branch) -> dict[int, float]:
     if branch.greedy:
         return dict.fromkeys(branch.ranked, 0.0)
     total = sum(branch.weights().values())
+    if branch.near:
+        return {t: ln_of(log2_of(w) - log2_of(total)) + 0.0 for t, w in branch.near.items() if w}
     view = {t: logprob(branch.x[t], branch.m, branch.inverse_t, total) for t in branch.ranked}
     return view | {t: ln_of(log2_of(w) - log2_of(total)) + 0.0 for t, w in branch.cut.items()}
 
@@ -202,7 +209,7 @@ def view_of(result: ReferenceOutcome) -> tuple[dict[int, float], dict[int, float
     branch = result.off.first
     if result.params.logprobs_mode == "sampled":
         view = sampled_view(result, branch)
-        return view, view if result.mixed else {t: branch.x[t] for t in view}
+        return view, view if result.mixed or branch.near else {t: branch.x[t] for t in view}
     raw = result.params.logprobs_mode == "raw"
     x = result.logits if raw else branch.x
     finite = {t: v for t, v in enumerate(x) if abs(v) < math.inf}
@@ -223,6 +230,7 @@ def report(result: ReferenceOutcome, *, seed: int, step: int, sample_index: int)
         "status": OK,
         "support": tuple(sorted(result.law())),
         "weights": branch.weights(),
+        "chance": branch.chance.get(token),
         "sampled_logprob": sampled_view(result, branch)[token],
     }
     if params.logprobs is None and not params.logprob_token_ids:

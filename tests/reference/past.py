@@ -30,6 +30,10 @@ def banned_tokens(
 ) -> set[int]:
     """Tokens that a parameter forbids at this step: biases of -inf, bad words, stops before min_tokens, n-grams."""
     banned = {token for token, bias in dict(params.logit_bias or {}).items() if bias == float("-inf")}
+    for (*opening, last), bias in params.sequence_bias or ():
+        whole = [*prompt, *output]
+        if bias == float("-inf") and len(whole) >= len(opening) and whole[len(whole) - len(opening) :] == opening:
+            banned.add(last)
     said = [*prompt, *output] if semantics.bad_words_history == "both" else list(output)
     for *opening, last in params.bad_words_token_ids:
         if semantics.bad_words_eos == "dropped" and not opening and last in params.eos_token_ids:

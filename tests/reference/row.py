@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from reference import past
+from reference import marks, past
 from reference.arithmetic import (
     FLT_MAX,
     LIMIT,
@@ -22,6 +22,7 @@ from reference.arithmetic import (
     key,
     log2_of,
     neglog2,
+    power_of_2,
     reciprocal,
     settle,
     share_32,
@@ -58,6 +59,10 @@ class Branch:
     cut: dict[int, int] = field(default_factory=dict)
     listed: int = 0
     greedy: bool = False
+    state: float = 0.0
+    near: dict[int, int] = field(default_factory=dict)
+    winner: int | None = None
+    chance: dict[int, float] = field(default_factory=dict)
 
     def q(self, token: int) -> int:
         return exponent(self.x[token], self.m, self.c)
@@ -67,6 +72,8 @@ class Branch:
 
     def weights(self) -> dict[int, int]:
         """Weight of each token still in; the total is the sum."""
+        if self.near:
+            return self.near
         return {t: 2**40 if self.greedy else self.w(t) for t in self.ranked}
 
     def mass(self, tokens: Sequence[int]) -> int:
@@ -92,12 +99,17 @@ def run(
     step: int,
     forbidden: set[int],
     coin: bool,
+    state: float | None = None,
 ) -> Branch:
-    """The Branch after all stages, with XTC's coin given and the tokens of `forbidden` masked."""
+    """The Branch after all stages, with XTC's coin given and the tokens of `forbidden` masked.
+
+    `state` is what the row carries, by default what it begins with (S-C1).
+    """
     masks = forbidden | past.banned_tokens(params, semantics, prompt, output, step)
     row = Branch(params=params, semantics=semantics, x=list(logits), coin=coin)
+    row.state = first_state(params) if state is None else state
     _mask(row, masks)
-    for stage in semantics.stages:
+    for stage in stages_of(params, semantics):
         if stage in EDITS and row.status == OK:
             _EDITS.get(stage, _no_edit)(row, prompt, output)
             if stage == "processors":
@@ -106,7 +118,7 @@ def run(
     if row.status == OK:
         _enter(row)
     if row.status == OK:
-        _filter(row)
+        _filter(row, lambda: _marked(row, prompt, output))
     return row
 
 
@@ -147,6 +159,18 @@ def _bias(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
             _change(row, token, lambda v, amount=amount: f32(v + amount))
 
 
+def _sequence_bias(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
+    said = [*prompt, *output]
+    added: dict[int, Fraction] = {}
+    for ids, bias in row.params.sequence_bias or ():
+        opening = list(ids[:-1])
+        if bias != NOTHING and said[len(said) - len(opening) :] == opening and len(said) >= len(opening):
+            added[ids[-1]] = added.get(ids[-1], Fraction(0)) + Fraction(tiny(f32(bias)))
+    for token, total in added.items():
+        amount = tiny(f32(float(total)))
+        _change(row, token, lambda v, amount=amount: f32(v + amount))
+
+
 def _repetition(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
     r = f32(row.params.repetition_penalty)
     if row.params.repetition_penalty == 1.0:
@@ -183,6 +207,26 @@ def _scale(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
             _change(row, token, lambda v: min(f32(v * factor), FLT_MAX))
 
 
+def _smoothing(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
+    """Distances from the largest logit by A d^2 + B d^3, with coefficients that the temperature divides again."""
+    factor, curve = Fraction(f32(row.params.smoothing_factor)), Fraction(f32(row.params.smoothing_curve))
+    candidates = [v for v in row.x if v != NOTHING]
+    if not factor or not row.params.temperature or not candidates:
+        return
+    t = Fraction(f32(max(row.params.temperature, row.semantics.temperature_floor or 0.0)))
+    square = tiny(f32(min(float(factor * (3 - curve) / 2 / t), FLT_MAX)))
+    cube = tiny(f32(min(float(factor * (curve - 1) / 2 / t**2), FLT_MAX)))
+    top = tiny(max(candidates))
+
+    def formula(v: float) -> float:
+        d = settle(f32(top - v))
+        growth = settle(f32(square + settle(f32(cube * d))))
+        return f32(top - settle(f32(growth * settle(f32(d * d)))))
+
+    for token in range(len(row.x)):
+        _change(row, token, formula)
+
+
 def _processors(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
     for name, args in row.params.logits_processors:
         logits = np.array(row.x, np.float32)
@@ -192,21 +236,47 @@ def _processors(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> No
 
 _EDITS = {
     "logit_bias": _bias,
+    "sequence_bias": _sequence_bias,
     "repetition": _repetition,
     "frequency": _frequency,
     "presence": _presence,
     "dry": _dry,
     "scale": _scale,
     "processors": _processors,
+    "smoothing": _smoothing,
 }
+
+
+def first_state(params: SamplingParams) -> float:
+    """What a row carries before its first token (S-C1)."""
+    return 2.0 * f32(params.mirostat_tau) if params.adaptive_target < 0 else f32(params.adaptive_target)
+
+
+def next_state(params: SamplingParams, state: float, sampled_logprob: float, chance: float | None = None) -> float:
+    """What it carries after a token, each operation rounded to binary64 (S-C1).
+
+    `chance` is the token's share before S-O15, None where that did not run.
+    """
+    if params.adaptive_target >= 0:
+        decay = f32(params.adaptive_decay)
+        return state if chance is None else chance * (1.0 - decay) + state * decay
+    surprise = -sampled_logprob * float.fromhex("0x1.71547652b82fep+0")
+    return state - f32(params.mirostat_eta) * (surprise - f32(params.mirostat_tau))
 
 
 # --- filters ----------------------------------------------------------------------------------------------------
 
 
+def stages_of(params: SamplingParams, semantics: Semantics) -> list[str]:
+    """The stages of a row in order: all, or those that run beside Mirostat (S-O14)."""
+    if params.mirostat and semantics.mirostat_with == "temperature":
+        return [stage for stage in semantics.stages if stage in {"logit_bias", "temperature", "mirostat"}]
+    return list(semantics.stages)
+
+
 def filters_of(params: SamplingParams, semantics: Semantics) -> list[str]:
     """The filters of a row in order; T = 0 ends the list where the temperature stage stands (S-P3)."""
-    stages = [stage for stage in semantics.stages if stage in FILTERS]
+    stages = [stage for stage in stages_of(params, semantics) if stage in FILTERS]
     if params.temperature != 0:
         return stages
     if semantics.greedy == "first":
@@ -214,22 +284,55 @@ def filters_of(params: SamplingParams, semantics: Semantics) -> list[str]:
     return [*stages[: stages.index("temperature")], "greedy"] if "temperature" in stages else ["greedy"]
 
 
-def _filter(row: Branch) -> None:
-    for stage in filters_of(row.params, row.semantics):
-        before, size = row.listed, len(row.ranked)
-        _FILTERS[stage](row)
+def _marked(row: Branch, prompt: Sequence[int], output: Sequence[int]) -> None:
+    """The watermark: before greedy a bias, else new weights or the winner of a race."""
+    mark, before = row.params.watermark, row.weights()
+    if mark is not None and row.params.temperature == 0:
+        for token in marks.green_tokens(mark, [*prompt, *output], row.ranked, len(row.x)):
+            _change(row, token, lambda v: f32(v + marks.bias_of(mark)))
+        row.ranked.sort(key=lambda t: (-key(row.x[t]), t))
+    elif mark is not None:
+        after, row.winner = marks.marked(mark, before, row.ranked, prompt, output, len(row.x))
+        row.near = row.near if after is before else after
+
+
+def _filter(row: Branch, mark: Callable[[], None]) -> None:
+    heeded = set[str]()
+    stages = filters_of(row.params, row.semantics)
+    if "min_keep" in stages:
+        heeded = set(stages[stages.index("min_keep") :]) & {"top_p", "min_p", "typical", "xtc"}
+    for stage in [*stages, "watermark"]:
+        if stage == ("watermark" if row.params.temperature else "greedy"):
+            mark()
+        before, size, entered = row.listed, len(row.ranked), list(row.ranked)
+        _FILTERS.get(stage, _heeded_by_others)(row)
+        if stage in heeded and len(row.ranked) < min(row.params.min_keep, size):
+            _fill(row, stage, entered)
         if stage == "top_n_sigma":
             row.listed = before + size - len(row.ranked)
         elif stage == "top_k" and row.params.top_k:
             row.listed = max(0, min(before, row.params.top_k - size))
         elif stage in _CUTTING and not FIELDS[_CUTTING[stage]].is_off(getattr(row.params, _CUTTING[stage])):
-            row.listed = 0
+            row.listed = max(0, min(before, row.params.min_keep - size)) if stage in heeded else 0
+
+
+def _fill(row: Branch, stage: str, entered: list[int]) -> None:
+    """min_keep: the first of the order that the filter goes by, from the tokens that entered it; XTC removes none."""
+    row.ranked, row.cut = entered, {}
+    if stage == "typical":
+        mean = row.mean_q()
+        chosen = set(sorted(entered, key=lambda t: abs(row.q(t) - mean))[: row.params.min_keep])
+        row.ranked = [t for t in entered if t in chosen]
+    elif stage != "xtc":
+        row.ranked = entered[: row.params.min_keep]
 
 
 _CUTTING = {
     "top_p": "top_p",
     "min_p": "min_p",
     "top_a": "top_a",
+    "p_less": "p_less",
+    "tfs": "tfs",
     "typical": "typical_p",
     "epsilon": "epsilon_cutoff",
     "eta": "eta_cutoff",
@@ -364,6 +467,27 @@ def _top_a(row: Branch) -> None:
         row.ranked = [t for t in row.ranked if row.w(t) >= bound or key(row.x[t]) == first]
 
 
+def _p_less(row: Branch) -> None:
+    kind = row.params.p_less
+    if kind is None:
+        return
+    n, total = len(row.ranked), row.mass(row.ranked)
+    chance = Fraction(sum(row.w(t) ** 2 for t in row.ranked), total**2)
+    if kind == "norm":
+        chance = (n * chance - 1) / (n - 1) if n > 1 else Fraction(0)
+    first = key(row.x[row.ranked[0]])
+    row.ranked = [t for t in row.ranked if Fraction(row.w(t), total) >= chance or key(row.x[t]) == first]
+
+
+def _tfs(row: Branch) -> None:
+    z, w = Fraction(f32(row.params.tfs)), [row.w(t) for t in row.ranked]
+    bends = [abs(w[i] - 2 * w[i + 1] + w[i + 2]) for i in range(len(w) - 2)]
+    if z >= 1 or not any(bends):
+        return
+    n = next(i for i in range(1, len(bends) + 1) if sum(bends[:i]) > z * sum(bends))
+    row.ranked = row.ranked[:n]
+
+
 def _eta(row: Branch) -> None:
     if f32(row.params.eta_cutoff) > 0:
         bound = at_least(row.params.eta_cutoff, row.mass(row.ranked))
@@ -401,7 +525,59 @@ def _xtc(row: Branch) -> None:
     row.ranked = [t for t in row.ranked if t not in removed]
 
 
+def _heeded_by_others(row: Branch) -> None:
+    """min_keep is no filter of its own."""
+
+
+def _mirostat(row: Branch) -> None:
+    """Version 1 keeps the k first, version 2 what surprises by at most mu (S-O14)."""
+    mu = max(-(2**30), min(math.floor(Fraction(row.state) * OCTAVE), 2**30))
+    if row.params.mirostat == 1:
+        row.ranked = row.ranked[: _zipf_count([row.q(t) for t in row.ranked[:100]], mu, row)]
+    if row.params.mirostat == 2:
+        level, first = log2_of(row.mass(row.ranked)), key(row.x[row.ranked[0]])
+        surprise = {t: level - log2_of(row.w(t)) for t in row.ranked if row.w(t)}
+        row.ranked = [t for t in row.ranked if surprise.get(t, math.inf) <= mu or key(row.x[t]) == first]
+
+
+def _zipf_count(q: list[int], mu: int, row: Branch) -> int:
+    ranks = range(1, len(q))
+    t = {i: log2_of(i + 1) - log2_of(i) for i in ranks}
+    covariance = sum(t[i] * (q[i] - q[i - 1]) for i in ranks)
+    if not covariance:
+        return len(row.ranked)
+    slope = covariance * OCTAVE // sum(v * v for v in t.values())
+    if slope == 0:
+        return len(row.ranked)
+    epsilon = slope - OCTAVE
+    if epsilon == 0:
+        epsilon = 1
+    power = power_of_2(abs(epsilon) * log2_of(len(row.x)) // OCTAVE)
+    rest = 2**62 - 2**124 // power if epsilon > 0 else power - 2**62
+    level = log2_of(abs(epsilon)) - 23 * OCTAVE + mu - (log2_of(rest) - 62 * OCTAVE)
+    exponent = level * OCTAVE // slope
+    if exponent < 0:
+        return 1
+    return len(row.ranked) if exponent >= 21 * OCTAVE else min(power_of_2(exponent) // 2**62, len(row.ranked))
+
+
+def _adaptive_p(row: Branch) -> None:
+    """New weights by the distance of each share from the target, in binary64 (S-O15)."""
+    if row.params.adaptive_target < 0:
+        return
+    wanted = 2.0 * f32(row.params.adaptive_target) - row.state
+    target = round(Fraction(min(max(wanted, 0.0), 1.0)) * 2**32) / 2.0**32
+    total = float(row.mass(row.ranked))
+    row.chance = {t: float(row.w(t)) / total for t in row.ranked}
+    depth = {}
+    for token, p in row.chance.items():
+        d = abs(p - target) * float.fromhex("0x1.aaaaaap+1")
+        depth[token] = int(10.0 * (d * d) / (1.0 + d) * float.fromhex("0x1.71547652b82fep+23"))
+    row.near = {t: weight(q - min(depth.values())) for t, q in depth.items()}
+
+
 _FILTERS = {
+    "min_keep": _heeded_by_others,
     "greedy": _greedy,
     "temperature": _temperature,
     "top_n_sigma": _top_n_sigma,
@@ -412,6 +588,10 @@ _FILTERS = {
     "epsilon": _epsilon,
     "eta": _eta,
     "top_a": _top_a,
+    "p_less": _p_less,
+    "tfs": _tfs,
     "top_h": _top_h,
     "xtc": _xtc,
+    "mirostat": _mirostat,
+    "adaptive_p": _adaptive_p,
 }

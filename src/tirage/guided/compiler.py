@@ -11,7 +11,6 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from tirage.cancel import POLL_S, checkpoint
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint, read_constraint
 from tirage.guided.llguidance_backend import LlguidanceBackend
@@ -20,6 +19,7 @@ from tirage.guided.trial_compile import LimitError
 from tirage.guided.vocabulary import Vocabulary
 from tirage.guided.xgrammar_backend import XgrammarBackend
 from tirage.params import GuidedDecodingParams
+from tirage.workers.cancel import POLL_S, checkpoint
 
 CACHE_BYTES = 64 << 20
 REFUSAL_BYTES = 4 << 20

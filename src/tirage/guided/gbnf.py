@@ -16,6 +16,7 @@ from tirage.guided.regular.expression import (
     choice,
     sequence,
 )
+from tirage.workers.cancel import checkpoint
 
 DEPTH = 64
 Rules = dict[str, Expression]
@@ -83,6 +84,7 @@ class GbnfParser:
         return sequence(parts)
 
     def _item(self) -> Expression | None:
+        checkpoint()
         match self._peek():
             case '"':
                 return self._literal()

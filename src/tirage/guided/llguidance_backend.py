@@ -26,7 +26,8 @@ from tirage.guided.small_constraints import is_shallow, is_small
 from tirage.guided.structural_tag_lark import tagged_lark
 from tirage.guided.trial_compile import TRIALS
 from tirage.guided.vocabulary import Vocabulary
-from tirage.large_stack import on_large_stack
+from tirage.workers.cancel import checkpoint
+from tirage.workers.large_stack import on_large_stack
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
 _HEADER = re.compile(r"\A\s*%llguidance\s*(\{[^{}]*\})[^\S\n]*\n")
@@ -107,9 +108,12 @@ class LlguidanceBackend:
 
         # Only the compilation recurses: masks, tokens, copies and the end of a matcher need no more stack than usual.
         deep = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)
+        # The library's own calls cannot be cancelled, so there is a look before each.
+        checkpoint()
         lexer = SharedLexer(make if is_shallow(constraint) else deep, states=states)
         if lexer.start.is_error():
             raise refusal(constraint, lexer.start.get_error())
+        checkpoint()
         cursor = LlguidanceCursor(lexer, lexer.start, self._vocabulary.width)
         check_start(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
@@ -122,7 +126,7 @@ def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
     """Raises GrammarError when no token may come first: no text satisfies the constraint, or none can be spelled."""
     mask = np.zeros(vocabulary.words, np.int32)
     cursor.fill(mask)
-    if mask.any() or cursor.complete():
+    if np.bitwise_or.reduce(mask) or cursor.complete():
         return
     if vocabulary.has_bytes:
         raise GrammarError(f"{name} cannot be enforced: {cursor.error() or 'no text satisfies it'}")
@@ -207,7 +211,7 @@ class LlguidanceCursor:
     def _make_buffer(self) -> None:
         """Makes room for masks of the library, whose address takes longer to ask for than a mask to copy."""
         buffer = np.zeros((self._width + 32) // 32, np.int32)
-        self._address, self._size = buffer.ctypes.data, buffer.nbytes
+        self._address, self._size = buffer.__array_interface__["data"][0], buffer.nbytes
         self._buffer = buffer[: -(-self._width // 32)]
 
     @property

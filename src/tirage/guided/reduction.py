@@ -20,6 +20,7 @@ from tirage.guided.regular.expression import (
     choice,
     sequence,
 )
+from tirage.workers.cancel import checkpoint
 
 # Positions of characters, and expressions inside each other, up to which a rule is inlined; larger ones stay rules.
 INLINE, INLINE_DEPTH = 512, 16
@@ -37,12 +38,14 @@ def reduced(rules: dict[str, Expression], root: str) -> dict[str, Expression]:
     pruned = {name: prune(node, alive) for name, node in rules.items() if name in alive}
     inlined: dict[str, Expression] = {}
     for name in in_order(pruned, root):
+        checkpoint()
         inlined[name] = inline(pruned[name], inlined)
     return {name: inlined[name] for name in reachable(inlined, root)}
 
 
 def references(node: Expression) -> list[str]:
     """The rules that an expression refers to, in their order, without those it has referred to before."""
+    checkpoint()
     found: dict[str, None] = {}
     left = [node]
     while left:
@@ -76,6 +79,7 @@ def productive(rules: dict[str, Expression]) -> set[str]:
         size = len(alive)
         # Rules usually come before those they refer to, so the last ones are settled first.
         for name in reversed(rules):
+            checkpoint()
             if name not in alive and is_productive(rules[name], alive):
                 alive.add(name)
     return alive

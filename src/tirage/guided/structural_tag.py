@@ -17,6 +17,7 @@ from tirage.guided.json_schema import read_schema
 from tirage.guided.json_schema.json_text import DEPTH, parse_json
 from tirage.guided.json_schema.places import Path, show, shown
 from tirage.guided.tagged_arguments import tagged_arguments
+from tirage.workers.cancel import checkpoint
 
 FORMATS: dict[str, dict[str, type]] = {
     "const_string": {"value": str},
@@ -88,6 +89,7 @@ def from_triggers(given: dict[str, Any]) -> dict[str, Any]:
 
 def read_format(given: Any, path: Path, closed: bool) -> dict[str, Any]:
     """One format, validated with those inside it; GrammarError with the path."""
+    checkpoint()
     if len(path) > 2 * DEPTH:
         fail(path[:8], f"must be nested at most {DEPTH} levels deep")
     kind = kind_of(given, path)

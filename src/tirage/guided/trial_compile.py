@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tirage.children import Child, Children
 from tirage.errors import GrammarError
+from tirage.workers.children import Child, Children
 
 SECONDS = 1.0
 """Processor time of a trial. The compilation in the serving process takes as long again: together at most 2 s."""

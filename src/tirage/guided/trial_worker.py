@@ -10,8 +10,8 @@ import base64
 import signal
 from typing import Any
 
-from tirage.child_script import Answer, answer_lines, limit_memory
-from tirage.large_stack import on_large_stack
+from tirage.workers.child_script import Answer, answer_lines, limit_memory
+from tirage.workers.large_stack import on_large_stack
 
 _GROWTH = 256 << 20
 STACK_MEGABYTES = 32

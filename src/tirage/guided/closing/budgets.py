@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tirage.cancel import checkpoint
+from tirage.workers.cancel import checkpoint
 
 _STEPS_BETWEEN_CHECKPOINTS = 64
 

@@ -9,7 +9,6 @@ from copy import copy
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 
-from tirage.cancel import holding
 from tirage.guided.closing.boolean_automaton import DEAD
 from tirage.guided.closing.budgets import RemainingWork, WorkLimitError
 from tirage.guided.closing.constraint_rules import ROOT, constraint_rules
@@ -19,6 +18,7 @@ from tirage.guided.closing.token_search import CompletionSearch, UsableTokens
 from tirage.guided.reduction import in_order
 from tirage.guided.vocabulary import Vocabulary
 from tirage.params import GuidedDecodingParams
+from tirage.workers.cancel import holding
 
 WORK_BEFORE_TEXT, WORK_INSIDE_TEXT, TEXT_WORK = 4_000_000, 300_000, 1_000_000
 """Work that a search may do before the text begins, inside it, and that all searches inside it may do together.

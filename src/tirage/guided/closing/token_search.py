@@ -11,11 +11,11 @@ from operator import ge
 import numpy as np
 from numpy.typing import NDArray
 
-from tirage.cancel import checkpoint
 from tirage.guided.closing.boolean_automaton import DEAD
 from tirage.guided.closing.budgets import WorkLimitError
 from tirage.guided.closing.recognizer import UNKNOWN, Recognizer
 from tirage.guided.trie import Trie
+from tirage.workers.cancel import checkpoint
 
 # The work of a level of the trie, of a state that is visited, and of each of its stacks; see `shortest_completion`.
 _LEVEL_WORK, _STATE_WORK, _STACK_WORK = 300, 300, 100

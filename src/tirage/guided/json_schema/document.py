@@ -11,8 +11,18 @@ from urllib.parse import unquote, urldefrag, urljoin
 from tirage.errors import nearest
 from tirage.guided.json_schema.formats import FORMATS
 from tirage.guided.json_schema.json_text import DEPTH
-from tirage.guided.json_schema.keywords import DRAFTS, ENFORCED, LISTS, MAPS, NOTED_FORMATS, SINGLE, is_annotation
+from tirage.guided.json_schema.keywords import (
+    DRAFTS,
+    ENFORCED,
+    LISTS,
+    MAPS,
+    NOTED_FORMATS,
+    SINGLE,
+    TYPE_NAMES,
+    is_annotation,
+)
 from tirage.guided.json_schema.places import Path, fail, pointer, refusal, show
+from tirage.workers.cancel import checkpoint
 
 _SPELLED = frozenset({
     "const",
@@ -28,6 +38,7 @@ NODES = 20_000
 """Most schemas in a document."""
 _ANCHORS = frozenset({"id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
 _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+_AS_WRITTEN = frozenset({"type", "format", "pattern", "$ref", "$schema", "$id"})
 _NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
 
 
@@ -36,16 +47,22 @@ class Node:
     """One schema of a document.
 
     `keywords` are those that decide something, with the schemas inside them as nodes; None for the schema `false`.
-    `draft` is 0 if none is named, `base` the URI from which its references start.
+    `draft` is 0 if none is named, `base` the URI from which its references start. `memo` keeps what says that a value
+    satisfies it.
     """
 
     path: Path
     draft: int
     base: str
     keywords: dict[str, Any] | None = field(default_factory=dict)
+    memo: Any = None
 
     def __repr__(self) -> str:
         return f"Node({pointer(self.path)})"
+
+
+OF_TYPE = {name: Node((name,), 0, "", {"type": name}) for name in TYPE_NAMES}
+"""One node for all schemas of just one type, in any document: most are of that kind, and it is worked out once."""
 
 
 class Document:
@@ -71,6 +88,7 @@ class Document:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _read(self, schema: Any, path: Path, draft: int, base: str) -> Node:
+        checkpoint()
         if len(self._nodes) >= NODES:
             fail(path, f"must hold at most {NODES} schemas")
         if len(path) > 2 * DEPTH:
@@ -82,8 +100,14 @@ class Document:
         node = self._nodes[path] = Node(path, draft, base)
         if base and base not in self._resources:
             self._resources[base] = node
-        self._name(schema, node)
-        node.keywords = self._keywords(schema, node)
+        is_named = not _ANCHORS.isdisjoint(schema)
+        if is_named:
+            self._name(schema, node)
+        node.keywords = found = self._keywords(schema, node)
+        if len(found) == 1 and "type" in found and not is_named and path and path[-1] not in _UNEVALUATED:
+            types = found["type"]
+            if isinstance(types, str):
+                node = self._nodes[path] = OF_TYPE[types]
         return node
 
     def _identify(self, schema: dict[str, Any], path: Path, draft: int, base: str) -> tuple[int, str]:
@@ -104,8 +128,6 @@ class Document:
 
     def _name(self, schema: dict[str, Any], node: Node) -> None:
         """Notes the anchors of a schema."""
-        if _ANCHORS.isdisjoint(schema):
-            return
         key = "id" if node.draft == 4 else "$id"
         own = schema.get(key)
         if isinstance(own, str) and own.startswith("#") and len(own) > 1:
@@ -126,11 +148,10 @@ class Document:
         found: dict[str, Any] = {}
         alone = 0 < node.draft <= 7 and "$ref" in schema
         for key, value in schema.items():
-            if is_annotation(key) or (key == "id" and node.draft == 4):
-                continue
             enforced = ENFORCED.get(key)
             if enforced is None or (alone and key != "$ref" and key not in _NAMING):
-                self._ignore(key, node)
+                if enforced is not None or not (is_annotation(key) or (key == "id" and node.draft == 4)):
+                    self._ignore(key, node)
                 continue
             rule, is_right = enforced
             if not is_right(value):
@@ -142,7 +163,7 @@ class Document:
                 continue
             if isinstance(value, bool) and key in _EXCLUSIVE and _EXCLUSIVE[key] not in schema:
                 fail((*node.path, key), f"must be a number where there is no {_EXCLUSIVE[key]}, got {show(value)}")
-            read = self._value(key, value, node)
+            read = value if key in _AS_WRITTEN else self._value(key, value, node)
             if key not in _NAMING:
                 found[key] = read
             if key in _UNEVALUATED:

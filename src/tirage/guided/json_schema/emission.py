@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
 
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.array_rules import ArrayRules
-from tirage.guided.json_schema.document import Document
+from tirage.guided.json_schema.document import OF_TYPE, Document
 from tirage.guided.json_schema.expansion import Expansion
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
 from tirage.guided.json_schema.intersections import TOO_MUCH
 from tirage.guided.json_schema.json_strings import string_literal
-from tirage.guided.json_schema.json_tokens import ANY_STRING, FALSE, NULL, TRUE, JsonTokens, either, strings
+from tirage.guided.json_schema.json_tokens import (
+    ANY_INTEGER,
+    ANY_NUMBER,
+    ANY_STRING,
+    FALSE,
+    NULL,
+    TRUE,
+    JsonTokens,
+    either,
+    strings,
+)
 from tirage.guided.json_schema.number_rules import number_expression
 from tirage.guided.json_schema.object_rules import ObjectRules
 from tirage.guided.json_schema.places import fail
@@ -19,6 +31,9 @@ from tirage.guided.json_schema.steps import STEPS, StepsError
 from tirage.guided.json_schema.string_sets import string_expression
 from tirage.guided.json_schema.typed_keywords import holds
 from tirage.guided.json_schema.values import (
+    ANYTHING,
+    EVERYTHING,
+    NEVER,
     Arrays,
     Booleans,
     Conditions,
@@ -41,9 +56,21 @@ from tirage.guided.regular.expression import (
     choice,
 )
 from tirage.guided.regular.regular_language import LanguageError
+from tirage.workers.cancel import checkpoint
 
+ANY = "any"
 RULES = 20_000
 """Most rules of a grammar."""
+
+
+_OF_TYPE: dict[Conditions, Expression] = {
+    holds(OF_TYPE["string"]): ANY_STRING,
+    holds(OF_TYPE["number"]): ANY_NUMBER,
+    holds(OF_TYPE["integer"]): ANY_INTEGER,
+    holds(OF_TYPE["boolean"]): either([TRUE, FALSE]),
+    holds(OF_TYPE["null"]): NULL,
+}
+"""What stands for values of which no more than their type is said."""
 
 
 class RuleWriter:
@@ -52,7 +79,8 @@ class RuleWriter:
     def __init__(self, expansion: Expansion, tokens: JsonTokens) -> None:
         self.expansion, self.tokens = expansion, tokens
         self.rules: dict[str, Expression] = {}
-        self._written: dict[Conditions, Expression] = {}
+        self._written: dict[Conditions, Expression] = dict(_OF_TYPE)
+        self._members: dict[Conditions, Expression | None] = dict(_OF_TYPE)
         self.is_complete = True
         self._queue: deque[tuple[str, ValueSet]] = deque()
 
@@ -60,14 +88,35 @@ class RuleWriter:
         """Writes the rules of all values that satisfy the conditions, beginning with `ROOT`."""
         self.rules[ROOT] = self.value(conditions)
         while self._queue:
-            name, values = self._queue.popleft()
-            self.rules[name] = self._any_of(name, values)
+            self.write_rule(*self._queue.popleft())
+
+    def write_rule(self, name: str, values: ValueSet) -> None:
+        """Writes the rule of some values."""
+        self.rules[name] = self._any_of(name, values)
+
+    def refer(self, conditions: Conditions, name: str) -> None:
+        """Lets a rule stand for the values that satisfy the conditions."""
+        self._written[conditions] = RuleReference(name)
 
     def value(self, conditions: Conditions) -> Expression:
         """A reference to the rule of the values that satisfy the conditions, or the terminal that they are."""
         found = self._written.get(conditions)
         if found is None:
-            found = self._written[conditions] = self._value(self.expansion.values(conditions))
+            if conditions:
+                found = self._value(self.expansion.values(conditions))
+            else:
+                self.rules |= any_value(self.tokens)
+                found = RuleReference(ANY)
+            self._written[conditions] = found
+        return found
+
+    def member(self, conditions: Conditions) -> Expression | None:
+        """As `value`; None if no value is known to satisfy the conditions."""
+        checkpoint()
+        if conditions in self._members:
+            return self._members[conditions]
+        is_nothing = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
+        found = self._members[conditions] = None if is_nothing else self.value(conditions)
         return found
 
     def _value(self, values: ValueSet) -> Expression:
@@ -115,10 +164,21 @@ class RuleWriter:
 
     def add(self, name: str, node: Expression) -> RuleReference:
         """Adds a rule; gives the reference to it. Raises GrammarError when there are too many."""
+        checkpoint()
         if len(self.rules) >= RULES:
             fail((), f"must describe its values in fewer than {RULES} rules; make it smaller")
         self.rules[name] = node
         return RuleReference(name)
+
+
+@lru_cache(maxsize=16)
+def any_value(tokens: JsonTokens) -> Mapping[str, Expression]:
+    """The rules of any value, of which the first is `ANY`: the same in every grammar."""
+    writer = RuleWriter(Expansion(Document(True)), tokens)
+    writer.rules[ANY] = NOTHING
+    writer.refer(ANYTHING, ANY)
+    writer.write_rule(ANY, EVERYTHING)
+    return writer.rules
 
 
 def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
@@ -143,15 +203,19 @@ def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expr
 
     `is_complete` says that all alternatives in rules that lead to some text do so, too.
     """
-    order, alive, size = in_order(rules, ROOT), set[str](), -1
-    while len(alive) > size:
-        size = len(alive)
-        for name in order:
-            if name not in alive and is_productive(rules[name], alive):
+    alive, left, size = set[str](), list(rules), -1
+    # Most rules come before those they refer to, and those of runs of members after them.
+    while left and len(left) != size:
+        size, names, left = len(left), reversed(left), []
+        for name in names:
+            checkpoint()
+            if is_productive(rules[name], alive):
                 alive.add(name)
+            else:
+                left.append(name)
     if ROOT not in alive:
         raise GrammarError("schema cannot be enforced: no value satisfies it", place="#")
-    if is_complete and len(alive) == len(order):
-        return {name: rules[name] for name in reversed(order)}
-    kept = {name: prune(rules[name], alive) for name in order if name in alive}
+    if is_complete and not left:
+        return {ROOT: rules[ROOT], **rules}
+    kept = {name: prune(rules[name], alive) for name in in_order(rules, ROOT) if name in alive}
     return {name: kept[name] for name in reachable(kept, ROOT)}

@@ -19,7 +19,7 @@ from tirage.guided.json_schema.intersections import intersection, item_at, union
 from tirage.guided.json_schema.places import fail, refusal
 from tirage.guided.json_schema.steps import Steps
 from tirage.guided.json_schema.string_sets import string_expression
-from tirage.guided.json_schema.typed_keywords import broken, holds, typed_values
+from tirage.guided.json_schema.typed_keywords import VALUES_OF_TYPE, broken, holds, typed_values
 from tirage.guided.json_schema.values import (
     ANYTHING,
     EVERYTHING,
@@ -37,7 +37,8 @@ from tirage.guided.json_schema.values import (
 )
 from tirage.guided.regular.expression import Complement, Expression, choice, text
 from tirage.guided.regular.expression import intersection as intersection_of
-from tirage.guided.regular.regular_language import LanguageError, SearchSteps, is_empty, matches
+from tirage.guided.regular.regular_language import LanguageError, SearchSteps, is_empty, matches, some_length
+from tirage.workers.cancel import checkpoint
 
 _QUICK = 2_000
 SAMPLES = (
@@ -78,7 +79,7 @@ class Expansion:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._sets: dict[Condition, ValueSet] = {}
-        self._combined: dict[Conditions, ValueSet] = {ANYTHING: EVERYTHING}
+        self._combined: dict[Conditions, ValueSet] = {ANYTHING: EVERYTHING, **VALUES_OF_TYPE}
         self._open: dict[Condition, bool] = {}
         self._without_text: dict[Expression, bool] = {}
         self._regions: dict[tuple[tuple[Expression, ...], tuple[str, ...]], list[Region]] = {}
@@ -122,6 +123,7 @@ class Expansion:
         return condition if node is condition.node else Condition(node, condition.holds)
 
     def _set(self, condition: Condition) -> ValueSet:
+        checkpoint()
         found = self._sets.get(condition)
         if found is not None:
             return found
@@ -384,6 +386,8 @@ class Expansion:
         return found
 
     def _has_no_text(self, node: Expression) -> bool:
+        if some_length(node) is not None:
+            return False
         quick = SearchSteps(min(_QUICK, self._search.left))
         self._search.take(quick.left)
         with contextlib.suppress(LanguageError):

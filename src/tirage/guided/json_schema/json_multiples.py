@@ -14,6 +14,7 @@ from tirage.guided.regular.charset import holds
 from tirage.guided.regular.expression import EMPTY, Expression, RuleReference, chars, choice, sequence
 from tirage.guided.regular.position_automaton import PositionAutomaton
 from tirage.guided.regular.right_linear import TooLargeError, solve
+from tirage.workers.cancel import checkpoint
 
 MAX_STATES = 1000
 """Most states of an automaton; multiples of n take about n, without its factors 2 and 5."""
@@ -53,6 +54,7 @@ class MultipleAutomaton:
                 continue
             if len(self.edges) == MAX_STATES:
                 raise GrammarError(f"multipleOf must be simpler, got {of} with bounds; use a smaller or rounder number")
+            checkpoint()
             following = {char: self._after(state, char) for char in "-.0123456789"}
             self.edges[state] = {char: after for char, after in following.items() if after is not None}
             todo += self.edges[state].values()
@@ -91,6 +93,7 @@ class MultipleAutomaton:
         """The states by number, equal for states from which the same texts lead to an end (Moore, 1956)."""
         number = {state: int(self.accepts(state)) for state in self.edges}
         while True:
+            checkpoint()
             kinds = {
                 state: (number[state], *(number[after[char]] if char in after else -1 for char in "-.0123456789"))
                 for state, after in self.edges.items()

@@ -16,7 +16,8 @@ DEPTH = 64
 
 def has_surrogates(text: str) -> bool:
     """Whether a string in JSON text may hold a surrogate: one is there, or the escape of one."""
-    return _SURROGATE.search(text) is not None
+    is_plain = text.isascii() and "\\u" not in text
+    return not is_plain and _SURROGATE.search(text) is not None
 
 
 def parse_json(text: str, *, exact: bool = True) -> Any:
@@ -26,8 +27,7 @@ def parse_json(text: str, *, exact: bool = True) -> Any:
     nested too deeply, and integers of thousands of digits.
     """
     try:
-        number = Decimal if exact else float
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=number)
+        return (_EXACT if exact else _ROUNDED).decode(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise GrammarError(f"schema must be valid JSON: {error.msg} ({where})", place=where) from None
@@ -53,3 +53,9 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise GrammarError(f"schema must be valid JSON: {name} is not a JSON value")
+
+
+_EXACT, _ROUNDED = (
+    json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=number)
+    for number in (Decimal, float)
+)

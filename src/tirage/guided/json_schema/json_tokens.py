@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from tirage.guided.json_schema.json_numbers import integers, numbers
 from tirage.guided.json_schema.json_strings import json_string, string_literal
@@ -86,7 +86,16 @@ def is_constant(node: Expression) -> bool:
     )
 
 
-@cache
+@lru_cache(maxsize=4096)
 def string(text: str) -> Terminal:
     """One string."""
     return Terminal(string_literal(text))
+
+
+def other_strings(texts: Sequence[str]) -> Terminal:
+    """All strings but some, each of which is given once."""
+    if not texts:
+        return ANY_STRING
+    parts = [string(text).part for text in texts]
+    listed = Alternatives(tuple(parts)) if len(parts) > 1 else parts[0]
+    return Terminal(Intersection((ANY_STRING.part, Complement(listed))))

@@ -21,6 +21,7 @@ from tirage.guided.regular.expression import (
     count,
 )
 from tirage.guided.regular.lark_terminal import lark_terminal
+from tirage.workers.cancel import checkpoint
 
 MOST_DEPTH = 2_500
 """Most rules that follow each other: llguidance recurses into them, on a stack of 64 MiB (`llguidance_backend`)."""
@@ -37,6 +38,7 @@ def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") 
     return LarkWriter(grammar, start, prefix).lines()
 
 
+EMPTY_TEXT = '""'
 _STRING, _SPACE = "\0S", "\0W"
 """Stand for the terminals of any string and of whitespace, which others are made of."""
 
@@ -61,33 +63,35 @@ class LarkWriter:
 
     def lines(self) -> list[str]:
         """The rules, then the terminals."""
-        rules = [f"{self._names[name]}:{self._write(node)}" for name, node in self._grammar.rules.items()]
+        rules = [self._rule(name, node) for name, node in self._grammar.rules.items()]
         return [*rules, *(f"{name}:{body}" for body, name in self._terminals.items())]
 
+    def _rule(self, name: str, node: Expression) -> str:
+        checkpoint()
+        return f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
+
     def _write(self, node: Expression) -> str:
-        if isinstance(node, Terminal):
-            return self._written.get(id(node)) or self._written.setdefault(id(node), self._terminal(node.part))
-        if isinstance(node, RuleReference):
-            return self._names[node.name]
+        """An expression; a space after terminals and before rules keeps names apart, and a rule from a `?`."""
         if isinstance(node, Sequence):
-            return self._sequence(node.parts)
-        if isinstance(node, Alternatives):
-            return "|".join(map(self._write, node.parts))
+            written = self._written
+            # Most parts are terminals that have been written before.
+            return "".join([written.get(id(part)) or self._part(part) for part in node.parts])
+        if isinstance(node, Terminal):
+            return self._written.get(id(node)) or self._part(node)
+        if isinstance(node, RuleReference):
+            return f" {self._names[node.name]}"
         if isinstance(node, Repeat):
-            return f"({self._write(node.part)}){count(node.low, node.high)}"
+            return f"({self._write(node.part).rstrip() or EMPTY_TEXT}){count(node.low, node.high)}"
+        if isinstance(node, Alternatives):
+            return "|".join([self._write(part).rstrip() or EMPTY_TEXT for part in node.parts])
         raise ValueError(f"{type(node).__name__} cannot be part of a rule")
 
-    def _sequence(self, parts: tuple[Expression, ...]) -> str:
-        written, shown = self._written, ""
-        for part in parts:
-            # Most parts are terminals that have been written before.
-            text = written.get(id(part)) or self._write(part)
-            if isinstance(part, Alternatives):
-                text = f"({text})"
-            # Spaces take time to read: only where names would run together, a string take an `i`, or a rule the `?`.
-            is_apart = text[0] in '("' or (text[0].isupper() and not shown[-1:].isalnum())
-            shown += text if is_apart or not shown else f" {text}"
-        return shown or '""'
+    def _part(self, node: Expression) -> str:
+        """A part of a sequence."""
+        if isinstance(node, Terminal):
+            text = self._written[id(node)] = self._terminal(node.part)
+            return text
+        return f"({self._write(node)})" if isinstance(node, Alternatives) else self._write(node)
 
     def _terminal(self, part: Expression) -> str:
         if isinstance(part, LiteralText):
@@ -97,7 +101,7 @@ class LarkWriter:
             body = body.replace(_STRING, self._named(printed(ANY_STRING.part, EMPTY)))
         if _SPACE in body:
             body = body.replace(_SPACE, self._named(printed(self._grammar.space, EMPTY)))
-        return self._named(body)
+        return f"{self._named(body)} "
 
     def _named(self, body: str) -> str:
         return self._terminals.setdefault(body, f"{self._prefix.upper()}T{len(self._terminals)}")

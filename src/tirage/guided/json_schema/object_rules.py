@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from tirage.guided.json_schema.expansion import Expansion
 from tirage.guided.json_schema.intersections import TOO_MUCH
-from tirage.guided.json_schema.json_tokens import JsonTokens, either, string, strings
+from tirage.guided.json_schema.json_tokens import JsonTokens, either, other_strings, string, strings
 from tirage.guided.json_schema.places import fail, refusal
 from tirage.guided.json_schema.string_sets import EVERY_STRING, string_expression
 from tirage.guided.json_schema.values import ANYTHING, NEVER, Condition, Conditions, Objects, Strings
@@ -44,6 +44,10 @@ class Rules(Protocol):
         """What stands for a value that satisfies the conditions."""
         ...
 
+    def member(self, conditions: Conditions) -> Expression | None:
+        """As `value`; None if no value is known to satisfy the conditions."""
+        ...
+
     def add(self, name: str, node: Expression) -> RuleReference:
         """Adds a rule; gives the reference to it."""
         ...
@@ -52,7 +56,7 @@ class Rules(Protocol):
 class Member(NamedTuple):
     """A member with one name: its text, whether it must be there, and which sets of names of `some` it is in."""
 
-    node: Expression
+    node: Sequence
     is_required: bool
     answers: frozenset[int]
 
@@ -70,6 +74,7 @@ class ObjectRules:
     def __init__(self, rules: Rules, name: str, objects: Objects) -> None:
         self._rules, self._name, self._objects = rules, name, objects
         self._tokens, self._expansion = rules.tokens, rules.expansion
+        self._listed: tuple[str, ...] = ()
 
     def expression(self) -> Expression:
         """The objects as an expression.
@@ -77,6 +82,7 @@ class ObjectRules:
         Raises GrammarError for patterns that are too large to compare and a `minProperties` that cannot be counted.
         """
         try:
+            self._listed = tuple(self._names())
             members = self._members()
             if members is None:
                 return NOTHING
@@ -113,15 +119,14 @@ class ObjectRules:
     def _members(self) -> list[Member] | None:
         """The members with listed names, in their order; None if a required one cannot be."""
         found: list[Member] = []
-        required = set(self._objects.required)
-        for name in self._names():
-            conditions = self._expansion.member(self._objects, name)
-            if conditions >= NEVER or (conditions and self._expansion.is_nothing(conditions)):
-                if name in required:
-                    return None
-                continue
-            node = Sequence((string(name), self._tokens.colon, self._rules.value(conditions)))
-            found.append(Member(node, name in required, self._answered(name)))
+        objects, member = self._objects, self._rules.member
+        required, colon, conditions = set(objects.required), self._tokens.colon, self._expansion.member
+        for name in self._listed:
+            value = member(conditions(objects, name))
+            if value is not None:
+                found.append(Member(Sequence((string(name), colon, value)), name in required, self._answered(name)))
+            elif name in required:
+                return None
         return found
 
     def _answered(self, name: str) -> frozenset[int]:
@@ -135,19 +140,23 @@ class ObjectRules:
         allowed = self._allowed_names()
         if all(each.others >= NEVER and not each.patterns for each in objects.members) and objects.members:
             return []
-        names = tuple(self._names())
+        names = self._listed
+        if allowed is None and not objects.some and not any(each.patterns for each in objects.members):
+            value = self._rules.member(self._conditions(()))
+            node = None if value is None else Sequence((other_strings(names), self._tokens.colon, value))
+            return [] if node is None else [Others(node, _NO_ANSWERS)]
         listed = [Complement(choice(list(map(text, names))))] if names else []
         patterns = (pattern for each in objects.members for pattern, _ in each.patterns)
         told_apart = tuple(dict.fromkeys((*patterns, *map(self._some, objects.some))))
         for region in self._expansion.regions(told_apart, names):
-            conditions = self._conditions(region.inside)
-            if conditions >= NEVER or (conditions and self._expansion.is_nothing(conditions)):
+            value = self._rules.member(self._conditions(region.inside))
+            if value is None:
                 continue
             for one in allowed if allowed is not None else [EVERY_STRING]:
                 key = intersection([*region.all, *listed, string_expression(one)])
                 if is_nothing(key) or (one != EVERY_STRING and self._expansion.has_no_text(key)):
                     continue
-                node = Sequence((strings(key), self._tokens.colon, self._rules.value(conditions)))
+                node = Sequence((strings(key), self._tokens.colon, value))
                 found.append(Others(node, self._answers(region.inside)))
         return found
 
@@ -191,13 +200,15 @@ class ObjectRules:
         parts: list[Expression] = []
         for i, (node, is_required, _) in enumerate(members):
             if i < first:
-                parts.append(Repeat(Sequence((node, tokens.comma)), 0, 1))
+                parts.append(Repeat(Sequence((*node.parts, tokens.comma)), 0, 1))
             elif i == first:
-                parts.append(node)
+                parts += node.parts
             else:
-                after = Sequence((tokens.comma, node))
-                parts.append(after if is_required else Repeat(after, 0, 1))
-        return self._in_braces(sequence([*parts, self._more(others)]))
+                after = (tokens.comma, *node.parts)
+                parts += after if is_required else (Repeat(Sequence(after), 0, 1),)
+        if others:
+            parts.append(self._more(others))
+        return Sequence((tokens.open_object, *parts, tokens.close_object))
 
     def _in_braces(self, body: Expression) -> Expression:
         return Sequence((self._tokens.open_object, body, self._tokens.close_object))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tirage.workers.cancel import checkpoint
+
 STEPS = 10_000
 """Most comparisons of two sets of values, or looks into one."""
 
@@ -20,6 +22,7 @@ class Steps:
 
     def take(self, count: int = 1) -> None:
         """Takes steps away; raises StepsError when there are not as many."""
+        checkpoint()
         self.left -= count
         if self.left < 0:
             raise StepsError("too many steps")

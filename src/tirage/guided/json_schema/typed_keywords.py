@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from tirage.errors import GrammarError
 from tirage.guided.json_schema.constants import exact, unlisted, without
-from tirage.guided.json_schema.document import Node
+from tirage.guided.json_schema.document import OF_TYPE, Node
 from tirage.guided.json_schema.formats import format_expression
 from tirage.guided.json_schema.number_sets import common_numbers
-from tirage.guided.json_schema.places import refusal
+from tirage.guided.json_schema.places import Path, refusal
 from tirage.guided.json_schema.values import (
     ANYTHING,
     EVERYTHING,
@@ -40,16 +40,23 @@ def typed_values(node: Node) -> ValueSet:
     """The values of each type that satisfy the keywords of that type, and `type` itself."""
     keys = node.keywords or {}
     types = keys.get("type")
-    names = EVERYTHING if types is None else [types] if isinstance(types, str) else types
-    found: dict[str, tuple[Values, ...]] = {}
-    for kind, everything in EVERYTHING.items():
-        if kind in names or (kind == "number" and "integer" in names):
-            whole = kind == "number" and kind not in names
-            one = described(kind, keys, node, whole=whole)
-            if isinstance(one, Numbers) and one is not INTEGERS and (one := common_numbers(one, Numbers())) is None:
-                continue
-            found[kind] = everything if one is None else (one,)
+    if isinstance(types, str):
+        return typed(("number",) if types == "integer" else (types,), keys, node, whole=types == "integer")
+    names = EVERYTHING if types is None else types
+    kinds = [kind for kind in EVERYTHING if kind in names or (kind == "number" and "integer" in names)]
+    found = typed(kinds, keys, node, whole="number" not in names)
     return EVERYTHING if all(found.get(kind) is each for kind, each in EVERYTHING.items()) else found
+
+
+def typed(kinds: Iterable[str], keys: dict[str, Any], node: Node, *, whole: bool) -> ValueSet:
+    """The values of some types that satisfy the keywords of these types; of numbers the `whole` ones, if asked for."""
+    found: dict[str, tuple[Values, ...]] = {}
+    for kind in kinds:
+        one = described(kind, keys, node, whole=whole and kind == "number")
+        if isinstance(one, Numbers) and one is not INTEGERS and (one := common_numbers(one, Numbers())) is None:
+            continue
+        found[kind] = EVERYTHING[kind] if one is None else (one,)
+    return found
 
 
 def described(kind: str, keys: dict[str, Any], node: Node, *, whole: bool) -> Values | None:
@@ -86,9 +93,21 @@ BY_TYPE: dict[str, frozenset[str]] = {
 
 def holds(node: Node) -> Conditions:
     """That a value satisfies a schema."""
+    found: Conditions | None = node.memo
+    if found is None:
+        found = node.memo = conditions_of(node)
+    return found
+
+
+def conditions_of(node: Node) -> Conditions:
+    """What `holds` says, made anew."""
     if node.keywords is None:
         return NEVER
     return frozenset({Condition(node, holds=True)}) if node.keywords else ANYTHING
+
+
+VALUES_OF_TYPE: dict[Conditions, ValueSet] = {holds(node): typed_values(node) for node in OF_TYPE.values()}
+"""The values of schemas of just one type."""
 
 
 def fails(node: Node) -> Conditions:
@@ -244,7 +263,8 @@ def other_arrays(keys: dict[str, Any], node: Node) -> Iterator[Values]:
     elif rest is not None and not first:
         yield Arrays(contained=(Contained(fails(rest), 1, None),), path=path)
     elif rest is not None:
-        yield RefusedValues(refusal(rest.path, _NOT))
+        key = "additionalItems" if isinstance(keys["items"], tuple) else "items"
+        yield RefusedValues(refusal((*path, key), _NOT))
     if inner and inner.low > 0:
         yield Arrays(contained=(Contained(inner.conditions, 0, inner.low - 1),), path=path)
     if inner and inner.high is not None:
@@ -302,12 +322,13 @@ def other_objects(keys: dict[str, Any], node: Node) -> Iterator[Values]:
     # A name may come twice, and the last one counts: only what holds of the name itself is certain.
     patterns = keys.get("patternProperties", {})
     for pattern, inner in patterns.items():
-        yield from other_members(matching(pattern, node, is_true=True), inner, node)
+        at = (*path, "patternProperties", pattern)
+        yield from other_members(matching(pattern, node, is_true=True), inner, node, at)
     others = keys.get("additionalProperties")
     if others is not None:
         named = unlisted(tuple(keys.get("properties", ())), node)
         unmatched = (matching(pattern, node, is_true=False) for pattern in patterns)
-        yield from other_members(named.union(*unmatched), others, node)
+        yield from other_members(named.union(*unmatched), others, node, (*path, "additionalProperties"))
 
 
 def matching(pattern: str, node: Node, *, is_true: bool) -> Conditions:
@@ -316,12 +337,12 @@ def matching(pattern: str, node: Node, *, is_true: bool) -> Conditions:
     return frozenset({Condition(Node(path, node.draft, node.base, {"pattern": pattern}), is_true)})
 
 
-def other_members(names: Conditions, inner: Node, node: Node) -> Iterator[Values]:
-    """The objects with a member of one of the names whose value breaks a schema."""
+def other_members(names: Conditions, inner: Node, node: Node, at: Path) -> Iterator[Values]:
+    """The objects with a member of one of the names whose value breaks the schema at a place."""
     if inner.keywords is None:
         yield Objects(some=(names,), path=node.path)
     elif inner.keywords:
-        yield RefusedValues(refusal(inner.path, _NOT))
+        yield RefusedValues(refusal(at, _NOT))
 
 
 # --- not --------------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from tirage.guided.regular.expression import (
     sequence,
 )
 from tirage.guided.regular.right_linear import NotLinearError, TooLargeError, solve
+from tirage.workers.cancel import checkpoint
 
 LENGTH, WORK, LOOP_POSITIONS = 20_000, 60_000, 5_000
 """Limits of one pattern: its characters; the nodes of all expressions that are made, of each term for every place where
@@ -143,6 +144,7 @@ class PatternTranslator:
         return self._sizes[id(node)][1]
 
     def _match(self, node: Node, place: Neighbours, after: After) -> Expression:
+        checkpoint()
         if not isinstance(node, Boundary | Lookahead | Irregular) and (whole := self._plain(node)) is not None:
             return self._plainly(whole, place, after)
         match node:

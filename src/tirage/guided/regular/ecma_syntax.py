@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from tirage.guided.regular.charset import Ranges, complement, merged
 from tirage.guided.regular.unicode_properties import characters_of
+from tirage.workers.cancel import checkpoint
 
 DEPTH = 100
 _DIGIT: Ranges = ((48, 57),)
@@ -143,6 +144,7 @@ class EcmaParser:
         return terms[0] if len(terms) == 1 else Concatenation(tuple(terms))
 
     def _term(self) -> Node:
+        checkpoint()
         start = self._at
         if (found := self._assertion()) is not None:
             # Annex B lets a look-ahead be repeated, and no other assertion.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 
 from tirage.guided.regular.charset import EVERY, Ranges
 from tirage.guided.regular.expression import (
@@ -59,7 +59,7 @@ def lark_terminal(node: Expression, names: Names = _NO_NAMES) -> str:
 def _part(node: Expression, names: Names) -> str:
     if isinstance(node, LiteralText):
         # A string takes the library less time than a regular expression.
-        return json.dumps(node.text, ensure_ascii=False)
+        return encode_basestring(node.text)
     return names.get(node) or f"({lark_terminal(node, names)})"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from tirage.guided.regular.charset import LAST, Ranges, holds
+from tirage.guided.regular.charset import EVERY, LAST, Ranges, holds
 from tirage.guided.regular.expression import (
     Alternatives,
     Chars,
@@ -20,6 +20,7 @@ from tirage.guided.regular.expression import (
     Terminal,
 )
 from tirage.guided.regular.position_automaton import PositionAutomaton
+from tirage.workers.cancel import checkpoint
 
 STEPS = 120_000
 """Most positions that the searches for one schema may look at."""
@@ -27,6 +28,7 @@ POSITIONS = 4_000
 """Most positions of characters in one part without intersections."""
 State = Hashable
 _START = -1
+_ANY = Chars(EVERY)
 
 
 class LanguageError(ValueError):
@@ -41,6 +43,7 @@ class SearchSteps:
 
     def take(self, count: int) -> None:
         """Counts looks at positions; raises LanguageError when none is left."""
+        checkpoint()
         self.left -= count
         if self.left < 0:
             raise LanguageError("too many steps")
@@ -321,6 +324,42 @@ def matches(node: Expression, text: str) -> bool:
     for char in text:
         state = automaton.step(state, ord(char))
     return automaton.accepts(state)
+
+
+def some_length(node: Expression) -> int | None:
+    """The length of one of the shortest texts of an expression; None where its form does not show that it has any."""
+    match node:
+        case LiteralText(text):
+            return len(text)
+        case Chars(ranges):
+            return 1 if ranges else None
+        case Sequence(parts):
+            lengths = known_lengths(parts)
+            return sum(lengths) if len(lengths) == len(parts) else None
+        case Alternatives(parts):
+            return min(known_lengths(parts), default=None)
+        case Repeat(part, low):
+            found = some_length(part) if low else 0
+            return None if found is None else low * found
+        case Intersection(parts):
+            return _length_within(parts)
+        case Terminal(part):
+            return some_length(part)
+    return None
+
+
+def known_lengths(parts: tuple[Expression, ...]) -> list[int]:
+    """What `some_length` says of some expressions, without those of which it says None."""
+    return [found for found in map(some_length, parts) if found is not None]
+
+
+def _length_within(parts: tuple[Expression, ...]) -> int | None:
+    """`some_length` of what one part matches within the lengths that all others allow."""
+    bounds = [part for part in parts if isinstance(part, Repeat) and part.part == _ANY]
+    others = [part for part in parts if part not in bounds]
+    found = some_length(others[0]) if len(others) == 1 else None
+    is_within = found is not None and all(b.low <= found and (b.high is None or found <= b.high) for b in bounds)
+    return found if is_within else None
 
 
 def weight(state: State) -> int:

@@ -16,6 +16,7 @@ from tirage.guided.regular.expression import (
     choice,
     sequence,
 )
+from tirage.workers.cancel import checkpoint
 
 LinearForm = dict[str | None, Expression]
 """The coefficient of each unknown, and under None what stands alone."""
@@ -97,6 +98,7 @@ def starred(form: LinearForm, name: str) -> LinearForm:
 
 def replaced(form: LinearForm, name: str, solved: LinearForm) -> LinearForm:
     """A form with an unknown replaced by its solution."""
+    checkpoint()
     rest = {other: coefficient for other, coefficient in form.items() if other != name}
     return added([rest, times(form[name], solved)]) if name in form else form
 
