@@ -63,6 +63,7 @@ class Vector:
             "step": data.get("step", len(output)),
             "sample_index": data.get("sample_index", 0),
             "mask": data.get("mask"),
+            **({"state": data["state"]} if "state" in data else {}),
         }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from math import isqrt
+
 import numpy as np
 
 LN2_31 = 1488522236
@@ -41,6 +44,25 @@ def neglog2_floor(a: float, frac: int = 23, guard: int = 256) -> int:
             z >>= 1
             out |= 1
     return (k << frac) - out - 1
+
+
+def exp2(a: int) -> int:
+    """2^(a * 2^-23) in units of 2^-62 for an integer a >= 0: a product of square roots of 2, each truncated (S-L1)."""
+    whole, fraction = divmod(a, OCTAVE)
+    power = 1 << 62
+    for bit, root in enumerate(_roots_of_2(), 1):
+        if fraction >> (23 - bit) & 1:
+            power = power * root >> 62
+    return power << whole
+
+
+@cache
+def _roots_of_2() -> tuple[int, ...]:
+    """2^(1/2), 2^(1/4), ... 2^(2^-23) in units of 2^-62."""
+    roots = [isqrt(1 << 125)]
+    while len(roots) < 23:
+        roots.append(isqrt(roots[-1] << 62))
+    return tuple(roots)
 
 
 def ln_fixed(log2: int) -> np.float32:

@@ -21,6 +21,8 @@ class Domain(IntEnum):
     XTC = 1
     RESAMPLE = 4
     SEED = 5
+    MARK = 6
+    MARK_CONTEXT = 7
 
 
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:

@@ -10,26 +10,34 @@ from __future__ import annotations
 from typing import Any
 
 from tirage.operators import (
+    adaptive_p,
     bad_words,
     dry,
     epsilon,
     eta,
     frequency,
     logit_bias,
+    min_keep,
     min_p,
     min_tokens,
+    mirostat,
     no_repeat_ngram,
+    p_less,
     presence,
     processors,
     repetition,
     scale,
+    sequence_bias,
+    smoothing,
     temperature,
+    tfs,
     top_a,
     top_h,
     top_k,
     top_n_sigma,
     top_p,
     typical,
+    watermark,
     xtc,
 )
 from tirage.operators.operator import (
@@ -52,28 +60,38 @@ CANONICAL = tuple(
     module.OPERATOR
     for module in (
         logit_bias,
+        sequence_bias,
         repetition,
         frequency,
         presence,
         dry,
         no_repeat_ngram,
         processors,
+        smoothing,
         temperature,
+        min_keep,
         top_n_sigma,
         top_k,
         top_p,
         min_p,
         top_a,
+        p_less,
+        tfs,
         typical,
         epsilon,
         eta,
         top_h,
         xtc,
+        mirostat,
+        adaptive_p,
     )
 )
 """The stages of the canonical semantics, in its order."""
 
-OPERATORS: dict[str, Operator] = {operator.name: operator for operator in (*ALWAYS, *CANONICAL, scale.OPERATOR)}
+LAST = (watermark.OPERATOR,)
+"""What comes after all stages under every semantics and is no stage of it."""
+
+OPERATORS: dict[str, Operator] = {operator.name: operator for operator in (*ALWAYS, *CANONICAL, scale.OPERATOR, *LAST)}
 """Every operator by the name of its stage."""
 
 
@@ -87,6 +105,7 @@ __all__ = [
     "CANONICAL",
     "END",
     "FIRST_FILTER",
+    "LAST",
     "OPERATIONS",
     "OPERATORS",
     "Edit",

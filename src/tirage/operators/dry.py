@@ -46,20 +46,37 @@ def penalties(
     return {t: np.float32(min(scale * powers[n], _LARGEST)) for t, n in longest.items()}
 
 
+def match_lengths(tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For each of `tokens` int32 [n], how many tokens before it agree with the newest ones: int32 [n].
+
+    Example: a b c a b -> 0 0 2 0 0, since "a b" was followed by c.
+    """
+    lengths = np.zeros(tokens.size, np.int32)
+    if tokens.size:
+        back = tokens[::-1]
+        for i, z in _z_function(back.tolist(), (np.flatnonzero(back[1:] == back[0]) + 1).tolist()):
+            lengths[tokens.size - i] = z
+    return lengths
+
+
+def unbroken(tokens: NDArray[np.int32], breakers: Iterable[int]) -> int:
+    """How many of the newest of `tokens` int32 [n] come after the last breaker."""
+    stops = np.flatnonzero(np.isin(tokens[::-1], list(breakers)))
+    return int(stops[0]) if stops.size else tokens.size
+
+
 def _suffix_matches(window: NDArray[np.int32], breakers: frozenset[int]) -> Iterable[tuple[int, int]]:
     """(next token, length of the match that it would extend), for each earlier end of the current suffix.
 
     Z-algorithm on the reversed tokens: z[i] is how far the suffix that ends i tokens before the end agrees with
     the suffix that ends at the end. Example: a b c a b -> (c, 2), since "a b" was followed by c.
     """
-    back = window[::-1]
-    stops = np.flatnonzero(np.isin(back, list(breakers)))
-    limit = int(stops[0]) if stops.size else back.size
+    limit = unbroken(window, breakers)
     if limit == 0:
         return []
-    ends = (np.flatnonzero(back[1:] == back[0]) + 1).tolist()
-    tokens = back.tolist()
-    return [(tokens[i - 1], min(z, limit)) for i, z in _z_function(tokens, ends)]
+    lengths = match_lengths(window)
+    ends = np.flatnonzero(lengths)[::-1]
+    return zip(window[ends].tolist(), np.minimum(lengths[ends], limit).tolist(), strict=True)
 
 
 def _z_function(s: list[int], starts: list[int]) -> Iterable[tuple[int, int]]:

@@ -18,7 +18,7 @@ def _run(row: RowState, step: Step) -> None:
     row.write(row.edit_ids[step.a : step.b], lambda v: v + row.edit_values[step.a : step.b])
 
 
-ADD = Operation("ADD", run=_run, edit=True)
+ADD = Operation("ADD", run=_run, edit=True, lists=True)
 """Add the row's edit values [a, b) to the logits of its edit ids [a, b)."""
 
 

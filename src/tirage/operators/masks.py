@@ -14,5 +14,5 @@ def _run(row: RowState, step: Step) -> None:
     row.masked[ids] = True
 
 
-BAN = Operation("BAN", run=_run, edit=True)
+BAN = Operation("BAN", run=_run, edit=True, lists=True)
 """Forbid the row's edit ids [a, b)."""

@@ -43,7 +43,7 @@ def _lower(*, min_p: float, min_p_rule: str) -> Step | None:
 
 def _note(moment: Moment) -> str:
     p = moment.params.min_p
-    if moment.step.op is MIN_P_LOGIT:
+    if moment.step.op.base is MIN_P_LOGIT:
         return f"logits at least {p:g} times the largest logit"
     return f"at least {p:g} × {moment.top_share:.4g} = {p * moment.top_share:.4g}"
 

@@ -35,15 +35,19 @@ class Operation(int):
     """What a step does, and the integer that stands for it in packed programs.
 
     `operands` names up to five integer operands with their kinds: `"k:int ties:static"`. `run` is the plain rule: it
-    changes a RowState by a Step. `counts`: it reads the history's token counts. `weight_bound`, for filters that keep
-    what has at least some weight: that weight, from (operands, mass of the set, largest weight in it).
+    changes a RowState by a Step. `counts`: it reads the history's token counts. `lists`: its operands a and b are
+    positions in the arrays of edits. `weight_bound`, for filters that keep what has at least some weight: that weight,
+    from (operands, mass of the set, largest weight in it). `base` is the operation that it does with something besides;
+    itself for all others.
     """
 
     name: str
     operands: tuple[tuple[str, Kind], ...]
     run: Callable[[RowState, Step], None]
     counts: bool
+    lists: bool
     weight_bound: Callable[[tuple[int, ...], int, int], int] | None
+    base: Operation
 
     def __new__(
         cls,
@@ -53,10 +57,13 @@ class Operation(int):
         run: Callable[[RowState, Step], None],
         edit: bool = False,
         counts: bool = False,
+        lists: bool = False,
         weight_bound: Callable[[tuple[int, ...], int, int], int] | None = None,
+        base: Operation | None = None,
     ) -> Operation:
         self = super().__new__(cls, next(_EDIT_CODES if edit else _FILTER_CODES))
-        self.name, self.run, self.counts, self.weight_bound = name, run, counts, weight_bound
+        self.name, self.run, self.counts, self.lists, self.weight_bound = name, run, counts, lists, weight_bound
+        self.base = base or self
         self.operands = tuple(tuple(operand.split(":")) for operand in operands.split())  # type: ignore[assignment]
         OPERATIONS[int(self)] = self
         return self
@@ -170,6 +177,10 @@ def counted(n: int, what: str, many: str = "") -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {many or what + 's'}"
 
 
+MOMENTARY = frozenset({"history", "step", "state", "logprob", "chance"})
+"""What functions of operators may read besides parameters and options: it belongs to one moment of a row."""
+
+
 def _nothing(**_: Any) -> None:
     return None
 
@@ -185,7 +196,12 @@ class Operator:
     `lower` and `bans` take, by name, what they read: fields of SamplingParams, options of Semantics, `history`, `step`.
     `lower` returns a Step, an Edit, or None when the stage is off; `bans` the ids that the stage forbids: hard masks,
     which run before everything else (S-P2). `note` and `ban_note` say in words what the step, or the ban, did.
-    `moves`, of stages that read `history` or `step`: whether their steps change as the text grows.
+    `moves`, of stages that read `history` or `step`: whether their steps change as the text grows. `has_steps` is
+    False for one that changes what the steps of other stages do.
+
+    A stage whose rows carry a number from token to token has `initial`, that number before the first token or None when
+    the stage is off, and `advance`, the number after a token: `lower` and `advance` may read it as `state`,
+    and `advance` the token's sampled logprob as `logprob`, and as `chance` what RowState.chances said of it (S-C1).
     """
 
     name: str
@@ -197,8 +213,11 @@ class Operator:
     lower: Callable[..., Step | Edit | None] = _nothing
     bans: Callable[..., Ids | None] = _nothing
     moves: Callable[..., bool] | None = None
+    initial: Callable[..., float | None] = _nothing
+    advance: Callable[..., float | None] = _nothing
     note: Callable[[Moment], str] = candidates_left
     ban_note: Callable[[Moment], str] = candidates_left
+    has_steps: bool = True
 
     @cached_property
     def is_filter(self) -> bool:
@@ -213,12 +232,13 @@ class Operator:
     @cached_property
     def governed_by(self) -> tuple[str, ...]:
         """The parameters that it declares, else those that it reads: the first switches it on."""
-        return tuple(self.fields) or tuple(name for name in self.names if name not in {"history", "step"})
+        return tuple(self.fields) or tuple(name for name in self.names if name not in MOMENTARY)
 
     @cached_property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """The names that `lower`, `bans` and `moves` read, by function."""
+        """The names that each of its functions reads."""
         functions = {"lower": self.lower, "bans": self.bans, "moves": self.moves or _nothing}
+        functions |= {"initial": self.initial, "advance": self.advance}
         return {name: _names(function) for name, function in functions.items()}
 
 

@@ -37,7 +37,9 @@ class RowState:
     keys, `ids` the tokens still in (ascending). `m`, `c` and `inverse_t` are those of the last temperature stage;
     `base` is the set that it saw, on which joint filters judge. `trimmed` is the token whose weight a truncated top-p
     cut, with the weight left. `listed` counts the tokens at -inf that no filter has removed from llama.cpp's list
-    of candidates (S-O9). `edit_ids` and `edit_values` are what edits of listed tokens refer to.
+    of candidates (S-O9). `reweighted` uint64 [n] are the weights that adaptive-p or a watermark gave the tokens still
+    in, `chances` float64 [n] their shares before adaptive-p (S-O15), `race` key and context by which a watermark draws
+    (S-M5). `edit_ids` and `edit_values` are what edits of listed tokens refer to.
     """
 
     x: NDArray[np.float32]
@@ -58,6 +60,9 @@ class RowState:
     trimmed: tuple[int, int] | None = None
     greedy: bool = False
     listed: int = 0
+    reweighted: NDArray[np.uint64] | None = None
+    chances: NDArray[np.float64] | None = None
+    race: tuple[int, int] | None = None
     _weighed: tuple[tuple[object, ...], NDArray[np.uint64]] | None = None
 
     # --- candidates -------------------------------------------------------------------------------------------------
@@ -89,13 +94,15 @@ class RowState:
 
     def w(self) -> NDArray[np.uint64]:
         """Integer weights of the tokens still in, uint64 [n], a truncated one included; not to be written."""
-        given = (self.ids, self.m, self.c, self.trimmed, self.greedy)
+        given = (self.ids, self.m, self.c, self.trimmed, self.greedy, self.reweighted)
         # The same arrays, not equal ones: what weights depend on is replaced, never written.
         if self._weighed is None or any(a is not b for a, b in zip(given, self._weighed[0], strict=True)):
             self._weighed = given, self._weigh()
         return self._weighed[1]
 
     def _weigh(self) -> NDArray[np.uint64]:
+        if self.reweighted is not None:
+            return self.reweighted
         if self.greedy:
             return np.full(self.ids.size, 1 << 40, np.uint64)
         w = weights(self.q())

@@ -23,6 +23,11 @@ def _by_rank(row: RowState, step: Step) -> None:
     row.keep_prefix(order, n, ties=False)
 
 
+def most_typical(row: RowState, step: Step) -> NDArray[np.int64]:
+    """Positions [n] into the ids of `row`, the most typical first; equally typical ones by rank."""
+    return _nearest(row, step)[1]
+
+
 def _nearest(row: RowState, step: Step) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Distances [n] to the mean exponent, the order [n] of the most typical, and how many of them hold the mass."""
     q, w = row.q(), row.w()

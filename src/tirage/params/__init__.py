@@ -11,6 +11,7 @@ from tirage.fields.record import SCHEMA, FieldSpec, specs
 from tirage.params.beam import BeamSearchParams
 from tirage.params.guided import GuidedDecodingParams
 from tirage.params.other_names import without_fields
+from tirage.params.public import public_dict, public_values
 from tirage.params.reasoning_parsers import REASONING_PARSERS
 from tirage.params.sampling import SamplingParams, SamplingType
 from tirage.params.sampling_fields import RequestOutputKind
@@ -31,6 +32,8 @@ __all__ = [
     "SamplingParams",
     "SamplingType",
     "TokenizerLike",
+    "public_dict",
+    "public_values",
     "require_tokenized",
     "specs",
     "takes_params",

@@ -18,6 +18,8 @@ def check_together(params: SamplingFields) -> None:
     _check_stops(params)
     _check_reasoning(params)
     _check_forcing(params)
+    _check_states(params)
+    _check_watermark(params)
     semantics = resolve(params.semantics)
     _check_limits(params, semantics)
     _check_stages(params, semantics)
@@ -63,6 +65,23 @@ def _check_forcing(params: SamplingFields) -> None:
     if params.forcing is not None and params.logits_processors:
         name = params.logits_processors[0][0]
         raise ParamsError(f"forcing must be None with logits_processors, got 'canonical' and {name!r}; leave one out")
+
+
+def _check_states(params: SamplingFields) -> None:
+    if params.mirostat and params.adaptive_target >= 0:
+        raise ParamsError(
+            f"adaptive_target must be below 0 with mirostat, got {params.adaptive_target!r}; a row carries one state: "
+            "leave one of them out"
+        )
+
+
+def _check_watermark(params: SamplingFields) -> None:
+    mark = params.watermark
+    if mark is not None and mark.scheme != "kgw" and params.temperature == 0:
+        raise ParamsError(
+            f"watermark of scheme {mark.scheme!r} must come with a temperature above 0, got 0.0; it marks draws, and "
+            "greedy decoding makes none: raise the temperature or use scheme 'kgw'"
+        )
 
 
 def _check_limits(params: SamplingFields, semantics: Semantics) -> None:

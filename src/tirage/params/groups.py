@@ -18,6 +18,7 @@ _NAMED: Mapping[str, str] = {
         "skip_special_tokens spaces_between_special_tokens detokenize truncate_prompt_tokens output_kind"
     ),
     "Log-probabilities": "logprobs prompt_logprobs logprob_token_ids logprobs_mode return_kept max_kept_ids",
+    "Watermark": "watermark",
     "Guided decoding": "guided_decoding close_grammar forcing reasoning_parser thinking_budget",
 }
 _GROUP_OF = {name: group for group, names in _NAMED.items() for name in names.split()}

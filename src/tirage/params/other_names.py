@@ -23,6 +23,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "eos_token_id": "did you mean 'stop_token_ids'?",
     "stop_strings": "did you mean 'stop'?",
     "stop_regex": "did you mean 'stop_pattern'?",
+    "mirostat_mode": "did you mean 'mirostat'?",
     "repeat_penalty": "did you mean 'repetition_penalty'?",
     "return_logprob": "did you mean 'logprobs'?",
     "top_logprobs": "did you mean 'logprobs'?",

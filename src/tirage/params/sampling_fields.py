@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tirage.fields.accepts import Accepts, Biases, Boolean, IdLists, Integer, Number, Strings, TokenIds
+from tirage.fields.accepts import Accepts, Biases, Boolean, IdLists, Integer, Number, SequenceBiases, Strings, TokenIds
 from tirage.fields.record import Record, check_fields, param
 from tirage.fields.rules import (
     TOKEN_ID_LIMIT,
@@ -29,6 +29,7 @@ from tirage.params.guided import GuidedDecodingParams
 from tirage.params.other_names import OTHER_NAMES
 from tirage.params.reasoning_parsers import REASONING_PARSERS
 from tirage.semantics import Semantics, resolve
+from tirage.watermarks import Watermark
 
 
 class RequestOutputKind(enum.Enum):
@@ -272,6 +273,11 @@ class SamplingFields(Record):
     xtc_probability: Accepts[float, Number] = declared("xtc_probability")
     xtc_threshold: Accepts[float, Number] = declared("xtc_threshold")
     xtc_protected_ids: Accepts[Sequence[int], TokenIds] = declared("xtc_protected_ids")
+    mirostat: Accepts[int, Integer] = declared("mirostat")
+    mirostat_tau: Accepts[float, Number] = declared("mirostat_tau")
+    mirostat_eta: Accepts[float, Number] = declared("mirostat_eta")
+    adaptive_target: Accepts[float, Number] = declared("adaptive_target")
+    adaptive_decay: Accepts[float, Number] = declared("adaptive_decay")
     dry_multiplier: Accepts[float, Number] = declared("dry_multiplier")
     dry_base: Accepts[float, Number] = declared("dry_base")
     dry_allowed_length: Accepts[int, Integer] = declared("dry_allowed_length")
@@ -281,6 +287,15 @@ class SamplingFields(Record):
     no_repeat_ngram_size: Accepts[int, Integer] = declared("no_repeat_ngram_size")
     dynatemp_range: Accepts[float, Number] = declared("dynatemp_range")
     dynatemp_exponent: Accepts[float, Number] = declared("dynatemp_exponent")
+    sequence_bias: Accepts[Sequence[tuple[Sequence[int], float]] | None, SequenceBiases | None] = declared(
+        "sequence_bias"
+    )
+    min_keep: Accepts[int, Integer] = declared("min_keep")
+    p_less: str | None = declared("p_less")
+    tfs: Accepts[float, Number] = declared("tfs")
+    smoothing_factor: Accepts[float, Number] = declared("smoothing_factor")
+    smoothing_curve: Accepts[float, Number] = declared("smoothing_curve")
+    watermark: Accepts[Watermark | None, Watermark | Mapping[str, Any] | None] = declared("watermark")
     eos_token_ids: Accepts[Sequence[int], TokenIds] = param(
         (),
         Ids(),

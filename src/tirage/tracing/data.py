@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tirage.params import FIELDS
+from tirage.params import public_dict, public_values
 from tirage.tracing.records import ExplainedDraw, Interval, Stage, Token, TokenStep, TokenTrace, UniformDraw, XtcFlag
 
 SCHEMA = 1
@@ -26,7 +26,7 @@ def plain(explanation: ExplainedDraw) -> dict[str, Any]:
         "logprob": number(e.logprob),
         "support_size": e.support_size,
         "mixed": e.mixed,
-        "params": e.params.to_dict(),
+        "params": public_dict(e.params),
         "semantics": e.semantics,
         "vocab_size": e.vocab_size,
         "seed": str(e.seed),
@@ -47,8 +47,8 @@ def number(value: float) -> float | str:
 
 
 def params_dict(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameter values as `SamplingParams.to_dict` writes them."""
-    return {name: FIELDS[name].rule.dump(value) for name, value in params.items()}
+    """Parameter values as `SamplingParams.to_dict` writes them, without the key of a watermark."""
+    return public_values(params)
 
 
 def _token(token: Token) -> dict[str, Any]:
@@ -114,6 +114,7 @@ def _throw(throw: UniformDraw) -> dict[str, Any]:
         "neighbours": [_interval(interval) for interval in throw.neighbours],
         "greedy": throw.greedy,
         "accepted": throw.accepted,
+        **({"keyed": True} if throw.keyed else {}),
     }
 
 

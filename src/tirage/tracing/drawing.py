@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tirage.backends.numpy.distribution import BranchLaw, Distribution
+from tirage.backends.numpy.distribution import BranchLaw, Distribution, drawn
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators.row import RowState
 from tirage.sampling_batch import SamplingRow
@@ -27,12 +27,15 @@ def throws(chain: BranchLaw, state: SamplingRow, texts: TokenTexts) -> tuple[Uni
 def _throw(
     row: RowState, state: SamplingRow, domain: Domain, texts: TokenTexts, *, accepted: bool = True
 ) -> UniformDraw:
-    uniform = uniform64(state.seed, state.at, state.sample_index, domain)
     w = row.w()
     ids, ends = row.ids[w > 0], np.cumsum(w[w > 0])
-    total = int(ends[-1])
+    total, keyed = int(ends[-1]), row.race is not None and domain == Domain.DRAW
+    uniform = 0 if keyed else uniform64(state.seed, state.at, state.sample_index, domain)
     target = uniform * total >> 64
     at = int(np.searchsorted(ends, np.uint64(target), side="right"))
+    if keyed:
+        at = int(np.searchsorted(ids, drawn(row, uniform)))
+        target = int(ends[at - 1]) if at else 0
 
     def interval(i: int) -> Interval:
         return Interval(token=texts.token(int(ids[i])), start=int(ends[i - 1]) if i else 0, end=int(ends[i]))
@@ -47,6 +50,7 @@ def _throw(
         neighbours=tuple(interval(i) for i in around),
         greedy=row.greedy,
         accepted=accepted,
+        keyed=keyed,
     )
 
 

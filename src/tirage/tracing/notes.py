@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tirage.history import History
 from tirage.operators import OPERATORS, Step, counted
 from tirage.operators.masks import BAN
+from tirage.operators.min_keep import floor_note
 from tirage.operators.row import RowState
 from tirage.params import SamplingParams
 from tirage.sampling_batch import SamplingRow
@@ -88,7 +89,9 @@ def hard_mask(name: str, allowed: NDArray[np.bool_]) -> str:
 def note(moment: RecordedMoment) -> str:
     """The note of a stage that ran, in the words of its operator."""
     operator = OPERATORS[moment.slot.name]
-    return operator.ban_note(moment) if moment.step.op is BAN else operator.note(moment)
+    if moment.step.op is BAN:
+        return operator.ban_note(moment)
+    return floor_note(moment, operator.note(moment))
 
 
 # --- the reason -----------------------------------------------------------------------------------------------------
@@ -128,6 +131,8 @@ def _why(ending: Ending, throw: UniformDraw) -> str:
     if left == 1:
         return f"{name} was the only token left after {_last_cut(ending.stages)}."
     share = throw.hit.weight / throw.total
+    if throw.keyed:
+        return f"{name}, with {share:.2%} of the mass of {left:,} tokens, was the first in the watermark's keyed race."
     coin = "" if ending.coin is None or not ending.coin.on else " XTC's coin was on."
     return (
         f"{name} owns [{throw.hit.start:,}, {throw.hit.end:,}) of {throw.total:,}, {share:.2%} of the mass of "

@@ -119,7 +119,8 @@ class UniformDraw:
 
     `domain` names the random bits: "draw", or "resample" for the second throw of check-then-resample.
     `neighbours` are the owner of R and up to two tokens on either side, in token-id order. `greedy`: one token owns
-    all of W, so the uniform decides nothing. `accepted` is False when the mask then forbade the token.
+    all of W, so the uniform decides nothing. `accepted` is False when the mask then forbade the token. `keyed`: a
+    watermark's race drew the token, so `uniform` is 0 and `target` the beginning of its interval.
     """
 
     domain: str
@@ -130,6 +131,7 @@ class UniformDraw:
     neighbours: tuple[Interval, ...]
     greedy: bool
     accepted: bool
+    keyed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,17 @@ class Slot:
 
 
 INPUT = Slot("input", "input")
+WATERMARK = Slot("filter", "watermark")
+
+
+def _with_watermark(filters: list[Slot], params: SamplingParams) -> list[Slot]:
+    """The filters with that of the watermark, in requests that have one: the last, but before greedy."""
+    if params.watermark is None:
+        return filters
+    at = len(filters)
+    if params.temperature == 0:
+        at = next((i for i, slot in enumerate(filters) if slot.name == "temperature"), at)
+    return [*filters[:at], WATERMARK, *filters[at:]]
 
 
 def slots(params: SamplingParams, semantics: Semantics) -> list[Slot]:
@@ -94,8 +105,8 @@ def slots(params: SamplingParams, semantics: Semantics) -> list[Slot]:
     masks = [Slot("mask", name) for name in (*_BITMASKS, *(operator.name for operator in masks_of(semantics)))]
     stages = [OPERATORS[name] for name in semantics.stages]
     edits = [Slot("edit", o.name) for o in stages if not o.is_filter and set(o.operations) != {BAN}]
-    filters = [Slot("filter", o.name) for o in stages if o.is_filter]
+    filters = [Slot("filter", o.name) for o in stages if o.is_filter and o.has_steps]
     if params.temperature == 0 and semantics.is_greedy_first:
         # The largest edited logit is taken at once, wherever the temperature stage stands, if at all (S-P3).
         filters = [Slot("filter", "temperature"), *(slot for slot in filters if slot.name != "temperature")]
-    return [INPUT, *masks, *edits, *filters]
+    return [INPUT, *masks, *edits, *_with_watermark(filters, params)]

@@ -41,12 +41,13 @@ def explain(
     step: int | np.integer[Any] | None = None,
     mask: Any = None,
     sample_index: int | np.integer[Any] = 0,
+    state: float | None = None,
     top: int = 10,
     follow: Sequence[int] = (),
 ) -> Explanation:
     """Every stage of one draw: the Explanation of the token that `tirage.sample` draws for the same arguments.
 
-    `logits` [V] or [1, V]; `history`, `step`, `mask` and `sample_index` as for `sample`. `tokenizer`, a
+    `logits` [V] or [1, V]; `history`, `step`, `mask`, `sample_index` and `state` as for `sample`. `tokenizer`, a
     `tokenizers.Tokenizer`, a Hugging Face tokenizer or any object with `encode` and `decode`, gives tokens their
     text. `top` is how many of the most likely tokens are followed, counted once before and once after the stages;
     `follow` are ids in [0, V) of further ones.
@@ -59,9 +60,9 @@ def explain(
     matrix = _one_row(logits)
     _check_top(top)
     _check_follow(follow, matrix.shape[1])
-    state = sampling.row_states(matrix.shape, params, history, step, sample_index)[0]
+    row = sampling.row_states(matrix.shape, params, history, step, sample_index, state)[0]
     words = sampling.host_mask(mask, matrix.shape)
-    case = _case(state, _named_request(matrix, state, words), _hard_masks(state, words, matrix.shape[1]), tokenizer)
+    case = _case(row, _named_request(matrix, row, words), _hard_masks(row, words, matrix.shape[1]), tokenizer)
     return _explanation(case, top, frozenset(map(int, follow)))
 
 
