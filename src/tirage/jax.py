@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from tirage.backends import jax as backend
 from tirage.backends.jax.arrays import is_traced
 from tirage.backends.numpy.dispatch import draw_rows
-from tirage.errors import ParamsError
+from tirage.laws.token_laws import LawRequest, TokenLaw, law_batch
 from tirage.params import SamplingParams
-from tirage.sampling import Counter, Pair, row_states
+from tirage.sampling import Counter, Pair, States, row_states
 from tirage.sampling_batch import SamplingBatch
-from tirage.token_laws import LawRequest, TokenLaw
 
 
 def log_law(
@@ -31,13 +30,14 @@ def log_law(
     step: Counter | None = None,
     mask: Any = None,
     kept: Any = None,
+    state: States | None = None,
 ) -> Array:
     """ln of the probability of each row's token under its law, differentiable by `logits`: an array [B].
 
-    `logits` [B, V] or [V], `params`, `history`, `step` and `mask` int32 [B, ceil(V / 32)] as `tirage.sample` takes
-    them; `token_ids` integers [B]. `kept`: the Draw of rows with `return_kept`, or its (kept_ids int [N], kept_offsets
-    int [B + 1]): the law on these ids, whatever ids the logits would keep now; None: on those that they keep. The ids
-    have no slope; penalties, temperature, dynamic temperature and mixtures have theirs.
+    `logits` [B, V] or [V], `params`, `history`, `step`, `state` and `mask` int32 [B, ceil(V / 32)] as `tirage.sample`
+    takes them; `token_ids` integers [B]. `kept`: the Draw of rows with `return_kept`, or its (kept_ids int [N],
+    kept_offsets int [B + 1]): the law on these ids, whatever ids the logits would keep now; None: on those that they
+    keep. The ids have no slope; penalties, temperature, dynamic temperature and mixtures have theirs.
 
     float32, and float64 for float64 logits under x64. In float32 the value is `Draw.sampled_logprobs` bit for bit where
     the logits are those of the draw, so that the ratio of two policies that agree is exactly 1. -inf for a token
@@ -47,11 +47,7 @@ def log_law(
     S-R5, S-R6.
     """
     matrix = backend.as_logits(logits)
-    batch = SamplingBatch.of(row_states(tuple(matrix.shape), params, history, step, 0), matrix.shape[1])
-    if batch.processes is not None:
-        raise ParamsError(
-            "logits_processors must be empty in log_law, got some; their slope is not known: change the logits before"
-        )
+    batch = law_batch(row_states(tuple(matrix.shape), params, history, step, 0, state), matrix.shape[1])
     rows = logits if logits.ndim == 2 else logits[None]
     words = backend.as_mask(mask, tuple(matrix.shape))
     given = (jnp.asarray(token_ids), words, _pair(kept))

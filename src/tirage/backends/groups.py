@@ -41,6 +41,7 @@ def taken(rows: SamplingMetadata, which: Ids) -> SamplingMetadata:
         resample=rows.resample[which],
         memo={},
         records=None if rows.records is None else rows.records.taken(which),
+        chances=None if rows.chances is None else rows.chances[which],
     )
 
 

@@ -1,4 +1,4 @@
-"""`Batch`, the running requests: held on the host or, with `like` a JAX array, in arrays that go through `jax.jit`."""
+"""`Batch`, the running requests: held on the host, in arrays that go through `jax.jit`, or in tensors on a device."""
 
 from tirage.batch.host import Batch
 

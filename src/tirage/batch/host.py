@@ -19,8 +19,12 @@ from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.sampling_metadata import MAX_VOCAB
 
-_OWN_KIND = {"jax": "tirage.batch.jax", "jaxlib": "tirage.batch.jax"}
-"""Modules of the batches that keep their rows in arrays of a library, by the library's name."""
+_OWN_KIND = {
+    "jax": ("tirage.batch.jax", "JaxBatch"),
+    "jaxlib": ("tirage.batch.jax", "JaxBatch"),
+    "torch": ("tirage.batch.torch", "TorchBatch"),
+}
+"""Modules and names of the batches that keep their rows in arrays of a library, by the library's name."""
 
 
 class Batch:
@@ -34,9 +38,12 @@ class Batch:
     __slots__ = ("_backend", "_batch", "_slots", "capacity", "vocab_size")
 
     def __new__(cls, *_: Any, like: Any = None, **__: Any) -> Batch:
-        """A batch of the class for the library of `like`, which is this one for all but JAX."""
-        home = _OWN_KIND.get(type(like).__module__.partition(".")[0])
-        return object.__new__(cls if home is None else import_module(home).JaxBatch)
+        """A batch of the class for the library of `like`, which is this one for all but JAX and tensors on CUDA."""
+        library = type(like).__module__.partition(".")[0]
+        if cls is not Batch or library not in _OWN_KIND or (library == "torch" and not _is_on_cuda(like)):
+            return object.__new__(cls)
+        home, name = _OWN_KIND[library]
+        return object.__new__(getattr(import_module(home), name))
 
     def __init__(
         self, vocab_size: int, capacity: int, *, like: Any = None, history_capacity: int | None = None
@@ -44,13 +51,14 @@ class Batch:
         """An empty batch for logits of the library that `like`, an array [V] or [B, V], comes from; None is for any.
 
         With a JAX array it is a pytree of fixed size, and `history_capacity` is the largest number of tokens, prompt
-        and output, of a request there (4096 by default); elsewhere histories grow as needed and it must be left out.
+        and output, of a request there (4096 by default). With a CUDA tensor its rows lie on the device, and
+        `history_capacity` gives them a fixed size. Elsewhere histories grow as needed and it must be left out.
         Raises ParamsError for a number out of range, and for `like` with a dtype or shape that logits cannot have.
         """
         if history_capacity is not None and type(self) is Batch:
             raise ParamsError(
-                f"history_capacity must be left out unless like is a JAX array, got {history_capacity}; "
-                "histories grow as needed"
+                "history_capacity must be left out unless like is a JAX array or a CUDA tensor, got "
+                f"{history_capacity}; histories grow as needed"
             )
         self.vocab_size = bounded(vocab_size, "vocab_size", 1, MAX_VOCAB)
         self.capacity = bounded(capacity, "capacity", 1, 1 << 20)
@@ -171,7 +179,7 @@ class Batch:
         for row, _ in advancing:
             row.history.check_room()
         for row, token in advancing:
-            row.history.append(token)
+            row.append(token)
 
     def seed(self, slot: int) -> int:
         """The seed of the request in `slot`, given or fresh. Raises ParamsError for an empty slot."""
@@ -181,6 +189,10 @@ class Batch:
         """The (prompt_ids, output_ids) of the request in `slot`. Raises ParamsError for an empty slot."""
         history = self._row(slot).history
         return history.tokens()[: history.prompt_length].tolist(), history.output().tolist()
+
+    def device_rows(self) -> Any:
+        """The rows of a batch like a CUDA tensor, for a step that is compiled or captured. Raises ParamsError here."""
+        raise ParamsError("like must be a CUDA tensor for rows on a device, got another one or None; pass it to Batch")
 
     def _fitted(self, backend: Backend, logits: Any, matrix: Any, mask: Any) -> tuple[Sequence[int], Any]:
         """The slot of each row and the checked mask. Raises ParamsError when logits or mask do not fit the batch."""
@@ -217,6 +229,10 @@ def bounded(value: Any, name: str, low: int, high: int) -> int:
     return int(value)
 
 
+def _is_on_cuda(tensor: Any) -> bool:
+    return getattr(getattr(tensor, "device", None), "type", "") == "cuda"
+
+
 def _copy(row: SamplingRow) -> SamplingRow:
     return replace(row, history=row.history.copy())
 
@@ -251,7 +267,15 @@ def _spread(drawn: Draw, used: Sequence[int], count: int, backend: Backend, like
         kept_logmass=wide(drawn.kept_logmass, np.nan),
         raw_logprobs=wide(drawn.raw_logprobs, np.nan),
         processed_logprobs=wide(drawn.processed_logprobs, np.nan),
+        states=None if drawn.states is None else _spread_states(drawn.states, used, count),
     )
+
+
+def _spread_states(states: NDArray[np.float64], used: Sequence[int], count: int) -> NDArray[np.float64]:
+    """The states [count] of which the rows that are not `used` have none."""
+    out = np.full(count, np.nan)
+    out[used] = states
+    return out
 
 
 def _spread_offsets(offsets: Any, used: Sequence[int], count: int, backend: Backend) -> Any:

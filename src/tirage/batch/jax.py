@@ -172,6 +172,16 @@ class JaxBatch(Batch):
                 f"logits_processors must be empty in a batch like a JAX array, got {names}; "
                 "change the logits before sample, or make the batch without like"
             )
+        if params.sequence_bias:
+            raise ParamsError(
+                f"sequence_bias must be None in a batch like a JAX array, got {len(params.sequence_bias)} sequences; "
+                "use logit_bias for single tokens, or make the batch without like"
+            )
+        if params.watermark is not None:
+            raise ParamsError(
+                "watermark must be None in a batch like a JAX array, whose programs have no step for it, got "
+                f"{params.watermark!r}; make the batch without like, or use tirage.sample"
+            )
         if params.return_kept:
             raise ParamsError(
                 "return_kept must be False in a batch like a JAX array, got True; make the batch without like, or use "
@@ -262,7 +272,7 @@ class JaxBatch(Batch):
         code = jnp.where(arrays.overgrown, np.int8(Status.history_full), jnp.asarray(found.status))
         code = jnp.where(arrays.scalars["used"], code, np.int8(Status.empty_slot))
         absent = code >= Status.empty_slot
-        fields = {
+        fields: dict[str, Any] = {
             name: jnp.where(_beside(absent, getattr(found, own)), fill, getattr(found, own)).astype(
                 getattr(found, own).dtype
             )

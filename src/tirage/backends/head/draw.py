@@ -54,8 +54,7 @@ def _draw_whole(
     """Draws the rows `which` from all of their logits."""
     some, part = None if processes is None else [processes[r] for r in which.tolist()], taken(rows, which)
     write_rows(out, _drawn(head.whole(which.tolist()), part, some), rows, which)
-    if rows.records is not None and part.records is not None:
-        rows.records.fill(which, part.records)
+    rows.take_back(which, part)
 
 
 def _drawn(logits: Tensor, rows: SamplingMetadata, processes: Sequence[Process | None] | None = None) -> Drawn:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from tirage.backends.jax.candidates import highest, highest_logits
-from tirage.backends.jax.reach import first_reaching
+from tirage.backends.jax.reach import first_reaching, kth
 from tirage.backends.jax.rule import Mass, locate
 from tirage.backends.jax.wide import Wide, u32
 
@@ -65,6 +65,11 @@ class Axis(Protocol):
         it; the last of all when the goal is too high. `coarse` uint32 [B, N] rises as the key falls."""
         ...
 
+    def kth(self, key: Array, among: Array, k: Array) -> Cut:
+        """Where the first `k`, int32 [B], at least 1, of tokens `among`, bool [B, N], end in (key descending, id
+        ascending) order; all of them are before it when there are fewer."""
+        ...
+
     def pick(self, mass: Mass, rest: Wide) -> Array:
         """The first id [B] whose running weight, of weights [B, N], exceeds `rest` [B]."""
         ...
@@ -116,6 +121,10 @@ class OneDevice:
         """As `Axis.reach`, of [B, N]."""
         at, key_of_last, before = first_reaching(coarse, key, among, mass, goal)
         return Cut(key_of_last, at), before
+
+    def kth(self, key: Array, among: Array, k: Array) -> Cut:
+        """As `Axis.kth`, of [B, N]."""
+        return Cut(*kth(key, among, k))
 
     def pick(self, mass: Mass, rest: Wide) -> Array:
         """The first position [B] whose running weight exceeds `rest` [B]; the total must exceed it."""

@@ -111,8 +111,7 @@ def on_host(
     processes = None if batch.processes is None else [batch.processes[r] for r in which.tolist()]
     part = taken(rows, which)
     drawn = narrowed(host.draw_rows(logits, part, processes))
-    if rows.records is not None and part.records is not None:
-        rows.records.fill(which, part.records)
+    rows.take_back(which, part)
     return drawn
 
 

@@ -1,4 +1,4 @@
-"""Filters that read the spread of a row: typical-p, eta, top-n-sigma, top-h, dynamic temperature (S-O4 ... S-O9)."""
+"""Filters that read the spread of a row: eta, top-n-sigma, top-h, dynamic temperature (S-O5 ... S-O9)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tirage.backends.jax.rule import (
     weights,
 )
 from tirage.backends.jax.steps import TracedState, either
-from tirage.backends.jax.sums import share, target
+from tirage.backends.jax.sums import share
 from tirage.backends.jax.wide import OCTAVE, Wide, u32
 from tirage.exact import numbers
 from tirage.exact.keys import TINY_BITS
@@ -34,13 +34,13 @@ _LIFT, _TINY = np.int32(64 << 23), np.int32((127 - 60) << 23)
 """What multiplies a float32 by 2^64, added to its bits; the bits of 2^-60."""
 
 
-def mean_exponent(state: TracedState, q: Array, mass: Mass) -> Array:
-    """floor(sum(w * q) / sum(w)) of exponents and weights [B, N], int32 [B]."""
+def mean_exponent(state: TracedState, q: Array, mass: Mass, total: Wide) -> Array:
+    """floor(sum(w * q) / sum(w)) of exponents and weights [B, N] with this sum of weights, int32 [B]."""
     low, high = mass.low | (mass.high << 20), mass.high >> 12
     products = wide.mul32(low, u32(q))
     products = (products[0], products[1] + high * u32(q))
-    total = state.axis.sum_wide(wide.total_wide(products, 3))
-    return wide.divide_short(total, state.total(mass)).astype(jnp.int32)
+    weighted = state.axis.sum_wide(wide.total_wide(products, 3))
+    return wide.divide_short(weighted, total).astype(jnp.int32)
 
 
 def dynamic_temperature(
@@ -71,7 +71,7 @@ def _entropy_fraction(state: TracedState, m: Array, given: Columns) -> Wide:
     total = state.total(w)
     size = u32(state.count(state.kept))
     log_mass, most = wide.ilog2(tuple(jnp.stack(limbs) for limbs in zip(total, wide.wide(size, 2), strict=True)))
-    entropy = mean_exponent(state, q, w) + log_mass - 40 * OCTAVE
+    entropy = mean_exponent(state, q, w, total) + log_mass - 40 * OCTAVE
     one = jnp.stack([most, entropy])
     most_log, entropy_log = wide.ilog2((u32(jnp.maximum(one, 1)),))
     octaves = jnp.maximum(most_log - entropy_log, 0)
@@ -95,12 +95,22 @@ def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     n = wide.wide(u32(state.count(state.kept)), 1)
     s1, s2 = (state.axis.sum_wide(wide.total_wide(*of)) for of in (((v,), 2), (wide.mul32(v, v), 3)))
     spread = wide.sub(wide.mul(n, s2), wide.mul(s1, s1))
-    variance = wide.divide(spread, wide.mul(n, n))
-    deviation = wide.isqrt(wide.left(variance[:2], 2))
+    deviation = _twice_root(spread, wide.mul(n, n))
     limit = wide.right_by(wide.mul32(jnp.asarray(given["e"]), deviation), jnp.asarray(given["s"]) + 1)
     far = ~wide.less(limit, tuple(limb for limb in wide.constant(1 << 31, limit[0], 2)))
     bound = jnp.where(far, jnp.uint32(0xFFFFFFFF), limit[0])
     return state.keep((v <= bound[:, None]) | (widest == 0)[:, None], on)
+
+
+def _twice_root(a: Wide, b: Wide) -> Array:
+    """floor(sqrt(4 * floor(a / b))), uint32, without the quotient: n is at most that where ceil(n^2 / 4) * b <= a."""
+
+    def holds(n: Array) -> Array:
+        square = wide.mul32(n, n)
+        quarter = wide.right(wide.add(square, wide.constant(3, n, 2)), 2)
+        return ~wide.less(a, wide.mul(quarter, b, 4))
+
+    return wide.last(holds, a[0])
 
 
 def _below_top(state: TracedState) -> Array:
@@ -128,20 +138,12 @@ def _power_of_two(n: Array) -> Array:
     return float_of((n + 127) << 23)
 
 
-def typical(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """The state [B, N] that keeps the tokens nearest to the mean exponent whose mass reaches p: rule S-O4."""
-    q, mass = state.q, state.mass()
-    distance = jnp.abs(q - mean_exponent(state, q, mass)[:, None])
-    goal = target(given["p"], state.total(mass), above=bool(stage.option("exceed")))
-    cut, _ = state.reach(u32(distance), -distance, mass, goal)
-    return state.keep(-distance >= cut.key[:, None], on)
-
-
 def eta(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """The state [B, N] that keeps at least epsilon of the mass, or an exponent not far above the mean: rule S-O5."""
     q, mass = state.q, state.mass()
-    likely = share(given, state.total(mass)).at_least(mass)
-    near = q <= (mean_exponent(state, q, mass) + given["distance"])[:, None]
+    total = state.total(mass)
+    likely = share(given, total).at_least(mass)
+    near = q <= (mean_exponent(state, q, mass, total) + given["distance"])[:, None]
     return state.keep(likely | near | (state.key == state.top()[:, None]), on)
 
 

@@ -6,7 +6,6 @@ among equal keys. Columns may lie on one device or along a mesh axis; see `axis`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,27 +14,30 @@ from jax import Array, lax
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.axis import Cut
-from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h, typical
+from tirage.backends.jax.entropy import dynamic_temperature, eta, sigma, top_h
+from tirage.backends.jax.min_keep import Filter, by_rank, or_none
+from tirage.backends.jax.narrowing import FEW, MOST
 from tirage.backends.jax.passes import largest, smallest
 from tirage.backends.jax.program import Columns, TracedStage
-from tirage.backends.jax.rule import NO_KEY, Mass, clamped, exponents, keys, product, values, weights
+from tirage.backends.jax.rule import NO_KEY, clamped, exponents, keys, product, values, weights
+from tirage.backends.jax.searches import search
 from tirage.backends.jax.steps import TracedState, either
-from tirage.backends.jax.sums import Share, share, target
+from tirage.backends.jax.sums import Share, share
 from tirage.backends.jax.wide import u32
 from tirage.operators import Operation
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
+from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.p_less import P_LESS
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
 from tirage.operators.top_a import TOP_A
 from tirage.operators.top_h import TOP_H
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_n_sigma import TOP_N_SIGMA
-from tirage.operators.top_p import RULES, TOP_P
+from tirage.operators.top_p import TOP_P
 from tirage.operators.typical import TYPICAL
-
-Filter = Callable[[TracedState, TracedStage, Columns, Array | None, int], TracedState]
-"""(state, stage, its operands, rows that are on or None for all, largest top-k) -> state without what is cut."""
+from tirage.operators.xtc import XTC_TIES_KEPT
 
 
 def greedy(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
@@ -57,10 +59,8 @@ def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     """The state [B, N] that keeps the first k; with ties, every key equal to the last of them."""
     ties = bool(stage.option("ties"))
     if not 0 < width <= state.axis.most:
-        one = Mass(jnp.zeros_like(state.key, jnp.uint32), jnp.ones_like(state.key, jnp.uint32))
-        cut, _ = state.reach(u32(state.q), state.key, one.where(state.kept), wide.wide(u32(given["k"]), 2))
-        return state.keep_to(cut, on, ties=ties)
-    key, ids = state.first(width)
+        return state.keep_to(state.kth(jnp.maximum(given["k"], 1)), on, ties=ties)
+    key, ids = _first(state, given["k"], width)
     last = jnp.clip(given["k"] - 1, 0, key.shape[1] - 1)
     cut = Cut(wide.column(key, last), wide.column(ids, last))
     if on is not None or ties or not state.narrows:
@@ -69,26 +69,17 @@ def top_k(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     return state.narrowed(jnp.where(rank <= last[:, None], key, NO_KEY), ids)
 
 
-def top_p(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
-    """The state [B, N] that keeps the shortest prefix with its share of the mass, by the stage's options."""
-    mass = state.mass()
-    judged = state.judged() if stage.option("joint") else state.total(mass)
-    goal = target(given["p"], judged, above=RULES[stage.option("rule")] == "le")
-    cut, before = state.reach(u32(state.q), state.key, mass, goal)
-    kept = state.keep_to(cut, on, ties=bool(stage.option("ties")))
-    if RULES[stage.option("rule")] != "truncated":
-        return kept
-    # The crossing token keeps no more weight than the prefix needed.
-    left, whole = wide.sub(goal, before), _one(state, cut)
-    left = wide.select(wide.less(left, whole), left, whole)
-    left = left if on is None else wide.select(on, left, state.left)
-    return replace(kept, trimmed=either(on, cut.id, state.trimmed), left=left, special=True)
+def _first(state: TracedState, k: Array, width: int) -> tuple[Array, Array]:
+    """Keys and ids [B, width] of at least the first k [B] tokens still in; fewer are looked for where few are asked."""
+    if width != MOST:
+        return state.first(width)
+    room = ((0, 0), (0, width - FEW))
 
+    def few() -> tuple[Array, Array]:
+        key, ids = state.first(FEW)
+        return jnp.pad(key, room, constant_values=NO_KEY), jnp.pad(ids, room)
 
-def _one(state: TracedState, cut: Cut) -> wide.Wide:
-    """The weight [B] of the token that a cut falls on."""
-    low, high = state.mass_of(cut.key[:, None], cut.id[:, None]).wide()
-    return low[:, 0], high[:, 0]
+    return lax.cond(jnp.all(k <= FEW), few, lambda: state.first(width))
 
 
 def min_p(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
@@ -124,29 +115,53 @@ def top_a(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     return state.keep(Share(least).at_least(mass) | (state.key == top[:, None]), on)
 
 
+def p_less(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
+    """The state [B, N] that keeps what is at least as likely as two draws are to be equal."""
+    mass = state.mass()
+    total, each = state.total(mass), mass.wide()
+    squared = state.axis.sum_wide(wide.total_wide(wide.mul(each, each, 3), 4))
+    one, share_of = wide.constant(1, total[0], 4), wide.resized(total, 4)
+    if stage.option("norm"):
+        count = u32(state.count(state.kept))
+        squared = wide.sub(wide.mul(squared, (count,), 4), wide.mul(total, total, 4))
+        rest = jnp.maximum(count, 2) - 1
+        share_of = wide.mul(total, (rest,), 4)
+        squared = wide.select(count > 1, squared, wide.constant(0, total[0], 4))
+    least = wide.divide(wide.add(squared, wide.sub(share_of, one)), share_of)[:2]
+    return state.keep(Share(least).at_least(mass) | (state.key == state.top()[:, None]), on)
+
+
 def xtc(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, protected: Any) -> TracedState:
-    """The state [B, N] without the tokens at or above the threshold but the last (S-O8): the branch with XTC on."""
+    """The state [B, N] without the tokens at or above the threshold but the last, or all that equal it: the branch with
+    XTC on (S-O8)."""
     mass, ids = state.mass(), state.ids
     above = state.kept & share(given, state.total(mass), strict=bool(stage.option("strict"))).at_least(mass)
     lowest = state.axis.min(smallest(jnp.where(above, state.key, jnp.int32(0x7FFFFFFF))))
-    last = state.axis.max(largest(jnp.where(above & (state.key == lowest[:, None]), ids, -1)))
-    kept = ~above | (ids == last[:, None]) | (state.count(above) < 2)[:, None]
-    return state.keep(state.marked(kept, jnp.asarray(protected)), on)
+    level = state.key == lowest[:, None]
+    last = state.axis.max(largest(jnp.where(above & level, ids, -1)))
+    spared = level if stage.op.base == XTC_TIES_KEPT else ids == last[:, None]
+    kept = ~above | spared | (state.count(above) < 2)[:, None]
+    found = state.keep(state.marked(kept, jnp.asarray(protected)), on)
+    return found if stage.op.base == stage.op else or_none(state, found, given)
 
 
+PLAIN = frozenset({MIN_P, MIN_P_LOGIT, TOP_A, P_LESS, EPSILON, TOP_N_SIGMA, ETA, TOP_H})
+"""Filters that change nothing of a state but which tokens are kept."""
 FILTERS: dict[Operation, Filter] = {
     GREEDY: greedy,
     TEMPERATURE: temperature,
     TOP_K: top_k,
-    TOP_P: top_p,
+    TOP_P: search,
     MIN_P: min_p,
     MIN_P_LOGIT: min_p_logit,
     TOP_A: top_a,
+    P_LESS: p_less,
     EPSILON: epsilon,
     DYNAMIC_TEMPERATURE: dynamic_temperature,
     TOP_N_SIGMA: sigma,
-    TYPICAL: typical,
+    TYPICAL: search,
     ETA: eta,
     TOP_H: top_h,
+    **{FLOORED[op]: by_rank(cut) for op, cut in ((TOP_P, search), (MIN_P, min_p), (MIN_P_LOGIT, min_p_logit))},
 }
 """The filters by operation; XTC is apart, because it splits a row in two."""

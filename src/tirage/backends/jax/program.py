@@ -20,7 +20,7 @@ from tirage.operators import Operation, Step
 from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
 from tirage.operators.top_k import TOP_K
-from tirage.operators.xtc import XTC
+from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import SamplingMetadata
 
 Columns = dict[str, Any]
@@ -121,7 +121,7 @@ def merged(order: list[TracedStage], stages: list[TracedStage]) -> list[TracedSt
         elif joined.index(stage) < at:
             return None
         at = joined.index(stage) + 1
-    return joined if sum(stage.op == XTC for stage in joined) <= 1 else None
+    return joined if sum(stage.op.base in COINS for stage in joined) <= 1 else None
 
 
 def _program(

@@ -42,6 +42,54 @@ def first_reaching(coarse: Array, key: Array, among: Array, mass: Mass, goal: Wi
     return jnp.take_along_axis(ids, at[:, None], 1)[:, 0], last, wide.add(before, rest)
 
 
+def kth(key: Array, among: Array, k: Array) -> tuple[Array, Array]:
+    """A key and a position, int32 [B]: the first `k` [B] of the tokens `among` have larger keys, or that key up to that
+    position. No token need have the key. All stay when there are fewer; `k` is at least 1."""
+    ids = _positions(key)
+
+    def search(turn: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        """First by key; then by position, among those of one key of which some are beyond the k-th."""
+        distance, least, _, found = state
+        low, high = smallest(distance), largest(jnp.where(distance == _FAR, 0, distance))
+        distance = lax.optimization_barrier(distance)
+        unfinished = lambda ends: jnp.any(ends[0] < ends[1])  # noqa: E731
+        at, _ = lax.while_loop(unfinished, lambda ends: _eighth(*ends, distance, least), (low, high))
+        nearer, level = count(distance < at[:, None]), distance == at[:, None]
+        rest = least - nearer
+        level &= (rest < count(level))[:, None]
+        return jnp.where(level, ids, _FAR), rest, found, at
+
+    start = jnp.where(among, ~ordered(key), _FAR), jnp.minimum(k, count(among)), *(jnp.zeros_like(k, jnp.uint32),) * 2
+    _, _, last, at = lax.fori_loop(0, 2, search, start)
+    return _key_of(last), jnp.minimum(at, key.shape[1] - 1).astype(jnp.int32)
+
+
+def _eighth(low: Array, high: Array, distance: Array, least: Array) -> tuple[Array, Array]:
+    """An eighth of the range [low, high], uint32 [B], that holds the distance within which `least` tokens are; one
+    distance as soon as exactly so many are within it."""
+    width = ((high - low) >> 3) + 1
+    steps = jnp.arange(1, _WAYS, dtype=jnp.uint32)[:, None]
+    ends = low + steps * width - 1
+    inside = (low < high) & (steps * width <= high - low)
+    found = jnp.stack(_counts([distance <= end[:, None] for end in ends]))
+    n = jnp.sum(inside & (found < least), 0, dtype=jnp.uint32)
+    start = low + n * width
+    stop = jnp.where(high - start < width, high, start + width - 1)
+    exact = inside & (found == least)
+    at = jnp.max(jnp.where(exact, ends, 0), 0)
+    one = jnp.any(exact, 0)
+    return jnp.where(one, at, start), jnp.where(one, at, stop)
+
+
+def _key_of(distance: Array) -> Array:
+    return (~distance ^ jnp.uint32(0x80000000)).astype(jnp.int32)
+
+
+def _counts(chosen: list[Array]) -> list[Array]:
+    """How many entries of each bool [B, N] are True, int32 [B], in one pass."""
+    return [jnp.sum(part, -1) for part in sums([grouped(each.astype(jnp.int32)) for each in chosen])]
+
+
 def _positions(key: Array) -> Array:
     return lax.broadcasted_iota(jnp.uint32, key.shape, 1)
 

@@ -27,6 +27,7 @@ from tirage.operators import Step
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
+from tirage.operators.top_k import TOP_K
 from tirage.params import SamplingParams
 from tirage.sampling_metadata import View
 
@@ -392,9 +393,19 @@ def programs(slots: Slots, mask: Any = None) -> list[TracedProgram]:
         "modes": layout.views,
     }
     return [
-        TracedProgram(stages=order, columns=_divided_columns(slots, g), on=slots.on[g], **shared)
+        TracedProgram(stages=order, columns=_divided_columns(slots, g), on=_on(slots, g), **shared)
         for g, order in enumerate(layout.orders)
     ]
+
+
+def _on(slots: Slots, group: int) -> tuple[Any, ...]:
+    """Which rows have each stage of an order; of all that the program draws, rows of others and empty slots get top-k:
+    what is drawn for them is not looked at, and a top-k of 0 costs least."""
+    mine = slots.scalars["used"] & (slots.scalars["group"] == group)
+    return tuple(
+        on | ~mine if stage.op == TOP_K else on & mine
+        for stage, on in zip(slots.layout.orders[group], slots.on[group], strict=True)
+    )
 
 
 def _keys(slots: Slots) -> Any:

@@ -38,6 +38,7 @@ from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.row import SCOPES
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 from tirage.sampling_metadata import MAX_VOCAB
 
 _UNIT = numbers.temperature_constant(1.0)
@@ -78,7 +79,7 @@ class TracedState:
     m: Array
     c: Array
     inverse_t: Array
-    weighing: Weighing
+    weighing: Callable[[], tuple[Array, Mass]]
     judged: Callable[[], Wide]
     trimmed: Array
     left: Wide
@@ -160,6 +161,10 @@ class TracedState:
         """As `Axis.reach`, among the tokens still in."""
         cut, before = self.axis.reach(coarse, key, self.kept, mass, goal)
         return self._with_ids(cut), before
+
+    def kth(self, k: Array) -> Cut:
+        """As `Axis.kth`, among the tokens still in."""
+        return self._with_ids(self.axis.kth(self.key, self.kept, k))
 
     def _with_ids(self, cut: Cut) -> Cut:
         return cut if self.columns is None else Cut(cut.key, wide.column(self.columns, cut.id))
@@ -287,12 +292,26 @@ def edited(axis: Axis, x: Array, program: TracedProgram) -> Array:
             x = _write(x, ids, (ids < x.shape[1]) & on, lambda v, added=added: v + added)
         elif stage.op == SCALE:
             x = _changed(x, lambda v, given=given: product(v, jnp.asarray(given["factor"])[:, None]), on)
+        elif stage.op == SMOOTH:
+            x = _smoothed(axis, x, given, on)
         elif stage.op in _PENALTIES:
             counts = jnp.asarray(program.tables["counts"])
             n = _seen(counts, stage.option("scope"))
             change = _PENALTIES[stage.op](given, n.astype(jnp.float32))
             x = _write(x, axis.local(counts[:, 0], x.shape[1]), (n > 0) & on, change)
     return x
+
+
+def _smoothed(axis: Axis, x: Array, given: dict[str, Any], on: Array | bool) -> Array:
+    """Logits [B, V] at a distance of (square + cube * d) * d^2 from the largest of their row (S-N8)."""
+    top = cleaned(values(axis.max(largest(keys(x)))))[:, None]
+    square, cube = (jnp.asarray(given[name])[:, None] for name in ("square", "cube"))
+
+    def change(v: Array) -> Array:
+        d = clamped(top - v)
+        return top - clamped(clamped(square + clamped(cube * d)) * clamped(d * d))
+
+    return _changed(x, change, on)
 
 
 def _seen(counts: Array, scope: int) -> Array:
@@ -315,7 +334,7 @@ def _presence(given: dict[str, Any], n: Array) -> Callable[[Array], Array]:
 
 
 _PENALTIES = {REPETITION: _repetition, FREQUENCY: _frequency, PRESENCE: _presence}
-EDITS = frozenset({BAN, ADD, SCALE, *_PENALTIES})
+EDITS = frozenset({BAN, ADD, SCALE, SMOOTH, *_PENALTIES})
 """The edits that a trace runs."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -14,10 +14,12 @@ from jax import Array, lax
 from tirage.backends.jax import wide
 from tirage.backends.jax.axis import ONE_DEVICE, Axis
 from tirage.backends.jax.candidates import block_maxima
-from tirage.backends.jax.filters import FILTERS, xtc
+from tirage.backends.jax.filters import FILTERS, PLAIN, xtc
+from tirage.backends.jax.narrowing import narrow
 from tirage.backends.jax.passes import largest
 from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import bits_of, exponents, keys, product, uniform, values, weights
+from tirage.backends.jax.searches import Placed, apart, searched, settled, turns
 from tirage.backends.jax.steps import (
     EDITS,
     TracedState,
@@ -34,13 +36,20 @@ from tirage.exact import numbers
 from tirage.exact.keys import NEG_INF_KEY
 from tirage.exact.philox import Domain
 from tirage.operators import FIRST_FILTER, Operation
-from tirage.operators.xtc import XTC
+from tirage.operators.min_keep import FLOORED
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
+from tirage.operators.typical import TYPICAL
+from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import Drawn, View
 
 _UNIT = numbers.temperature_constant(1.0)
 _NAN = np.float32(np.nan)
 _POINT = 63
 _FIELDS = Drawn.__slots__
+_CHANGED = ("m", "c", "inverse_t", "trimmed", "left", "greedy")
+"""What filters may change of a state whose columns stay, besides the tokens that are kept."""
+_REPORTED = ("logprobs", "ranks", "top_ids", "top_logprobs", "asked_logprobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +79,32 @@ class _Branch(NamedTuple):
         return jnp.where(key > NEG_INF_KEY, lp, -np.inf)
 
 
+class _Ends(NamedTuple):
+    """The temperature that rows end at, as the float32 [B] of their state, and whether they are greedy, bool [B]."""
+
+    c: Array
+    inverse_t: Array
+    greedy: Array
+
+
+class _Split(NamedTuple):
+    """Rows split in two by XTC, after all filters: without it, with it, and which of the two is drawn from."""
+
+    off: _Branch
+    on: _Branch
+    coin: XtcSplit
+
+
 class _Law(NamedTuple):
-    """Rows after all filters on both sides of the coin; without XTC there is only the first."""
+    """Rows after all filters; `off` is the state on the side without XTC, the only one if `split` is None."""
 
     off: TracedState
-    on: TracedState | None = None
-    coin: XtcSplit | None = None
+    split: _Split | None = None
 
 
 def operations() -> frozenset[Operation]:
     """What a trace runs, by its tables; rows with anything else are drawn on the host."""
-    return frozenset({*EDITS, *FILTERS, XTC})
+    return frozenset({*EDITS, *FILTERS, *COINS, *(FLOORED[op] for op in COINS)})
 
 
 AT_ONCE = 1 << 19
@@ -120,41 +144,113 @@ def draw_on(axis: Axis, logits: Array, program: TracedProgram) -> Drawn:
     code = status(axis.max(largest(maxima)))
     final = edited(axis, x, program)
     # Rows without edits are read for their maxima once.
-    whole = entered(axis, final, maxima if final is x else block_maxima(final))
-    law = _filtered(whole, program, 0)
-    token, key, branch = _token(law, program)
-    logprobs = branch.logprobs(key[:, None], token[:, None])[:, 0]
-    if law.coin is not None:
-        logprobs = jnp.where(law.coin.mixed, _mixture(law, token[:, None])[:, 0], logprobs)
+    maxima = maxima if final is x else block_maxima(final)
+    whole = entered(axis, final, maxima)
+    found = _chosen(whole, maxima, program)
+    ends = _Ends(*(found.pop(name) for name in _Ends._fields))
+    sampled = {name: found.pop(name) for name in _REPORTED if name in found}
 
     def report(view: View) -> dict[str, Array]:
-        described = _sampled(law, branch) if view == View.SAMPLED else _described(raw, whole, law.off, view)
-        return _reported(described, program, token)
+        if view == View.SAMPLED:
+            return sampled
+        described = _described(raw, whole, ends, view)
+        return _reported(described, program, found["token_ids"])
 
-    found: dict[str, Any] = {
-        "token_ids": token,
-        "sampled_logprobs": logprobs,
-        "support": _support(law),
-        **by_view(program, token.shape[0], report),
-    }
+    found |= by_view(program, logits.shape[0], report)
     return Drawn(status=cast("Any", code), **_without_bad_rows(found, code))
 
 
-def _filtered(state: TracedState, program: TracedProgram, at: int) -> _Law:
-    """The state after the filters from stage `at` on; after an XTC stage, the states without it and with it."""
-    for i in range(at, len(program.stages)):
-        stage, given = program.stages[i], program.columns[i]
-        on = None if program.on[i] is None else jnp.asarray(program.on[i])
-        if stage.op < FIRST_FILTER:
-            continue
-        given = {name: jnp.asarray(column) for name, column in given.items()}
-        if stage.op == XTC:
-            state = replace(state, narrows=False)
-            cut = xtc(state, stage, given, on, program.tables["protected"])
-            off, on_side = (_filtered(side, program, i + 1).off for side in (state, cut))
-            return _Law(off, on_side, _coin(given, on, program))
-        state = FILTERS[stage.op](state, stage, given, on, program.widths[0])
-    return _Law(state)
+def _chosen(whole: TracedState, maxima: Array, program: TracedProgram) -> dict[str, Array]:
+    """What the filters decide of rows [B, N] with these `block_maxima`, as `_after_filters` gives it."""
+    small, random = narrow(program, whole.x.shape[1]), _uniform(program, Domain.DRAW)
+    if small is None:
+        return _after_filters(whole, program, random)
+
+    def chosen(program: TracedProgram) -> dict[str, Array]:
+        # Entered anew on either side: what a side is given from outside would be written to memory for it.
+        return _after_filters(entered(whole.axis, whole.x, maxima), program, random)
+
+    return lax.cond(small.serves, lambda: chosen(small.program), lambda: chosen(program))
+
+
+def _after_filters(whole: TracedState, program: TracedProgram, random: Wide) -> dict[str, Array]:
+    """The token of each row, by its uniform; its logprob, support and `_Ends`, and its sampled view if one is asked."""
+    law = _filtered(whole, program)
+    token, key, branch = _token(law, random)
+    logprobs = branch.logprobs(key[:, None], token[:, None])[:, 0]
+    if law.split is not None:
+        logprobs = jnp.where(law.split.coin.mixed, _mixture(law.split, token[:, None])[:, 0], logprobs)
+    ends = {name: getattr(law.off, name) for name in _Ends._fields}
+    viewed = View.SAMPLED in program.modes
+    return {
+        "token_ids": token,
+        "sampled_logprobs": logprobs,
+        "support": _support(law),
+        **ends,
+        **(_reported(_sampled(law, branch), program, token) if viewed else {}),
+    }
+
+
+def _filtered(state: TracedState, program: TracedProgram) -> _Law:
+    """The state after the filters; after an XTC stage, the states without it and with it."""
+    steps = [
+        Placed(stage, {name: jnp.asarray(column) for name, column in given.items()}, active)
+        for stage, given, active in zip(program.stages, program.columns, map(_active, program.on), strict=True)
+        if stage.op >= FIRST_FILTER
+    ]
+    at = next((i for i, step in enumerate(steps) if step.stage.op.base in COINS), len(steps))
+    state = _after(state, steps[:at], program)
+    if at == len(steps):
+        return _Law(state)
+    stage, given, on = steps[at]
+    state = replace(state, narrows=False)
+    cut = xtc(state, stage, given, on, program.tables["protected"])
+    sides = _both(state, cut, steps[at + 1 :], program)
+    return _Law(sides[0].state, _Split(*sides, _coin(given, on, program)))
+
+
+def _active(on: Any) -> Array | None:
+    return None if on is None else jnp.asarray(on)
+
+
+def _after(state: TracedState, steps: Sequence[Placed], program: TracedProgram) -> TracedState:
+    """The state after filters without XTC."""
+
+    def apply(state: TracedState, step: Placed) -> TracedState:
+        return FILTERS[step.stage.op](state, step.stage, step.given, step.on, program.widths[0])
+
+    ranks = 0 < program.widths[0] <= state.axis.most
+    searches = {TOP_P, TYPICAL} if ranks else {TOP_P, TYPICAL, TOP_K}
+
+    while steps:
+        loop = turns(steps, searches, PLAIN)
+        state = searched(state, loop, apply) if loop else apply(state, steps[0])
+        steps = steps[sum(1 + len(turn.between) for turn in loop) or 1 :]
+    return state
+
+
+def _both(
+    off: TracedState, on: TracedState, steps: Sequence[Placed], program: TracedProgram
+) -> tuple[_Branch, _Branch]:
+    """Two states of the same columns and weights after the filters that are left, which are compiled once for both."""
+    start = replace(settled(off, steps), maxima=None, uncut=False)
+
+    def changed(kept: Array) -> tuple[dict[str, Any], Wide]:
+        before, now = apart(replace(start, kept=kept), steps)
+        end = _after(before, now, program)
+        found = {name: getattr(end, name) for name in _CHANGED if getattr(end, name) is not getattr(before, name)}
+        return found | {"kept": end.kept}, end.total(end.mass())
+
+    found, totals = lax.map(changed, jnp.stack([off.kept, on.kept]))
+    special = start.special or not found.keys().isdisjoint(("trimmed", "greedy"))
+
+    def side(n: int) -> _Branch:
+        state = replace(start, **jax.tree.map(lambda both: both[n], found), special=special)
+        if not found.keys().isdisjoint(("m", "c")):
+            state = replace(state, weighing=Weighing(state.x, state.m, state.c))
+        return _Branch(state, tuple(limb[n] for limb in totals))
+
+    return side(0), side(1)
 
 
 def _coin(given: dict[str, Any], on: Array | None, program: TracedProgram) -> XtcSplit:
@@ -170,17 +266,21 @@ def _uniform(program: TracedProgram, domain: int) -> Wide:
     return uniform((words[:, 0], words[:, 1]), words[:, 2], words[:, 3], domain)
 
 
-def _token(law: _Law, program: TracedProgram) -> tuple[Array, Array, _Branch]:
+def _token(law: _Law, random: Wide) -> tuple[Array, Array, _Branch]:
     """The token, first in id order whose running weight exceeds floor(U * W / 2^64), its key, and its branch."""
-    state = law.off
-    if law.on is not None and law.coin is not None:
-        state = _either(law.coin.heads, law.on, law.off)
-    mass = state.mass()
-    branch = _Branch(state, state.total(mass))
-    rest = wide.mul(_uniform(program, Domain.DRAW), branch.total)[2:]
+    branch = _drawn_from(law)
+    state = branch.state
+    rest = wide.mul(random, branch.total)[2:]
     # A row without a token has none to point at.
-    token = jnp.maximum(state.pick(mass, rest), 0)
+    token = jnp.maximum(state.pick(state.mass(), rest), 0)
     return token, state.key_at(state.key, token[:, None])[:, 0], branch
+
+
+def _drawn_from(law: _Law) -> _Branch:
+    if law.split is None:
+        return _Branch(law.off, law.off.total(law.off.mass()))
+    off, on, coin = law.split
+    return _Branch(_either(coin.heads, on.state, off.state), wide.select(coin.heads, on.total, off.total))
 
 
 def _either(condition: Array, a: TracedState, b: TracedState) -> TracedState:
@@ -194,11 +294,12 @@ def _either(condition: Array, a: TracedState, b: TracedState) -> TracedState:
 
 def _support(law: _Law) -> Array:
     possible = _possible(law.off)
-    if law.on is not None and law.coin is not None:
-        with_xtc = _possible(law.on)
-        always = law.coin.share[1] != 0
+    if law.split is not None:
+        coin = law.split.coin
+        with_xtc = _possible(law.split.on.state)
+        always = coin.share[1] != 0
         mixed = (possible & ~always[:, None]) | with_xtc
-        possible = jnp.where(law.coin.mixed[:, None], mixed, possible)
+        possible = jnp.where(coin.mixed[:, None], mixed, possible)
     return law.off.count(possible)
 
 
@@ -223,11 +324,9 @@ def _at_least_one(a: Wide) -> Wide:
     return wide.select(wide.is_zero(a), wide.constant(1, a[0], len(a)), a)
 
 
-def _mixture(law: _Law, ids: Array | None) -> Array:
+def _mixture(law: _Split, ids: Array | None) -> Array:
     """Logprobs over both sides of the coin, in units of 2^-63, of tokens [B, n], or of all columns if None (S-L4)."""
-    assert law.on is not None
-    assert law.coin is not None
-    sides = [_weight_and_total(state, ids) for state in (law.off, law.on)]
+    sides = [_weight_and_total(branch, ids) for branch in (law.off, law.on)]
     # One quotient for both sides, so that it is compiled once.
     weight, total = (tuple(map(jnp.stack, zip(*part, strict=True))) for part in zip(*sides, strict=True))
     points = wide.fraction(weight, total, _POINT)
@@ -240,11 +339,11 @@ def _mixture(law: _Law, ids: Array | None) -> Array:
     return jnp.where(possible, wide.ln_fixed(wide.ilog2(whole) - _POINT * OCTAVE), -np.inf)
 
 
-def _weight_and_total(state: TracedState, ids: Array | None) -> tuple[Wide, Wide]:
+def _weight_and_total(branch: _Branch, ids: Array | None) -> tuple[Wide, Wide]:
     """The weights of tokens [B, n] in one branch and, as often, that of all; two limbs each."""
-    mass = state.mass()
-    some = mass if ids is None else state.mass_of(state.key_at(state.kept_key(), ids), ids)
-    return some.wide(), _broadcast(tuple(limb[:, None] for limb in state.total(mass)), some.low)
+    state = branch.state
+    some = state.mass() if ids is None else state.mass_of(state.key_at(state.kept_key(), ids), ids)
+    return some.wide(), _broadcast(tuple(limb[:, None] for limb in branch.total), some.low)
 
 
 def _broadcast(number: Wide, like: Array) -> Wide:
@@ -282,13 +381,13 @@ def by_view(program: TracedProgram, count: int, report: Callable[[View], dict[st
     return out
 
 
-def _described(raw: Array, whole: TracedState, off: TracedState, view: View) -> Described:
+def _described(raw: Array, whole: TracedState, ends: _Ends, view: View) -> Described:
     x = raw if view == View.RAW else whole.x
     finite = (bits_of(x) & 0x7F800000) != 0x7F800000
     key = jnp.where(finite, keys(x), NEG_INF_KEY)
-    plain = jnp.ones_like(off.greedy) if view == View.RAW else off.greedy
-    c = jnp.where(plain, _UNIT, off.c)
-    inverse_t = jnp.where(plain, np.float32(1), off.inverse_t)
+    plain = jnp.ones_like(ends.greedy) if view == View.RAW else ends.greedy
+    c = jnp.where(plain, _UNIT, ends.c)
+    inverse_t = jnp.where(plain, np.float32(1), ends.inverse_t)
     m = values(whole.axis.max(largest(key)))
     total = whole.total(weights(exponents(jnp.where(finite, x, -np.inf), m, c)))
     return Described(key, whole, lambda key, ids: _logprobs(key, m, inverse_t, _at_least_one(total)))
@@ -297,11 +396,10 @@ def _described(raw: Array, whole: TracedState, off: TracedState, view: View) -> 
 def _sampled(law: _Law, branch: _Branch) -> Described:
     """The law that is drawn from; a mixture is ranked by its logprobs, and worked out for every token."""
     off, key = law.off, law.off.kept_key()
-    if law.coin is None:
+    if law.split is None:
         return Described(key, off, branch.logprobs)
-    unmixed = _Branch(off, off.total(off.mass()))
-    mixed = law.coin.mixed[:, None]
-    mixture = jnp.where(mixed, keys(_mixture(law, None)), key)
+    unmixed, mixed = law.split.off, law.split.coin.mixed[:, None]
+    mixture = jnp.where(mixed, keys(_mixture(law.split, None)), key)
 
     def logprobs(key: Array, ids: Array) -> Array:
         # The key that a mixture is ranked by is its logprob.

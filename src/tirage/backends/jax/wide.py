@@ -196,15 +196,7 @@ def divide(a: Wide, b: Wide) -> Wide:
 
 def divide_short(a: Wide, b: Wide) -> Array:
     """floor(a / b), uint32, where it is below 2^32; `b` has a limb less than `a`."""
-    divisor = (_zero(a[0]), *b)
-
-    def body(_: Any, state: tuple[Wide, Wide, Array]) -> tuple[Wide, Wide, Array]:
-        rest, divisor, number = state
-        divisor = right(divisor, 1)
-        fits = ~less(rest, divisor)
-        return select(fits, sub(rest, divisor), rest), divisor, (number << 1) | fits.astype(jnp.uint32)
-
-    return lax.fori_loop(0, 32, body, (a, divisor, _zero(a[0])))[2]
+    return last(lambda n: ~less(a, mul(b, (n,))), a[0])
 
 
 def fraction(a: Wide, b: Wide, bits: int) -> Wide:
@@ -221,12 +213,20 @@ def fraction(a: Wide, b: Wide, bits: int) -> Wide:
 
 def isqrt(a: Wide) -> Array:
     """floor(sqrt(a)) of a two-limb number, uint32."""
+    return last(lambda n: ~less(a, mul32(n, n)), a[0])
 
-    def body(i: Any, root: Array) -> Array:
-        tried = root | (jnp.uint32(1) << u32(31 - i))
-        return jnp.where(less(a, mul32(tried, tried)), root, tried)
 
-    return lax.fori_loop(0, 32, body, _zero(a[0]))
+def last(holds: Callable[[Array], Array], like: Array) -> Array:
+    """The largest uint32 of a shape like `like` for which a condition holds that holds for all below it; 0 if for none.
+
+    The loop carries one array, so that its body compiles to little.
+    """
+
+    def body(i: Any, found: Array) -> Array:
+        tried = found | (jnp.uint32(1) << u32(31 - i))
+        return jnp.where(holds(tried), tried, found)
+
+    return lax.fori_loop(0, 32, body, _zero(like))
 
 
 def bit_length(a: Wide) -> Array:

@@ -16,6 +16,7 @@ from tirage.operators.row import Process
 from tirage.operators.temperature import GREEDY
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.token_records import TokenRecords
 
 WORTH_COMPILING = 1 << 22
 """Logits drawn by the plain path after which kernels are made ready in the background: about 30 rows of 128k.
@@ -43,7 +44,10 @@ def draw_rows(
     left = rows.memo["left"]
     if left.size == rows.count:
         return distribution.draw(logits, rows, Drawn.empty(rows), processes=processes)
-    out = kernels.draw(logits, _without(rows, left))
+    part = _without(rows, left)
+    out = kernels.draw(logits, part)
+    if part.records is not None and rows.records is not None and part.records is not rows.records:
+        rows.records.fill(np.arange(rows.count), part.records)
     return distribution.draw(logits, rows, out, which=left, processes=processes)
 
 
@@ -79,10 +83,10 @@ def _without(rows: SamplingMetadata, left: NDArray[np.int64]) -> SamplingMetadat
     programs[left, 0, 0] = GREEDY
     records = rows.records
     if records is not None:
-        # Those rows leave their own records; the memory is the same.
+        # Those rows leave their own records.
         limits = records.limits.copy()
         limits[left] = 0
-        records = replace(records, limits=limits)
+        records = TokenRecords.of(limits)
     return replace(rows, programs=programs, records=records)
 
 

@@ -27,6 +27,7 @@ from tirage.operators import Step
 from tirage.operators.row import OK, PROCESSOR_FAILED, Process, RowState, mass
 from tirage.operators.xtc import COINS
 from tirage.sampling_metadata import Drawn, SamplingMetadata, View
+from tirage.watermarks import gumbel
 
 _log = logging.getLogger("tirage")
 
@@ -75,7 +76,7 @@ class RowInput:
     @property
     def coin_share(self) -> int:
         """How often XTC is on, in units of 2^-32; 0 without XTC."""
-        return next((step.a for step in self.steps if step.op in COINS), 0)
+        return next((step.a for step in self.steps if step.op.base in COINS), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,14 @@ class BranchLaw:
 
     def draw(self, seed: int, step: int, sample: int) -> int:
         """The token of this seed, step and sample: inverse transform in token-id order (S-W5)."""
-        token = _pick(self.row, uniform64(seed, step, sample, Domain.DRAW))
+        return self.drawn(seed, step, sample)[0]
+
+    def drawn(self, seed: int, step: int, sample: int) -> tuple[int, RowState]:
+        """What `draw` gives, and the row that it was drawn from."""
+        token = drawn(self.row, uniform64(seed, step, sample, Domain.DRAW))
         if self.fallback is None or self.checked is None or self.checked[token]:
-            return token
-        return _pick(self.fallback, uniform64(seed, step, sample, Domain.RESAMPLE))
+            return token, self.row
+        return _pick(self.fallback, uniform64(seed, step, sample, Domain.RESAMPLE)), self.fallback
 
     def points(self) -> dict[int, int]:
         """Probability of each token in the law, in units of 2^-63."""
@@ -182,7 +187,8 @@ class Distribution:
         if row.greedy and not self.mixed:
             return np.float32(0)
         seen = weights(exponents(row.x[row.base], row.m, row.c))
-        held = seen[np.isin(row.base, kept)] if self.mixed else row.w()
+        apart = self.mixed or row.reweighted is not None
+        held = seen[np.isin(row.base, kept)] if apart else row.w()
         return ln_fixed(ilog2(max(mass(held), 1)) - ilog2(mass(seen))) + np.float32(0)
 
 
@@ -199,6 +205,15 @@ def _chain(request: RowInput, *, coin: bool) -> BranchLaw:
     if request.checked is None:
         return BranchLaw(request.run(coin=coin))
     return BranchLaw(request.run(coin=coin, check=False), request.run(coin=coin), request.checked)
+
+
+def drawn(row: RowState, u: int) -> int:
+    """The token of a row: that of its uniform, or under a watermark by races the first of the keyed race (S-M5)."""
+    if row.race is None:
+        return _pick(row, u)
+    key, context = row.race
+    keyed = gumbel.uniforms(key, np.array([context], np.uint64), row.ids)
+    return int(row.ids[gumbel.first(keyed, row.w())])
 
 
 def _pick(row: RowState, u: int) -> int:
@@ -227,7 +242,10 @@ def token_logprob(result: Distribution, chain: BranchLaw, token: int) -> np.floa
     """ln of the probability with which `token` is drawn, under the whole law of the row (S-L3, S-L4)."""
     if result.mixed:
         return ln_fixed(ilog2(result.points()[token]) - _POINT * OCTAVE) + np.float32(0)
-    return _row_logprobs(chain.row)[np.searchsorted(chain.row.ids, token)]
+    at = int(np.searchsorted(chain.row.ids, token))
+    if chain.row.reweighted is not None:
+        return _share_logprob(int(chain.row.reweighted[at]), mass(chain.row.reweighted))
+    return _row_logprobs(chain.row)[at]
 
 
 def _row_logprobs(row: RowState) -> NDArray[np.float32]:
@@ -235,11 +253,18 @@ def _row_logprobs(row: RowState) -> NDArray[np.float32]:
     if row.greedy:
         return np.zeros(row.ids.size, np.float32)
     total = mass(row.w())
+    if row.reweighted is not None:
+        return np.array([_share_logprob(int(w), total) for w in row.reweighted], np.float32)
     lp = logprobs(row.x[row.ids], row.m, row.inverse_t, total)
     if row.trimmed is not None:
         token, left = row.trimmed
         lp[np.searchsorted(row.ids, token)] = ln_fixed(ilog2(left) - ilog2(total)) + np.float32(0)
     return lp
+
+
+def _share_logprob(w: int, total: int) -> np.float32:
+    """ln of the share of a weight that a watermark left; -inf for none (S-M6)."""
+    return ln_fixed(ilog2(w) - ilog2(total)) + np.float32(0) if w else np.float32(-np.inf)
 
 
 def view_logprobs(result: Distribution, view: int) -> NDArray[np.float32]:
@@ -275,7 +300,7 @@ def _sampled_view(result: Distribution) -> NDArray[np.float32]:
 def _view_keys(result: Distribution, view: int, lp: NDArray[np.float32]) -> NDArray[np.int32]:
     """What a view ranks by: its logits' keys, restricted to the tokens it holds."""
     x = _raw(result) if view == View.RAW else result.off.row.x
-    if view == View.SAMPLED and result.mixed:
+    if view == View.SAMPLED and (result.mixed or result.off.row.reweighted is not None):
         return keys(lp)
     return np.where(lp == -np.inf, np.int32(NEG_INF_KEY), keys(x))
 
@@ -290,7 +315,9 @@ def draw_row(result: Distribution, rows: SamplingMetadata, r: int, out: Drawn) -
         return
     key = int(rows.seeds[r]), int(rows.steps[r]), int(rows.samples[r])
     chain = result.chain(*key)
-    token = chain.draw(*key)
+    token, source = chain.drawn(*key)
+    if rows.chances is not None and source.chances is not None:
+        rows.chances[r] = source.chances[np.searchsorted(source.ids, token)]
     limit = 0 if rows.records is None else int(rows.records.limits[r])
     kept = result.kept() if limit or result.mixed else None
     support = int((chain.row.w() > 0).sum()) if kept is None else kept.size

@@ -18,7 +18,9 @@ from tirage.sampling_metadata import MAX_VOCAB, SamplingMetadata
 
 _REASON_BYTES = 512
 """How much of the message of a refusal is sent to the other shards."""
-_EQUAL_EVERYWHERE = tuple(field.name for field in fields(SamplingMetadata) if field.name not in {"memo", "records"})
+_EQUAL_EVERYWHERE = tuple(
+    field.name for field in fields(SamplingMetadata) if field.name not in {"memo", "records", "chances"}
+)
 
 
 @dataclass(frozen=True, slots=True)

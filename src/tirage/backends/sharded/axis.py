@@ -120,6 +120,11 @@ class MeshAxis:
         before = wide.add(nearer, wide.mul(each, wide.wide(u32(jnp.maximum(n - 1, 0)), 1), 2))
         return Cut((~found ^ jnp.uint32(0x80000000)).astype(jnp.int32), self.nth(tied, n)), before
 
+    def kth(self, key: Array, among: Array, k: Array) -> Cut:
+        """As `Axis.kth`, of [B, N] on each device; exchanges what `reach` does."""
+        one = Mass(jnp.zeros_like(key, jnp.uint32), jnp.ones_like(key, jnp.uint32)).where(among)
+        return self.reach(u32(key), key, among, one, wide.wide(u32(k), 2))[0]
+
     def key_at(self, key: Array, ids: Array) -> Array:
         """Keys [B, n] of tokens by global id, from all devices' keys [B, N]; below NO_KEY for ids that nobody holds."""
         at = ids - self.start

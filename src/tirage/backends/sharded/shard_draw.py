@@ -65,6 +65,9 @@ def _draw_gathered(
         out = draw_on_host(matrix, rows, which, processes)
     if rows.records is not None:
         _share_records(comm, rows.records, which, matrix)
+    if rows.chances is not None:
+        bits = integers(rows.chances[which].view(np.int64), matrix)
+        rows.chances[which] = comm.gather(bits)[0].cpu().numpy().view(np.float64)
     return _unpacked(comm.gather(_packed(out))[0], out)
 
 

@@ -80,6 +80,5 @@ def draw_on_host(
     """What the NumPy backend draws for the rows `which` [n], from their whole logits [n, V]; on the logits' device."""
     some, part = None if processes is None else [processes[r] for r in which.tolist()], taken(rows, which)
     drawn = draw_rows(to_numpy(logits), part, some).moved(lambda array: from_numpy(array, logits))
-    if rows.records is not None and part.records is not None:
-        rows.records.fill(which, part.records)
+    rows.take_back(which, part)
     return drawn

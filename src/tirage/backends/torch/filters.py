@@ -22,9 +22,10 @@ from tirage.backends.torch.sort_keys import ABOVE_ALL, ABSENT, SortedTokens, hig
 from tirage.backends.torch.state import FilterState
 from tirage.exact import numbers
 from tirage.exact.weights import Q_LIMIT
-from tirage.operators import FIRST_FILTER, OPERATIONS, Operation, top_n_sigma, top_p, typical, xtc
+from tirage.operators import FIRST_FILTER, OPERATIONS, Operation, p_less, top_n_sigma, top_p, typical, xtc
 from tirage.operators.eta import ETA
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.p_less import P_LESS
 from tirage.operators.row import share
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE, entropy_fraction, factor
 from tirage.operators.top_h import TOKENS as TOP_H_TOKENS
@@ -220,6 +221,15 @@ def _eta(state: FilterState, a: Operands) -> None:
     state.keep((w >= least[:, None]) | (state.q <= furthest[:, None]) | _is_top(state))
 
 
+def _p_less(state: FilterState, a: Operands) -> None:
+    w = state.w()
+    high, low = w >> p_less.HALF, w & ((1 << p_less.HALF) - 1)
+    sums = ((high * high).sum(1), (high * low).sum(1), (low * low).sum(1), state.kept.sum(1))
+    total, *parts, count = state.mass(w, *sums)
+    least = _bounds(p_less.bound, *_columns(a, 0), map(p_less.joined, *parts), total, count, like=w)
+    state.keep((w >= least[:, None]) | _is_top(state))
+
+
 def _top_h(state: FilterState, a: Operands) -> None:
     """Among the first 100 tokens, the prefix that holds the share H of their entropy: rule S-O7."""
     first = highest(state.shard.comm, state.remaining(), TOP_H_TOKENS)
@@ -258,6 +268,7 @@ STEPS: dict[Operation, Callable[[FilterState, Operands], None]] = {
     MIN_P_LOGIT: _min_p_logit,
     TYPICAL: _typical,
     ETA: _eta,
+    P_LESS: _p_less,
     TOP_H: _top_h,
     XTC: _xtc,
     **{op: _by_weight(op) for op in OPERATIONS.values() if op.weight_bound is not None},

@@ -38,7 +38,7 @@ def values(key: Tensor) -> Tensor:
 
 def cleaned(x: Tensor) -> Tensor:
     """float32 `x`, same shape, with every |v| <= 2^-126 made +0.0, decided on bits (S-N7)."""
-    return torch.where((x.view(torch.int32) & _MAGNITUDE) <= TINY_BITS, 0.0, x)
+    return x.masked_fill((x.view(torch.int32) & _MAGNITUDE) <= TINY_BITS, 0.0)
 
 
 def clamped(x: Tensor) -> Tensor:

@@ -171,4 +171,4 @@ class FilterState:
 
 def logit_of(top: Tensor) -> Tensor:
     """The logit float32 [G] of each row's largest key [G]; any number for a row without candidates, never drawn."""
-    return values(torch.where(top > NEG_INF_KEY, top, 0).to(torch.int32))
+    return values(top.masked_fill(top <= NEG_INF_KEY, 0).to(torch.int32))

@@ -1,7 +1,8 @@
 """Rows drawn by the Triton kernels: what they support, and how they are launched.
 
-Masks and edits are tensor operations on the tokens that they touch; the steps after them are three kernels. Rows with
-other operators, or with logprobs or a record to report, are left to tensor operations, which stay on the device too.
+Masks and edits are tensor operations on the tokens that they touch; the steps after them are six kernels at most. Rows
+with other operators, or with logprobs or a record to report, are left to tensor operations, which stay on the device
+too.
 """
 
 from __future__ import annotations
@@ -17,28 +18,32 @@ from torch import Tensor
 from tirage.backends.groups import Ids, runs_only, taken
 from tirage.backends.torch import edits, kernels
 from tirage.backends.torch.edits import edited
-from tirage.backends.torch.rule import floats, integers
-from tirage.exact import numbers
-from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
-from tirage.operators import FIRST_FILTER
-from tirage.operators.temperature import TEMPERATURE
-from tirage.sampling_metadata import Drawn, SamplingMetadata, View
+from tirage.backends.torch.plan import HEADER, DrawPlan, has_two_temperatures
+from tirage.backends.torch.rule import integers
+from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
 BLOCK = 512
-"""Logits of one thread block of the first two kernels: small enough for 50 block maxima to bound a top-50."""
+"""Logits of a thread block of the kernels that read them."""
 TILE = 2048
-"""Logits that the thread block of a row looks at together in the last kernel."""
+"""Tokens that the thread block of a row looks at together in the last kernel."""
+
+REGISTERS = 96
+"""Registers of a thread of the kernels that run a row's steps: with 80 they spill on sm_100."""
 
 # Launch options (num_warps, enable_fp_fusion) are no parameters of the kernels, which type checkers cannot know.
 _MEASURE: Any = kernels.measure
 _WEIGH: Any = kernels.weigh
-_SELECT: Any = kernels.select
+_SETTLE: Any = kernels.settle
+_BOUND: Any = kernels.bound
+_SPLIT: Any = kernels.split
+_RESOLVE: Any = kernels.resolve
+_LOG_MASSES: Any = kernels.log_masses
 
 
 def supports(rows: SamplingMetadata) -> NDArray[np.bool_]:
     """bool [B]: rows that `draw_into` may be given."""
     known = runs_only(rows, (*edits.STEPS, *kernels.FILTERS))
-    able = known & ~rows.resample & (rows.views == View.NONE)
+    able = known & ~rows.resample & (rows.views == View.NONE) & has_two_temperatures(rows.programs)
     return able if rows.records is None else able & (rows.records.limits == 0)
 
 
@@ -52,52 +57,65 @@ def draw_into(
     at = integers(which, logits)
     if which.size < rows.count:
         logits, rows = logits[at], taken(rows, which)
-    state = edited(logits, rows)
+    state, plan = edited(logits, rows), DrawPlan.of(rows)
     # Triton launches on the current device, which need not be the one that holds the logits.
     with torch.cuda.device_of(logits):
-        token, logprob, support, status = _launch(state.x, state.bad, rows, block, tile)
+        meta = plan.on(logits.device)
+        token, logprob, support, status = launch(
+            state.x, state.bad, meta, draws=plan.draws, filters=plan.filters, block=block, tile=tile
+        )
     out.token_ids[at], out.sampled_logprobs[at], out.support[at], out.status[at] = token, logprob, support, status
     out.top_logprobs[at] = out.top_logprobs[at].masked_fill((status != 0)[:, None], torch.nan)
 
 
-def _launch(
-    x: Tensor, bad: Tensor, rows: SamplingMetadata, block: int, tile: int
+def launch(
+    x: Tensor, bad: Tensor, meta: Tensor, *, draws: bool, filters: bool, block: int = BLOCK, tile: int = TILE
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(token, logprob, support, status), each [B], of edited logits."""
+    """(token, logprob, support, status), each [B], of edited logits [B, V]; `bad` bool [B] are rows without a token.
+
+    `meta` int64 [B, columns] is that of a DrawPlan; `draws` and `filters` say whether any row may draw, or filter.
+    Everything is allocated here and nothing is read by the host, so the launches may be part of a CUDA graph.
+    """
     (b, size), device = x.shape, x.device
     blocks = triton.cdiv(size, block)
-    high, low = (torch.empty(b, blocks, dtype=torch.int32, device=device) for _ in range(2))
-    _MEASURE[b, blocks](x, high, low, size, blocks, BLOCK=block, enable_fp_fusion=False)
-    top = high.amax(1)
-    spoiled = bad | (top >= POS_INF_KEY) | (low.amin(1) < NEG_INF_KEY)
-    status = torch.where(top > NEG_INF_KEY, 0, 2).masked_fill(spoiled, 1).to(torch.int8)
+    padded, plane = triton.next_power_of_2(blocks), b * blocks
+    columns = meta.shape[1]
+    steps = (columns - HEADER) // STEP_WIDTH
+    ends = torch.empty(2, b, blocks, dtype=torch.int32, device=device)
+    row = torch.empty(b, kernels.ROW, dtype=torch.int32, device=device)
+    bins = torch.empty(b, kernels.BINS, dtype=torch.int32, device=device)
+    length = torch.empty(b, dtype=torch.int32, device=device)
+    status, support = torch.empty(b, dtype=torch.int8, device=device), torch.empty(b, dtype=torch.int64, device=device)
+    token, logprob = torch.empty_like(support), torch.empty(b, dtype=torch.float32, device=device)
+    drawing = b if draws else 0
+    mass = torch.empty(drawing, blocks, kernels.PLANES, dtype=torch.int64, device=device)
+    count = torch.empty(drawing, blocks, kernels.COUNTS, dtype=torch.int32, device=device)
+    listed = torch.empty(b if filters else 0, size, dtype=torch.int32, device=device)
+    exact: dict[str, Any] = {"enable_fp_fusion": False}
+    wide = {"num_warps": 8, "maxnreg": REGISTERS, **exact}
 
-    c = floats(_first_constants(rows), x)
-    mass = torch.empty(b, blocks, dtype=torch.int64, device=device)
-    count = torch.empty(b, blocks, dtype=torch.int32, device=device)
-    _WEIGH[b, blocks](x, top, c, mass, count, size, blocks, BLOCK=block, enable_fp_fusion=False)
-
-    token = torch.full((b,), -1, dtype=torch.int64, device=device)
-    logprob, support = torch.full((b,), torch.nan, device=device), torch.zeros_like(token)
-    programs = torch.from_numpy(np.ascontiguousarray(rows.programs)).to(device)
-    listed = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
-    keys = (integers(column, x) for column in (rows.seeds, rows.steps, rows.samples))
-    _SELECT[b,](
-        *(x, high, mass, count, *listed, programs, status, top, c, *keys, token, logprob, support),
-        *(size, blocks, programs.shape[1]),
+    _MEASURE[b, blocks](x, ends, plane, size, blocks, BLOCK=block, **exact)
+    _SETTLE[b,](ends, bad.view(torch.uint8), row, status, bins, length, plane, blocks, PADDED=padded, **exact)
+    if draws:
+        shape = (columns, size, blocks)
+        _WEIGH[b, blocks](x, meta, row, status, mass, count, bins, *shape, BLOCK=block, **exact)
+        _BOUND[b,](bins, meta, row, status, mass, columns, blocks, steps, PADDED=padded, **wide)
+        if filters:
+            _SPLIT[b, blocks](x, meta, row, status, ends, mass, count, listed, length, *shape, BLOCK=block, **exact)
+    _RESOLVE[b,](
+        *(x, ends, mass, count, listed, length, meta, row, status, token, logprob, support),
+        *(columns, size, blocks, steps),
         BLOCK=block,
-        PADDED=triton.next_power_of_2(blocks),
+        PADDED=padded,
         TILE=tile,
-        num_warps=8,
-        enable_fp_fusion=False,
+        **wide,
     )
     return token, logprob, support, status
 
 
-def _first_constants(rows: SamplingMetadata) -> NDArray[np.float32]:
-    """c of each row until something is filtered: that of a temperature stage that comes first, else that of T = 1."""
-    ops = rows.programs[:, :, 0]
-    first = np.argmax(ops >= FIRST_FILTER, axis=1)
-    step = rows.programs[np.arange(rows.count), first]
-    unit = numbers.bits(numbers.temperature_constant(1.0))
-    return np.where(step[:, 0] == TEMPERATURE, step[:, 1], unit).astype(np.int32).view(np.float32)
+def log_masses(mass: Tensor) -> Tensor:
+    """ln of integer masses int64 [B], at least 1, as `log_op.log_mass` gives them: float32 [B]."""
+    found = torch.empty(mass.shape, dtype=torch.float32, device=mass.device)
+    if mass.numel():
+        _LOG_MASSES[mass.numel(),](mass.contiguous(), found, enable_fp_fusion=False)
+    return found

@@ -18,6 +18,7 @@ from tirage.backends.numpy.kernels.bits import (
     key_of,
     once,
     out_of_line,
+    value_of,
 )
 from tirage.backends.numpy.kernels.passes import block_maximum
 from tirage.backends.numpy.kernels.vectors import BLOCK
@@ -27,11 +28,12 @@ from tirage.operators.masks import BAN
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 
-EDITS = frozenset({BAN, ADD, REPETITION, FREQUENCY, PRESENCE, SCALE})
+EDITS = frozenset({BAN, ADD, REPETITION, FREQUENCY, PRESENCE, SCALE, SMOOTH})
 """The edits that the kernels run."""
 _BAN, _ADD, _REPETITION = int(BAN), int(ADD), int(REPETITION)
-_FREQUENCY, _SCALE = int(FREQUENCY), int(SCALE)
+_FREQUENCY, _SCALE, _SMOOTH = int(FREQUENCY), int(SCALE), int(SMOOTH)
 _PENALTIES = (int(REPETITION), int(FREQUENCY), int(PRESENCE))
 _NEG_INF = f32(-np.inf)
 
@@ -109,6 +111,24 @@ def scale(row, block_max, factor):
         block_max[j] = block_maximum(row, j)
 
 
+@once
+def smooth(row, block_max, square, cube):
+    """top - (square + cube * d) * d^2 for every candidate, d its distance from the largest logit, top."""
+    largest = NEG_INF
+    for j in range(block_max.size):
+        largest = max(largest, block_max[j])
+    if largest <= NEG_INF:
+        return
+    top = clean(value_of(largest))
+    for i in range(row.size):
+        if key_of(row[i]) > NEG_INF:
+            d = clamp(f32(top - clean(row[i])))
+            growth = clamp(f32(square + clamp(f32(cube * d))))
+            row[i] = clamp(f32(top - clamp(f32(growth * clamp(f32(d * d))))))
+    for j in range(block_max.size):
+        block_max[j] = block_maximum(row, j)
+
+
 @kernel
 def edit(row, block_max, program, edit_ids, edit_values, ids, prompt, output, suspicious):
     """True when the row is non-finite after its hard masks; else all its edits have been made.
@@ -130,6 +150,8 @@ def edit(row, block_max, program, edit_ids, edit_values, ids, prompt, output, su
             add(row, block_max, edit_ids[step[1] : step[2]], edit_values[step[1] : step[2]])
         elif op == _SCALE:
             scale(row, block_max, float_of(i32(step[1])))
+        elif op == _SMOOTH:
+            smooth(row, block_max, float_of(i32(step[1])), float_of(i32(step[2])))
         elif op in _PENALTIES:
             penalise(row, block_max, op, step, ids, prompt, output)
         else:

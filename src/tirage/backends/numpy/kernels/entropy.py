@@ -266,3 +266,56 @@ def _remove_before(s, work, n, bound, last, token, drawn):
     s.total, s.members, s.weighed, s.loose = total, members if known else i64(-1), 1, 0
     if drawn and s.compact:
         shrink(s, work)
+
+
+@kernel
+def p_less(x, s, work, norm):
+    """Keep what is at least as likely as two draws are to be equal (S-O12); with `norm`, beyond a flat law's share."""
+    out_of_line()
+    n, high, low = _squares(x, s, work)
+    if norm == 0:
+        high, low = add(high, low, u64(0), s.total - u64(1))
+        least = i64(divide(high, low, s.total))
+    else:
+        least = _beyond_flat(n, high, low, s.total)
+    set_low(s, lowest_key(W_AT_LEAST, least, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
+
+
+@once
+def _squares(x, s, work):
+    """(tokens, 128-bit sum of their squared weights) of the window."""
+    n, high, low = s.n, u64(0), u64(0)
+    if s.compact:
+        for i in range(s.n):
+            most, least = multiply(work.mass[i], work.mass[i])
+            high, low = add(high, low, most, least)
+        return n, high, low
+    n = i64(0)
+    for i in range(x.size):
+        key = key_of(x[i])
+        if member(s, key, i):
+            w = weight(exponent(x[i], s.m, s.c))
+            most, least = multiply(w, w)
+            high, low = add(high, low, most, least)
+            n += 1
+    return n, high, low
+
+
+@once
+def _beyond_flat(n, high, low, total):
+    """The least b with b * total * (n - 1) >= n * squares - total^2; 0 for one token."""
+    if n < 2:
+        return i64(0)
+    more, product = multiply(low, u64(n))
+    high, low = high * u64(n) + more, product
+    most, least = multiply(total, total)
+    high, low = subtract(high, low, most, least)
+    below, bound = i64(-1), i64(1) << 41
+    while bound - below > 1:
+        middle = (below + bound) >> 1
+        most, least = multiply(u64(middle) * u64(n - 1), total)
+        if most > high or (most == high and least >= low):
+            bound = middle
+        else:
+            below = middle
+    return bound

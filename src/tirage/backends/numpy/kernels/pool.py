@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.numpy.kernels import warm
-from tirage.draw import Status
 from tirage.errors import ParamsError
 from tirage.exact.philox import Domain, uniform64
 from tirage.operators import FIRST_FILTER
@@ -32,41 +32,83 @@ _SMALL = 1 << 21
 class RecordRoom:
     """Where the kernels write the records of B rows, before it is known how many ids each holds.
 
-    `limits` int64 [B] or [0]; `kept` int32 [B, widest], of which only what is written is ever touched; `numbers`
-    float32 [B, 3]: ln of the mass, raw and processed logprob.
+    `limits` int64 [B] or [0]; `kept` int32 [B * widest], of which only what is written is ever touched, as each share
+    of the rows writes its ids one row after the other; `ends` int64 [B + 1], where in `kept` those of each row end,
+    behind a zero; `numbers` float32 [3, B], those of the records.
     """
 
     limits: NDArray[np.int64]
     kept: NDArray[np.int32]
+    ends: NDArray[np.int64]
     numbers: NDArray[np.float32]
 
     @classmethod
-    def of(cls, rows: SamplingMetadata, vocab_size: int) -> RecordRoom:
-        """Room for the records of `rows`; none where no row asks for one."""
-        if rows.records is None:
+    def of(cls, records: TokenRecords | None, vocab_size: int) -> RecordRoom:
+        """Room for these records; none where no row asks for one."""
+        if records is None:
             return _NO_ROOM
-        limits = rows.records.limits
-        kept = np.empty((limits.size, min(int(limits.max(initial=0)), vocab_size)), np.int32)
-        return cls(limits, kept, np.full((limits.size, 3), np.nan, np.float32))
+        size = records.limits.size
+        kept = _spare.take(size * min(records.widest, vocab_size))
+        return cls(records.limits, kept, np.zeros(size + 1, np.int64), records.numbers)
 
     @property
     def arrays(self) -> tuple[Any, ...]:
         """What the kernel takes."""
-        return self.limits, self.kept, self.numbers
+        return self.limits, self.kept, self.ends, self.numbers
 
-    def empty(self, records: TokenRecords, drawn: Drawn) -> None:
-        """Hands over the records of the rows that have a token; those that are too wide for theirs lose it."""
-        wide = drawn.status == Status.kept_too_wide
-        drawn.token_ids[wide], drawn.support[wide], drawn.sampled_logprobs[wide] = -1, 0, np.nan
-        drawn.top_logprobs[wide] = np.nan
-        which = np.flatnonzero((self.limits > 0) & (drawn.status == Status.ok))
-        for row, size in zip(which.tolist(), drawn.support[which].tolist(), strict=True):
-            records.kept[row] = self.kept[row, :size]
-        for at, name in enumerate(("logmass", "raw", "processed")):
-            getattr(records, name)[which] = self.numbers[which, at]
+    def empty(self, records: TokenRecords, bounds: Sequence[int]) -> None:
+        """Hands over the ids; `bounds` are where the shares of the rows begin, and where the last ends.
+
+        Out of the caches, as after a draw of many rows, every call of NumPy costs as much as a row: there are few.
+        """
+        if len(bounds) == 2:
+            ids, ends = self.kept[: self.ends[-1]], self.ends
+        else:
+            ids, ends = self._joined(bounds)
+        # A few ids would hold on to all of the room.
+        records.take(ids if 8 * ids.size >= self.kept.size or len(bounds) > 2 else ids.copy(), ends)
+        _spare.put(self.kept)
+
+    def _joined(self, bounds: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The ids of all shares, and where those of each row end, behind a zero."""
+        width, ends, parts = self.kept.size // self.limits.size, self.ends.copy(), [self.kept[:0]]
+        for lo, hi in itertools.pairwise(bounds):
+            if hi > lo:
+                parts.append(self.kept[lo * width : self.ends[hi]])
+                ends[lo + 1 : hi + 1] += sum(part.size for part in parts[:-1]) - lo * width
+        return np.concatenate(parts), ends
 
 
-_NO_ROOM = RecordRoom(np.zeros(0, np.int64), np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32))
+class _Spare:
+    """Memory of an earlier record that nobody has any more.
+
+    Memory that is new to the process has to be cleared first, which takes as long as the ids themselves.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[NDArray[np.int32]] = []
+
+    def take(self, size: int) -> NDArray[np.int32]:
+        """Room for `size` ids, int32 [size]."""
+        # pop() is atomic: no two threads get the same memory.
+        while self._held:
+            held = self._held.pop()
+            # Views hold on to their array: two references are `held` and the argument.
+            if held.size >= size and sys.getrefcount(held) == 2:
+                return held[:size]
+        return np.empty(size, np.int32)
+
+    def put(self, room: NDArray[np.int32]) -> None:
+        """Keeps what `room` is made of for the next record."""
+        whole = room if room.base is None else room.base
+        if whole.size <= _MOST_SPARE and not self._held:
+            self._held.append(whole)
+
+
+_MOST_SPARE = 1 << 24
+"""Most ids that are kept for the next record: 64 MiB."""
+_spare = _Spare()
+_NO_ROOM = RecordRoom(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros((0, 0), np.float32))
 
 
 class _Scratch(threading.local):
@@ -131,8 +173,8 @@ def _executor() -> ThreadPoolExecutor:
 
 def _after_fork() -> None:
     # A child inherits the executor's queue but none of its threads.
-    global _workers, _lock, _scratch
-    _workers, _lock, _scratch = None, threading.Lock(), _Scratch()
+    global _workers, _lock, _scratch, _spare
+    _workers, _lock, _scratch, _spare = None, threading.Lock(), _Scratch(), _Spare()
 
 
 if hasattr(os, "register_at_fork"):
@@ -146,11 +188,11 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     must be `ready()`.
     """
     out = Drawn.empty(rows, keep=True)
-    room = RecordRoom.of(rows, logits.shape[1])
+    room = RecordRoom.of(rows.records, logits.shape[1])
     arguments, results = _inputs(logits, rows), (*_results(out), *room.arrays)
-    _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
+    bounds = _spread(lambda lo, hi: _share(arguments, lo, hi, results), logits, threads)
     if rows.records is not None:
-        room.empty(rows.records, out)
+        room.empty(rows.records, bounds)
     return out
 
 
@@ -197,6 +239,58 @@ def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.flo
     _spread(share, logits, None)
 
 
+def gather(
+    x: NDArray[np.float32], ids: NDArray[np.int32], held: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], np.float32, bool]:
+    """The logits of `ids` int32 [n], which are the first n of `held` [V], the largest, and whether all are finite.
+
+    `x` float32 [V] and `held` are C-contiguous. The kernels must be `held_ready()`, as for those below.
+    """
+    largest, finite = warm.held_entries()[0](x, ids, held)
+    return held[: ids.size], np.float32(largest), finite
+
+
+def mass_of(held: NDArray[np.float32], m: np.float32, c: np.float32) -> int:
+    """The integer mass of logits float32 [n]."""
+    return warm.held_entries()[1](held, m, c)
+
+
+def write_shares(
+    held: NDArray[np.float32],
+    ids: NDArray[np.int32],
+    m: np.float32,
+    c: np.float32,
+    factor: float,
+    out: NDArray[np.float32],
+) -> None:
+    """Writes the weights of logits `held` float32 [n], 1 for m, times `factor` to `out` float32 [V] at `ids` int32 [n].
+
+    `held` is overwritten.
+    """
+    warm.held_entries()[2](held, ids, m, c, np.float32(factor), out)
+
+
+def write_marked(
+    x: NDArray[np.float32], ids: NDArray[np.int32], marks: NDArray[np.uint8], m: np.float32, c: np.float32,
+    factor: float, out: NDArray[np.float32],
+) -> None:  # fmt: skip
+    """`write_shares` of many `ids` [n] of the logits `x` [V], and 0 for all others; `marks` [V] are scratch."""
+    warm.held_entries()[3](x, ids, marks, m, c, np.float32(factor), out)
+
+
+def marked_mass(
+    x: NDArray[np.float32], ids: NDArray[np.int32], marks: NDArray[np.uint8], c: np.float32, *, from_largest: bool,
+    least: int,
+) -> tuple[int, np.float32, bool]:  # fmt: skip
+    """The integer mass of many `ids` int32 [n] of `x` float32 [V], m, and whether their logits are finite.
+
+    m is the largest logit of all if `from_largest`, else, and where the mass is less than `least`, of the ids.
+    `marks` [V] are scratch.
+    """
+    total, m, finite = warm.held_entries()[4](x, ids, marks, c, from_largest, least)
+    return total, np.float32(m), finite
+
+
 def _write_law(logits: NDArray[np.float32], rows: SamplingMetadata, r: int, out: NDArray[np.float64]) -> None:
     """The law of the row that this thread drew last; with XTC the mixture of both branches."""
     work, program = _scratch.of(logits.shape[1]), rows.programs[r]
@@ -234,13 +328,13 @@ def _results(out: Drawn) -> tuple[Any, ...]:
     )
 
 
-def _spread(work: Callable[[int, int], None], logits: NDArray[np.float32], threads: int | None) -> None:
-    """Call `work` for shares [lo, hi) of the rows, on several threads where there is enough to do."""
+def _spread(work: Callable[[int, int], None], logits: NDArray[np.float32], threads: int | None) -> list[int]:
+    """Call `work` for shares [lo, hi) of the rows, on several threads where there is enough to do; their bounds."""
     b = logits.shape[0]
     n = _threads if threads is None else threads
     if n <= 1 or b < 2 or (threads is None and logits.size < _SMALL):
         work(0, b)
-        return
+        return [0, b]
     bounds = [b * t // n for t in range(n + 1)]
     waiting: list[Future[None]] = [
         _executor().submit(work, lo, hi) for lo, hi in itertools.pairwise(bounds[1:]) if hi > lo
@@ -248,6 +342,7 @@ def _spread(work: Callable[[int, int], None], logits: NDArray[np.float32], threa
     work(bounds[0], bounds[1])
     for future in waiting:
         future.result()
+    return bounds
 
 
 def _inputs(logits: NDArray[np.float32], rows: SamplingMetadata) -> tuple[Any, ...]:

@@ -30,11 +30,12 @@ from tirage.backends.numpy.kernels.state import member
 from tirage.backends.numpy.kernels.steps import cut
 from tirage.backends.numpy.kernels.vectors import BLOCK
 from tirage.operators import END, FIRST_FILTER
+from tirage.operators.min_keep import FLOORED
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, TEMPERATURE
 from tirage.operators.top_p import TOP_P
 
 _REBASE = (int(TEMPERATURE), int(DYNAMIC_TEMPERATURE))
-_TOP_P = int(TOP_P)
+_TOP_P = (int(TOP_P), int(FLOORED[TOP_P]))
 _ONE40 = u64(1) << u64(40)
 
 
@@ -78,7 +79,7 @@ def _see(x, s, work, program, start):
             return
         if first == 0 and op >= FIRST_FILTER:
             first = op
-    if first != i64(0) and first != _TOP_P:
+    if first != i64(0) and first not in _TOP_P:
         filters.weigh(x, s, work)
         s.seen = s.total
 
@@ -92,7 +93,7 @@ def _take_base(x, s, work, program, start):
         op = program[i, 0]
         if op in _REBASE:
             return
-        if op == _TOP_P and program[i, 4] != 0:
+        if op in _TOP_P and program[i, 4] != 0:
             if i > start:
                 filters.weigh(x, s, work)
                 s.base = s.total
@@ -181,15 +182,15 @@ def mixed_support(x, off, on, share, work, nested):
     """How many tokens the mixture can draw: those of either window that have weight; `nested`: on lies in off."""
     if nested:
         s = on if share >> u64(32) else off
-        low, low_id = _support_end(s)
+        low, low_id = support_end(s)
         if s.members >= 0 and low <= max(s.low_key, s.floor):
             return s.members
         return window_count(x, work.block_max, low, low_id, s.high_key, s.high_id)
-    on_low, on_id = _support_end(on)
+    on_low, on_id = support_end(on)
     total = window_count(x, work.block_max, on_low, on_id, on.high_key, on.high_id)
     if share >> u64(32):
         return total
-    low, low_id = _support_end(off)
+    low, low_id = support_end(off)
     total += window_count(x, work.block_max, low, low_id, off.high_key, off.high_id)
     if on_low > low or (on_low == low and on_id < low_id):
         low, low_id = on_low, on_id
@@ -202,7 +203,7 @@ def mixed_support(x, off, on, share, work, nested):
 
 
 @inline
-def _support_end(s):
+def support_end(s):
     """Lower end of the window's tokens that have weight."""
     positive = first_positive(s)
     if positive > s.low_key:

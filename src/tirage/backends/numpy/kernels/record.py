@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, ln_of, log2_fixed, logprob, once
-from tirage.backends.numpy.kernels.passes import list_window
-from tirage.backends.numpy.kernels.program import branch_logprob, first_positive
+from tirage.backends.numpy.kernels.kept_ids import write_ids
+from tirage.backends.numpy.kernels.program import branch_logprob, support_end
 from tirage.backends.numpy.kernels.report import take_whole
 from tirage.backends.numpy.kernels.state import UNIT
 from tirage.sampling_metadata import View
@@ -15,16 +15,16 @@ _RAW, _PROCESSED = int(View.RAW), int(View.PROCESSED)
 @once
 def _list_kept(x, s, work, kept, support):
     """Write the `support` ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
-    n = s.n
+    low, low_id = support_end(s)
     if not s.compact:
-        # The lists are free while a row is dense.
-        n = list_window(x, work.block_max, s.low_key, s.low_id, s.high_key, s.high_id, work.keys, work.ids)
-    if n == support:
-        for i in range(n):
+        write_ids(x, work.block_max, low, low_id, s.high_key, s.high_id, kept)
+        return
+    if s.n == support:
+        for i in range(s.n):
             kept[i] = work.ids[i]
         return
-    low, held = first_positive(s), i64(0)
-    for i in range(n):
+    held = i64(0)
+    for i in range(s.n):
         if work.keys[i] >= low:
             kept[held] = work.ids[i]
             held += 1
@@ -49,11 +49,15 @@ def _processed_logprob(x, s, work, token):
 
 
 @once
-def record(x, s, work, token, kept, support, numbers):
-    """Write the `support` kept ids, and into `numbers` [3] their mass and the processed logprob of the token."""
-    _list_kept(x, s, work, kept, support)
+def record(x, s, work, token, kept, at, room, support, numbers):
+    """Where the next row's ids go; writes the `support` kept ids from `at` on, and two `numbers` [3].
+
+    These are their mass and the processed logprob of the token. What lies between these ids and `room` is overwritten.
+    """
+    _list_kept(x, s, work, kept[at:room], support)
     numbers[0] = _kept_logmass(s)
     numbers[2] = _processed_logprob(x, s, work, token)
+    return at + support
 
 
 @once

@@ -105,6 +105,14 @@ def _drawn(x, work, token, coin, share, nested):
     return branch_logprob(s, x[token], token), i64(count(x, s, work, first_positive(s)))
 
 
+@once
+def _begin_record(limits, ends, r, end):
+    """Whether the row is recorded; the ids of the rows so far `end` there, which is where its own end without any."""
+    if limits.size > 0:
+        ends[r + 1] = end
+    return limits.size > 0 and limits[r] > 0
+
+
 def draw_entry(digest: int) -> Any:
     """The function that is compiled.
 
@@ -114,17 +122,16 @@ def draw_entry(digest: int) -> Any:
     def draw_rows(
         logits, programs, edit_ids, edit_values, count_start, count_ids, prompt_counts, output_counts, masks,
         seeds, steps, samples, views, top_n, asked_start, asked_ids, lo, hi, work,
-        tokens, sampled, support, status, logprobs, ranks, top_ids, top_logprobs, asked, limits, kept, numbers,
+        tokens, sampled, support, status, logprobs, ranks, top_ids, top_logprobs, asked, limits, kept, ends, numbers,
     ):  # fmt: skip
-        if digest == 0:
-            return
-        for r in range(lo, hi):
-            recorded = limits.size > 0 and limits[r] > 0
+        width = kept.size // max(limits.size, 1)
+        end, room = lo * width, hi * width
+        for r in range(lo, hi if digest != 0 else lo):
+            recorded = _begin_record(limits, ends, r, end)
             program, x = programs[r], logits[r]
             words = masks[r] if masks.shape[0] else edit_ids[:0]
-            edited = _edits(program)
+            edited, bad = _edits(program), False
             copied = edited or words.size > 0
-            bad = False
             if copied:
                 high, low = copy_row(x, words, work.row, work.block_max)
                 x = frozen(work.row)
@@ -151,10 +158,12 @@ def draw_entry(digest: int) -> Any:
             tokens[r] = token
             sampled[r], support[r] = _drawn(x, work, token, coin, share, nested)
             if recorded and support[r] > limits[r]:
-                status[r] = _TOO_WIDE
+                status[r], tokens[r], sampled[r], support[r] = _TOO_WIDE, -1, np.nan, 0
+                top_logprobs[r, :] = np.nan
                 continue
             if recorded:
-                record(x, s, work, token, kept[r], support[r], numbers[r])
+                end = record(x, s, work, token, kept, end, room, support[r], numbers[:, r])
+                ends[r + 1] = end
             if views[r] != _NONE:
                 a = slice(asked_start[r], asked_start[r + 1])
                 off = other if (share and coin) else s
@@ -164,7 +173,7 @@ def draw_entry(digest: int) -> Any:
                 )  # fmt: skip
             if recorded:
                 # Last, as the raw view of an edited row takes the scratch of the other.
-                record_raw(logits[r], x, s, work, copied, token, numbers[r])
+                record_raw(logits[r], x, s, work, copied, token, numbers[:, r])
 
     return draw_rows
 
@@ -184,7 +193,7 @@ def draw_signature() -> Any:
         given(f4, 2), given(i8, 3), given(i4), given(f4), given(i8), given(i4), given(i4), given(i4), given(i4, 2),
         given(i8), given(i8), given(i8), given(i1), given(i4), given(i8), given(i4), i8, i8, work,
         made(i8), made(f4), made(i8), made(i1), made(f4), made(i8), made(i8, 2), made(f4, 2), made(f4),
-        given(i8), made(i4, 2), made(f4, 2),
+        given(i8), made(i4), made(i8), made(f4, 2),
     )  # fmt: skip
 
 

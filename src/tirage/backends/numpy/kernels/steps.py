@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tirage.backends.numpy.kernels import entropy, filters, nucleus
+from tirage.backends.numpy.kernels import entropy, filters, nucleus, rare
 from tirage.backends.numpy.kernels.bits import (
     float_of,
     i32,
@@ -23,8 +23,12 @@ from tirage.backends.numpy.kernels.state import UNIT, set_high, set_low
 from tirage.operators import Operation
 from tirage.operators.epsilon import EPSILON
 from tirage.operators.eta import ETA
+from tirage.operators.min_keep import FLOORED
 from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.mirostat import MIROSTAT_V2
+from tirage.operators.p_less import P_LESS
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
+from tirage.operators.tfs import TFS
 from tirage.operators.top_a import TOP_A
 from tirage.operators.top_h import TOKENS, TOP_H
 from tirage.operators.top_k import TOP_K
@@ -92,6 +96,38 @@ def _min_p_logit(x, s, work, step, coin):
 
 
 @once
+def _top_p_min_keep(x, s, work, step, coin):
+    work.states[2] = work.states[0]
+    nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3], step[4])
+    rare.leave_at_least(x, s, work, work.states[2], step[5])
+
+
+@once
+def _min_p_min_keep(x, s, work, step, coin):
+    work.states[2] = work.states[0]
+    filters.min_p(s, step[1])
+    rare.leave_at_least(x, s, work, work.states[2], step[2])
+
+
+@once
+def _min_p_logit_min_keep(x, s, work, step, coin):
+    work.states[2] = work.states[0]
+    filters.min_p_logit(s, step[1])
+    rare.leave_at_least(x, s, work, work.states[2], step[2])
+
+
+@once
+def _tfs(x, s, work, step, coin):
+    rare.tfs(x, s, work, step[1], step[2])
+
+
+@once
+def _mirostat_v2(x, s, work, step, coin):
+    filters.weigh(x, s, work)
+    rare.mirostat_v2(s, step[1])
+
+
+@once
 def _epsilon(x, s, work, step, coin):
     filters.weigh(x, s, work)
     filters.epsilon(s, step[1], step[2])
@@ -101,6 +137,12 @@ def _epsilon(x, s, work, step, coin):
 def _top_a(x, s, work, step, coin):
     filters.weigh(x, s, work)
     filters.top_a(s, step[1], step[2])
+
+
+@once
+def _p_less(x, s, work, step, coin):
+    filters.weigh(x, s, work)
+    entropy.p_less(x, s, work, step[1])
 
 
 @once
@@ -148,7 +190,13 @@ STEPS: Mapping[Operation, Any] = {
     TOP_P: _top_p,
     MIN_P: _min_p,
     MIN_P_LOGIT: _min_p_logit,
+    FLOORED[TOP_P]: _top_p_min_keep,
+    FLOORED[MIN_P]: _min_p_min_keep,
+    FLOORED[MIN_P_LOGIT]: _min_p_logit_min_keep,
+    TFS: _tfs,
+    MIROSTAT_V2: _mirostat_v2,
     TOP_A: _top_a,
+    P_LESS: _p_less,
     TYPICAL: _typical,
     EPSILON: _epsilon,
     ETA: _eta,

@@ -25,17 +25,26 @@ class _Warmth:
         self.entry: Any = None
         self.single: Any = None
         self.law: Any = None
+        self.held: tuple[Any, ...] | None = None
         self.dispatcher: Any = None
 
     def compile(self) -> None:
         try:
+            from tirage.backends.numpy.kernels import held
             from tirage.backends.numpy.kernels.laws import law_entry, law_signature
             from tirage.backends.numpy.kernels.rows import compiled, draw_entry, draw_signature
             from tirage.backends.numpy.kernels.single import single_entry, single_signature
 
             self.entry = self.entry or compiled(draw_entry, draw_signature(), self.begin)
             self.single = self.single or compiled(single_entry, single_signature())
-            self.law = compiled(law_entry, law_signature())
+            self.law = self.law or compiled(law_entry, law_signature())
+            self.held = (
+                compiled(held.gather_entry, held.gather_signature()),
+                compiled(held.mass_entry, held.mass_signature()),
+                compiled(held.shares_entry, held.shares_signature()),
+                compiled(held.marked_entry, held.marked_signature()),
+                compiled(held.marked_mass_entry, held.marked_mass_signature()),
+            )
         except Exception:
             _log.exception("the Numba kernels could not be compiled; plain NumPy goes on serving")
         finally:
@@ -51,7 +60,7 @@ _warmth = _Warmth()
 def start() -> None:
     """Begin compiling or loading the kernels in a daemon thread; at once, and only once per process."""
     with _warmth.lock:
-        if _warmth.thread is None and _warmth.law is None:
+        if _warmth.thread is None and _warmth.held is None:
             _warmth.thread = threading.Thread(target=_warmth.compile, name="tirage-compile", daemon=True)
             _warmth.thread.start()
 
@@ -112,13 +121,24 @@ def law_entry() -> Any:
     return _warmth.law
 
 
+def held_ready() -> bool:
+    """True when laws on given ids can be found without waiting: last of all."""
+    return _warmth.held is not None
+
+
+def held_entries() -> tuple[Any, ...]:
+    """The compiled entries of `held` that gather, weigh, and write shares, alone or among all; once `held_ready()`."""
+    assert _warmth.held is not None
+    return _warmth.held
+
+
 def _after_fork() -> None:
     # A child has the compiled code but not the thread that may have been compiling it.
     global _warmth
-    entry, single, law = _warmth.entry, _warmth.single, _warmth.law
+    entry, single, law, held = _warmth.entry, _warmth.single, _warmth.law, _warmth.held
     _warmth = _Warmth()
-    _warmth.entry, _warmth.single, _warmth.law = entry, single, law
-    if law is not None:
+    _warmth.entry, _warmth.single, _warmth.law, _warmth.held = entry, single, law, held
+    if held is not None:
         _warmth.done.set()
 
 

@@ -1,0 +1,106 @@
+"""Logprobs, ranks and top lists of rows whose tables lie on a device, as tensor operations that read nothing back.
+
+Two views can be told there: `raw`, the model's own law, and `processed`, that of the edited logits (S-L5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tirage.backends.torch.log_op import log_mass
+from tirage.backends.torch.rule import FLT_MAX, exponents, keys, scaled, values, weights
+from tirage.backends.torch.sort_keys import ABSENT, id_of, key_of, sort_keys
+from tirage.backends.torch.state import logit_of
+from tirage.draw import Status
+from tirage.exact.keys import NEG_INF_KEY
+from tirage.sampling_metadata import View
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What B rows report in their views, as `Draw` describes it: `logprobs` float32 [B] and `ranks` int64 [B] of the
+    token, `top_ids` int64 [B, N] and `top_logprobs` float32 [B, N]."""
+
+    logprobs: Tensor
+    ranks: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+    def spread(self, which: Tensor, status: Tensor) -> Reported:
+        """What all rows report when these are the rows `which` int64 [n], and `status` int8 [B] is that of all."""
+        b, most = status.numel(), self.top_ids.shape[1]
+        ids, ranks = which.new_full((b, most), -1), which.new_zeros(b)
+        none = self.logprobs.new_full((b,), torch.nan)
+        top = self.logprobs.new_full((b, most), -torch.inf).masked_fill_(_has_failed(status), torch.nan)
+        return Reported(
+            none.index_copy_(0, which, self.logprobs),
+            ranks.index_copy_(0, which, self.ranks),
+            ids.index_copy_(0, which, self.top_ids),
+            top.index_copy_(0, which, self.top_logprobs),
+        )
+
+
+def _has_failed(status: Tensor) -> Tensor:
+    """bool [B, 1]: rows that hold a request without a token."""
+    return ((status != int(Status.ok)) & (status != int(Status.empty_slot)))[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _ViewedRows:
+    """One view of each row: logits `x` float32 [B, V] with their keys; the largest, 1 / T and ln of the mass [B]."""
+
+    x: Tensor
+    key: Tensor
+    m: Tensor
+    inverse_t: Tensor
+    ln_z: Tensor
+
+    @classmethod
+    def of(cls, given: Tensor, edited: Tensor, tables: Mapping[str, Tensor]) -> _ViewedRows:
+        """The views that rows ask for of logits [B, V] as they came and after their edits."""
+        is_raw = tables["view"] == int(View.RAW)
+        x = torch.where(is_raw, given.masked_fill(~given.isfinite(), -torch.inf), edited)
+        key = keys(x)
+        m, (c, inverse_t) = logit_of(key.amax(1)), tables["view_scale"].T
+        mass = weights(exponents(x, m, c)).sum(1).clamp(min=1)
+        return cls(x, key, m, inverse_t, log_mass(mass))
+
+    def logprobs(self, x: Tensor) -> Tensor:
+        """ln p float32 of logits [B, n]; -inf for -inf (S-L2)."""
+        distance = scaled(x, self.m, self.inverse_t, limit=FLT_MAX)
+        return (0.0 - (distance + self.ln_z[:, None])).masked_fill(keys(x) == NEG_INF_KEY, -torch.inf)
+
+    def top(self, most: int) -> Tensor:
+        """The sort keys int64 [B, most] of the first candidates in order; ABSENT past the last."""
+        ids = torch.arange(self.x.shape[1], device=self.x.device)
+        inside = sort_keys(self.key, ids).masked_fill_(self.key <= NEG_INF_KEY, ABSENT)
+        # No two tokens have the same sort key, so the order is that of the rule on every device.
+        return torch.topk(inside, most, dim=1).values
+
+
+def reported(
+    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, tables: Mapping[str, Tensor], *, most: int
+) -> Reported:
+    """What rows report of their `token` int64 [B] and of at most `most` first candidates.
+
+    `given` and `edited` float32 [B, V] are their logits, `status` int8 [B] says which have a token. The `tables` are
+    those of the rows, by the names of `row_form.arrays_of`.
+    """
+    rows = _ViewedRows.of(given, edited, tables)
+    at = token.clamp(min=0)[:, None]
+    ok = status == int(Status.ok)
+    good = ok[:, None] & (tables["view"] != int(View.NONE))
+    rank = 1 + (rows.key > rows.key.gather(1, at)).sum(1, keepdim=True)
+    best = rows.top(most)
+    listed = (torch.arange(most, device=token.device) < tables["top_n"]) & good & (best != ABSENT)
+    lp = rows.logprobs(values(key_of(best).masked_fill(best == ABSENT, 0)))
+    return Reported(
+        logprobs=rows.logprobs(rows.x.gather(1, at)).masked_fill(~good, torch.nan)[:, 0],
+        ranks=rank.masked_fill(~good, 0)[:, 0],
+        top_ids=id_of(best).masked_fill(~listed, -1),
+        top_logprobs=lp.masked_fill(~listed, -torch.inf).masked_fill(_has_failed(status), torch.nan),
+    )

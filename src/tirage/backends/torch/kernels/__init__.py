@@ -1,0 +1,34 @@
+"""Triton kernels of the common steps: greedy, temperature, top-k, top-p and min-p in any order, and the draw.
+
+These filters keep a prefix of (key descending, id ascending), so a set is one pair (cut_key, cut_id): tokens above
+that key, and tokens at it up to that id. Three kernels read the logits, split over thread blocks: `measure` for the
+largest one, `weigh` for the mass and a histogram of exponents, `split` for what the histogram leaves open. Two small
+ones between them run a row's steps: `bound` on the histogram alone, which gives a range of keys that holds every cut,
+and `resolve` on the few tokens of that range, where it draws. Rows without filters are read twice, greedy ones once.
+Every sum and comparison is on integers, so no order of the atomic additions can change a result. Launch with
+`enable_fp_fusion=False`; the minima around products keep the bits right even without it. SPEC.md rules S-N3, S-W,
+S-O1 ... S-O3, S-L1 ... S-L3.
+"""
+
+from tirage.backends.torch.kernels.bounds import bound
+from tirage.backends.torch.kernels.layout import BINS, COUNTS, PLANES, ROW
+from tirage.backends.torch.kernels.passes import measure, settle, split, weigh
+from tirage.backends.torch.kernels.resolve import resolve
+from tirage.backends.torch.kernels.rule import log_masses
+from tirage.backends.torch.plan import FILTERS, HEADER
+
+__all__ = [
+    "BINS",
+    "COUNTS",
+    "FILTERS",
+    "HEADER",
+    "PLANES",
+    "ROW",
+    "bound",
+    "log_masses",
+    "measure",
+    "resolve",
+    "settle",
+    "split",
+    "weigh",
+]

@@ -1,0 +1,119 @@
+"""The three passes over the logits, split over thread blocks, and the ends of each row."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.layout import (
+    ABOVE,
+    ABOVE_FIRST,
+    ABOVE_LAST,
+    ABOVE_WEIGHTY,
+    ALL_FIRST,
+    ALL_LAST,
+    FIRST_C,
+    HIGH,
+    IS_GREEDY,
+    LANES,
+    LAST_C,
+    LOW,
+    LOWEST,
+    NOT_COUNTED,
+    OPEN,
+    TOP,
+    VARYING,
+    WEIGHTY,
+    constant,
+    shift_of,
+)  # fmt: skip
+from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
+
+
+@triton.jit(do_not_specialize=VARYING)
+def measure(x_ptr, ends_ptr, plane, size, blocks, BLOCK: tl.constexpr):
+    """Largest and smallest key of each block of one row, in two planes of so many numbers."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    ids = block * BLOCK + tl.arange(0, BLOCK)
+    inside = ids < size
+    key = key_of(tl.load(x_ptr + row * size + ids, mask=inside, other=float("-inf")))
+    at = ends_ptr + row * blocks + block
+    tl.store(at, tl.max(key, 0))
+    tl.store(at + plane, tl.min(tl.where(inside, key, POS_INF), 0))
+
+
+@triton.jit(do_not_specialize=VARYING)
+def settle(ends_ptr, bad_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, plane, blocks, PADDED: tl.constexpr):
+    """Largest and smallest key of each row and its status; its histogram and its list are emptied."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, PADDED)
+    there = at < blocks
+    top = tl.max(tl.load(ends_ptr + row * blocks + at, mask=there, other=NEG_INF), 0)
+    low = tl.min(tl.load(ends_ptr + plane + row * blocks + at, mask=there, other=POS_INF), 0)
+    spoiled = (tl.load(bad_ptr + row) != 0) | (top >= POS_INF) | (low < NEG_INF)
+    status = tl.where(spoiled, 1, tl.where(top > NEG_INF, 0, 2))
+    tl.store(row_ptr + row * 4 + HIGH, top)
+    tl.store(row_ptr + row * 4 + LOW, low)
+    tl.store(status_ptr + row, status.to(tl.int8))
+    lanes = tl.arange(0, LANES)
+    tl.store(bins_ptr + row * LANES + lanes, lanes * 0)
+    tl.store(length_ptr + row, 0)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def weigh(
+    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, bins_ptr, columns, size, blocks, BLOCK: tl.constexpr
+):
+    """Weight of each block of one row, how many of its tokens have any, and the histogram of its exponents."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    meta_ptr += row * columns
+    if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
+        m, c = value_of(tl.load(row_ptr + row * 4 + HIGH)), constant(meta_ptr, FIRST_C)
+        shift = shift_of(m, tl.load(row_ptr + row * 4 + LOW), c)
+        ids = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * size + ids, mask=ids < size, other=float("-inf"))
+        q = exponent_of(x, m, c)
+        w = weight_of(q)
+        at = row * blocks + block
+        tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
+        tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
+        found = tl.histogram(tl.where(key_of(x) > NEG_INF, q >> shift, NOT_COUNTED), LANES)
+        lanes = tl.arange(0, LANES)
+        tl.atomic_add(bins_ptr + row * LANES + lanes, found, mask=(found > 0) & (lanes < NOT_COUNTED), sem="relaxed")
+
+
+@triton.jit(do_not_specialize=VARYING)
+def split(
+    x_ptr, meta_ptr, row_ptr, status_ptr, ends_ptr, mass_ptr, count_ptr, list_ptr, length_ptr, columns, size, blocks,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sums and counts of each block above the open range of keys, and the ids of the range, listed in any order.
+
+    A range of one key is only counted. Blocks that lie below the range are not read, nor are rows without filters.
+    """
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    meta_ptr += row * columns
+    first_c, last_c = constant(meta_ptr, FIRST_C), constant(meta_ptr, LAST_C)
+    lowest, top = tl.load(row_ptr + row * 4 + LOWEST), tl.load(row_ptr + row * 4 + TOP)
+    draws = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
+    if draws & ((first_c != last_c) | (lowest < top)):
+        at = row * blocks + block
+        ids = block * BLOCK + tl.arange(0, BLOCK)
+        read = (first_c != last_c) | (tl.load(ends_ptr + at) >= lowest)
+        x = tl.load(x_ptr + row * size + ids, mask=ids < tl.where(read, size, 0), other=float("-inf"))
+        m, key = value_of(tl.load(row_ptr + row * 4 + HIGH)), key_of(x)
+        w, last_w = weight_of(exponent_of(x, m, first_c)), weight_of(exponent_of(x, m, last_c))
+        above, is_open = key >= top, (key >= lowest) & (key < top)
+        tl.store(mass_ptr + at * 4 + ALL_LAST, tl.sum(last_w, 0))
+        tl.store(mass_ptr + at * 4 + ABOVE_FIRST, tl.sum(tl.where(above, w, 0), 0))
+        tl.store(mass_ptr + at * 4 + ABOVE_LAST, tl.sum(tl.where(above, last_w, 0), 0))
+        if first_c != last_c:
+            tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((last_w > 0).to(tl.int32), 0))
+        one = is_open.to(tl.int32)
+        count = tl.sum(one, 0)
+        tl.store(count_ptr + at * 4 + ABOVE, tl.sum(above.to(tl.int32), 0))
+        tl.store(count_ptr + at * 4 + ABOVE_WEIGHTY, tl.sum((above & (last_w > 0)).to(tl.int32), 0))
+        tl.store(count_ptr + at * 4 + OPEN, count)
+        if (count > 0) & (lowest + 1 < top):  # pyright: ignore[reportOperatorIssue]
+            start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
+            tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)

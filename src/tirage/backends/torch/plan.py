@@ -1,0 +1,112 @@
+"""What is known of rows before any logit is read: their filters and keys as integers, one row of a table each.
+
+The kernels read this table where it lies; nothing here needs Triton. A row's filters are steps as in SamplingMetadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tirage.exact import numbers
+from tirage.operators import FIRST_FILTER
+from tirage.operators.min_p import MIN_P
+from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_k import TOP_K
+from tirage.operators.top_p import TOP_P
+from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
+
+HEADER = 6
+"""What stands before a row's program: seed, step, sample, the constants c of the first and the last temperature as
+bits, and whether the row is greedy."""
+SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
+"""Columns of the header that are read or written outside of the kernels."""
+
+FILTERS = (GREEDY, TEMPERATURE, TOP_K, TOP_P, MIN_P)
+"""The filters that the kernels run: those that keep a prefix of (key descending, id ascending)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawPlan:
+    """What the kernels need to know of rows: `meta` int64 [B, columns], and whether any row draws or filters.
+
+    The columns are those of the header and six for each step.
+    """
+
+    meta: NDArray[np.int64]
+    draws: bool
+    filters: bool
+
+    @classmethod
+    def of(cls, rows: SamplingMetadata) -> DrawPlan:
+        """The plan of rows whose filters are all in `FILTERS`."""
+        programs = rows.programs
+        ops = programs[:, :, 0]
+        greedy = (ops == GREEDY).any(axis=1)
+        first, last = constants(programs)
+        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy)
+        meta = np.empty((rows.count, HEADER + programs[0].size), np.int64)
+        for at, column in enumerate(header):
+            meta[:, at] = column
+        meta[:, HEADER:] = programs.reshape(rows.count, -1)
+        filters = np.isin(ops, (TOP_K, TOP_P, MIN_P)).any(axis=1) | (first != last)
+        return cls(meta, not greedy.all(), bool((filters & ~greedy).any()))
+
+    def on(self, device: torch.device) -> Tensor:
+        """`meta` [B, columns] on a device, in one copy that waits for nothing."""
+        host = torch.from_numpy(self.meta)
+        return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+def constants(programs: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Bits of c of each row of `programs` [B, S, 6] until something is filtered, and at its end, int32 [B] each.
+
+    They are those of a temperature stage, else of T = 1.
+    """
+    ops, operands = programs[:, :, 0], programs[:, :, 1]
+    at = np.arange(programs.shape[0])
+    unit = numbers.bits(numbers.temperature_constant(1.0))
+    first = np.argmax(ops >= FIRST_FILTER, axis=1)
+    is_first = ops[at, first] == TEMPERATURE
+    last = ops.shape[1] - 1 - np.argmax(ops[:, ::-1] == TEMPERATURE, axis=1)
+    begun = np.where(is_first, operands[at, first], unit)
+    ended = np.where(ops[at, last] == TEMPERATURE, operands[at, last], begun)
+    return begun.astype(np.int32), ended.astype(np.int32)
+
+
+def has_two_temperatures(programs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [B]: rows with at most one temperature besides the first one, or T = 1: blocks are weighed by two."""
+    ops = programs[:, :, 0]
+    is_first = np.take_along_axis(ops, np.argmax(ops >= FIRST_FILTER, axis=1)[:, None], axis=1)[:, 0] == TEMPERATURE
+    return (ops == TEMPERATURE).sum(axis=1) <= 1 + is_first
+
+
+def metadata_of(meta: NDArray[np.int64]) -> SamplingMetadata:
+    """The rows of a plan's `meta` int64 [B, columns] as SamplingMetadata, without edits, masks, views or records."""
+    count = meta.shape[0]
+    none, starts = np.zeros(0, np.int32), np.zeros(count + 1, np.int64)
+    return SamplingMetadata(
+        programs=np.ascontiguousarray(meta[:, HEADER:]).reshape(count, -1, STEP_WIDTH),
+        edit_ids=none,
+        edit_values=np.zeros(0, np.float32),
+        count_start=starts,
+        count_ids=none,
+        prompt_counts=none,
+        output_counts=none,
+        masks=np.zeros((0, 0), np.int32),
+        checks=np.zeros((0, 0), np.int32),
+        resample=np.zeros(count, bool),
+        seeds=np.ascontiguousarray(meta[:, SEED]),
+        steps=np.ascontiguousarray(meta[:, STEP]),
+        samples=np.ascontiguousarray(meta[:, SAMPLE]),
+        views=np.full(count, View.NONE, np.int8),
+        top_n=np.zeros(count, np.int32),
+        asked_start=starts,
+        asked_ids=none,
+        protected_start=starts,
+        protected_ids=none,
+    )
