@@ -155,6 +155,12 @@ def write_all(folder: OutputFolder, file: InputFile, run: Run, progress: Callabl
     return Summary(rows=rows, earlier=earlier, failed=failed)
 
 
+def without_key(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of parameters with null for the key of a watermark, as a file may hold them."""
+    mark = given.get("watermark")
+    return {**given, "watermark": {**mark, "key": None}} if mark else given
+
+
 def described(
     file: InputFile, params: SamplingParams | None, model: Mapping[str, str], output: str
 ) -> Mapping[str, Any]:
@@ -164,6 +170,6 @@ def described(
         "tirage": own_version(),
         "input": {"sha256": file.digest, "lines": file.count, "lines_of_a_part": PART_LINES},
         "model": model,
-        "params": {} if params is None else given_fields(params),
+        "params": {} if params is None else without_key(given_fields(params)),
         "output": output,
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirage.errors import ParamsError, nearest
+from tirage.exact.seeding import seeds
 from tirage.fields.rules import shown
 from tirage.server import strict_json
 
@@ -93,9 +94,10 @@ def _id(given: Mapping[str, Any], name: str) -> str | int:
 
 
 def seed_of(row_id: str | int, base: int = 0) -> int:
-    """The seed in [0, 2^63) of the row with that id: the first 63 bits of SHA-256 of `base:id`, as UTF-8.
+    """The seed in [0, 2^63) of the row with that id: `tirage.seeds(key, 1)`, the key made of the id. SPEC.md S-S7.
 
-    An integer and its decimal digits are one id. `base` is the seed of the whole run.
+    The key is the first 64 bits of SHA-256 of `base:id` in UTF-8, big-endian and signed. An integer and its decimal
+    digits are one id. `base` is the seed of the whole run.
     """
     digest = hashlib.sha256(f"{base}:{row_id}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    return seeds(int.from_bytes(digest[:8], "big", signed=True), 1)[0]

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import Tenant
 from tirage.engine.logprobs import given_prompt_entry
+from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, describe, draw
+from tirage.engine.runner import DrawnRow, advance, describe, draw
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
@@ -39,7 +40,8 @@ class BatchingScheduler:
     """The requests over a `BatchingModel`, moved on by one `step` at a time; for one thread.
 
     At most `max_running` samples are with the model at once. `flush` is called in each step once all listeners have
-    been called.
+    been called. Samples that `apart` takes are drawn beside the step; one whose processor has not returned by its end
+    leaves the model, and comes back with its token.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class BatchingScheduler:
         config: SchedulerConfig,
         meter: Meter | None = None,
         flush: Callable[[], None] = lambda: None,
+        apart: ProcessorDraws | None = None,
     ) -> None:
         self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
@@ -60,11 +63,17 @@ class BatchingScheduler:
         self._keys = itertools.count()
         self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
         self._drawn: dict[int, DrawnRow | BaseException] = {}
+        self._apart = ProcessorDraws() if apart is None else apart
+        # Samples whose processors have not returned: in this step, and outside of the model since an earlier one.
+        self._late: dict[int, RunningSequence] = {}
+        self._resting: set[RunningSequence] = set()
+        self._unfit: list[tuple[RunningSequence, ProcessorError]] = []
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._running or self._scored or self._probes)
+        with_model = self._running or self._scored or self._probes
+        return bool(self._waiting or with_model or self._resting) or self._apart.busy
 
     @property
     def waiting(self) -> int:
@@ -79,7 +88,7 @@ class BatchingScheduler:
     @property
     def running(self) -> int:
         """Number of samples that have one."""
-        return len(self._running) + len(self._scored) - self.prefilling
+        return len(self._running) + len(self._scored) + len(self._resting) - self.prefilling
 
     def check(self, request: EngineRequest) -> None:
         """Raises ParamsError for a request that only a model whose caches tirage holds can run."""
@@ -89,6 +98,8 @@ class BatchingScheduler:
             raise ParamsError("output_ids must be left out on this model, which counts the tokens of a request itself")
         if request.params.forcing is not None:
             raise ParamsError("forcing must be None on this model, which reads one token of a request in each step")
+        if request.inputs.embeds is not None and self._apart.takes(request.params):
+            raise ParamsError("prompt embeds must be left out on this model with a custom logits processor")
         if request.inputs.score and request.params.logprob_token_ids:
             raise ParamsError(
                 "logprob_token_ids must be empty with prompt_logprobs on this model, which gives no logprobs of chosen "
@@ -113,6 +124,8 @@ class BatchingScheduler:
         outputs = self._step_model()
         self._meter.lap("decode")
         self._take(outputs)
+        if self._apart.busy or self._unfit:
+            self._take_late()
         self._flush()
         self._meter.lap("text")
         self._meter.steps += 1
@@ -140,7 +153,8 @@ class BatchingScheduler:
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every request with an error that belongs to none of them."""
-        groups = [*self._waiting, *(each.group for each in self._running.values()), *self._scored.values()]
+        sequences = (*self._running.values(), *self._resting)
+        groups = [*self._waiting, *(each.group for each in sequences), *self._scored.values()]
         for group in dict.fromkeys(groups):
             self._fail(group, error)
 
@@ -153,7 +167,8 @@ class BatchingScheduler:
         """
         if not self._waiting:
             return
-        rows = Counter(each.key for each in (*self._scored.values(), *(one.group for one in self._running.values())))
+        sequences = (*self._running.values(), *self._resting)
+        rows = Counter(each.key for each in (*self._scored.values(), *(one.group for one in sequences)))
         while rows.total() < self._max_running and (group := self._waiting.next_of(rows)) is not None:
             first = len(group.pending) == len(group.request.samples) or not group.pending
             if first and not group.needs_prefill:
@@ -188,7 +203,7 @@ class BatchingScheduler:
 
     def _step_model(self) -> Sequence[RowOutput]:
         """The outputs of a step of the model; when it fails, no request knows what it has, so that all end."""
-        self._drawn = {}
+        self._drawn, self._late = {}, {}
         try:
             return self._model.step(self._draw) if self._running or self._scored or self._probes else ()
         except BaseException as error:
@@ -201,10 +216,16 @@ class BatchingScheduler:
         for at, key in enumerate(keys):
             if key in self._probes:
                 self._probes[key] = on_host(logits[at : at + 1])[0].copy()
-        at = [index for index, key in enumerate(keys) if key in self._running]
+        own = [index for index, key in enumerate(keys) if key in self._running]
+        apart = [index for index in own if self._apart.takes(self._running[keys[index]].group.request.params)]
+        for index in apart:
+            self._begin(keys[index], logits[index : index + 1])
+        at = [index for index in own if keys[index] not in self._late]
         tokens = dict.fromkeys(keys, -1)
         if at:
             tokens |= self._draw_rows([keys[index] for index in at], logits if len(at) == len(keys) else logits[at])
+        if apart:
+            tokens |= self._drawn_apart()
         self._meter.lap("sample")
         return [tokens[key] for key in keys]
 
@@ -218,10 +239,36 @@ class BatchingScheduler:
         except BaseException as error:
             rows = [error] * len(keys)
         self._drawn |= dict(zip(keys, rows, strict=True))
+        self._count_draw(drawing)
+        return {key: token_of(row) for key, row in zip(keys, rows, strict=True)}
+
+    def _count_draw(self, drawing: Sequence[RunningSequence]) -> None:
         self._meter.count_draw([each.drawn_at for each in drawing])
         for each in drawing:
             each.drawn_at = self._meter.last_tick
-        return {key: token_of(row) for key, row in zip(keys, rows, strict=True)}
+
+    def _begin(self, key: int, logits: Any) -> None:
+        """Has a row of logits float32 [1, V] drawn from in the thread of its processor."""
+        sequence = self._late[key] = self._running[key]
+        sequence.logits = on_host(logits)[0].copy()
+        if sequence.group.request.keep_logits and not sequence.sample.token_ids:
+            sequence.group.request.prompt_logits = sequence.logits
+        self._apart.begin(sequence)
+
+    def _drawn_apart(self) -> dict[int, int]:
+        """The tokens of those rows of the step whose processors return at once."""
+        found: dict[int, int] = {}
+        for sequence, row in self._apart.finished(alone=False):
+            assert isinstance(sequence, RunningSequence)
+            if isinstance(row, ProcessorError):
+                self._unfit.append((sequence, row))
+            elif self._late.pop(sequence.row, None) is None:
+                self._go_on(sequence, row)
+            else:
+                self._drawn[sequence.row] = advance(sequence, row)
+                self._count_draw([sequence])
+                found[sequence.row] = token_of(self._drawn[sequence.row])
+        return found
 
     def _packed(self, drawing: list[RunningSequence]) -> SamplingBatch:
         """What the sampler knows of the rows, kept while the same ones are drawn in the same order."""
@@ -235,6 +282,10 @@ class BatchingScheduler:
         changed = [*filter(None, map(self._take_one, outputs))]
         for key in [key for key in self._drawn if key in self._running]:
             changed.append(self._lost(key, ModelError("the engine gave no token where one was drawn")))
+        for key, sequence in self._late.items():
+            if self._running.pop(key, None) is not None:
+                self._resting.add(sequence)
+                self._leave(key)
         for sequence in changed:
             self._notify(sequence.group, sequence.sample)
 
@@ -247,6 +298,8 @@ class BatchingScheduler:
         if sequence is None:
             return None
         self._take_prompt(sequence.group.request, output, first=sequence.sample.index == 0)
+        if output.key in self._late:
+            return None
         row = self._drawn.pop(output.key, None)
         if output.token_id is None and output.ended is None and row is None:
             return None
@@ -254,15 +307,49 @@ class BatchingScheduler:
         if problem is not None:
             return self._lost(output.key, problem)
         assert row is not None
-        waited = sequence.group.request.mark_token()
-        if waited is not None:
-            self._meter.first_token.add(waited)
-        take_token(sequence.sample, row, self._tokenizer)
+        self._accept(sequence, row)
         if sequence.sample.stop is not None:
             self._forget(output.key)
         elif output.ended is not None:
             return self._lost(output.key, ModelError(f"the engine ended the request: {output.ended}"))
         return sequence
+
+    def _accept(self, sequence: RunningSequence, row: DrawnRow | BaseException) -> None:
+        waited = sequence.group.request.mark_token()
+        if waited is not None:
+            self._meter.first_token.add(waited)
+        take_token(sequence.sample, row, self._tokenizer)
+
+    def _take_late(self) -> None:
+        """Goes on with samples whose processors have returned; a request whose processor is late ends."""
+        unfit, self._unfit = self._unfit, []
+        alone = not (self._running or self._scored or self._probes)
+        for sequence, row in itertools.chain(unfit, self._apart.finished(alone=alone)):
+            assert isinstance(sequence, RunningSequence)
+            if isinstance(row, ProcessorError):
+                self._end(sequence.group, Stop(kind="processor_failed", matched_text=str(row)))
+            else:
+                self._go_on(sequence, row)
+
+    def _go_on(self, sequence: RunningSequence, row: DrawnRow | BaseException) -> None:
+        """Gives a sample that has left the model its token, and hands it to the model again."""
+        self._resting.discard(sequence)
+        self._count_draw([sequence])
+        self._accept(sequence, advance(sequence, row))
+        if sequence.sample.stop is None:
+            self._add_again(sequence)
+        self._notify(sequence.group, sequence.sample)
+
+    def _add_again(self, sequence: RunningSequence) -> None:
+        request, tokens = sequence.group.request, tuple(sequence.sample.token_ids)
+        inputs = dataclasses.replace(request.inputs, token_ids=request.inputs.token_ids + tokens, score=False)
+        key = sequence.row = next(self._keys)
+        try:
+            self._model.add(key, inputs, limit=max(request.limit - len(tokens), 1))
+        except BaseException as error:
+            sequence.sample.fail(model_failed(error))
+        else:
+            self._running[key] = sequence
 
     def _lost(self, key: int, error: ModelError) -> RunningSequence:
         """Ends a sample that the model does not go on with."""
@@ -294,11 +381,18 @@ class BatchingScheduler:
 
     def _forget(self, key: int) -> None:
         self._batch = None
-        if self._running.pop(key, None) is not None or self._scored.pop(key, None) is not None:
-            try:
-                self._model.remove(key)
-            except BaseException as error:
-                _log.error("a request could not be ended: %s", describe(error), exc_info=error)
+        sequence = self._running.pop(key, None)
+        if sequence is not None:
+            self._apart.forget(sequence)
+        if sequence is not None or self._scored.pop(key, None) is not None:
+            self._leave(key)
+
+    def _leave(self, key: int) -> None:
+        """Takes a request out of the model."""
+        try:
+            self._model.remove(key)
+        except BaseException as error:
+            _log.error("a request could not be ended: %s", describe(error), exc_info=error)
 
     def _keys_of(self, group: SequenceGroup) -> Iterator[int]:
         yield from [key for key, each in self._running.items() if each.group is group]
@@ -314,6 +408,9 @@ class BatchingScheduler:
             self._waiting.remove(group)
         for key in self._keys_of(group):
             self._forget(key)
+        for sequence in [each for each in self._resting if each.group is group]:
+            self._resting.discard(sequence)
+            self._apart.forget(sequence)
         group.pending.clear()
         for sample in group.request.samples:
             if sample.stop is None:

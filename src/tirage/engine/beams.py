@@ -24,7 +24,7 @@ from tirage.text import Stop, Tokenizer
 
 _NOT_FOR_BEAMS = (
     "n", "best_of", "seed", "max_tokens", "ignore_eos", "include_stop_str_in_output", "dynatemp_range", "forcing",
-    "return_kept", "max_kept_ids",
+    "return_kept", "max_kept_ids", "watermark",
 )  # fmt: skip
 """Sampling parameters that say how to draw, or that BeamSearchParams has too."""
 

@@ -91,7 +91,7 @@ class DraftModel:
         mask = np.full((1, -(-self._vocab_size // 32)), -1, np.int32) if batch.guided else None
         token_id = int(draw_rows(batch, fitted, mask).token_ids[0])
         if token_id >= 0:
-            state.history.append(token_id)
+            state.append(token_id)
         return token_id
 
     def _follow(self, sequence: RunningSequence, text: NDArray[np.int32]) -> Logits | None:

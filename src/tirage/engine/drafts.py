@@ -14,16 +14,16 @@ Logits = NDArray[np.float32]
 Proposal = tuple[Sequence[int], int]
 """The tokens of a draft, and the kind of its source, by which its rate of acceptance is kept."""
 
-# What one more token adds to the time of a pass: a draft grows while each of its tokens is that likely to be right.
+# What a token of a draft model adds to the time of a pass, its own included, as a share of that of a single token.
 _COST = 0.12
-# Drafts are no shorter without need: on a CPU a pass of 4 tokens takes about as long as one of a single token, and less
-# than one of 2 (`benchmarks/speculation.py`).
-_FEWEST = 3
-# The share of the latest token in a rate, and the drafts that are left out after those of a source were wrong, before
-# it is tried again.
-_WEIGHT, _RETRY = 0.25, 16
-# Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model.
-_FIRST_RATES, _LONG_RATE = {0: 0.7, 1: 0.2, 2: 0.25, 3: 0.4}, 0.7
+# Drafts are no shorter than tokens of that cost together, and those of a source that was mostly wrong are left out for
+# so many times the cost: what may be lost is about the same for models that read drafts for nothing and for others.
+_AT_LEAST, _RETRY = 0.3, 140
+# The share of the latest token in a rate.
+_WEIGHT = 0.25
+# Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model, and negative ones are
+# passages that the text goes along with changes (`prompt_lookup`).
+_FIRST_RATES, _LONG_RATE = {-3: 0.3, -2: 0.3, -1: 0.3, 0: 0.7, 1: 0.2, 2: 0.25, 3: 0.4}, 0.7
 
 
 @dataclass(slots=True)
@@ -33,18 +33,19 @@ class AcceptanceRate:
     rate: float = _LONG_RATE
     _skipped: int = 0
 
-    def length(self, most: int) -> int:
-        """How many tokens are worth reading, at most so many: those that are right with a chance of their cost."""
+    def length(self, most: int, *, cost: float = _COST) -> int:
+        """How many tokens are worth reading, at most so many: those that are right with a chance of their `cost`."""
         if most < 1:
             return 0
-        if self.rate >= _COST:
-            likely = most if self.rate > 0.99 else math.floor(math.log(_COST) / math.log(self.rate))
-            return min(most, max(_FEWEST, likely))
+        fewest = math.ceil(_AT_LEAST / cost)
+        if self.rate >= cost:
+            likely = most if self.rate > 0.99 else math.floor(math.log(cost) / math.log(self.rate))
+            return min(most, max(fewest, likely))
         self._skipped += 1
-        if self._skipped <= _RETRY:
+        if self._skipped <= int(_RETRY * cost):
             return 0
         self._skipped = 0
-        return min(most, _FEWEST)
+        return min(most, fewest)
 
     def record(self, accepted: int, *, rejected: bool) -> None:
         """Counts tokens that were right, and one that was wrong after them."""

@@ -21,7 +21,7 @@ from tirage.engine.completion import Delta
 from tirage.engine.deltas import listener_of
 from tirage.engine.fairness import Tenant, share_of
 from tirage.engine.plain_model import as_step_model
-from tirage.engine.processor_draws import ProcessorDraws, WaitedCalls, run_into
+from tirage.engine.processor_draws import ProcessorDraws, run_into
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import Notifier, RequestStream
@@ -33,7 +33,7 @@ from tirage.engine.speculation import Speculation
 from tirage.engine.speculative_config import SpeculativeConfig
 from tirage.errors import ModelError, ParamsError, UnavailableError
 from tirage.models import BatchingModel, Inputs, Model, StepModel
-from tirage.processors import RUN, ProcessorThreads
+from tirage.processors import ProcessorThreads
 from tirage.text import Tokenizer
 
 T = TypeVar("T")
@@ -52,8 +52,7 @@ class Engine:
     run, tenants have equal shares of the slots, and so have a tenant's requests. The answer to a request depends
     neither on that number nor on other requests and when they come and go. Where other tenants have filled a queue with
     `max_waiting`, one may still use its share of it. A call of a custom logits processor that takes longer than
-    `processor_timeout` is left behind; the other requests go on meanwhile, but not over a BatchingModel, where a step
-    waits for its calls, at most so many seconds for all of them.
+    `processor_timeout` is left behind; the other requests go on meanwhile.
     """
 
     def __init__(
@@ -67,17 +66,17 @@ class Engine:
     ) -> None:
         self.config = config
         self._meter, self._notifier = Meter(), Notifier()
-        self._threads, timeout = ProcessorThreads(), config.processor_timeout
-        self._calls = None if timeout is None else WaitedCalls(timeout, self._threads)
-        flush = self._notifier.flush
+        self._threads, flush = ProcessorThreads(), self._notifier.flush
+        apart = ProcessorDraws(config.processor_timeout, self._threads)
         if batches_itself(model):
             if speculative_config is not None:
                 raise ModelError("speculation must go with a model whose steps tirage schedules, got another engine's")
             self.model = model
-            self._scheduler = BatchingScheduler(model, tokenizer, config=config, meter=self._meter, flush=flush)
+            self._scheduler = BatchingScheduler(
+                model, tokenizer, config=config, meter=self._meter, flush=flush, apart=apart
+            )
         else:
             self.model = as_step_model(cast("Model", model))
-            apart = ProcessorDraws(timeout, self._threads)
             drafts = open_speculation(self.model, speculative_config, draft, self._meter)
             self._scheduler = Scheduler(
                 self.model, tokenizer, config=config, meter=self._meter, flush=flush, apart=apart, speculation=drafts
@@ -293,10 +292,7 @@ class Engine:
             _started.add(self)
 
     def _run(self) -> None:
-        RUN.set(self._calls)
         while self._take_work():
-            if self._calls is not None:
-                self._calls.begin_step()
             if self._scheduler.busy:
                 self._guarded(self._scheduler.step)
             self._notifier.flush()

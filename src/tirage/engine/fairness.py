@@ -13,6 +13,8 @@ TURN_STEPS = 8
 """Steps for which a row keeps its turn: models move the caches of rows whose company changes."""
 STEP_S = 0.05
 """Seconds that a step with several requests shall not exceed."""
+ALONE_S = 0.2
+"""Seconds for which a step may read the prompts of a request that is alone: another one may come meanwhile."""
 # How much of the mean of rows and seconds remains after one more step.
 _MEMORY = 0.95
 # More rows than any step has.

@@ -403,4 +403,5 @@ def unusable(params: SamplingParams, width: int) -> frozenset[int]:
     banned = set[int]() if allowed is None else set(range(width)) - set(allowed)
     banned |= {word[0] for word in params.bad_words_token_ids if len(word) == 1}
     banned |= {i for i, bias in (params.logit_bias or {}).items() if bias == -math.inf}
+    banned |= {ids[0] for ids, bias in params.sequence_bias or () if len(ids) == 1 and bias == -math.inf}
     return frozenset(banned | params.all_stop_token_ids)

@@ -37,6 +37,8 @@ class PlainModel(TextOnly):
     def __init__(self, model: Model) -> None:
         self.model = model
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
+        if hasattr(model, "draft_cost"):
+            self.draft_cost = float(getattr(model, "draft_cost"))  # noqa: B009
         self._extend: Any = getattr(model, "extend", None)
         self._extend_each: Any = getattr(model, "extend_each", None)
         # Whether several tokens in one pass have the bits of passes of their own.

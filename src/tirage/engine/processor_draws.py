@@ -125,18 +125,22 @@ class ProcessorDraws:
         self.sequences.remove(sequence)
         self._pending.pop(sequence, None)
 
-    def forget(self, group: SequenceGroup) -> None:
-        """Drops the draws of a search that has ended."""
-        self._pending.pop(group, None)
+    def forget(self, owner: Drawn) -> None:
+        """Drops the draws of a sample or a search that has ended."""
+        self._pending.pop(owner, None)
 
     def start(self, searching: Iterable[SequenceGroup]) -> None:
         """Begins the draws of every sample here, and of every search among these, that has logits to draw from."""
         for sequence in self.decodable:
-            self._begin(sequence, sequence.group.request.params, next_row(sequence))
+            self.begin(sequence)
         for group in searching:
             if group not in self._pending and group.search is not None and self.takes(group.request.params):
                 group.search.keep_logits()
                 self._begin(group, group.request.params, group.search.draw_steps())
+
+    def begin(self, sequence: RunningSequence) -> None:
+        """Begins the draw of a sample that is not among `sequences`, or is one of them, from its logits."""
+        self._begin(sequence, sequence.group.request.params, next_row(sequence))
 
     def _begin(self, owner: Drawn, params: SamplingParams, steps: DrawSteps[Any]) -> None:
         name = first_custom(params)
@@ -220,39 +224,6 @@ class ProcessorDraws:
             for pending in self._pending.values():
                 if pending.thread is thread and pending is not late and pending.drawn is None:
                     self._hand_over(pending)
-
-
-class WaitedCalls:
-    """Calls of custom processors that a step waits for: over models that batch by themselves.
-
-    All calls of a step together may take `seconds`. A call raises TimeoutError when it is too late.
-    """
-
-    def __init__(self, seconds: float, threads: ProcessorThreads) -> None:
-        self._seconds, self._threads = seconds, threads
-        self._until = 0.0
-
-    def begin_step(self) -> None:
-        """Gives the calls of the next step their time."""
-        self._until = time.monotonic() + self._seconds
-
-    def __call__(self, name: str, call: Callable[[], Any]) -> Any:
-        """What the call gives or raises, made in the processor's thread unless it is a built-in one."""
-        if is_built_in(name):
-            return call()
-        thread = self._threads.find(name)
-        if thread is None:
-            raise TimeoutError(not_called(name))
-        future: Future[Any] = Future()
-        thread.put(lambda: run_into(future, call))
-        try:
-            return future.result(max(0.0, self._until - time.monotonic()))
-        except TimeoutError:
-            if future.done():
-                raise
-        reason = too_late(name, self._seconds)
-        self._threads.abandon(name, reason)
-        raise TimeoutError(reason)
 
 
 def run_into(future: Future[Any], function: Callable[[], Any]) -> None:

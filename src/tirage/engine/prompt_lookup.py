@@ -1,8 +1,14 @@
-"""Prompt lookup: drafts from what followed the last n-gram of a text where the text or its prompt had it before."""
+"""Prompt lookup: drafts from what followed the last n-gram of a text where the text or its prompt had it before.
+
+Records, tables and edits repeat a passage with other values in it. So a passage that a draft came from is followed on
+when the text has departed from it: past the token that it has instead of the passage's, which n-grams that hold the new
+value would only find again a few tokens later.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +16,94 @@ from numpy.typing import NDArray
 from tirage.engine.drafts import Proposal
 from tirage.engine.sequence import RunningSequence
 
+LOOKUP_COST = 0.25
+"""What a token of a draft adds to the time of a pass of a model that does not say; see `SpeculativeModel`."""
 # The most tokens of the past that are searched: a search takes a microsecond for about ten thousand.
 _SEARCHED = 1 << 17
+# How many tokens of a passage the text may leave out at once, and how many it may have instead of one of them.
+_LEFT_OUT, _CHANGED = 8, 8
+
+
+@dataclass(slots=True)
+class Passage:
+    """An earlier part of a text that the text goes along: the token at `at` is expected after the first `read` ones.
+
+    `changed` counts the latest tokens of the text that the passage does not have; 0 where the last is the passage's.
+    """
+
+    at: int
+    read: int
+    changed: int = 0
+
+    def follow(self, tokens: NDArray[np.int32]) -> bool:
+        """Goes on along the `tokens` int32 [T] that are new; whether the text still goes along the passage."""
+        for position, token_id in enumerate(tokens[self.read :].tolist(), start=self.read):
+            if not self._step(tokens, token_id, position):
+                return False
+        self.read = tokens.size
+        return self.at < self.read
+
+    def _step(self, tokens: NDArray[np.int32], token_id: int, position: int) -> bool:
+        near = tokens[self.at : min(self.at + 1 + _LEFT_OUT, position)]
+        found = np.flatnonzero(near == token_id)
+        if found.size:
+            self.at, self.changed = self.at + int(found[0]) + 1, 0
+            return True
+        # The first other token stands for the passage's own, and more are the rest of it.
+        self.at += not self.changed
+        self.changed += 1
+        return self.changed <= _CHANGED and self.at < position
+
+    @property
+    def source(self) -> int:
+        """The kind of a draft from here: -1 after a token of the passage, -2 after another, -3 after more."""
+        return -1 - min(self.changed, 2)
 
 
 class PromptLookup:
-    """Drafts by prompt lookup, with n-grams of `most` tokens down to `fewest`. Source: Saxena 2023, Leviathan 2023."""
+    """Drafts by prompt lookup, with n-grams of `most` tokens down to `fewest`. Source: Saxena 2023, Leviathan 2023.
 
-    def __init__(self, *, most: int, fewest: int) -> None:
-        self._most, self._fewest = most, fewest
+    `cost` is what a token of a draft adds to a pass of the model, as a share of a pass of a single token.
+    """
+
+    def __init__(self, *, most: int, fewest: int, cost: float = LOOKUP_COST) -> None:
+        self._most, self._fewest, self._cost = most, fewest, cost
+        self._passages: dict[RunningSequence, Passage] = {}
 
     def propose(self, wanted: Sequence[tuple[RunningSequence, int]]) -> list[Proposal]:
-        """For each sample a draft of at most so many tokens, which may be empty; its source is the length matched."""
+        """For each sample a draft of at most so many tokens, which may be empty.
+
+        Its source is the length of the n-gram, or that of a `Passage`; the one that was right more often goes first.
+        """
         return [self._look(sequence, count) for sequence, count in wanted]
 
     def _look(self, sequence: RunningSequence, count: int) -> Proposal:
-        tokens = sequence.sampling_row.history.tokens()[-_SEARCHED:]
-        found, matched = look_up(tokens, most=self._most, fewest=self._fewest)
-        count = sequence.drafts.rate(matched).length(min(count, tokens.size - found)) if matched else 0
-        return tokens[found : found + count].tolist(), matched
+        tokens = sequence.sampling_row.history.tokens()
+        rate = sequence.drafts.rate
+        for source, at in sorted(self._places(sequence, tokens), key=lambda place: -rate(place[0]).rate):
+            length = rate(source).length(min(count, tokens.size - at), cost=self._cost)
+            if length:
+                if source > 0:
+                    self._passages[sequence] = Passage(at, tokens.size)
+                return tokens[at : at + length].tolist(), source
+        return (), 0
+
+    def _places(self, sequence: RunningSequence, tokens: NDArray[np.int32]) -> list[tuple[int, int]]:
+        """Where a draft may begin, each place with its source."""
+        skipped = max(tokens.size - _SEARCHED, 0)
+        found, matched = look_up(tokens[skipped:], most=self._most, fewest=self._fewest)
+        places = [(matched, found + skipped)] if matched else []
+        passage = self._passages.get(sequence)
+        if passage is not None:
+            if not passage.follow(tokens):
+                del self._passages[sequence]
+            elif not matched or passage.at != found + skipped:
+                places.append((passage.source, passage.at))
+        return places
 
     def forget(self, sequence: RunningSequence) -> None:
-        """Does nothing, as nothing is kept of a sample."""
+        """Drops the passage of a sample that has ended."""
+        self._passages.pop(sequence, None)
 
 
 def look_up(tokens: NDArray[np.int32], *, most: int, fewest: int) -> tuple[int, int]:

@@ -113,6 +113,11 @@ class EngineRequest:
         self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))
 
     @property
+    def carries_state(self) -> bool:
+        """Whether a sample carries a state from token to token."""
+        return self._sampling_row.compiled.carrier is not None
+
+    @property
     def finished(self) -> bool:
         """Whether all samples have ended."""
         return all(sample.stop is not None for sample in self.samples)
@@ -177,6 +182,7 @@ def check_beginning(request: EngineRequest) -> None:
         "beams": request.beams is not None,
         "best_of": _ranks(params),
         "prompt_logprobs": inputs.score,
+        "mirostat, whose state after them is not known": request.carries_state,
         "hidden states": inputs.hidden_states,
         "images, audio or embeddings": bool(inputs.media) or inputs.embeds is not None,
     }

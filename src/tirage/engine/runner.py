@@ -141,7 +141,7 @@ def advance(sequence: RunningSequence, row: DrawnRow | BaseException) -> DrawnRo
         sequence.sampling_row.history.check_room()
     except ParamsError as error:
         return error
-    sequence.sampling_row.history.append(token)
+    sequence.sampling_row.append(token)
     return row
 
 

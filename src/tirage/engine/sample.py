@@ -219,6 +219,8 @@ class GrowingSample:
         biased = (params.logit_bias or {}).get(token_id, 0.0) == -math.inf
         if not allowed or biased or any(word[-1] == token_id for word in params.bad_words_token_ids):
             return False
+        if any(ids[-1] == token_id and bias == -math.inf for ids, bias in params.sequence_bias or ()):
+            return False
         if self._bad_words is not None:
             mask = self._bad_words.mask(token_id + 1)
             if not mask[token_id // 32] >> (token_id % 32) & 1:

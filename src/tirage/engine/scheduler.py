@@ -9,7 +9,7 @@ the same tokens in later steps. An error ends the request or the sample that it 
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
 from tirage.engine.drawn_tokens import model_failed, take_token
-from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room, interleaved
+from tirage.engine.fairness import FairnessKey, Tenant, has_room
 from tirage.engine.forced_turns import ForcedTurns
-from tirage.engine.logprobs import PromptLogprobs
+from tirage.engine.prefill_queue import PrefillQueue
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, advance, close_row, describe, draw, extend, prefill_batch, prefill_chunk
+from tirage.engine.runner import DrawnRow, advance, close_row, describe, draw, extend
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
@@ -32,12 +32,10 @@ from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.engine.single_row import SingleRow
 from tirage.engine.speculation import NoSpeculation, Speculation
 from tirage.engine.step_rows import StepRows
-from tirage.models import BatchPrefillModel, StepModel
+from tirage.models import StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
 
-# Prompt tokens prefilled between two decode steps; one chunk of a prompt in any case.
-PREFILL_BUDGET = 256
 # How many waiting requests may go ahead of a search that finds no room, for each slot.
 _PASSES = 4
 _log = logging.getLogger("tirage")
@@ -65,16 +63,14 @@ class Scheduler:
         self._speculation = NoSpeculation(model) if speculation is None else speculation
         self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
         self._meter, self._flush = Meter() if meter is None else meter, flush
-        self._batch_model = model if isinstance(model, BatchPrefillModel) else None
         self._waiting = RequestQueue()
-        self._prefilling: deque[SequenceGroup] = deque()
-        self._prefilled: deque[SequenceGroup] = deque()
+        self._prompts = PrefillQueue(model, tokenizer, meter=self._meter, fail=self._fail)
         self._running: list[RunningSequence] = []
         # Running samples whose processors may hold them up, apart from those that get a token in every step.
         self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
-        # Those that take part in the step, and whose turn it is among prompts.
-        self._rows, self._prefill_turns, self._passes = StepRows(config.max_running), Turns(), 0
+        # Those that take part in the step, and how often others went ahead of a search.
+        self._rows, self._passes = StepRows(config.max_running), 0
         self._forced_turns = ForcedTurns()
         # What the sampler knows of the sequences drawn last.
         self._batch: tuple[list[RunningSequence], SamplingBatch] | None = None
@@ -86,7 +82,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        queues = self._running or self._waiting or self._prefilling or self._prefilled or self._searching
+        queues = self._running or self._waiting or self._prompts or self._searching
         return bool(queues) or self._apart.busy
 
     @property
@@ -97,7 +93,7 @@ class Scheduler:
     @property
     def prefilling(self) -> int:
         """Number of requests whose prompts are being prefilled, or are prefilled and have samples yet to start."""
-        return len(self._prefilling) + len(self._prefilled)
+        return len(self._prompts)
 
     @property
     def running(self) -> int:
@@ -139,12 +135,13 @@ class Scheduler:
     def _step_all(self) -> None:
         began = self._meter.last_tick
         self._admit()
-        self._prefill()
+        if self._prompts.reading:
+            self._prompts.step(alone=len(self._open_rows(reserved=True)) <= 1)
         self._start()
         self._read_forced()
         self._meter.lap("read")
         prefilled = self._meter.last_tick
-        keys = [group.key for group in (*self._prefilling, *self._prefilled)]
+        keys = [group.key for group in self._prompts]
         drawable = [each for each in self._running if each.is_drawable]
         self._rows.choose(drawable, [group for group in self._searching if not self._is_apart(group)], prompts=keys)
         self._apart.start(self._searching)
@@ -163,7 +160,7 @@ class Scheduler:
 
     def _find_single(self, sequence: RunningSequence) -> SingleRow | None:
         """The running sample by itself, if nothing else is to be done and its steps are simple."""
-        others = self._waiting or self._prefilling or self._prefilled or self._searching or self._apart.busy
+        others = self._waiting or self._prompts or self._searching or self._apart.busy
         if others or self._speculation.reads_ahead or self._batch is None or self._batch[0] != self._running:
             return None
         return SingleRow.of(
@@ -191,7 +188,7 @@ class Scheduler:
     def fail_all(self, error: BaseException) -> None:
         """Ends every request with an error that belongs to none of them."""
         running = [sequence.group for sequence in [*self._running, *self._apart.sequences]]
-        groups = [*self._waiting, *self._prefilling, *self._prefilled, *running, *self._searching]
+        groups = [*self._waiting, *self._prompts, *running, *self._searching]
         for group in dict.fromkeys(groups):
             self._fail(group, error)
 
@@ -203,7 +200,7 @@ class Scheduler:
         With `reserved` one is counted too for the first sample of each prompt that is being prefilled.
         """
         rows = Counter(sequence.group.key for sequence in [*self._running, *self._apart.sequences])
-        for group in (*self._prefilling, *self._prefilled, *self._searching):
+        for group in (*self._prompts, *self._searching):
             if reserved or group.request.beams is not None:
                 rows[group.key] += group.slots(self._max_running)
         return rows
@@ -227,80 +224,12 @@ class Scheduler:
             self._waiting.remove(group)
             if not group.needs_prefill:
                 self._finish_empty(group)
-            elif self._open(group):
+            elif self._prompts.open(group):
                 rows[group.key] += need
-
-    def _open(self, group: SequenceGroup) -> bool:
-        """Opens a row for the prompt of a request; False if that fails, which ends the request."""
-        try:
-            group.row = self._model.open(group.request.inputs)
-        except BaseException as error:
-            self._fail(group, error)
-            return False
-        group.request.cached_tokens = group.row.cached
-        self._meter.started += 1
-        self._meter.cached_tokens += group.row.cached
-        if group.request.inputs.score:
-            group.prompt_logprobs = PromptLogprobs(group.request, self._tokenizer)
-        self._prefilling.append(group)
-        return True
-
-    def _prefill(self) -> None:
-        """Prefills chunks of the prompts in turn, short prompts together, until the budget is spent."""
-        if not self._prefilling:
-            return
-        budget = PREFILL_BUDGET
-        turns = interleaved(self._prefilling, lambda group: group.key, self._prefill_turns)
-        while turns and budget > 0:
-            groups = self._next_to_prefill(turns)
-            self._prefill_turns.take(group.key for group in groups)
-            done = self._prefill_together(groups) if len(groups) > 1 else self._prefill_next(groups[0])
-            self._meter.prompt_tokens += done
-            budget -= done
-            turns = [group for group in turns if group not in groups]
-            turns += [group for group in groups if group.row is not None and group.row.left]
-
-    def _next_to_prefill(self, turns: Sequence[SequenceGroup]) -> Sequence[SequenceGroup]:
-        """The request whose turn it is, and those behind it whose prompts can be prefilled in the same pass."""
-        if self._batch_model is None or len(turns) == 1:
-            return turns[:1]
-        return [turns[index] for index in self._batch_model.choose_prefill([group.row for group in turns])]
-
-    def _prefill_together(self, groups: Sequence[SequenceGroup]) -> int:
-        """Prefills the prompts of requests in one pass, or one by one if that fails; gives the number of tokens."""
-        assert self._batch_model is not None
-        rows = [group.row for group in groups]
-        count = sum(row.left for row in rows)
-        try:
-            logits = prefill_batch(self._batch_model, rows, vocab_size=self._model.vocab_size)
-        except BaseException as error:
-            for group in groups:
-                self._fail(group, error)
-            return 0
-        if logits is None:
-            return sum(self._prefill_next(group) for group in groups)
-        for group, each in zip(groups, logits, strict=True):
-            # A copy, so that the logits of the others can be freed.
-            group.logits = each.copy()
-            self._prefilling.remove(group)
-            self._prefilled.append(group)
-        return count
-
-    def _prefill_next(self, group: SequenceGroup) -> int:
-        """Prefills a chunk of a request's prompt; gives the number of its tokens, 0 if the request failed."""
-        before = group.row.left
-        try:
-            prefill_chunk(self._model, group)
-        except BaseException as error:
-            self._fail(group, error)
-            return 0
-        self._prefilling.remove(group)
-        (self._prefilling if group.row.left else self._prefilled).append(group)
-        return before - group.row.left
 
     def _start(self) -> None:
         """Starts what is prefilled: searches as a whole, of other requests as many samples as there are slots."""
-        groups = [*self._prefilled]
+        groups = [*self._prompts.done]
         if len({group.key for group in groups}) > 1:
             rows = self._open_rows(reserved=False)
             groups.sort(key=lambda group: rows[group.key])
@@ -312,12 +241,12 @@ class Scheduler:
                 self._fail(group, error)
 
     def _may_start(self, group: SequenceGroup) -> bool:
-        if group not in self._prefilled:
+        if group not in self._prompts.done:
             return False
         if not group.pending or group.request.beams is not None:
             return True
         # A search has its slots reserved from its admission on; samples take what is left.
-        searches = [each for each in (*self._prefilling, *self._prefilled, *self._searching) if each.request.beams]
+        searches = [each for each in (*self._prompts, *self._searching) if each.request.beams]
         if len(self._running) + sum(each.slots(self._max_running) for each in searches) < self._max_running:
             return True
         rows = self._open_rows(reserved=True)
@@ -327,13 +256,13 @@ class Scheduler:
 
     def _start_next(self, group: SequenceGroup) -> None:
         if not group.pending:
-            self._prefilled.remove(group)
+            self._prompts.remove(group)
             self._close_prompt(group)
             self._finish_empty(group)
             return
         assert group.logits is not None
         if group.request.beams is not None:
-            self._prefilled.remove(group)
+            self._prompts.remove(group)
             group.search = BeamSearch(self._model, self._tokenizer, group.request, row=group.row, logits=group.logits)
             group.row = None
             self._searching.append(group)
@@ -347,7 +276,7 @@ class Scheduler:
             group.request.prompt_logits = logits
         if not group.pending:
             group.row = group.logits = None
-            self._prefilled.remove(group)
+            self._prompts.remove(group)
         else:
             try:
                 row = self._model.fork(row)
@@ -421,8 +350,8 @@ class Scheduler:
 
     def _take_apart(self) -> None:
         """The tokens of samples and searches whose processors have returned; a request whose processor is late ends."""
-        alone = not (self._running or self._prefilling or any(not self._is_apart(each) for each in self._searching))
-        for each, result in self._apart.finished(alone=alone):
+        others = self._running or self._prompts.reading or any(not self._is_apart(each) for each in self._searching)
+        for each, result in self._apart.finished(alone=not others):
             if isinstance(result, ProcessorError):
                 group = each if isinstance(each, SequenceGroup) else each.group
                 self._end(group, Stop(kind="processor_failed", matched_text=str(result)))
@@ -568,9 +497,9 @@ class Scheduler:
 
     def _end(self, group: SequenceGroup, stop: Stop) -> None:
         """Ends what is unfinished of a request, wherever it is."""
-        for queue in (self._waiting, self._prefilling, self._prefilled):
-            if group in queue:
-                queue.remove(group)
+        if group in self._waiting:
+            self._waiting.remove(group)
+        self._prompts.remove(group)
         for sequence in [each for each in [*self._running, *self._apart.sequences] if each.group is group]:
             self._remove(sequence, reuse=stop.kind == "abort")
         group.pending.clear()

@@ -94,7 +94,7 @@ class RunningSequence:
         forced, self.may_force = self.sample.take_forced(), False
         self.unread += forced
         for token_id in forced:
-            self.sampling_row.history.append(token_id)
+            self.sampling_row.append(token_id)
         return len(forced)
 
     @property

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.draft_model import DraftModel
+from tirage.engine.draft_probe import check_drafts
 from tirage.engine.drafts import Proposal
 from tirage.engine.drawn_tokens import model_failed
 from tirage.engine.progress import Meter
-from tirage.engine.prompt_lookup import PromptLookup
+from tirage.engine.prompt_lookup import LOOKUP_COST, PromptLookup
 from tirage.engine.runner import as_matrix, decode, describe
 from tirage.engine.sequence import RunningSequence
 from tirage.engine.speculative_config import SpeculativeConfig
@@ -66,8 +67,8 @@ class NoSpeculation:
 class Speculation:
     """The drafts of the running samples of an engine; for the engine's thread.
 
-    Raises ModelError for a model, or a draft model, that cannot take tokens back, and ParamsError for drafts that are
-    longer than the context.
+    Raises ModelError for a model, or a draft model, that cannot take tokens back, and for a model whose logits after a
+    draft are not those of single tokens (`check_drafts`), and ParamsError for drafts longer than the context.
     """
 
     reads_ahead = True
@@ -81,9 +82,10 @@ class Speculation:
                 f"num_speculative_tokens must be below the model's context of {model.max_length} tokens, "
                 f"got {config.num_speculative_tokens}"
             )
+        check_drafts(model)
         self._model: Any = model
         self._config, self._meter = config, meter
-        self._proposer = open_proposer(config, draft, model.vocab_size)
+        self._proposer = open_proposer(config, draft, model)
 
     def decode(
         self, token_ids: Sequence[int], rows: Sequence[Any], drawn: Sequence[RunningSequence]
@@ -161,12 +163,13 @@ class Speculation:
         return [next(proposed) if count > 0 else ((), 0) for count in counts]
 
 
-def open_proposer(config: SpeculativeConfig, draft: StepModel | None, vocab_size: int) -> Proposer:
-    """Where the drafts of a config come from. Raises ModelError for a draft model that cannot take tokens back."""
+def open_proposer(config: SpeculativeConfig, draft: StepModel | None, model: StepModel) -> Proposer:
+    """Where drafts for a model come from. Raises ModelError for a draft model that cannot take tokens back."""
     if draft is None:
-        return PromptLookup(most=config.prompt_lookup_max, fewest=config.prompt_lookup_min)
+        cost = getattr(model, "draft_cost", LOOKUP_COST)
+        return PromptLookup(most=config.prompt_lookup_max, fewest=config.prompt_lookup_min, cost=cost)
     check_model(draft, "draft model")
-    return DraftModel(draft, vocab_size=vocab_size)
+    return DraftModel(draft, vocab_size=model.vocab_size)
 
 
 def check_model(model: Any, name: str) -> None:

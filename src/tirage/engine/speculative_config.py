@@ -29,7 +29,7 @@ class SpeculativeConfig:
     model: Any = None
     num_speculative_tokens: int = 8
     prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 2
+    prompt_lookup_min: int = 1
     disable_by_batch_size: int = 4
 
     def __post_init__(self) -> None:

@@ -31,6 +31,9 @@ ENGINE_FIELDS = frozenset((
     "truncate_prompt_tokens",
     "guided_decoding",
     "close_grammar",
+    "forcing",
+    "reasoning_parser",
+    "thinking_budget",
     "logprob_token_ids",
     "logprobs_mode",
     "return_kept",
@@ -61,7 +64,10 @@ def read_params(given: Any, engine: str, *, tokenizer: Any = None) -> SamplingPa
 
 def readers(params: SamplingParams) -> tuple[str, ...]:
     """The names of the parameters whose draw reads the tokens so far, not only their number."""
-    return compiled(params.unwrapped).readers or ("logits_processors",) * bool(params.logits_processors)
+    found = compiled(params.unwrapped)
+    if found.carrier is not None:
+        return (*found.readers, next(iter(found.carrier.fields)))
+    return found.readers or ("logits_processors",) * bool(params.logits_processors)
 
 
 def _parsed(given: Any) -> SamplingParams:

@@ -13,6 +13,7 @@ from tirage.backends import find
 from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import History
+from tirage.integrations.drawn_path import DrawnPath, LeftPaths
 from tirage.integrations.params import readers
 from tirage.params import SamplingParams
 from tirage.sampling import draw_batch
@@ -23,12 +24,52 @@ Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 @dataclass(slots=True)
 class _Request:
-    """A row, the prompt from which its history is made anew where the engine has taken tokens back, and that output."""
+    """A row, the prompt from which its history is made anew where the engine has taken tokens back, and that output.
+
+    `path` is what it drew, for a row that carries a state.
+    """
 
     row: SamplingRow
-    prompt: Ids
+    prompt: NDArray[np.int64]
     readers: tuple[str, ...]
     output: list[int] = field(default_factory=list)
+    path: DrawnPath = field(default_factory=DrawnPath)
+
+    @property
+    def carries(self) -> bool:
+        """Whether its draw depends on a state that moves with each token that was drawn."""
+        return self.row.compiled.carrier is not None
+
+    @property
+    def asked(self) -> Hashable:
+        """What its state follows from, beside its text."""
+        return self.row.params.replace(seed=None), self.prompt.tobytes()
+
+    def append(self, token: int) -> None:
+        """Adds a token that the engine has put out; the state moves as it did when the token was drawn.
+
+        Raises ParamsError where the state is not known, as nothing was drawn there.
+        """
+        self.row.history.check_room()
+        if self.carries:
+            self.row.drawn = self.path.put_out(token, step=len(self.output))
+            if self.row.drawn is None:
+                raise ParamsError(
+                    f"{self.row.carrier_name} must have drawn each token of its request here, got an output whose "
+                    f"token {len(self.output)} was not; without its state the request cannot go on"
+                )
+        self.row.append(token)
+        self.output.append(token)
+
+    def restart(self, vocab_size: int) -> None:
+        """Goes back to the prompt."""
+        self.row.history = History.of(self.prompt, (), vocab_size=vocab_size)
+        self.row.state, self.output = self.row.compiled.initial_state, []
+
+    def note_drawn(self) -> None:
+        """Keeps what the row drew at its step, if it carries a state."""
+        if self.row.drawn is not None:
+            self.path.note(self.row.drawn, step=self.row.at)
 
 
 class EngineRows:
@@ -38,13 +79,14 @@ class EngineRows:
     on whether the engine has preempted the request, taken tokens back or drawn a step twice.
     """
 
-    __slots__ = ("_drawn", "_requests", "vocab_size")
+    __slots__ = ("_drawn", "_left", "_requests", "vocab_size")
 
     def __init__(self, vocab_size: int) -> None:
         """No requests, over the columns of the engine's logits."""
         self.vocab_size = vocab_size
         self._requests: dict[Hashable, _Request] = {}
         self._drawn: tuple[tuple[Hashable, ...], SamplingBatch] | None = None
+        self._left = LeftPaths()
 
     def __len__(self) -> int:
         """The number of requests."""
@@ -72,9 +114,14 @@ class EngineRows:
         self._drawn = None
 
     def remove(self, key: Hashable) -> None:
-        """Forgets a request; one that is not there is none."""
-        if self._requests.pop(key, None) is not None:
+        """Forgets a request; one that is not there is none.
+
+        What rows that carry a state have drawn is kept for a while: the same request may come back with its output.
+        """
+        if (request := self._requests.pop(key, None)) is not None:
             self._drawn = None
+            if request.path.drawn:
+                self._left.keep(request.asked, request.path)
 
     def seed(self, key: Hashable) -> int:
         """The seed of a request, given or fresh. Raises KeyError for one that is not there."""
@@ -86,7 +133,7 @@ class EngineRows:
         `logits` [n, V] of any library; `outputs`, for each row, all ids [t] that the engine has put out for it so far:
         t is the position that keys the uniform. Ids that are not known yet may be -1 where no parameter of the row
         reads them. A row that cannot be drawn has token -1 and its `status`. Raises ParamsError for arrays that do not
-        fit, KeyError for a key that is not there.
+        fit and for a state that is not known, KeyError for a key that is not there.
         """
         if len(set(keys)) != len(keys):
             raise ParamsError(f"keys must be different requests, got {list(keys)}")
@@ -96,7 +143,10 @@ class EngineRows:
         matrix = backend.as_logits(logits)
         if tuple(matrix.shape) != (len(keys), self.vocab_size):
             raise ParamsError(f"logits must be [{len(keys)}, {self.vocab_size}], got {list(matrix.shape)}")
-        return draw_batch(backend, matrix, self._batch(tuple(keys)), backend.as_mask(mask, matrix.shape))
+        drawn = draw_batch(backend, matrix, self._batch(tuple(keys)), backend.as_mask(mask, matrix.shape))
+        for key in keys:
+            self._requests[key].note_drawn()
+        return drawn
 
     def _batch(self, keys: tuple[Hashable, ...]) -> SamplingBatch:
         """The packed rows, kept while the same requests are drawn in the same order."""
@@ -115,11 +165,11 @@ class EngineRows:
         ids = output if isinstance(output, list) else np.asarray(output).tolist()
         known = len(request.output)
         if ids[:known] != request.output:
-            row.history = History.of(request.prompt, (), vocab_size=self.vocab_size)
-            request.output, known, self._drawn = [], 0, None
+            request.restart(self.vocab_size)
+            known, self._drawn = 0, None
+        if ids and request.carries and not request.path.drawn:
+            request.path = self._left.take(request.asked, ids)
         for token in ids[known:]:
             if not 0 <= token < self.vocab_size:
                 raise ParamsError(f"output ids must be known where {', '.join(request.readers)} read them, got {token}")
-            row.history.check_room()
-            row.history.append(token)
-            request.output.append(token)
+            request.append(token)

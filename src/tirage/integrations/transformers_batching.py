@@ -86,14 +86,23 @@ class _RequestProcessor(cb_logits_processors.ContinuousBatchingLogitsProcessor):
         The rows of requests that are to get a token come first; those that still read their prompt are not used.
         """
         count = len(self.states)
-        keys = [state.request_id for state in self.states]
-        draw = self.rows.draw(scores[:count], keys, [_output(state) for state in self.states])
-        for state, status in zip(self.states, draw.status.tolist(), strict=True):
-            if status:
-                _end(state, status)
         tokens = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-        tokens[:count] = draw.token_ids.clamp(min=0)
+        tokens[:count] = torch.tensor(self._tokens(scores[:count], self.states), dtype=torch.long)
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def _tokens(self, scores: torch.Tensor, states: list[Any]) -> list[int]:
+        """The token of each row of scores [n, V]; a request that cannot be drawn for is ended, alone, with token 0."""
+        try:
+            draw = self.rows.draw(scores, [state.request_id for state in states], list(map(_output, states)))
+        except ParamsError as error:
+            if len(states) == 1:
+                _end(states[0], str(error))
+                return [0]
+            return [self._tokens(scores[at : at + 1], [state])[0] for at, state in enumerate(states)]
+        for state, status in zip(states, draw.status.tolist(), strict=True):
+            if status:
+                _end(state, f"the row cannot be drawn: {Status(status).name}")
+        return draw.token_ids.clamp(min=0).tolist()
 
 
 class _RequestProcessorList(cb_logits_processors.ContinuousBatchingLogitsProcessorList):
@@ -133,8 +142,8 @@ def _copy(state: Any) -> int:
     return int(index) + 1 if found else 0
 
 
-def _end(state: Any, status: int) -> None:
+def _end(state: Any, reason: str) -> None:
     """Ends one request: its next token is its last."""
-    state.error = f"the row cannot be drawn: {Status(status).name}"
+    state.error = reason
     _log.warning("request %s: %s", state.request_id, state.error)
     state._new_tokens_limit = 0

@@ -11,9 +11,13 @@ from tirage.errors import ModelError
 
 # Settings are a few KiB; even an index of a thousand shards is smaller than this.
 MAX_BYTES = 16 * 2**20
-# The deepest published models have a few hundred.
+# The deepest published models have a few hundred layers, the widest about as many experts.
 MAX_LAYERS = 4096
-_LAYERS = re.compile(r"(\w+_)?(layers|n_layer|depth)")
+MAX_LABELS = 1 << 16
+_COUNTS = (
+    (re.compile(r"(\w+_)?(layers|n_layer|depth|experts)|attention_types"), MAX_LAYERS),
+    (re.compile("num_labels"), MAX_LABELS),
+)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -32,15 +36,23 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def check_layers(config: Any, path: Path) -> None:
-    """Raises ModelError for a config that counts more layers, anywhere in it, than a library could build in a while."""
+    """Raises ModelError for a config that counts more layers, experts or labels, anywhere in it, than can be built."""
     if isinstance(config, dict):
         for name, value in config.items():
-            if _LAYERS.fullmatch(str(name)) and isinstance(value, (int, float)) and value > MAX_LAYERS:
-                raise ModelError(f"{path}: {name} must be at most {MAX_LAYERS}, got {value}; is it the right file?")
+            most = next((most for pattern, most in _COUNTS if pattern.fullmatch(str(name))), None)
+            if most is not None and (found := largest(value)) > most:
+                raise ModelError(f"{path}: {name} must be at most {most}, got {found}; is it the right file?")
             check_layers(value, path)
     elif isinstance(config, list):
         for each in config:
             check_layers(each, path)
+
+
+def largest(value: Any) -> int | float:
+    """The largest number in lists inside each other, or the number itself; 0 without one."""
+    if isinstance(value, list):
+        return max(map(largest, value), default=0)
+    return value if isinstance(value, (int, float)) else 0
 
 
 def read_optional_json_object(path: Path) -> dict[str, Any]:

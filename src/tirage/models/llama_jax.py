@@ -125,17 +125,20 @@ def rotate(x: Any, cos: Any, sin: Any) -> Any:
     return x * cos + jnp.concatenate([second, first], axis=-1) * sin
 
 
-def transformer_of(model: Any) -> tuple[LlamaTransformer, dict[str, Any]]:
+def transformer_of(model: Any, *, max_length: int | None = None) -> tuple[LlamaTransformer, dict[str, Any]]:
     """A NumPy Llama, such as `LLM("tiny").model`, as a TransformerLike and its parameters.
 
+    They hold the rotations of `max_length` positions, by default of all that the model has.
     Raises ModelError for any other model.
     """
     if not isinstance(model, LlamaNumpy):
         raise ModelError(f"model must be a NumPy Llama, as LLM('tiny').model is, got {type(model).__name__}")
-    return LlamaTransformer(model.config), jax.tree.map(jnp.asarray, model.parameters)
+    params = model.parameters_up_to(model.max_length if max_length is None else max_length)
+    return LlamaTransformer(model.config), jax.tree.map(jnp.asarray, params)
 
 
 def open_jax(model: LlamaNumpy) -> TransformerModel:
     """The Llama as a `Model` that runs on JAX, with a context of at most 4096 tokens."""
-    transformer, params = transformer_of(model)
-    return TransformerModel(transformer, params, max_length=min(model.max_length, MAX_LENGTH))
+    length = min(model.max_length, MAX_LENGTH)
+    transformer, params = transformer_of(model, max_length=length)
+    return TransformerModel(transformer, params, max_length=length)

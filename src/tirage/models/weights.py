@@ -57,17 +57,22 @@ def is_compact(folder: Path) -> bool:
 
     Raises ModelError for a damaged file.
     """
-    from safetensors import SafetensorError, safe_open
-
     for path in weight_files(folder):
-        try:
-            with safe_open(path, "numpy") as file:
-                names = set(file.keys())
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"{path} is not a complete safetensors file: {error}") from error
+        names = stored_shapes(path).keys()
         if any(name.removesuffix(SCALE) in names for name in names if name.endswith(SCALE)):
             return True
     return False
+
+
+def stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes [...] of a safetensors file's tensors by name, from its header; ModelError for a damaged file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def shard_name(index: Path, name: str) -> str:

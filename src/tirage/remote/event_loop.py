@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -90,6 +90,17 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+async def all_or_first_failure(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results, in order, of coroutines that run at once. The first failure cancels the others and is raised."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _next(generator: AsyncGenerator[T, None]) -> T | None:

@@ -15,7 +15,7 @@ from tirage.llm import LLM, Message, check_constraint_options, one_per_prompt
 from tirage.params import SamplingParams, takes_params
 from tirage.remote.answer import RemoteAnswer, fresh_seed
 from tirage.remote.connection import ConnectionOptions, RemoteServer
-from tirage.remote.event_loop import EventLoopThread
+from tirage.remote.event_loop import EventLoopThread, all_or_first_failure
 from tirage.remote.formats import FORMATS
 from tirage.remote.inside_vllm import inside_fields
 from tirage.remote.request import RemoteRequest, checked_messages, prompt_parts
@@ -218,13 +218,7 @@ class RemoteLLM:
             advance()
             return completion
 
-        tasks = [asyncio.create_task(one(request)) for request in requests]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await all_or_first_failure(one(request) for request in requests)
 
     async def _whole(self, route: RemoteRoute, request: RemoteRequest) -> Completion:
         reader, body = await self._written(route, request)

@@ -130,9 +130,10 @@ _MIN_TOKENS = Dialect.of("SGLang", "sglang", [same("min_tokens")], adjust=_proce
 _LOGPROBS = Dialect.of("SGLang", "sglang", _LOGPROB_FIELDS, adjust=_scored)
 _STOP_REGEX = Dialect.of("SGLang", "sglang", [SGLANG.entries["stop_regex"]])
 _LLAMACPP = LLAMACPP.without("max_tokens", "max_completion_tokens", "n", "logprobs")
-# The stages that have no parameter of ours, and the order of the others: a server may be started with another.
+# A server may be started with Mirostat on, or with another order of its stages.
 _LLAMACPP_STAGES = {
     "mirostat": 0,
+    "adaptive_target": -1.0,
     "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
 }
 # A remote completion has no records of its tokens, so that none are asked for.

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tirage.children import Child, Children
 from tirage.errors import ModelError, ParamsError
+from tirage.workers.children import Child, Children
 
 SECONDS = 1.0
 """Processor time of a rendering, and of reading a template."""

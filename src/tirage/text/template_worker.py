@@ -19,7 +19,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tirage.child_script import Answer, answer_lines, drop_rights
+from tirage.workers.child_script import Answer, answer_lines, drop_rights
 
 _GROWTH = 512 << 20
 _KEPT = 8

@@ -16,6 +16,7 @@ import numpy as np
 from tirage.errors import ModelError, ParamsError
 from tirage.text.tokenizer import Tokenizer, wrap_tokenizer
 from tirage.text.vocabulary import TextVocabulary, vocabulary_of
+from tirage.workers.cancel import checkpoint
 
 Word = tuple[int, ...]
 
@@ -68,6 +69,7 @@ class TokenLookup:
 
     def _word(self, word: str) -> list[Word]:
         """The sequences of one word. A space before the word is optional, unless the word is whitespace."""
+        checkpoint()
         bare = word.lstrip() or word
         gaps = ("",) if bare.isspace() else ("", " ")
         forms = [gap.encode() + form for form in self._forms(bare, word) for gap in gaps]

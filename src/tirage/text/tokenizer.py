@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from tirage.errors import ModelError, ParamsError
 from tirage.text.decoder_rule import DecoderRule, byte_level_bytes, decoder_rule_of, fallback_byte, writes_words
-from tirage.text.tokenizer_growth import MOST_GROWTH, growth
+from tirage.text.tokenizer_growth import MOST_ADDED, MOST_GROWTH, added, growth
+from tirage.text.tokenizer_trial import check_file
 
 MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 """Matches added tokens that mark up a text although they are not declared special, such as `<think>`."""
@@ -315,18 +316,21 @@ def wrap_tokenizer(raw: Any) -> Tokenizer:
 def load_tokenizer(path: Path, settings: Mapping[str, Any] | None = None) -> Tokenizer:
     """The tokenizer of a tokenizer.json file, with the settings of tokenizer_config.json.
 
-    Raises ModelError naming the file if it is missing or damaged.
+    Raises ModelError naming the file if it is missing or damaged, or would take too much time or memory.
     """
     from tokenizers import Tokenizer as FastTokenizer
 
     if not path.is_file():
         raise ModelError(f"{path} is missing; other tokenizers need the torch extra: pip install 'tirage[torch]'")
+    check_file(path)
     try:
         raw = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ModelError(f"{path} is not a valid tokenizer: {error}") from error
     if (times := growth(raw)) > MOST_GROWTH:
         raise ModelError(f"{path} must make a text at most {MOST_GROWTH} times as long, got replacements of {times:g}")
+    if (count := added(raw)) > MOST_ADDED:
+        raise ModelError(f"{path} must add at most {MOST_ADDED} characters and tokens to a text, got {count}")
     # Files may contain the truncation and padding of a training run, which would silently change prompts.
     raw.no_truncation()
     raw.no_padding()

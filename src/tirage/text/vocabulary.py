@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
 from tirage.text.tokenizer import Tokenizer
+from tirage.workers.cancel import checkpoint
 
 _MAX_CACHED_BYTES = 4 << 20
 
@@ -64,6 +65,7 @@ class TextVocabulary:
         self._cached_bytes += len(part) + found.nbytes + 256
 
     def _search(self, part: bytes) -> NDArray[np.intp]:
+        checkpoint()
         places, at = [], self._joined.find(part)
         while at >= 0:
             places.append(at)

@@ -22,7 +22,10 @@ Logits = NDArray[np.float32]
 
 CHUNK = 256
 """Prompts are prefilled in chunks of this many tokens, cut at its multiples whatever else is in flight."""
+UNTILED = 63
+"""The most tokens of a batch whose attention libllama computes row by row; from one more on, in tiles of 64 rows."""
 _FIRST_CELLS = 4096
+_F32, _Q8_0 = 0, 8
 _RECOMMENDED = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",
@@ -58,8 +61,9 @@ class GGUFModel(TextOnly):
     for later prompts with the same beginning; 0 turns that off. Models with a sliding window or a recurrent state keep
     nothing.
 
-    At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone, as
-    None does unless the weights are float32: libllama's products of quantised weights depend on the whole batch.
+    At most `prefill_batch_tokens` tokens of several short prompts are prefilled in one batch; 0 prefills each alone.
+    None is 256 for float32 weights and 63 for Q8_0, where the logits are then those of each prompt alone; other
+    weights are prefilled alone, as libllama's products of them depend on the whole batch.
     `dtype` is that of keys, values and attention: "float16", as in llama.cpp, "float32", or "auto", which is float32
     for a file whose weights are. `threads` is by default OMP_NUM_THREADS or the number of usable cores; `gpu_layers`
     None is libllama's default, which is all of them where it was built for a GPU. The last bits of a row's logits may
@@ -86,11 +90,10 @@ class GGUFModel(TextOnly):
         _check_kind(loaded, self.header)
         self.tokenizer = GGUFTokenizer(loaded, self.header)
         self.vocab_size, self.max_length = len(self.tokenizer), library.llama_model_n_ctx_train(loaded.pointer)
-        is_float32 = self.header.tensor_types == {0}
-        exact = dtype == "float32" or (dtype == "auto" and is_float32)
+        exact = dtype == "float32" or (dtype == "auto" and self.header.tensor_types == {_F32})
         self._dtype = "float32" if exact else "float16"
         self._context = Context(loaded, cells=max(CHUNK, first_cells), threads=self._threads, exact=exact)
-        together = CHUNK * is_float32 if prefill_batch_tokens is None else prefill_batch_tokens
+        together = _together(self.header.tensor_types) if prefill_batch_tokens is None else prefill_batch_tokens
         self._together = min(together, CHUNK)
         self._free = list(reversed(range(self._context.sequences)))
         whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
@@ -336,6 +339,13 @@ class GGUFModel(TextOnly):
     def _free_sequence(self, sequence: int) -> None:
         self._context.cut(sequence)
         self._free.append(sequence)
+
+
+def _together(tensor_types: frozenset[int]) -> int:
+    """The most tokens of short prompts in one batch, by ggml's numbers of the types of all tensors."""
+    if tensor_types == {_F32}:
+        return CHUNK
+    return UNTILED if tensor_types <= {_F32, _Q8_0} else 0
 
 
 def _check_kind(loaded: LoadedModel, header: Header) -> None:

@@ -18,8 +18,10 @@ from torch import Tensor
 
 from tirage.errors import ModelError, ParamsError
 from tirage.models.json_file import read_json_object
+from tirage.models.weights import stored_shapes
 
 _BASE = "__base__"
+_WEIGHTS = "adapter_model.safetensors"
 # The fields that a plain LoRA may set. Any other asks for more than two matrices beside a layer.
 _PLAIN = frozenset({
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "fan_in_fan_out",
@@ -185,7 +187,7 @@ class Adapters:
 def check_adapter(name: str, folder: Path) -> dict[str, Any]:
     """The configuration of an adapter. Raises ModelError for a folder that is no LoRA in safetensors."""
     path = folder / "adapter_config.json"
-    if not path.is_file() or not (folder / "adapter_model.safetensors").is_file():
+    if not path.is_file() or not (folder / _WEIGHTS).is_file():
         raise ModelError(
             f"adapter {name!r} must be a folder with adapter_config.json and adapter_model.safetensors, got {folder}"
         )
@@ -195,7 +197,22 @@ def check_adapter(name: str, folder: Path) -> dict[str, Any]:
     for key, what in _REFUSED.items():
         if config.get(key):
             raise ModelError(f"{path}: {key} must be absent, {what} is not supported; merge the adapter into its model")
+    with as_model_error(name, folder, "does not fit the model"):
+        shapes = stored_shapes(folder / _WEIGHTS)
+    check_ranks(config, path, max((size for shape in shapes.values() for size in shape), default=0))
     return config
+
+
+def check_ranks(config: Mapping[str, Any], path: Path, most: int) -> None:
+    """Raises ModelError for a rank above every dimension of the stored matrices, for which peft would take memory."""
+    pattern = config.get("rank_pattern") or {}
+    ranks = [config.get("r", 0), *(pattern.values() if isinstance(pattern, Mapping) else ())]
+    for rank in ranks:
+        if isinstance(rank, (int, float)) and rank > most:
+            raise ModelError(
+                f"{path}: r must be at most {most}, the largest dimension in {_WEIGHTS}, got {rank}; "
+                "take the adapter_config.json that belongs to these weights"
+            )
 
 
 def is_plain(config: Mapping[str, Any]) -> bool:

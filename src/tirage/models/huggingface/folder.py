@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from tirage.errors import ModelError, ParamsError, nearest
 from tirage.models.huggingface.batched_prefill import PREFILL_BATCH_TOKENS
+from tirage.models.huggingface.declared_size import check_declared_size
 from tirage.models.huggingface.int8 import with_int8
 from tirage.models.huggingface.media import MediaProcessor, open_media
 from tirage.models.huggingface.model import HuggingFaceModel
@@ -96,7 +97,7 @@ def wrap_module(module: Any, *, processor: Any = None, **options: Any) -> Huggin
 
 
 def refuse_code(folder: Path) -> None:
-    """Raises ModelError for a folder whose settings name Python code to run, or more layers than can be built."""
+    """Raises ModelError for a folder whose settings name Python code to run, or more parts than can be built."""
     check_layers(read_json_object(folder / "config.json"), folder / "config.json")
     for name in _SETTINGS:
         settings = read_optional_json_object(folder / name)
@@ -117,6 +118,7 @@ def load_module(folder: Path, dtype: str, **more: Any) -> Any:
         config = AutoConfig.from_pretrained(folder, **LOCAL)
         auto = auto_class(config)
         with quiet():
+            check_declared_size(auto._model_mapping[type(config)], config, folder)
             source: Path | None = folder
             if is_compact(folder):
                 options["state_dict"] = {name: torch.from_numpy(a) for name, a in read_weights(folder).items()}
