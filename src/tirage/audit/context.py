@@ -69,6 +69,11 @@ class AuditContext:
         finally:
             self.arithmetic_s += time.process_time() - began
 
+    def add(self, evidence: Evidence, prediction: Prediction, outcome: int) -> None:
+        """Takes an outcome in, as arithmetic."""
+        with self.computing():
+            evidence.add(prediction, outcome)
+
     def remember(self, entries: Sequence[LogprobEntry]) -> None:
         """Keeps the ids of tokens that an answer tells."""
         for entry in itertools.chain(entries, *(each.top for each in entries)):
@@ -130,8 +135,7 @@ async def draw_until(context: AuditContext, probes: Sequence[LawProbe], evidence
         for index in await draws_of(context, probe):
             drawn[which].append(index)
             if index < len(probe.prediction.high):
-                with context.computing():
-                    evidence.add(probe.prediction, index)
+                context.add(evidence, probe.prediction, index)
     return drawn
 
 

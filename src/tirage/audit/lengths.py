@@ -45,7 +45,7 @@ async def check_greedy(context: AuditContext) -> Finding:
         for (_, base, length), answer in zip([each for each in bases for _ in range(4)], answers, strict=True):
             sample = only_sample(answer)
             if length and min(len(tokens_of(base)), len(tokens_of(sample))) > 0:
-                evidence.add(prediction, int(tokens_of(base)[:length] != tokens_of(sample)[:length]))
+                context.add(evidence, prediction, int(tokens_of(base)[:length] != tokens_of(sample)[:length]))
         if evidence.rejected or (evidence.outcomes and not evidence.uncleared()):
             break
     broken = "temperature 0 gives tokens that are not the likeliest, or other ones every time"
@@ -65,7 +65,7 @@ async def _likeliest(context: AuditContext, evidence: Evidence) -> None:
     ):
         entries = only_sample(answer).logprobs
         if entries:
-            evidence.add(bernoulli(_NEVER, _FAULTS), int(position.index(entries[0]) != 0))
+            context.add(evidence, bernoulli(_NEVER, _FAULTS), int(position.index(entries[0]) != 0))
 
 
 def tokens_of(sample: SamplePart) -> Sequence[Any]:
@@ -98,7 +98,7 @@ async def check_stop(context: AuditContext) -> Finding:
         params = [context.params(temperature=0.0, max_tokens=_TOKENS, stop=[stop]) for _, stop in asked]
         answers = await context.server.ask_all([(each[0], one) for each, one in zip(asked, params, strict=True)])
         for (_, stop), answer in zip(asked, answers, strict=True):
-            evidence.add(prediction, int(stop in only_sample(answer).text))
+            context.add(evidence, prediction, int(stop in only_sample(answer).text))
         if evidence.rejected or not evidence.uncleared():
             break
     return judged("stop", evidence, kept="a text ends before its stop string", broken="a stop string is in the text")
@@ -136,7 +136,7 @@ async def check_max_tokens(context: AuditContext) -> Finding:
                 raise NotTestedError("the server tells neither tokens nor their number")
             short = count < limit and ending is not None and ending.finish_reason == "length"
             seen = seen or (f"max_tokens={limit} gives {count} tokens" if count > limit or short else "")
-            evidence.add(prediction, int(count > limit or short))
+            context.add(evidence, prediction, int(count > limit or short))
     return judged("max_tokens", evidence, kept="texts end after max_tokens tokens", broken=seen)
 
 
@@ -161,7 +161,7 @@ async def check_min_tokens(context: AuditContext) -> Finding:
         for answer in await context.server.ask_all([(prompt, params)] * 5):
             count = count_of(answer) or 0
             seen = seen or (f"min_tokens=6 gives {count} tokens" if count < 6 else "")
-            evidence.add(prediction, int(count < 6))
+            context.add(evidence, prediction, int(count < 6))
         if evidence.rejected:
             break
     return judged("min_tokens", evidence, kept="no text ends before min_tokens tokens", broken=seen)
@@ -186,7 +186,7 @@ async def check_schema(context: AuditContext) -> Finding:
             ended = sample.ending is not None and sample.ending.finish_reason == "stop"
             wrong = not (_fits(sample.text) if ended else _begins(sample.text))
             seen = seen or (f"the schema is not held: {sample.text[:60]!r}" if wrong else "")
-            evidence.add(prediction, int(wrong))
+            context.add(evidence, prediction, int(wrong))
         if evidence.rejected or not evidence.uncleared():
             break
     return judged("json schema", evidence, kept="texts are JSON of the schema", broken=seen)
@@ -222,10 +222,18 @@ def _begins(text: str) -> bool:
 
 
 async def check_model(context: AuditContext) -> Finding:
-    """Whether a model that the server does not have is refused, without which its name says nothing."""
+    """Whether a model that the server does not have is refused, without which its name says nothing.
+
+    Nor does the name say anything where answers tell another one.
+    """
     server = context.server
     if server.dialect.prompts.form != "openai" or not server.name:
         return not_tested("model", "requests of this dialect name no model", asked=False)
+    others = sorted(server.answering - {server.name})
+    if others:
+        return not_tested(
+            "model", f"answers are of {others[0]!r:.60}, where {server.name!r:.60} was asked", asked=False
+        )
     try:
         await server.ask(_PROMPTS[0], context.params(), model="a-model-that-nobody-has")
     except RefusedError:

@@ -76,7 +76,9 @@ async def find_repeated(context: AuditContext) -> list[RepeatedWord]:
     prompts = [" ".join([word] * count) for word in WORDS for count in _COUNTS]
     if prompts[0] not in context.laws and prompts[-1] not in context.laws:
         await laws_at(context, prompts)
-    words = [one for word in WORDS for count in _COUNTS[:-1] if (one := _repeated(context, word, count)) is not None]
+    pairs = [(word, count) for word in WORDS for count in _COUNTS[:-1]]
+    with context.computing():
+        words = [one for pair in pairs if (one := _repeated(context, *pair)) is not None]
     if not words:
         raise NotTestedError("no word was found that is likely to follow itself")
     return words
@@ -143,7 +145,7 @@ async def check_additive(context: AuditContext, name: str) -> Finding:
     words = await find_repeated(context)
     with context.computing():
         probes = [_additive(context, name, word, value) for word in words for value in (1.0, 2.0)]
-    probe = max(probes, key=lambda each: each.power)
+        probe = max(probes, key=lambda each: each.power)
     evidence = context.evidence()
     await _follow(context, {name: probe.value}, probe, evidence)
     about = f"{name}={probe.value:g}"
@@ -216,8 +218,9 @@ async def check_repetition(context: AuditContext) -> Finding:
     words = await find_repeated(context)
     value = 2.0 if context.server.dialect_name in ("sglang", "tirage") else 5.0
     least = LEAST_LOGIT * (1 - 1 / value)
-    word = max(words, key=lambda each: _repetition(each, least)[1])
-    prediction, power = _repetition(word, least)
+    with context.computing():
+        word = max(words, key=lambda each: _repetition(each, least)[1])
+        prediction, power = _repetition(word, least)
     if power < 0.02:
         raise NotTestedError("no word was found that follows itself often enough to see a penalty")
     evidence = context.evidence()
@@ -231,7 +234,7 @@ async def check_repetition(context: AuditContext) -> Finding:
                 word.positions[i].index(entry) == index
                 for i, (index, entry) in enumerate(zip(word.indices[:2], entries, strict=False))
             ]
-            evidence.add(prediction, int(len(same) == 2 and all(same)))
+            context.add(evidence, prediction, int(len(same) == 2 and all(same)))
         if evidence.rejected or not evidence.uncleared():
             break
     about = f"repetition_penalty={value:g}"

@@ -56,16 +56,20 @@ async def check_presets(context: AuditContext) -> tuple[Finding, PresetFit]:
     names = _CANDIDATES if context.promise in (None, *_CANDIDATES) else (context.promise, *_CANDIDATES)
     with context.computing():
         probes = _choose(context, names)
+        predictions = [_predictions(probe, names) for probe in probes]
     if not probes:
         raise NotTestedError("at no place found do the presets differ enough to be seen")
     stakes = {name: context.evidence() for name in names}
-    predictions = [_predictions(probe, names) for probe in probes]
     drawn: list[list[int]] = [[] for _ in probes]
-    while sum(map(len, drawn)) < _MOST and not _decided(stakes, names, probes):
+    decided = False
+    while sum(map(len, drawn)) < _MOST and not decided:
         for which, probe in enumerate(probes):
             drawn[which] += await _add_draws(context, probe, predictions[which], stakes)
-    fit = _fit(names, probes, stakes, drawn, context.promise)
-    return _finding(context, names, probes, stakes, drawn, fit), fit
+        with context.computing():
+            decided = _decided(stakes, names, probes)
+    with context.computing():
+        fit = _fit(names, probes, stakes, drawn, context.promise)
+        return _finding(context, names, probes, stakes, drawn, fit), fit
 
 
 def _choose(context: AuditContext, names: Sequence[str]) -> list[_PresetProbe]:

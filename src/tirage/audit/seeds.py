@@ -32,7 +32,8 @@ async def check_seed(context: AuditContext) -> Finding:
     evidence = context.evidence()
     prediction = bernoulli(_RARELY, _FAULTS)
     for seed in _seeds(context, _PAIRS):
-        evidence.add(prediction, int(await text_of(context, seed) != await text_of(context, seed)))
+        is_other = await text_of(context, seed) != await text_of(context, seed)
+        context.add(evidence, prediction, int(is_other))
         if evidence.rejected or not evidence.uncleared():
             break
     return judged(
@@ -56,7 +57,7 @@ async def check_seed_under_load(context: AuditContext) -> Finding:
         asked = [(prompt, context.params(seed=seed, max_tokens=_TOKENS)) for seed in (*some, *beside)]
         answers = await context.server.ask_all(asked)
         for one, answer in zip(alone, answers, strict=False):
-            evidence.add(prediction, int(one != only_sample(answer).text))
+            context.add(evidence, prediction, int(one != only_sample(answer).text))
     return judged(
         "seed under load",
         evidence,
@@ -74,7 +75,8 @@ async def check_another_seed(context: AuditContext) -> Finding:
     prompt = context.positions[0].prompt if context.positions else "Once upon a time there was a"
     asked = [(prompt, context.params(seed=seed, max_tokens=_TOKENS)) for seed in _seeds(context, 24)]
     texts = [only_sample(answer).text for answer in await context.server.ask_all(asked)]
-    _add_pairs(evidence, texts, most)
+    with context.computing():
+        _add_pairs(evidence, texts, most)
     return judged(
         "another seed",
         evidence,

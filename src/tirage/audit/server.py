@@ -16,6 +16,7 @@ from tirage.errors import ModelError, ParamsError, RemoteError, TirageError
 from tirage.params import SamplingParams
 from tirage.remote.answer import AnswerPart
 from tirage.remote.connection import RemoteServer
+from tirage.remote.event_loop import all_or_first_failure
 from tirage.remote.formats import FORMATS
 from tirage.remote.llm import checked
 from tirage.remote.request import RemoteRequest
@@ -48,13 +49,14 @@ class AuditedServer:
     """A server that is asked in one dialect, at most `limits.requests` times and for `limits.seconds` seconds.
 
     `name` is the model's name in requests, `owner` what the server calls itself; both are known after `look`. `preset`
-    is the meaning that requests are written in.
+    is the meaning that requests are written in. `answering` are the names of models that answers to `name` have told.
     """
 
     def __init__(self, connection: RemoteServer, dialect: str | None, *, name: str | None, limits: AuditLimits) -> None:
         self._connection, self._limits = connection, limits
         self._dialect, self.name, self.owner = dialect, name or "", ""
         self._named = name is not None
+        self.answering: set[str] = set()
         self._running = asyncio.Semaphore(limits.concurrency)
         self.count = RequestCount()
         self._known: dict[tuple[str, SamplingParams], dict[str, Any]] = {}
@@ -127,13 +129,7 @@ class AuditedServer:
 
     async def ask_all(self, prompts: Sequence[tuple[AuditPrompt, SamplingParams]]) -> list[AnswerPart]:
         """The answers to several requests, asked at once; the first failure ends the others."""
-        tasks = [asyncio.create_task(self.ask(prompt, params)) for prompt, params in prompts]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await all_or_first_failure(self.ask(prompt, params) for prompt, params in prompts)
 
     def _fields(self, route: RemoteRoute, params: SamplingParams) -> dict[str, Any]:
         """The fields that say what `params` say, all of them. Raises NotTestedError where they cannot say it.
@@ -176,6 +172,8 @@ class AuditedServer:
                 answer = checked(await self._within(self._connection.post(route.path, body)))
             except ParamsError as error:
                 raise RefusedError(str(error)) from error
+        if model is None and isinstance(answer, dict) and isinstance(told := answer.get("model"), str):
+            self.answering.add(told)
         return with_ids(form.read(answer))
 
     @property

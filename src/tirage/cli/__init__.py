@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import tirage
-from tirage.cli import audit, batch, chat, conformance, convert, explain, generate, models, replay, serve
+from tirage.cli import audit, batch, chat, conformance, convert, detect, explain, generate, models, replay, serve
 from tirage.cli.help import GroupedCommand
 from tirage.errors import GrammarError, ParamsError, TirageError
 
@@ -29,6 +29,7 @@ for command in (
     models.models,
     serve.serve,
     replay.replay,
+    detect.detect,
     convert.convert,
     conformance.conformance,
     audit.audit,

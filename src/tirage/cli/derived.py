@@ -10,7 +10,7 @@ import typer
 
 from tirage.cli.help import with_help_all
 from tirage.fields.record import FieldSpec
-from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, OneOf, Texts
+from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, OneOf, SequenceBias, Texts
 
 _METAVARS: dict[type, str | None] = {
     Bool: None,
@@ -19,6 +19,7 @@ _METAVARS: dict[type, str | None] = {
     Float: "NUMBER",
     Bias: "JSON",
     IdWords: "JSON",
+    SequenceBias: "JSON",
 }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from tirage.cli import guided
 from tirage.cli.derived import field_option, with_options
 from tirage.cli.help import COMMON
-from tirage.fields.rules import Bias, Float, Ids, IdWords, Int
+from tirage.cli.watermark import parse_watermark
+from tirage.fields.rules import Bias, Float, Ids, IdWords, Int, SequenceBias
 from tirage.params import FIELDS, FieldSpec, RequestOutputKind, SamplingParams
 from tirage.params.groups import group_of, grouped
 
@@ -50,6 +51,7 @@ def sampling_options(
                 name,
                 OPTIONS[name],
                 default=max_tokens if name == "max_tokens" else OPTIONS[name].default,
+                metavar="JSON|@FILE" if name == "watermark" else None,
                 panel=COMMON if name in _COMMON else group_of(name),
                 short="-n" if name == "n" else None,
             )
@@ -78,7 +80,9 @@ def parse(spec: FieldSpec, value: Any) -> Any:
         if value.lower() == "none":
             return None
         return number(value, int if isinstance(spec.rule, Int) else float)
-    if isinstance(spec.rule, (Bias, IdWords)):
+    if spec.name == "watermark":
+        return parse_watermark(value)
+    if isinstance(spec.rule, (Bias, IdWords, SequenceBias)):
         with contextlib.suppress(ValueError, RecursionError):
             return spec.load(json.loads(value))
     return value

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tirage.cli.model import BackendOption, DeviceOption, DtypeOption, EngineArgOption, open_model
 from tirage.cli.output import QuietOption, note
+from tirage.cli.replay_engine import (
+    BatchTruncatesOption,
+    CudaThreadsOption,
+    EngineOption,
+    LogitsOption,
+    OutputIdsOption,
+    PromptIdsOption,
+    replay_request,
+)
+from tirage.cli.watermark import read_key
 from tirage.errors import ParamsError
 from tirage.server.options import Options
 
@@ -29,42 +39,91 @@ def replay(
         list[str] | None, typer.Option("--logits-processor", metavar="NAME=MODULE:OBJECT", help="a processor it names")
     ] = None,
     lora: Annotated[list[str] | None, typer.Option("--lora", metavar="NAME=PATH", help="an adapter it names")] = None,
+    watermark_key: Annotated[
+        str | None, typer.Option("--watermark-key", metavar="KEY", help="of a watermarked text; records never hold it")
+    ] = None,
     backend: BackendOption = "auto",
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     engine_arg: EngineArgOption = None,
+    engine: EngineOption = None,
+    logits: LogitsOption = None,
+    prompt_ids: PromptIdsOption = "",
+    output_ids: OutputIdsOption = "",
+    cuda_threads: CudaThreadsOption = None,
+    batch_truncates: BatchTruncatesOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Draw the tokens of an answer again. Its texts go to stdout; the exit status is 1 when a token differs.
 
-    Without --dtype the model runs in that of the answer, int8 included.
+    Without --dtype the model runs in that of the answer, int8 included. With --engine and --logits [steps, V] it
+    draws the tokens of a request to vLLM, SGLang, transformers or llama.cpp, without a model, and prints their ids.
     """
+    if engine is not None or logits is not None:
+        status = replay_request(
+            file,
+            engine=engine,
+            logits=logits,
+            prompt_ids=prompt_ids,
+            output_ids=output_ids,
+            cuda_threads=cuda_threads,
+            batch_truncates=batch_truncates,
+            quiet=quiet,
+        )
+        raise typer.Exit(status)
+    status = replay_answer(
+        file,
+        model,
+        logits_processors=tuple(logits_processor or ()),
+        lora=tuple(lora or ()),
+        key=None if watermark_key is None else read_key(watermark_key),
+        dtype=dtype,
+        quiet=quiet,
+        backend=backend,
+        device=device,
+        engine_arg=engine_arg,
+    )
+    raise typer.Exit(status)
+
+
+def replay_answer(
+    file: Path,
+    model: str | None,
+    *,
+    logits_processors: tuple[str, ...],
+    lora: tuple[str, ...],
+    key: Any,
+    dtype: str | None,
+    quiet: bool,
+    backend: str,
+    **opened: Any,
+) -> int:
+    """Prints the texts of an answer of ours, drawn again by a model `opened` so; 1 where a token differs, else 0."""
     from tirage.server.plugins import load_processors, read_adapters
     from tirage.server.replay import dtype_of, folder_named, read_records
     from tirage.server.replay import replay as run_again
 
     records = read_records(sys.stdin.buffer.read() if str(file) == "-" else read_answer(file))
     name = str(model or folder_named(records[0]["model"]["name"]))
-    options = Options.of(model=name, logits_processor=tuple(logits_processor or ()), lora=tuple(lora or ()))
+    options = Options.of(model=name, logits_processor=logits_processors, lora=lora)
     load_processors(options)
     llm = open_model(
         name,
         backend=backend,
         dtype=dtype or (dtype_of(records[0]) if backend in ("auto", "torch", "vllm") else None),
-        device=device,
-        engine_arg=engine_arg,
         adapters=read_adapters(options) or None,
         max_running=options.limits.max_running,
+        **opened,
     )
     differs = False
     for number, record in enumerate(records):
-        done = run_again(llm, record)
+        done = run_again(llm, record, watermark_key=key)
         for sample in done.completion.samples:
             print(sample.text)
         differs = differs or done.difference is not None
         if not quiet:
             note(f"{number}: {verdict(done, llm.tokenizer)}")
-    raise typer.Exit(1 if differs else 0)
+    return int(differs)
 
 
 def read_answer(file: Path) -> bytes:

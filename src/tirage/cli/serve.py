@@ -30,7 +30,7 @@ _GROUPS: Mapping[str, str] = {
     COMMON: "model host port api_key served_model_name backend dtype device max_running chat_template",
     "Model": (
         "engine_arg prefix_bytes prefill_batch_tokens speculative_config draft lora reasoning_parser grammar_backend "
-        "sampling_method"
+        "sampling_method watermark"
     ),
     "Access": (
         "admin_key key_weight tenant_by requests_per_minute tokens_per_minute protect_metrics allowed_host cors_origin"

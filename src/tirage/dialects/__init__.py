@@ -3,6 +3,7 @@
 `DIALECTS` lists all of them by name, and `convert` goes from one to another.
 """
 
+from tirage.dialects.anthropic import from_anthropic, to_anthropic
 from tirage.dialects.conversion import Conversion, LostField, convert
 from tirage.dialects.easydel import from_easydel, to_easydel
 from tirage.dialects.fastdeploy import from_fastdeploy, to_fastdeploy
@@ -32,6 +33,7 @@ __all__ = [
     "RegisteredDialect",
     "beams_from_sglang",
     "convert",
+    "from_anthropic",
     "from_easydel",
     "from_fastdeploy",
     "from_gemma",
@@ -44,6 +46,7 @@ __all__ = [
     "from_vllm",
     "join",
     "same",
+    "to_anthropic",
     "to_easydel",
     "to_fastdeploy",
     "to_gemma",

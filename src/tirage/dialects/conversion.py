@@ -17,8 +17,11 @@ from tirage.params import FIELDS, SamplingParams
 from tirage.sampling import Pair
 from tirage.semantics import FILTERS, Semantics, resolve
 
-CARRIED = frozenset(("model", "messages", "prompt", "text", "input_ids", "stream", "stream_options", "user"))
-"""Fields of a whole body that are no sampling parameters: what is answered and how, which every engine says alike."""
+CARRIED = frozenset((
+    *("model", "messages", "prompt", "text", "input_ids", "stream", "stream_options", "user"),
+    *("system", "tools", "tool_choice", "metadata", "user_profile_id", "workspace_id", "betas"),
+))
+"""Fields of a whole body that are no sampling parameters: what is answered and how, and who asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,10 @@ from typing import Any
 
 from tirage.dialects.table import Dialect, DialectError, FieldMapping, Fields, Inexpressible, listed, same
 from tirage.dialects.unsupported import TRANSFORMERS
-from tirage.fields.rules import Bias, Bool, BrokenRuleError, Custom, Float, Ids, Int, Texts, items, shown
+from tirage.fields.rules import Bool, BrokenRuleError, Custom, Float, Ids, Int, SequenceBias, Texts, shown
 from tirage.params import SamplingParams
+from tirage.watermarks import Watermark
+from tirage.watermarks.config import kind_of, read_watermark
 
 WARPERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
 """Fields that transformers reads only when it samples."""
@@ -54,19 +56,52 @@ def _eos(value: Any) -> Any:
     return Ids().check([value] if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
-def _sequence_bias(value: Any) -> Any:
-    rule = "a mapping from a tuple of one token id to a number, or a list of [[id], number]"
-    pairs = list(value.items()) if isinstance(value, Mapping) else items(value, rule)
-    found = {}
-    for index, pair in enumerate(pairs):
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or len(items(pair[0], rule)) != 1:
-            raise BrokenRuleError(f"{rule}; longer sequences cannot be biased", pair, f"[{index}]")
-        found[pair[0][0]] = pair[1]
-    return Bias().check(found)
+def _read_bias(pairs: Any) -> Fields:
+    """Biases of single tokens are `logit_bias`, which other engines have too."""
+    alone = {ids[0]: bias for ids, bias in pairs or () if len(ids) == 1}
+    longer = tuple((ids, bias) for ids, bias in pairs or () if len(ids) > 1)
+    return {"logit_bias": alone or None, "sequence_bias": longer or None}
 
 
-def _write_bias(bias: Any) -> list[Any] | None:
-    return None if bias is None else [[[token], value] for token, value in bias.items()]
+def _write_bias(params: SamplingParams) -> list[Any] | None:
+    alone = [[[token], bias] for token, bias in (params.logit_bias or {}).items()]
+    listed = [[list(ids), bias] for ids, bias in params.sequence_bias or ()]
+    if {ids[0] for ids, _ in listed if len(ids) == 1} & set(params.logit_bias or ()):
+        raise Inexpressible
+    return [*alone, *listed] or None
+
+
+_KGW = {"hashing_key": "key"}
+_SYNTHID = {"keys": "key"}
+
+
+def _watermark(value: Any) -> Watermark | None:
+    """The Watermark of a WatermarkingConfig, a SynthIDTextWatermarkingConfig, or the dict of either."""
+    plain = getattr(value, "to_dict", lambda: value)()
+    if plain is None or isinstance(plain, Watermark):
+        return plain
+    if not isinstance(plain, Mapping):
+        raise BrokenRuleError(
+            "a WatermarkingConfig, a SynthIDTextWatermarkingConfig or the dict of one", kind_of(plain)
+        )
+    synthid = "keys" in plain or "ngram_len" in plain
+    names, options = (_SYNTHID, {"scheme": "synthid"}) if synthid else (_KGW, {"scheme": "kgw", "key": 15485863})
+    if plain.get("debug_mode"):
+        raise BrokenRuleError("without debug_mode, which forgets the logits", True, ".debug_mode")
+    options |= {names.get(name, name): item for name, item in plain.items() if name != "debug_mode"}
+    return read_watermark(options)
+
+
+def _write_watermark(mark: Watermark | None) -> dict[str, Any] | None:
+    if mark is None:
+        return None
+    if mark.scheme == "gumbel":
+        raise Inexpressible
+    plain = {name: value for name, value in mark.to_dict().items() if name != "scheme" and value is not None}
+    key = plain.pop("key")
+    if mark.scheme == "kgw":
+        return {**plain, "hashing_key": key}
+    return {**plain, "keys": key}
 
 
 HF = Dialect.of(
@@ -95,13 +130,23 @@ HF = Dialect.of(
         same("repetition_penalty"),
         same("no_repeat_ngram_size"),
         listed("bad_words_ids", "bad_words_token_ids"),
-        same(
-            "sequence_bias",
-            "logit_bias",
-            rule=Custom("a list of [[id], number]", _sequence_bias, lambda value: value, lambda plain: plain),
-            write=_write_bias,
+        FieldMapping(
+            name="sequence_bias",
+            rule=SequenceBias(),
+            default=None,
+            into=_read_bias,
+            out_of=_write_bias,
+            ours=("logit_bias", "sequence_bias"),
+            meaning="added to the logit of the token that would complete a sequence",
         ),
         same("num_return_sequences", "n"),
+        same(
+            "watermarking_config",
+            "watermark",
+            rule=Custom("a watermarking config", _watermark, lambda value: value, lambda plain: plain),
+            write=_write_watermark,
+            default=None,
+        ),
         listed("stop_strings", "stop", rule=Texts()),
         listed("eos_token_id", "eos_token_ids", rule=Custom("a token id or a list", _eos, list, lambda plain: plain)),
     ],

@@ -107,6 +107,7 @@ LLAMACPP = Dialect.of(
         same("top_p", default=0.95, rule=TOP_P),
         same("min_p", default=0.05),
         same("typical_p"),
+        same("min_keep"),
         same(
             "top_n_sigma",
             default=-1.0,
@@ -116,6 +117,11 @@ LLAMACPP = Dialect.of(
         ),
         same("xtc_probability"),
         same("xtc_threshold"),
+        same("mirostat"),
+        same("mirostat_tau"),
+        same("mirostat_eta"),
+        same("adaptive_target", rule=Float(low=-1e20, high=1.0), read=lambda target: target if target >= 0 else -1.0),
+        same("adaptive_decay"),
         same("repeat_penalty", "repetition_penalty"),
         FieldMapping(
             name="repeat_last_n",

@@ -78,6 +78,11 @@ OPTIONS = {
         "the largest entropy of `dynatemp_range` counts",
         {"candidates": "the tokens left", "listed": "forbidden tokens too, until a filter removes them"},
     ),
+    "mirostat_with": Option(
+        ("mirostat",),
+        "a request with `mirostat` runs",
+        {"stages": "its other stages too", "temperature": "`logit_bias` and `temperature` besides, and nothing else"},
+    ),
     "temperature_floor": Option(("temperature",), "temperatures above 0 are at least", {None: "as asked"}),
     "repetition_history": Option(("repetition",), "`repetition_penalty` counts", PAST),
     "frequency_history": Option(("frequency",), "`frequency_penalty` counts", PAST),

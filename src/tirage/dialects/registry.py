@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tirage.dialects.anthropic import ANTHROPIC, from_anthropic, to_anthropic
 from tirage.dialects.easydel import EASYDEL, from_easydel, to_easydel
 from tirage.dialects.fastdeploy import FASTDEPLOY, from_fastdeploy, to_fastdeploy
 from tirage.dialects.gemma import GEMMA, from_gemma, to_gemma
@@ -55,6 +56,9 @@ DIALECTS: Mapping[str, RegisteredDialect] = {
         writer=to_openai,
         request="OpenAI's completions",
         options={"route": "completions"},
+    ),
+    "anthropic": RegisteredDialect(
+        dialect=ANTHROPIC, reader=from_anthropic, writer=to_anthropic, request="Anthropic's messages"
     ),
     "vllm": RegisteredDialect(dialect=VLLM, reader=from_vllm, writer=to_vllm, request="vLLM's `SamplingParams`"),
     "hf": RegisteredDialect(

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tirage.fields.rules import Bias, Bool, Float, Ids, IdWords, Int, Json, OneOf, PatternRule, Rule, Text, Texts
+from tirage.fields.rules import (
+    Bias,
+    Bool,
+    Float,
+    Ids,
+    IdWords,
+    Int,
+    Json,
+    OneOf,
+    PatternRule,
+    Rule,
+    SequenceBias,
+    Text,
+    Texts,
+)
 
 _ID = {"type": "integer", "minimum": 0}
 _LIST = {"type": "array", "items": {"type": "string", "minLength": 1}}
@@ -33,6 +47,8 @@ def _compound(rule: Rule) -> dict[str, Any]:
         return {"type": "array", "items": _ID}
     if isinstance(rule, IdWords):
         return {"type": "array", "items": {"anyOf": [_ID, {"type": "array", "items": _ID, "minItems": 1}]}}
+    if isinstance(rule, SequenceBias):
+        return {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}}
     if isinstance(rule, Bias):
         return {"type": "object", "additionalProperties": {"type": "number"}}
     if isinstance(rule, Json):

@@ -67,7 +67,8 @@ _SALT = "send cache_salt, which parts the cached prefixes of requests"
 _PROCESSOR = "the model's processor has no options in a request"
 _FLAT = "log-probabilities are lists, never flat arrays"
 _EXPERTS = "routed experts are not reported"
-_WATERMARK = "texts are not watermarked"
+_WATERMARK = "its hash is not one of tirage's; a Watermark in SamplingParams.watermark marks texts"
+_WATERMARKING = "the field watermark asks for one"
 _VIDEO = "videos are not taken; send frames as images"
 _MEDIA = "images are told apart by their content"
 _TRACE = "traces begin at this server"
@@ -145,7 +146,7 @@ SGLANG_SAMPLING = unsupported({
 """Fields of SGLang's `SamplingParams`."""
 
 _VLLM: Groups = {
-    _WATERMARK: {"watermarking": False},
+    _WATERMARKING: {"watermarking": False},
     _EXPERTS: {"routed_experts_prompt_start": 0},
     "there is no such stop; no_repeat_ngram_size and dry_multiplier hold repetition back": {
         "repetition_detection": None
@@ -261,7 +262,6 @@ TRANSFORMERS = unsupported({
         "begin_suppress_tokens": None,
         "forced_bos_token_id": None,
         "forced_eos_token_id": None,
-        "watermarking_config": None,
     },
     "use bad_words_ids": {"suppress_tokens": None},
     "weights are always normalised": {"renormalize_logits": _BOTH},
@@ -282,9 +282,6 @@ TRANSFORMERS = unsupported({
 
 LLAMACPP_SERVER = unsupported({
     "the order of the stages is a Semantics; pass params.replace(semantics=...)": {"samplers": None},
-    "there is no mirostat here; use top_p or min_p": {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1},
-    "there is no such filter here; use top_p or min_p": {"adaptive_target": -1.0, "adaptive_decay": 0.9},
-    "there is no such floor here": {"min_keep": 0},
     "tokens do not depend on where or by the clock of what they are drawn": {
         "backend_sampling": _BOTH,
         "t_max_predict_ms": -1,
@@ -355,3 +352,22 @@ EASYDEL_SAMPLING = unsupported({
     "a processor takes its arguments with its name; pass params.replace(logits_processors=...)": {"extra_args": ({},)},
 })
 """Fields of EasyDeL's `SamplingParams`."""
+
+
+_CACHED = tuple({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"}))
+_KEEP_ALL = ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})
+_NO_MEMORY = "nothing is kept between requests but cached prefixes"
+
+ANTHROPIC_MESSAGES = unsupported({
+    "prefixes are cached by themselves": {"cache_control": _CACHED},
+    "there is one tier": {"service_tier": ("auto", "standard_only")},
+    "there is one speed": {"speed": "standard"},
+    "the model runs where this server runs": {"inference_geo": "global"},
+    "this server has no containers": {"container": None},
+    "this server calls no other servers; send their tools": {"mcp_servers": ([],)},
+    "no part of a conversation is left out": {"context_management": _KEEP_ALL, "compaction": None},
+    _NO_MEMORY: {"diagnostics": {"previous_message_id": None}, "thread": None},
+    "there is one model": {"fallbacks": None, "fallback_credit_token": None},
+    "nothing is billed": {"billing_policy": None},
+})
+"""Of Anthropic's Messages API; what says who asks and about what is no parameter either."""

@@ -22,6 +22,7 @@ Number = float | np.integer[Any] | np.floating[Any]
 TokenIds = Sequence[int] | Sequence[np.integer[Any]] | AbstractSet[int] | NDArray[np.integer[Any]]
 Strings = Sequence[str] | AbstractSet[str]
 IdLists = Sequence[Integer | TokenIds] | NDArray[np.integer[Any]]
+SequenceBiases = Mapping[tuple[int, ...], float] | Sequence[Sequence[Any]]
 Biases = Mapping[int, Number] | Mapping[np.integer[Any], Number]
 
 

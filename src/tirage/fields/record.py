@@ -125,6 +125,11 @@ def _checks(kind: type[Any]) -> tuple[tuple[str, Any, FieldSpec], ...]:
     return tuple((name, spec.default, spec) for name, spec in specs(kind).items())
 
 
+@cache
+def _required(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(name for name, default, _ in _checks(kind) if default is MISSING)
+
+
 def check_fields(record: object) -> None:
     """Replaces each field of a new record by its checked form; the first broken rule raises ParamsError."""
     for name, default, spec in _checks(type(record)):
@@ -150,7 +155,7 @@ class Record:
         if values:
             raise ParamsError(f"{cls.__name__} must be given options by name, got {shown(values[0])}")
         refuse_unknown(cls, options)
-        missing = [s.name for s in specs(cls).values() if s.default is MISSING and s.name not in options]
+        missing = [name for name in _required(cls) if name not in options]
         if missing:
             raise ParamsError(f"{cls.__name__} must be given {missing[0]}, got no value; there is no default")
         if cls not in _PYTREES and "jax" in sys.modules:

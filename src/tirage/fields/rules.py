@@ -7,6 +7,7 @@ method that is left out makes the first import shorter.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import numbers
@@ -81,6 +82,13 @@ class Plain(Scalar):
         return plain
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Stands for a value that no error may show; `text` is what they say instead."""
+
+    text: str
+
+
 class _Shown(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
@@ -91,6 +99,8 @@ class _Shown(reprlib.Repr):
         return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
 
     def repr_instance(self, x: Any, level: int) -> str:
+        if isinstance(x, Hidden):
+            return x.text
         if isinstance(x, np.generic):
             return self.repr1(x.item(), level) if x.item() is not x else type(x).__name__
         if x is None or isinstance(x, (bool, float, complex, bytes, enum.Enum)):
@@ -451,14 +461,7 @@ class Bias(Scalar):
         return FrozenDict(dict(pairs), tuple(pairs))
 
     def _number(self, key: Any, value: Any) -> float:
-        rule = f"a number in [-{LARGEST:g}, {LARGEST:g}] or -inf"
-        try:
-            checked = number(value, rule)
-        except BrokenRuleError:
-            raise BrokenRuleError(rule, value, f"[{shown(key)}]") from None
-        if checked != -math.inf and not abs(checked) <= LARGEST:
-            raise BrokenRuleError(rule, value, f"[{shown(key)}]")
-        return checked
+        return bias_number(value, f"[{shown(key)}]")
 
     def dump(self, value: FrozenDict | None) -> dict[str, float | str] | None:
         if value is None:
@@ -475,6 +478,56 @@ class Bias(Scalar):
 
     def highest_id(self, value: FrozenDict | None) -> int:
         return max(value or (), default=-1)
+
+
+def bias_number(value: Any, where: str) -> float:
+    """`value` as a bias; BrokenRuleError for what is no finite number of some size and not -inf."""
+    rule = f"a number in [-{LARGEST:g}, {LARGEST:g}] or -inf"
+    with contextlib.suppress(BrokenRuleError):
+        checked = number(value, rule)
+        if checked == -math.inf or abs(checked) <= LARGEST:
+            return checked
+    raise BrokenRuleError(rule, value, where)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SequenceBias(Scalar):
+    """Pairs of a tuple of token ids and a finite number or -inf, ordered by their ids, or None; no pairs are None."""
+
+    text: str = "a mapping from tuples of token ids to numbers, a list of [ids, number], or None"
+
+    def check(self, value: Any) -> tuple[tuple[tuple[int, ...], float], ...] | None:
+        if value is None:
+            return None
+        pairs = list(value.items()) if isinstance(value, Mapping) else items(value, self.text)
+        if len(pairs) > MOST_WORDS:
+            raise BrokenRuleError(f"at most {MOST_WORDS} sequences", value)
+        checked = sorted(self._pair(pair, f"[{i}]") for i, pair in enumerate(pairs))
+        if len({ids for ids, _ in checked}) < len(checked):
+            raise BrokenRuleError("a bias with each sequence once", value)
+        return tuple(checked) or None
+
+    def _pair(self, pair: Any, where: str) -> tuple[tuple[int, ...], float]:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise BrokenRuleError("a pair of token ids and a number", pair, where)
+        word = IdWords().check([pair[0]]) if isinstance(pair[0], (list, tuple)) else ()
+        if not word:
+            raise BrokenRuleError("a list of at least one token id", pair[0], f"{where}[0]")
+        return word[0], bias_number(pair[1], f"{where}[1]")
+
+    def dump(self, value: Any) -> list[Any] | None:
+        return value and [[list(ids), "-inf" if bias == -math.inf else bias] for ids, bias in value]
+
+    def load(self, plain: Any) -> Any:
+        if not isinstance(plain, (list, tuple)):
+            return plain
+        return [
+            [pair[0], -math.inf] if isinstance(pair, (list, tuple)) and len(pair) == 2 and pair[1] == "-inf" else pair
+            for pair in plain
+        ]
+
+    def highest_id(self, value: Any) -> int:
+        return max((max(ids) for ids, _ in value or ()), default=-1)
 
 
 def _json_id(key: Any) -> Any:

@@ -102,6 +102,7 @@ PROMPT_RULES: tuple[AdmissionRule[EngineInput], ...] = (
         lambda one: longest(one.params.dry_sequence_breakers or ()),
     ),
     AdmissionRule("max_logit_bias", "number of logit_bias entries", lambda one: len(one.params.logit_bias or ())),
+    AdmissionRule("max_logit_bias", "number of sequence_bias entries", lambda one: len(one.params.sequence_bias or ())),
     AdmissionRule("max_rid", "rid", lambda one: len(one.rid or "")),
 )
 """What is counted of each prompt."""

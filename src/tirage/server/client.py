@@ -23,8 +23,10 @@ class Client:
         self._callbacks.append(callback)
 
     def finish(self) -> None:
-        """Calls the registered functions."""
-        for callback in self._callbacks:
+        """Calls the registered functions, once."""
+        # They hold the request, whose timer holds this client: without them it is freed at once.
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback()
 
 

@@ -144,6 +144,9 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._in_head, self._head_bytes = True, 0
         self._rest_timer = cancelled(self._rest_timer)
+        if len(self._open) <= _AHEAD:
+            # A large body pauses reading at its end, and nobody asks for more of it.
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

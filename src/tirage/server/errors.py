@@ -37,19 +37,7 @@ _TYPES = {
     504: "timeout_error",
 }
 _ANTHROPIC_PATH = re.compile(r"/v1/messages(?:/.*)?")
-_ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    415: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_ANTHROPIC_TYPES = {**_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 # In the words by which agents know that they have to shorten the conversation.
 _TOO_LONG = re.compile(r"prompt must hold at most (\d+) tokens, the model's context, got (\d+);")
 NO_THREADS = "thread_unsupported_request"

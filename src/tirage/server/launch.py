@@ -26,6 +26,7 @@ from tirage.server.options import Options
 from tirage.server.plugins import read_adapters
 from tirage.server.preparation import POOL
 from tirage.server.tls import check_tls, tls_of
+from tirage.server.watermark import operator_watermark
 
 _log = logging.getLogger("tirage.server")
 # Aborted requests end within a step and send their last event; then connections are closed.
@@ -122,6 +123,7 @@ def check_early(options: Options) -> None:
         find_model(options.draft)
     if options.backend == "vllm":
         require_vllm()
+    operator_watermark(options.watermark)
     if options.chat_template is not None and not options.chat_template.is_file():
         raise ModelError(f"--chat-template must be a file, got {options.chat_template}")
     for flag, folder in (("--media-root", options.media_root), ("--lora-root", options.lora_root)):

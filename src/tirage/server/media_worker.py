@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any, BinaryIO
 
-from tirage.child_script import drop_rights
+from tirage.workers.child_script import drop_rights
 
 Task = dict[str, Any]
 GROWTH = 1 << 30

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from tirage.children import Child, Children
+from tirage.workers.children import Child, Children
 
 Kind = Literal["image", "audio"]
 SECONDS = 15.0

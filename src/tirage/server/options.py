@@ -205,6 +205,9 @@ class Options:
     sampling_method: str | None = option(
         None, "FastDeploy's sampling method as default of the OpenAI routes", choices=SAMPLING_METHODS
     )
+    watermark: Path | None = option(  # noqa: RUF009
+        None, "JSON file with the watermark of texts whose requests name none"
+    )
     reasoning_parser: str | None = option(
         None,
         "tags of the reasoning, which chats return as reasoning_content and before which no constraint holds",

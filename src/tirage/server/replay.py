@@ -12,7 +12,7 @@ from typing import Any
 
 from tirage.errors import ParamsError
 from tirage.llm import LLM, Completion, Prompt
-from tirage.params import BeamSearchParams, SamplingParams
+from tirage.params import BeamSearchParams, SamplingParams, public_dict
 from tirage.server import strict_json
 from tirage.server.engine_input import ModelInfo
 from tirage.server.request_group import RunningRequest
@@ -79,7 +79,7 @@ def effective(running: RunningRequest, completion: Completion | None = None) -> 
 
     `params` are those in force, with defaults, preset, seed, EOS ids and tokenised words. Each of `samples` has the
     seed with which sample `index` was drawn, and its tokens. For a request with images, audio or embeddings
-    `unrepeatable` says what a replay would lack.
+    `unrepeatable` says what a replay would lack. The key of a watermark is never in it.
     """
     done = running.request.completion() if completion is None else completion
     inputs, beams = running.request.inputs, running.engine_input.beams
@@ -96,7 +96,7 @@ def effective(running: RunningRequest, completion: Completion | None = None) -> 
         "standalone": running.engine_input.messages is not None and not running.engine_input.continue_final_message,
         "adapter": inputs.adapter,
         "unrepeatable": lacking,
-        "params": (running.request.params if beams is None else running.engine_input.params).to_dict(),
+        "params": public_dict(running.request.params if beams is None else running.engine_input.params),
         "beams": None if beams is None else beams.to_dict(),
         "samples": [
             {
@@ -173,17 +173,17 @@ def is_sample(value: Any) -> bool:
     return isinstance(value, dict) and is_ids(value.get("token_ids")) and "finish_reason" in value
 
 
-def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
+def replay(llm: LLM, record: Mapping[str, Any], *, watermark_key: Any = None) -> Replayed:
     """Runs the request of a record again on this model, and compares its tokens with the recorded ones.
 
     The same model on the same backend gives the same tokens, for beams and constraints too; processors must be
-    registered under the same names. An aborted sample is compared up to its recorded end. Raises ParamsError for a
-    record that cannot be replayed.
+    registered under the same names. An aborted sample is compared up to its recorded end. `watermark_key` is that of a
+    watermarked text, which no record holds. Raises ParamsError for a record that cannot be replayed.
     """
     if record["unrepeatable"] is not None:
         raise ParamsError(f"replay must be of text and token ids alone, got a request with {record['unrepeatable']}")
     prompt = Prompt(token_ids=record["prompt_token_ids"], adapter=record["adapter"])
-    params = SamplingParams.from_dict(record["params"])
+    params = SamplingParams.from_dict(with_key(record["params"], watermark_key))
     beams = None if record["beams"] is None else BeamSearchParams.from_dict(record["beams"])
     check_samples(record["samples"], params, beams)
     if beams is not None:
@@ -197,6 +197,22 @@ def replay(llm: LLM, record: Mapping[str, Any]) -> Replayed:
         same_model=model_info.fingerprint == record["model"]["fingerprint"],
         changed=changes(record["model"].get("numerics"), model_info.numerics),
     )
+
+
+def with_key(params: Mapping[str, Any], key: Any) -> Mapping[str, Any]:
+    """The parameters of a record with the key of their watermark. Raises ParamsError for one missing or too many."""
+    mark = params.get("watermark")
+    if not isinstance(mark, Mapping):
+        if key is not None:
+            raise ParamsError("watermark key must be left out, the recorded text has no watermark")
+        return params
+    if key is None:
+        raise ParamsError(
+            "watermark key must be given to replay a watermarked text, as records do not hold it, got none; "
+            "pass --watermark-key, or watermark_key="
+        )
+    keys = [key] if mark.get("scheme") == "synthid" and isinstance(key, int) else key
+    return {**params, "watermark": {**mark, "key": keys}}
 
 
 def changes(was: Any, now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

@@ -77,6 +77,7 @@ class RequestGroup:
             running.stream.abort()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if reason == "disconnect" and self._cleanup is None:
             self._cleanup = asyncio.get_running_loop().create_task(self._finish())
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tirage.cancel import cancellable
 from tirage.engine import Completion, EngineRequest, Tenant, share_of
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
@@ -26,6 +25,8 @@ from tirage.server.options import Options, OverLimitError, check_limit
 from tirage.server.preparation import Lane
 from tirage.server.rate_limit import RateLimiter
 from tirage.server.request_group import RequestGroup, RunningRequest
+from tirage.server.watermark import marked, operator_watermark
+from tirage.workers.cancel import cancellable
 
 T = TypeVar("T")
 # Threads that tokenise prompts and render templates, and others that compile constraints, so that no plain request
@@ -72,6 +73,7 @@ class RequestManager:
     ) -> None:
         self.llm, self.options, self.metrics, self.model_info = llm, options, metrics, model_info
         self.adapters = LoadedAdapters(llm, options)
+        self._watermark = operator_watermark(options.watermark)
         self._plain = Lane("plain", _PLAIN_THREADS)
         self._guided = Lane("guided", _GUIDED_THREADS, of_a_tenant=_GUIDED_OF_A_TENANT)
         self.lanes = (self._plain, self._guided)
@@ -222,7 +224,8 @@ class RequestManager:
         check_length(engine_input, self.llm, self.options.limits)
         began = time.perf_counter()
         with cancellable(pending.check):
-            request = make_request(self.llm, with_backend(engine_input, self.options), pending.tenant)
+            chosen = marked(with_backend(engine_input, self.options), self._watermark)
+            request = make_request(self.llm, chosen, pending.tenant)
         request.tenant, request.keep_logits = pending.tenant, engine_input.keep_logits
         limits = self.options.limits
         request.constraint_budget.allow(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)

@@ -12,6 +12,7 @@ from typing import Any
 from tirage.dialects import Dialect, DialectError, join, same
 from tirage.dialects.fastdeploy import EXTRAS
 from tirage.dialects.openai import TEMPERATURE, TOP_P, top_p_zero
+from tirage.dialects.unsupported import ANTHROPIC_MESSAGES
 from tirage.fields.rules import Int
 from tirage.llm import LLM
 from tirage.params import REASONING_PARSERS, GuidedDecodingParams, SamplingParams
@@ -44,10 +45,6 @@ _KEPT = frozenset({
 """The fields of chat completions that mean the same here."""
 _NO_LOGPROBS = "a message has no token ids and no log-probabilities; /v1/chat/completions has them"
 _DRAWN = "a message is drawn; /v1/chat/completions searches with beams, too"
-_ONE_MACHINE = "the model runs where this server runs"
-_NO_MEMORY = "nothing is kept between requests but cached prefixes"
-_CACHED = tuple({"type": "ephemeral", **ttl} for ttl in ({}, {"ttl": "5m"}, {"ttl": "1h"}))
-_KEEP_ALL = ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})
 
 METADATA = Checked(
     "an object with user_id, a text of at most 512 characters",
@@ -72,18 +69,7 @@ MESSAGES_FIELDS = table([
     Field("chat_template_kwargs", ANY_OBJECT, None, "variables of the chat template (vLLM)"),
     Field("metadata", METADATA, None, NOTED),
     *(Field(name, SHORT_TEXT, None, NOTED) for name in ("user_profile_id", "workspace_id")),
-    Field("cache_control", only(*_CACHED, because="prefixes are cached by themselves"), None),
-    Field("service_tier", only("auto", "standard_only", because="there is one tier"), None),
-    Field("speed", only("standard", because="there is one speed"), None),
-    Field("inference_geo", only("global", because=_ONE_MACHINE), None),
-    Field("container", only(because="this server has no containers"), None),
-    Field("mcp_servers", only([], because="this server calls no other servers; send their tools"), None),
-    Field("context_management", only(*_KEEP_ALL, because="no part of a conversation is left out"), None),
-    Field("compaction", only(because="no part of a conversation is left out"), None),
-    Field("diagnostics", only({"previous_message_id": None}, because=_NO_MEMORY), None),
-    Field("thread", only(because=_NO_MEMORY), None),
-    *(Field(name, only(because="there is one model"), None) for name in ("fallbacks", "fallback_credit_token")),
-    Field("billing_policy", only(because="nothing is billed"), None),
+    *(Field(name, only(*each.inert, because=each.reason), None) for name, each in ANTHROPIC_MESSAGES.items()),
     Field("betas", BETAS, None, NOTED),
     Field("n", only(1, because="an answer is one message"), 1),
     Field("stream_options", only(because="a stream always tells the usage"), None),
@@ -143,7 +129,8 @@ def read_messages_request(
     and Refusal for a `thread`.
     """
     if body.get("thread") is not None:
-        raise Refusal(400, f"thread must be left out: {_NO_MEMORY}", param="thread", code=NO_THREADS)
+        rule = f"thread must be left out: {ANTHROPIC_MESSAGES['thread'].reason}"
+        raise Refusal(400, rule, param="thread", code=NO_THREADS)
     if not counting:
         check_most(body.get("max_tokens"))
     request = read_request(MESSAGES, body, options, llm, lenient=lenient)
