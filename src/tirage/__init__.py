@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tirage.batch import Batch as Batch
     from tirage.draw import Draw as Draw
     from tirage.draw import Status as Status
+    from tirage.engine_replay import EngineReplay as EngineReplay
+    from tirage.engine_replay import replay_engine as replay_engine
     from tirage.errors import GrammarError as GrammarError
     from tirage.errors import ModelError as ModelError
     from tirage.errors import ParamsError as ParamsError
@@ -38,12 +40,18 @@ if TYPE_CHECKING:
     from tirage.verification import Verification as Verification
     from tirage.verification import verify as verify
     from tirage.warm import warmup as warmup
+    from tirage.watermarks import Watermark as Watermark
+    from tirage.watermarks.detection import Detection as Detection
+    from tirage.watermarks.detection import detect as detect
+    from tirage.watermarks.detection import tokenizer_fingerprint as tokenizer_fingerprint
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "tirage.batch": ("Batch",),
+    "tirage.watermarks.detection": ("Detection", "detect", "tokenizer_fingerprint"),
     "tirage.draw": ("Draw", "Status"),
+    "tirage.engine_replay": ("EngineReplay", "replay_engine"),
     "tirage.errors": ("GrammarError", "ModelError", "ParamsError", "RowError", "TirageError"),
     "tirage.exact.seeding": ("seeds",),
     "tirage.tracing": ("Explanation", "explain"),
@@ -60,9 +68,10 @@ _HOMES = {
     "tirage.semantics": ("Semantics",),
     "tirage.verification": ("Verification", "verify"),
     "tirage.warm": ("warmup",),
+    "tirage.watermarks": ("Watermark",),
 }
 # Packages that are called by their own name, as in `tirage.dialects.from_sglang`.
-_PARTS = ("cluster", "compat", "dialects", "guided", "remote")
+_PARTS = ("cluster", "compat", "dialects", "engine_replay", "guided", "remote")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 register_provider("JitableSamplingParams", "tirage.compat.easydel", "JitableSamplingParams")

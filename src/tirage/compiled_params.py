@@ -8,6 +8,7 @@ S-P1 ... S-P9.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,10 +23,15 @@ from tirage.history import Counts, History
 from tirage.operators import ALWAYS, OPERATORS, Edit, Ids, Operator, Step
 from tirage.operators.logit_bias import finite
 from tirage.operators.masks import BAN
+from tirage.operators.min_keep import OPERATOR as MIN_KEEP
+from tirage.operators.min_keep import floored
+from tirage.operators.operator import MOMENTARY
 from tirage.operators.temperature import GREEDY
+from tirage.operators.watermark import lower as lower_watermark
 from tirage.operators.xtc import COINS
 from tirage.params import FIELDS, SamplingParams
 from tirage.semantics import Semantics, resolve
+from tirage.watermarks import Watermark
 
 _NO_IDS = np.zeros(0, np.int32)
 _NO_VALUES = np.zeros(0, np.float32)
@@ -70,6 +76,22 @@ class _ProgramBuilder:
         self.values.append(edit.values)
         self.size += edit.ids.size
 
+    def mark(
+        self, watermark: Watermark, temperature: float, history: History, filters: tuple[Step, ...]
+    ) -> tuple[Step, ...]:
+        """The filters with the step of the watermark: the last, and before greedy, which it steers."""
+        found = lower_watermark(watermark, temperature, history)
+        if found is None:
+            return filters
+        step, ids = found
+        if ids.size:
+            step = step._replace(a=self.size, b=self.size + ids.size)
+            self.ids.append(ids)
+            self.values.append(np.zeros(ids.size, np.float32))
+            self.size += ids.size
+        at = len(filters) - bool(filters and filters[-1].op is GREEDY)
+        return (*filters[:at], step._replace(stage="watermark"), *filters[at:])
+
     def program(self, filters: tuple[Step, ...]) -> Program:
         steps = (*self.steps, *filters)
         if not self.ids:
@@ -85,6 +107,9 @@ class _Reader:
     semantics: Semantics
     history: History = field(default_factory=lambda: _NOTHING)
     step: int = 0
+    state: float | None = None
+    logprob: float = 0.0
+    chance: float = 0.0
 
     def call(self, operator: Operator, name: str) -> Any:
         """What the operator's `lower`, `bans` or `moves` returns."""
@@ -92,7 +117,7 @@ class _Reader:
         return function(**{key: self._value(key) for key in operator.reads[name]})
 
     def _value(self, name: str) -> Any:
-        if name in {"history", "step"}:
+        if name in MOMENTARY:
             return getattr(self, name)
         return getattr(self.semantics if name in OPTIONS else self.params, name)
 
@@ -110,7 +135,8 @@ class CompiledParams:
     int32 [n] the stop tokens. `highest_id` names the parameter that mentions the highest token id, and that id. `coin`
     is XTC's share in units of 2^-32. `readers` are the parameters whose effect depends on the tokens so far,
     `needs_counts` says whether a penalty reads the history's counts, and `fixed` is the whole Program where the
-    history cannot change it, else None.
+    history cannot change it, else None. `carrier` is the stage whose rows carry a state from token to token, which is
+    `initial_state` before the first; both are None where no stage does.
     """
 
     params: SamplingParams
@@ -124,6 +150,8 @@ class CompiledParams:
     coin: int
     needs_counts: bool
     readers: tuple[str, ...]
+    carrier: Operator | None = None
+    initial_state: float | None = None
     fixed: Program | None = None
 
     def check(self, vocab_size: int) -> None:
@@ -146,22 +174,41 @@ class CompiledParams:
         """The counts that the penalties read; None when none does."""
         return history.counts(self.semantics.penalty_window) if self.needs_counts else None
 
-    def lower(self, history: History, step: int) -> Program:
-        """The Program of a row with this history at this step."""
+    @property
+    def needs_chances(self) -> bool:
+        """Whether the state moves by what the row's chances said of a token."""
+        return self.carrier is not None and "chance" in self.carrier.reads["advance"]
+
+    def next_state(self, state: float, logprob: float, chance: float = math.nan) -> float:
+        """The state after a token that was drawn in `state` with this sampled logprob, and this chance (S-C1)."""
+        assert self.carrier is not None
+        reader = _Reader(params=self.params, semantics=self.semantics, state=state, logprob=logprob, chance=chance)
+        return reader.call(self.carrier, "advance")
+
+    def lower(self, history: History, step: int, state: float | None = None) -> Program:
+        """The Program of a row with this history at this step, which carries this `state`, by default the initial."""
         if self.fixed is not None:
             return self.fixed
-        reader = _Reader(params=self.params, semantics=self.semantics, history=history, step=step)
+        state = self.initial_state if state is None else state
+        reader = _Reader(params=self.params, semantics=self.semantics, history=history, step=step, state=state)
         builder = _ProgramBuilder()
         for operator in masks_of(self.semantics):
             ids = reader.call(operator, "bans")
             if ids is not None:
                 builder.add(Edit(BAN, ids, np.zeros(ids.size, np.float32)), operator.name)
-        for operator in _stages(self.semantics, filters=False):
+        for operator in _stages(reader, filters=False):
             builder.add(reader.call(operator, "lower"), operator.name)
-        return builder.program(self.filters)
+        filters = self.filters if self.carrier is None else _filters(reader)
+        watermark = self.params.watermark
+        if watermark is None:
+            return builder.program(filters)
+        return builder.program(builder.mark(watermark, self.params.temperature, history, filters))
 
 
-MASKS = ("logit_bias", "bad_words", "no_repeat_ngram", "min_tokens")
+BESIDE_MIROSTAT = ("logit_bias", "temperature", "mirostat")
+"""The stages of a row with Mirostat where its semantics says that the others do not run (S-O14)."""
+
+MASKS = ("logit_bias", "sequence_bias", "bad_words", "no_repeat_ngram", "min_tokens")
 """The stages that forbid ids, in the order in which their bans lead the steps: nothing can revive a token (S-P2)."""
 
 
@@ -171,19 +218,24 @@ def masks_of(semantics: Semantics) -> Iterator[Operator]:
     return (OPERATORS[name] for name in MASKS if name in always or name in semantics.stages)
 
 
-def _stages(semantics: Semantics, *, filters: bool) -> Iterator[Operator]:
-    return (o for name in semantics.stages if (o := OPERATORS[name]).is_filter == filters)
+def _stages(reader: _Reader, *, filters: bool) -> Iterator[Operator]:
+    """The stages of a row that are edits, or those that are filters, in order."""
+    alone = reader.params.mirostat and reader.semantics.mirostat_with == "temperature"
+    names = [name for name in reader.semantics.stages if not alone or name in BESIDE_MIROSTAT]
+    return (o for name in names if (o := OPERATORS[name]).is_filter == filters)
 
 
 def _filters(reader: _Reader) -> tuple[Step, ...]:
     """The filter steps, off ones left out; T = 0 ends the list where the temperature stage stands (S-P3)."""
     steps: list[Step] = []
+    least = 0
     if reader.params.temperature == 0 and reader.semantics.is_greedy_first:
         return (Step(GREEDY, stage="temperature"),)
-    for operator in _stages(reader.semantics, filters=True):
+    for operator in _stages(reader, filters=True):
+        least = reader.params.min_keep if operator is MIN_KEEP else least
         step = reader.call(operator, "lower")
         if step is not None:
-            steps.append(step._replace(stage=operator.name))
+            steps.append(floored(step._replace(stage=operator.name), least))
         if step is not None and step.op is GREEDY:
             break
     return tuple(steps)
@@ -219,10 +271,12 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, Mapping) else 0
 
 
-@lru_cache(maxsize=4096)
+# Requests with a seed each have parameters of their own, of some KiB.
+@lru_cache(maxsize=1024)
 def _compiled(params: SamplingParams) -> CompiledParams:
     semantics = resolve(params.semantics)
-    reader = _Reader(params=params, semantics=semantics)
+    carrier, state = _carried(params, semantics)
+    reader = _Reader(params=params, semantics=semantics, state=state)
     filters = _filters(reader)
     draft = CompiledParams(
         params=params,
@@ -233,11 +287,23 @@ def _compiled(params: SamplingParams) -> CompiledParams:
         allowed=None if params.allowed_token_ids is None else np.array(params.allowed_token_ids, np.int32),
         stop_ids=np.array(sorted(params.all_stop_token_ids), np.int32),
         highest_id=_highest_id(params),
-        coin=next((s.a for s in filters if s.op in COINS), 0),
-        needs_counts=any(_counts(reader, operator) for operator in _stages(semantics, filters=False)),
+        coin=next((s.a for s in filters if s.op.base in COINS), 0),
+        needs_counts=any(_counts(reader, operator) for operator in _stages(reader, filters=False)),
         readers=tuple(n for n, spec in FIELDS.items() if spec.reads_history(getattr(params, n))),
+        carrier=carrier,
+        initial_state=state,
     )
-    return draft if _moves(reader) else replace(draft, fixed=draft.lower(_NOTHING, 0))
+    return draft if carrier is not None or _moves(reader) else replace(draft, fixed=draft.lower(_NOTHING, 0))
+
+
+def _carried(params: SamplingParams, semantics: Semantics) -> tuple[Operator | None, float | None]:
+    """The stage whose rows carry a state, and that state before the first token; (None, None) where none does."""
+    reader = _Reader(params=params, semantics=semantics)
+    for name in semantics.stages:
+        state = reader.call(OPERATORS[name], "initial")
+        if state is not None:
+            return OPERATORS[name], state
+    return None, None
 
 
 def _ban_of(reader: _Reader, name: str) -> Ids:
@@ -255,7 +321,9 @@ def _counts(reader: _Reader, operator: Operator) -> bool:
 def _moves(reader: _Reader) -> bool:
     """Whether the steps themselves, not only the counts they read, change as a request goes on."""
     operators = [*ALWAYS, *(OPERATORS[name] for name in reader.semantics.stages)]
-    return any(reader.call(operator, "moves") for operator in operators if operator.moves is not None)
+    return reader.params.watermark is not None or any(
+        reader.call(operator, "moves") for operator in operators if operator.moves is not None
+    )
 
 
 def _highest_id(params: SamplingParams) -> tuple[str, int]:

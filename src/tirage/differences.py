@@ -18,6 +18,15 @@ class EngineDifference:
     engine: str
 
 
+RELEASES_ELSEWHERE: Mapping[str, str] = {
+    "fastdeploy-gpu 2.2.0": "pip install fastdeploy-gpu==2.2.0 -i "
+    "https://www.paddlepaddle.org.cn/packages/stable/fastdeploy-gpu-86_89/ (`fastdeploy` on PyPI is another project)",
+    "MindIE 2.2.RC1": "the image mindie:2.2.RC1-800I-A2-py311-openeuler24.03-lts of Ascend's registry",
+    "text-generation-inference 3.3.7": "docker pull ghcr.io/huggingface/text-generation-inference:3.3.7",
+    "nano-vllm 0.2.0": "pip install git+https://github.com/GeeeekExplorer/nano-vllm@bc2a37acd7b8ddfe1b439bd41549b146f80d5b06",
+}
+"""How to install the releases of presets that are not on PyPI."""
+
 _RACE = EngineDifference(
     "S-W7", "the uniform comes from the engine's own generator: the law is the same, the tokens are not"
 )
@@ -26,6 +35,7 @@ _MASKED = EngineDifference("S-P2", "a banned token is set to -1e10, not removed:
 _BEYOND = EngineDifference(
     "S-O2", "where less than p is left of the mass, what is missing goes to the most likely token"
 )
+_NO_BIAS = EngineDifference("S-N7", "logit_bias is taken, kept with the request and read by nothing")
 _FASTDEPLOY = (_MASKED, _RACE)
 _LATER = EngineDifference("S-P8", "releases of 2026 read top_k in every sampling class")
 
@@ -36,7 +46,16 @@ DIFFERENCES: Mapping[str, tuple[EngineDifference, ...]] = {
         _RACE,
     ),
     "hf-cb": (EngineDifference("S-P3", "temperature 0 is refused"), _SORTED, _RACE),
-    "vllm": (_RACE,),
+    "vllm": (
+        EngineDifference("S-O1", "where top-k cuts at the smallest logit, its kernel drops all tokens that equal it"),
+        EngineDifference(
+            "S-O2",
+            "top-p's kernel for large batches drops the smallest logits too where it must keep all, may keep all ties "
+            "at its cut, and keeps a row whole where exp(x - mean - 10 deviations) is 0 in binary32 for every token "
+            "(seen in Triton's interpreter)",
+        ),
+        _RACE,
+    ),
     "vllm-v1": (_SORTED, _RACE),
     "vllm-flashinfer": (
         EngineDifference("S-S1", "rows with a seed are drawn by the torch path, whose preset is vllm-v1"),
@@ -77,16 +96,19 @@ DIFFERENCES: Mapping[str, tuple[EngineDifference, ...]] = {
     "gemma-topp": (_RACE,),
     "easydel": (
         EngineDifference(
-            "S-O3", "min_p compares logits with min_p times the largest logit; easydel-strict does so too"
+            "S-O3", "min_p compares logits with min_p times the largest logit, as the preset easydel-strict does"
         ),
         EngineDifference("S-P3", "a greedy row in a batch with others is drawn at temperature -1"),
+        _NO_BIAS,
         _RACE,
     ),
     "easydel-strict": (
         EngineDifference(
-            "S-O3", "where all logits are negative and min_p is on, the draw is uniform over the vocabulary"
+            "S-O3",
+            "where the largest logit is negative and min_p below 1, the draw is uniform over the vocabulary",
         ),
         EngineDifference("S-P3", "a greedy row in a batch with others is drawn at temperature -1"),
+        _NO_BIAS,
         _RACE,
     ),
     "llamacpp": (
@@ -95,7 +117,20 @@ DIFFERENCES: Mapping[str, tuple[EngineDifference, ...]] = {
             "S-P3", "temperature 0 with a dynatemp_range is no greedy draw: it moves between 0 and the range"
         ),
         EngineDifference(
-            "S-O4", "with candidates at -inf the entropy is not a number, and typical_p keeps arbitrary tokens"
+            "S-O15", "adaptive-p runs only where `samplers` lists it; here adaptive_target alone asks for it"
+        ),
+        EngineDifference(
+            "S-O14", "version 1 keeps one token where its k exceeds 2^31; of equal logits above mu one stays, not all"
+        ),
+        EngineDifference(
+            "S-C2",
+            "under a grammar Mirostat's state moves with a token that is drawn again too, not with the last alone",
+        ),
+        EngineDifference(
+            "S-O4",
+            "with candidates at -inf the entropy is not a number: its sort takes all for equal, typical_p keeps those "
+            "that come first in what it leaves; which these are is seen with GCC's libstdc++, whose std::sort the law "
+            "of such rows follows, and another C++ library may leave others",
         ),
         _RACE,
     ),

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Status(IntEnum):
     """How a row fared: `ok`, or why there is no token (rule S-N6)."""
@@ -20,7 +23,7 @@ class Status(IntEnum):
     processor_failed = 4
     """A custom logits processor raised or returned something unusable; the log says what."""
     history_full = 5
-    """`Batch` inside `jax.jit` only: the request has said more tokens than its slot can hold."""
+    """`Batch` inside `jax.jit` or on CUDA: the request has said more tokens than its slot can hold."""
     history_missing = 6
     """`JitableSamplingParams` inside `jax.jit` only: penalties or bad words, and no history to read."""
     kept_too_wide = 7
@@ -47,6 +50,9 @@ class Draw:
     drawn token's logprob under the model's own law, and after penalties, masks and temperature. Rows that did not ask,
     or have no token, hold no ids and NaN. SPEC.md S-R1 ... S-R4.
 
+    `states`, None unless some row has Mirostat: NumPy float64 [B], what each row carries to its next draw (S-C1), which
+    takes it as `state`; NaN for rows that carry nothing.
+
     Under JAX a Draw is a pytree and its integers are int32; seeds keep their 64 bits as a NumPy array. Inside
     `jax.jit` `given_logprobs` is float32 [B, N], NaN past a row's own, and what a `Batch` draws there has `seeds`
     uint32 [B, 2], low word first.
@@ -67,6 +73,7 @@ class Draw:
     kept_logmass: Any = None
     raw_logprobs: Any = None
     processed_logprobs: Any = None
+    states: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         """B."""

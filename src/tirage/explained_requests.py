@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.compiled_params import compiled
 from tirage.engine import Engine, EngineRequest, check_ids, masks_of
 from tirage.errors import ParamsError
 from tirage.text import Tokenizer
@@ -21,17 +22,19 @@ def explain_next(
     tokenizer: Tokenizer,
     top: int = 10,
     follow: Sequence[int] = (),
+    state: float | None = None,
 ) -> Explanation:
     """The draw after the tokens `output_ids`, which the request's first sample has taken, from logits float32 [V].
 
-    `top` and `follow` are those of `tirage.explain`. Raises ParamsError where the mask of a constraint is not known.
+    `top`, `follow` and `state` are those of `tirage.explain`. Raises ParamsError where the mask of a constraint is not
+    known, and after the first token for parameters that carry a state, without it.
     """
     sample, history = request.samples[0], [(request.prompt_ids, list(output_ids))]
     mask = masks_of([sample], logits.size)
     if sample.grammar is not None and sample.grammar.exceeded:
         raise ParamsError(f"the mask of the constraint is not known: {sample.grammar.exceeded}")
     given = {"tokenizer": tokenizer, "history": history, "mask": mask}
-    return explain(logits, request.params, **given, top=top, follow=follow)
+    return explain(logits, request.params, **given, top=top, follow=follow, state=state)
 
 
 def accept(request: EngineRequest, output_ids: Sequence[int], *, vocab_size: int, last: bool = False) -> None:
@@ -63,11 +66,14 @@ def explain_text(
     size, first = engine.model.vocab_size, len(request.prompt_ids)
     ids = [*request.prompt_ids, *check_ids(output_ids, size)]
     explanations: list[Explanation] = []
+    carried = compiled(request.params.unwrapped)
+    state = carried.initial_state
     for at, logits in enumerate(engine.logits_along(ids[:-1]), 1):
         if at >= first:
-            explanations.append(
-                explain_next(request, logits, ids[first:at], tokenizer=tokenizer, follow=ids[at : at + 1])
-            )
+            given = {"tokenizer": tokenizer, "follow": ids[at : at + 1], "state": state}
+            explanations.append(explain_next(request, logits, ids[first:at], **given))
+            if state is not None and explanations[-1].token_id == ids[at]:
+                state = carried.next_state(state, explanations[-1].logprob)
             accept(request, ids[at : at + 1], vocab_size=size, last=at + 1 == len(ids))
     tokens = [TextToken.of(each.trace_of(token), each) for each, token in zip(explanations, ids[first:], strict=False)]
     return TextExplanation(

@@ -9,7 +9,7 @@ from tirage.backends import head as backend
 from tirage.backends.head import Head
 from tirage.draw import Draw
 from tirage.params import SamplingParams
-from tirage.sampling import Counter, Pair, draw_batch, row_states
+from tirage.sampling import Counter, Pair, States, draw_batch, row_states
 from tirage.sampling_batch import SamplingBatch
 
 
@@ -23,6 +23,7 @@ def sample_hidden(
     step: Counter | None = None,
     mask: Any = None,
     sample_index: Counter = 0,
+    state: States | None = None,
     block: int = 8192,
 ) -> Draw:
     """The Draw of `tirage.sample(hidden @ weight.T + bias, params, ...)`, without writing [B, V] logits.
@@ -41,6 +42,6 @@ def sample_hidden(
     `tirage.sample` does, and for tensors whose shapes, types or devices do not fit.
     """
     head = Head.of(hidden, weight, bias, block=block)
-    states = row_states(head.shape, params, history, step, sample_index)
+    states = row_states(head.shape, params, history, step, sample_index, state)
     batch = SamplingBatch.of(states, head.shape[1])
     return draw_batch(backend, head, batch, backend.as_mask(mask, head.shape))

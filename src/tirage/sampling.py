@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, overload, runtime_checkable
 
@@ -23,6 +24,8 @@ Ids = Iterable[int] | NDArray[np.integer[Any]]
 Pair = tuple[Ids, Ids] | Sequence[Ids]
 Counter = int | np.integer[Any] | Sequence[int] | NDArray[np.integer[Any]]
 """A number for all rows, or one for each."""
+States = float | Sequence[float] | NDArray[np.floating[Any]]
+"""What rows carry from token to token: a number for all rows, or one for each."""
 
 
 @runtime_checkable
@@ -41,6 +44,7 @@ def sample(
     step: Counter | None = None,
     mask: Any = None,
     sample_index: Counter = 0,
+    state: States | None = None,
 ) -> Draw: ...
 @overload
 def sample(
@@ -60,6 +64,7 @@ def sample(
     step: Any = None,
     mask: Any = None,
     sample_index: Any = 0,
+    state: States | None = None,
 ) -> Draw:
     """One token per row of `logits`, drawn exactly and repeatably; a bad row gets a status, never an exception.
 
@@ -69,18 +74,21 @@ def sample(
     `step`: the position that keys the uniform and that min_tokens counts, by default the row's number of output ids, so
     0 without a history: a loop must pass one of them. Rows of one seed draw alike; `tirage.seeds` gives others. `mask`:
     int32 bitmask [B, ceil(V / 32)], least significant bit first, 1 = allowed. `sample_index` separates the streams of
-    several samples of one request; a list of it, one per row, is what parameters with n > 1 need here.
+    several samples of one request; a list of it, one per row, is what parameters with n > 1 need here. `state`: what
+    rows with Mirostat carry, a number or one per row, `Draw.states` of the draw before; None before the first token.
 
     Rows are independent: any other row could be absent. Without a seed a row gets a fresh one, reported in
     `Draw.seeds`. A custom processor that fails ends its own row. Raises ParamsError before any work for a wrong shape,
     dtype, id or step. Parameters with a `sample` of their own decide what the other arguments are. SPEC.md S-N to S-L.
     """
     if not isinstance(params, (SamplingParams, Sequence)) and isinstance(params, DrawsItself):
+        if state is not None:
+            raise ParamsError(f"state must be None with {type_name(params)}, got {state!r:.60}; it carries none")
         return params.sample(logits, history=history, step=step, mask=mask, sample_index=sample_index)
     backend = find(logits)
     matrix = backend.as_logits(logits)
     try:
-        states = row_states(matrix.shape, params, history, step, sample_index)
+        states = row_states(matrix.shape, params, history, step, sample_index, state)
         if isinstance(sample_index, (int, np.integer)):
             refuse_several(states)
         batch, words = SamplingBatch.of(states, matrix.shape[1]), backend.as_mask(mask, matrix.shape)
@@ -97,6 +105,7 @@ def law(
     history: Sequence[Pair] | None = None,
     step: Counter | None = None,
     mask: Any = None,
+    state: States | None = None,
 ) -> NDArray[np.float64]:
     """The probability with which `sample` draws each token, NumPy float64 [B, V]; NaN rows where it draws none.
 
@@ -104,7 +113,7 @@ def law(
     Each entry is RN64(w) / RN64(W), 0 outside the kept set and beyond 41 octaves below the maximum (S-W6).
     """
     matrix = on_host(logits)
-    states = row_states(matrix.shape, params, history, step, 0)
+    states = row_states(matrix.shape, params, history, step, 0, state)
     return dispatch.law(matrix, SamplingBatch.of(states, matrix.shape[1]), host_mask(mask, matrix.shape))
 
 
@@ -132,6 +141,8 @@ def outcomes(
 
 def draw_batch(backend: Backend, matrix: Any, batch: SamplingBatch, mask: Any) -> Draw:
     """The Draw of rows that were checked already: the backend's own float32 logits [B, V], one request each."""
+    if batch.carried:
+        _check_concrete(matrix, batch)
     drawn = backend.draw(matrix, batch, mask)
     asked = batch.wants_logprobs
     return Draw(
@@ -145,8 +156,24 @@ def draw_batch(backend: Backend, matrix: Any, batch: SamplingBatch, mask: Any) -
         top_token_ids=drawn.top_ids if asked else None,
         top_logprobs=drawn.top_logprobs if asked else None,
         given_logprobs=_given(drawn, batch.states) if asked else None,
+        states=batch.follow(*map(backend.to_numpy, (drawn.token_ids, drawn.sampled_logprobs)))
+        if batch.carried
+        else None,
         **_recorded(backend, matrix, batch.base.records),
     )
+
+
+def _check_concrete(matrix: Any, batch: SamplingBatch) -> None:
+    """Raises ParamsError for rows that carry a state inside a trace, where nobody knows the token that moves it."""
+    if type(matrix).__module__.partition(".")[0] not in {"jax", "jaxlib"}:
+        return
+    from tirage.backends.jax.arrays import is_traced
+
+    if is_traced(matrix):
+        name = batch.states[batch.carried[0]].carrier_name
+        raise ParamsError(
+            f"{name} must be off inside jax.jit, got it on: its state follows each token; draw outside jit"
+        )
 
 
 def _recorded(backend: Backend, matrix: Any, records: TokenRecords | None) -> dict[str, Any]:
@@ -160,6 +187,9 @@ def _recorded(backend: Backend, matrix: Any, records: TokenRecords | None) -> di
         "raw_logprobs": records.raw,
         "processed_logprobs": records.processed,
     }
+    if isinstance(matrix, np.ndarray):
+        # These arrays are of this draw alone, so that many ids need not be copied.
+        return found
     return {name: backend.from_numpy(values, matrix) for name, values in found.items()}
 
 
@@ -180,6 +210,7 @@ def row_states(
     history: Sequence[Pair] | None,
     step: Counter | None,
     sample_index: Counter,
+    state: States | None = None,
 ) -> list[SamplingRow]:
     """One checked SamplingRow per row of logits [B, V] = `shape`."""
     count, vocab_size = shape
@@ -187,14 +218,42 @@ def row_states(
     pairs = [((), ())] * count if history is None else _pairs(history, count)
     steps = [None] * count if step is None else _counters(step, count, "step")
     samples = _counters(sample_index, count, "sample_index")
-    states = []
+    rows = []
     for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
-        state = SamplingRow.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
-        state.compiled.check(vocab_size)
+        row = SamplingRow.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
+        row.compiled.check(vocab_size)
         if history is None:
-            state.compiled.check_history()
-        states.append(state)
-    return states
+            row.compiled.check_history()
+        rows.append(row)
+    _carry(rows, state)
+    return rows
+
+
+def _carry(rows: Sequence[SamplingRow], state: States | None) -> None:
+    """Gives rows that carry a state theirs; raises ParamsError for one that is missing after the first token."""
+    given = None if state is None else _numbers(state, len(rows))
+    for r, row in enumerate(rows):
+        if row.compiled.carrier is None:
+            continue
+        if given is None and row.at:
+            raise ParamsError(
+                f"state must be given with {row.carrier_name} after the first token, got None at step {row.at}; "
+                "pass state=Draw.states of the draw before, or use Batch, which carries it"
+            )
+        if given is not None:
+            if not math.isfinite(given[r]):
+                raise ParamsError(f"state must be a finite number with {row.carrier_name}, got {given[r]!r}")
+            row.state = given[r]
+
+
+def _numbers(value: States, count: int) -> list[float]:
+    try:
+        each = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise ParamsError(f"state must be a number or {count} of them, got {value!r:.60}") from None
+    if each.ndim and each.shape != (count,):
+        raise ParamsError(f"state must be a number or {count} of them, got shape {list(each.shape)}")
+    return np.broadcast_to(each, (count,)).tolist()
 
 
 def refuse_several(states: Sequence[SamplingRow]) -> None:

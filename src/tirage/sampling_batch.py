@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -16,9 +17,7 @@ from numpy.typing import NDArray
 from tirage.compiled_params import CompiledParams, Program, compiled
 from tirage.errors import ParamsError, RowError
 from tirage.history import Counts, History
-from tirage.operators import Step
-from tirage.operators.logit_bias import ADD
-from tirage.operators.masks import BAN
+from tirage.operators import OPERATIONS, Step
 from tirage.operators.row import Process
 from tirage.params import SamplingParams, require_tokenized
 from tirage.processors import AbandonedError, find_processor
@@ -29,17 +28,26 @@ _VIEWS = {"raw": View.RAW, "processed": View.PROCESSED, "sampled": View.SAMPLED}
 _NONE = np.zeros(0, np.int32)
 _NO_COUNTS = Counts(np.zeros((3, 0), np.int32))
 _NO_MASKS = np.zeros((0, 0), np.int32)
+_LISTS = np.zeros(1 + max(OPERATIONS), bool)
+_LISTS[[op for op, each in OPERATIONS.items() if each.lists]] = True
+"""By operation: whether its operands a and b are positions in the edit arrays."""
 
 
 @dataclass(slots=True)
 class SamplingRow:
-    """A request in flight: compiled parameters, history, seed, sample index; `step` overrides the history's."""
+    """A request in flight: compiled parameters, history, seed, sample index; `step` overrides the history's.
+
+    `state` is what it carries from token to token (S-C1), None where no stage does; `drawn` the token that it drew last
+    with the state after it, until a token joins its history.
+    """
 
     compiled: CompiledParams
     history: History
     seed: int
     sample_index: int = 0
     step: int | None = None
+    state: float | None = None
+    drawn: tuple[int, float] | None = None
 
     @classmethod
     def of(
@@ -48,11 +56,17 @@ class SamplingRow:
         """The row of `params`; without a seed it gets a fresh one, which is reported with the draw."""
         require_tokenized(params)
         seed = int.from_bytes(os.urandom(8)) >> 1 if params.seed is None else params.seed
-        return cls(compiled(params.unwrapped), history, seed, sample_index, step)
+        each = compiled(params.unwrapped)
+        return cls(each, history, seed, sample_index, step, each.initial_state)
 
     @property
     def params(self) -> SamplingParams:
         return self.compiled.params
+
+    @property
+    def carrier_name(self) -> str:
+        """The parameter of the stage whose state it carries."""
+        return "" if self.compiled.carrier is None else next(iter(self.compiled.carrier.fields))
 
     @property
     def at(self) -> int:
@@ -61,7 +75,18 @@ class SamplingRow:
 
     def lower(self) -> Program:
         """The steps of this row now."""
-        return self.compiled.lower(self.history, self.at)
+        return self.compiled.lower(self.history, self.at, self.state)
+
+    def append(self, token: int) -> None:
+        """Adds a token to the history; the state moves with one that was drawn, and with no other (S-C1)."""
+        self.history.append(token)
+        self.follow(token)
+
+    def follow(self, token: int) -> None:
+        """Moves the state past a token, if it is the one that the row drew last."""
+        if self.drawn is not None and self.drawn[0] == token:
+            self.state = self.drawn[1]
+        self.drawn = None
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +95,9 @@ class SamplingBatch:
 
     `base` is the packed form, brought up to date by `metadata`. `fixed`: no request's steps depend on its history;
     `counted`: some penalty reads counts; `guided`: the parameter of some request that needs a mask, or "";
-    `masked`: the last call had one; `lowered`: the history lengths and positions that the steps hold for.
-    `table` is where the counts of all requests lie side by side, kept because fresh memory is slow to touch.
+    `carried`: the rows that carry a state; `masked`: the last call had one; `lowered`: the history lengths, positions
+    and states that the steps hold for. `table` is where the counts of all requests lie side by side, kept because
+    fresh memory is slow to touch.
     """
 
     states: Sequence[SamplingRow]
@@ -82,8 +108,9 @@ class SamplingBatch:
     fixed: bool
     counted: bool
     guided: str
+    carried: list[int]
     masked: bool = False
-    lowered: list[tuple[int, int]] | None = None
+    lowered: list[tuple[int, int, float | None]] | None = None
     table: NDArray[np.int32] = field(default_factory=lambda: np.empty((3, 0), np.int32))
 
     @classmethod
@@ -101,9 +128,26 @@ class SamplingBatch:
             fixed=fixed,
             counted=any(state.compiled.needs_counts for state in states),
             guided=next((name for state in states if (name := needs_mask(state.params))), ""),
+            carried=[r for r, state in enumerate(states) if state.compiled.carrier is not None],
         )
         batch._mask(None)
         return batch
+
+    def follow(self, token_ids: NDArray[Any], logprobs: NDArray[Any]) -> NDArray[np.float64]:
+        """The state of each row after its draw, float64 [B]; NaN for rows that carry none.
+
+        `token_ids` [B] and sampled `logprobs` [B] are those of the draw; a row without a token keeps its state.
+        """
+        after = np.full(len(self.states), np.nan)
+        for r in self.carried:
+            row, token = self.states[r], int(token_ids[r])
+            assert row.state is not None
+            row.drawn, after[r] = None, row.state
+            if token >= 0:
+                chance = math.nan if self.base.chances is None else float(self.base.chances[r])
+                after[r] = row.compiled.next_state(row.state, float(logprobs[r]), chance)
+                row.drawn = token, float(after[r])
+        return after
 
     @property
     def unseeded(self) -> list[int]:
@@ -142,7 +186,9 @@ class SamplingBatch:
         steps = [state.history.step if state.step is None else state.step for state in self.states]
         rows.steps = np.array(steps, np.int64)
         if rows.records is not None:
-            rows.records = TokenRecords.of(rows.records.limits)
+            rows.records = rows.records.anew()
+        if rows.chances is not None:
+            rows.chances = np.full(rows.chances.size, np.nan)
         if not self.fixed:
             self._lower(steps)
         if self.counted:
@@ -153,7 +199,7 @@ class SamplingBatch:
 
     def _lower(self, steps: list[int]) -> None:
         """Lowers the steps anew where a history has grown; a second draw of the same moment finds them."""
-        now = [(state.history.length, step) for state, step in zip(self.states, steps, strict=True)]
+        now = [(state.history.length, step, state.state) for state, step in zip(self.states, steps, strict=True)]
         if now == self.lowered:
             return
         rows, self.lowered = self.base, now
@@ -230,12 +276,13 @@ def _base(states: Sequence[SamplingRow], vocab_size: int, fixed: bool) -> Sampli
         steps=np.zeros(len(states), np.int64),
         samples=np.array([state.sample_index for state in states], np.int64),
         records=_records(states),
+        chances=np.full(len(states), np.nan) if any(s.compiled.needs_chances for s in states) else None,
         **_asked(states, vocab_size),
     )
 
 
 def packed(lowered: Sequence[Program]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Programs [B, S, 6], with operands of BAN and ADD moved to positions in the joined edit arrays."""
+    """Programs [B, S, 6], with operands of operations that list tokens moved to positions in the joined edit arrays."""
     longest = max((len(low.steps) for low in lowered), default=0) + 1
     programs = np.zeros((len(lowered), longest, STEP_WIDTH), np.int64)
     moved = 0
@@ -245,7 +292,7 @@ def packed(lowered: Sequence[Program]) -> tuple[NDArray[np.int64], NDArray[np.in
             programs[r, :n] = _table(low.steps)
         if low.edit_ids.size:
             op = programs[r, :n, 0]
-            programs[r, :n, 1:3][(op == BAN) | (op == ADD)] += moved
+            programs[r, :n, 1:3][_LISTS[op]] += moved
             moved += low.edit_ids.size
     with_edits = [low for low in lowered if low.edit_ids.size]
     values = np.concatenate([low.edit_values for low in with_edits]) if with_edits else np.zeros(0, np.float32)
@@ -263,7 +310,7 @@ def _asked(states: Sequence[SamplingRow], vocab_size: int) -> dict[str, Any]:
     asked = [p.logprob_token_ids for p in params]
     spared = [state.params.xtc_protected_ids if state.compiled.coin else () for state in states]
     return {
-        "views": np.array([_view(p) for p in params], np.int8),
+        "views": np.array([view_of(p) for p in params], np.int8),
         "top_n": np.array([min(p.logprobs or 0, vocab_size) for p in params], np.int32),
         "asked_start": starts(list(map(len, asked))),
         "asked_ids": np.array(list(chain.from_iterable(asked)), np.int32),
@@ -279,7 +326,8 @@ def _records(states: Sequence[SamplingRow]) -> TokenRecords | None:
     return TokenRecords.of(np.array(limits, np.int64))
 
 
-def _view(params: SamplingParams) -> View:
+def view_of(params: SamplingParams) -> View:
+    """Which distribution the logprobs that a request asks for describe."""
     return _VIEWS[params.logprobs_mode] if params.lists_logprobs else View.NONE
 
 

@@ -37,8 +37,8 @@ class SamplingMetadata:
     """B rows ready to be drawn: steps, tables and keys of the randomness, as plain arrays.
 
     `programs` int64 [B, S, 6]: steps as (op, a, b, c, d, e), ended by op 0. `edit_ids` int32 [E] and
-    `edit_values` float32 [E]: what BAN and ADD refer to (operands are absolute positions). Sparse history counts
-    of row r are columns `count_start[r] : count_start[r + 1]` of `count_ids`, `prompt_counts`, `output_counts`.
+    `edit_values` float32 [E]: what steps that list ids refer to (operands are absolute positions). Sparse counts of
+    row r are columns `count_start[r] : count_start[r + 1]` of `count_ids`, `prompt_counts`, `output_counts`.
     `masks` int32 [B, ceil(V / 32)], least significant bit first, 1 = allowed, or shape (0, 0) when no row has one.
     `seeds`, `steps`, `samples` int64 [B] key the uniforms (S-W7). `views` int8 [B] holds View codes, `top_n`
     int32 [B] how many top entries a row asks for; the ids whose logprobs row r asks for are
@@ -46,6 +46,7 @@ class SamplingMetadata:
     `checks` int32 [B, ceil(V / 32)] or (0, 0): where `resample` bool [B] is set, a mask that counts only when the
     token drawn without it is not allowed. `memo` is for what a backend works out from programs, views and masks; it
     is emptied when they change. `records` is where rows that ask for it leave their record; None when none does.
+    `chances` float64 [B] is where rows with adaptive-p leave the chance of their token before it (S-O15), or None.
     """
 
     programs: NDArray[np.int64]
@@ -69,11 +70,19 @@ class SamplingMetadata:
     resample: NDArray[np.bool_]
     memo: dict[str, Any] = field(default_factory=dict)
     records: TokenRecords | None = None
+    chances: NDArray[np.float64] | None = None
 
     @property
     def count(self) -> int:
         """B."""
         return self.programs.shape[0]
+
+    def take_back(self, which: NDArray[np.int64], part: SamplingMetadata) -> None:
+        """Takes over what `part`, the rows `which` [n] alone, recorded while they were drawn."""
+        if self.records is not None and part.records is not None:
+            self.records.fill(which, part.records)
+        if self.chances is not None and part.chances is not None:
+            self.chances[which] = part.chances
 
     @property
     def recorded(self) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from tirage.differences import DIFFERENCES, EngineDifference
 from tirage.errors import ParamsError, nearest
-from tirage.operators import ALWAYS, CANONICAL, OPERATORS
+from tirage.operators import ALWAYS, CANONICAL, LAST, OPERATORS
 from tirage.operators.scale import OPERATOR as SCALE
 
 EDITS = tuple(operator.name for operator in (*CANONICAL, SCALE) if not operator.is_filter)
@@ -50,6 +50,8 @@ class Semantics:
     ("index"), or all that equal it ("all").
     `entropy_count`: dynamic temperature's largest entropy is the logarithm of how many candidates are left
     ("candidates"), or counts tokens at -inf that no filter has removed too ("listed", llama.cpp).
+    `mirostat_with`: a row with Mirostat runs all its other stages too ("stages"), or of them `logit_bias` and the
+    temperature alone ("temperature", llama.cpp).
     `temperature_floor`: temperatures between 0 and this one are raised to it.
     `*_history`: which tokens a penalty counts; `penalty_window`: only the last n of prompt + output.
     `frequency_divisor`: "length" divides the frequency penalty by the number of counted tokens.
@@ -78,6 +80,7 @@ class Semantics:
     xtc_rule: Literal["ge", "gt"] = "ge"
     xtc_ties: Ties = "index"
     entropy_count: Literal["candidates", "listed"] = "candidates"
+    mirostat_with: Literal["stages", "temperature"] = "stages"
     temperature_floor: float | None = None
     repetition_history: History = "both"
     frequency_history: History = "output"
@@ -165,6 +168,7 @@ CHOICES = {
     "xtc_rule": ("ge", "gt"),
     "xtc_ties": get_args(Ties),
     "entropy_count": ("candidates", "listed"),
+    "mirostat_with": ("stages", "temperature"),
     "repetition_history": get_args(History),
     "frequency_history": get_args(History),
     "presence_history": get_args(History),
@@ -206,7 +210,7 @@ def _check_stages(stages: tuple[str, ...]) -> None:
         raise ParamsError(f"semantics.stages must be a tuple of stage names, got {type(stages).__name__}")
     seen: set[str] = set()
     filters_begun = False
-    known = [name for name, operator in OPERATORS.items() if operator not in ALWAYS]
+    known = [name for name, operator in OPERATORS.items() if operator not in (*ALWAYS, *LAST)]
     for stage in stages:
         if stage not in known:
             raise ParamsError(f"semantics.stages must hold known stages, got {stage!r}{nearest(str(stage), known)}")
@@ -222,6 +226,8 @@ def _check_stages(stages: tuple[str, ...]) -> None:
 
 def _check_last(semantics: Semantics) -> None:
     last = semantics.stages[-1] if semantics.stages else None
+    if "adaptive_p" in semantics.stages and last != "adaptive_p":
+        raise ParamsError(f"semantics.stages must have adaptive_p as the last stage, got {last!r}; move it to the end")
     if semantics.top_p_rule == "truncated" and "top_p" in semantics.stages and last != "top_p":
         raise ParamsError(
             f"semantics.top_p_rule 'truncated' must have top_p as the last stage, got {last!r}; move it or choose 'lt'"
@@ -233,10 +239,21 @@ _SGLANG = ("frequency", "presence", "repetition", "logit_bias", "processors", "t
 _FASTDEPLOY = ("processors", "logit_bias", *_PENALTIES, "temperature", "min_p", "top_p")
 _FASTDEPLOY_TOP_K = (*_FASTDEPLOY[:-1], "top_k", "top_p")
 _EASYDEL = ("logit_bias", "presence", "frequency", "repetition", "top_k", "top_p", "temperature", "min_p")
-_HF_EDITS = ("logit_bias", "repetition", "no_repeat_ngram", "processors")
+_HF_EDITS = ("logit_bias", "sequence_bias", "repetition", "no_repeat_ngram", "processors")
 _HF_FILTERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical", "epsilon", "eta")
 _LLAMACPP_EDITS = ("logit_bias", *_PENALTIES, "dry")
-_LLAMACPP_FILTERS = ("top_n_sigma", "top_k", "typical", "top_p", "min_p", "xtc", "temperature")
+_LLAMACPP_FILTERS = (
+    "top_n_sigma",
+    "top_k",
+    "min_keep",
+    "typical",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+    "mirostat",
+    "adaptive_p",
+)
 _MLX = ("logit_bias", "repetition", "presence", "frequency", "top_p", "min_p", "xtc", "top_k", "temperature")
 _TRT_LEGACY = ("logit_bias", "scale", "repetition", "presence", "frequency", "top_k", "top_p")
 _VLLM = ("logit_bias", *_PENALTIES, "processors", "temperature", "min_p", "top_k", "top_p")
@@ -261,7 +278,7 @@ def _ties_kept(**options: Any) -> dict[str, Any]:
 
 
 _HF_RELEASE, _VLLM_RELEASE, _SGLANG_RELEASE = "transformers 5.23.0", "vllm 0.33.0", "sglang 0.5.23"
-_FASTDEPLOY_RELEASE, _MINDIE_RELEASE = "FastDeploy 2.2.0", "MindIE-LLM 2.2.RC1"
+_FASTDEPLOY_RELEASE, _MINDIE_RELEASE = "fastdeploy-gpu 2.2.0", "MindIE 2.2.RC1"
 _GEMMA_RELEASE, _EASYDEL_RELEASE, _TRT_RELEASE = "gemma 4.0.1", "easydel 0.3.0", "tensorrt-llm 1.2.1"
 
 _ALL = (
@@ -309,6 +326,7 @@ _ALL = (
             typical_rule="gt",
             typical_ties="index",
             entropy_count="listed",
+            mirostat_with="temperature",
             mask_mode="resample",
         ),
     ),

@@ -131,6 +131,11 @@ def _along(first: Sequence[SamplingRow], drafts: NDArray[np.int64] | None, width
     """The rows of all steps, those of a draft together: each as if the tokens before it had been drawn."""
     found: list[SamplingRow] = []
     for index, state in enumerate(first):
+        if state.compiled.carrier is not None:
+            raise ParamsError(
+                f"{state.carrier_name} must be off in verify, got it on: the law of a place depends on the token drawn "
+                "before it; draw the tokens one by one with sample"
+            )
         if drafts is None:
             _check_unread(state)
         elif state.history.length + width - 1 > MAX_HISTORY:

@@ -1,7 +1,7 @@
 """Custom logits processors, by name: the registry, and those that are always there."""
 
 from tirage.processors.builtin import BUILT_IN, is_built_in, register_built_in
-from tirage.processors.calls import RUN, AbandonedError, ProcessorThread, ProcessorThreads, not_called, too_late
+from tirage.processors.calls import AbandonedError, ProcessorThread, ProcessorThreads, not_called, too_late
 from tirage.processors.registry import (
     PAST,
     Past,
@@ -16,7 +16,6 @@ from tirage.processors.registry import (
 __all__ = [
     "BUILT_IN",
     "PAST",
-    "RUN",
     "AbandonedError",
     "Past",
     "Processor",

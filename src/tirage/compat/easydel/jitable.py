@@ -277,7 +277,7 @@ def _checked(params: host.SamplingParams) -> host.SamplingParams:
     host.require_tokenized(params)
     _known(params.semantics)
     for name, spec in specs(type(params)).items():
-        shapes_logits = spec.stage is not None or name in {"guided_decoding", "extra_args"}
+        shapes_logits = spec.stage is not None or name in {"guided_decoding", "extra_args", "watermark"}
         if shapes_logits and name not in SCALARS and not spec.is_off(getattr(params, name)):
             raise ParamsError(
                 f"{name} must be off in a JitableSamplingParams, which has no array for it, "

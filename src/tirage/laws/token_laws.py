@@ -2,14 +2,15 @@
 
 Which ids are kept follows from the logits as a draw reads them, or from a record of the draw; it has no slope. What is
 differentiated is the law on these ids: penalties and temperature, the entropy that llama.cpp's dynamic temperature
-follows, the weight that a truncated top-p leaves, and the mixtures of XTC and of masks checked after the draw. A law is
-a sum of products of quotients, and both parts of a quotient are sums of weights, each times a constant. SPEC.md S-R5.
+follows, the weight that a truncated top-p leaves, the mixtures of XTC and of masks checked after the draw, and what
+adaptive-p and watermarks make of the shares (`reweighting`). A law is a sum of products of quotients, and both parts of
+a quotient are sums of weights, each times a constant. SPEC.md S-R5.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,26 +26,22 @@ from tirage.errors import ParamsError
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY
 from tirage.exact.weights import exponents, weights
-from tirage.operators import Operation, Step
-from tirage.operators.frequency import FREQUENCY
-from tirage.operators.logit_bias import ADD
-from tirage.operators.masks import BAN
-from tirage.operators.presence import PRESENCE
-from tirage.operators.processors import PROCESS
-from tirage.operators.repetition import REPETITION
+from tirage.laws.edit_slopes import Doubles, Ids, RowSlopes, check_steps, edited_logits
+from tirage.laws.reweighting import RULES as REWEIGHTS
+from tirage.laws.reweighting import reweighted
+from tirage.operators import Step
 from tirage.operators.row import OK, RowState, mass
-from tirage.operators.scale import SCALE
-from tirage.operators.temperature import DYNAMIC_TEMPERATURE, GREEDY, TEMPERATURE
+from tirage.operators.temperature import DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
 from tirage.operators.top_p import RULES, TOP_P
-from tirage.operators.typical import TYPICAL
-from tirage.operators.xtc import XTC
-from tirage.sampling_batch import SamplingBatch
+from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
+from tirage.operators.xtc import COINS
+from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.sampling_metadata import SamplingMetadata, View
 from tirage.token_records import TokenRecords
 
-Doubles = NDArray[np.float64]
-Ids = NDArray[np.int64]
-_LEAST_MASS = 1 << 30
+_UNLIKE_A_SOFTMAX = {GREEDY, DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED, *COINS, *REWEIGHTS}
+"""Filters after which a law is no softmax of what was there before them, at a temperature known in advance."""
+LEAST_MASS = 1 << 30
 """Weights that sum to less are counted anew from the largest kept logit: they have too few bits."""
 
 
@@ -67,92 +64,6 @@ class TokenLaw:
         return np.float32(self.value) if self.exact is None else self.exact
 
 
-# --- edits --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class RowSlopes:
-    """Logits float64 [V] after edits, and by how much each changes with the model's own, float64 [V]."""
-
-    x: Doubles
-    slope: Doubles
-
-    def scale(self, ids: NDArray[np.integer], factor: Doubles | float) -> None:
-        """Multiplies the logits of `ids` [n]."""
-        self.x[ids] *= factor
-        self.slope[ids] *= factor
-
-    def add(self, ids: NDArray[np.integer], values: Doubles | float) -> None:
-        """Adds to the logits of `ids` [n]."""
-        self.x[ids] += values
-
-
-def _ban(edited: RowSlopes, row: RowState, step: Step) -> None:
-    edited.x[row.edit_ids[step.a : step.b]] = -np.inf
-
-
-def _add(edited: RowSlopes, row: RowState, step: Step) -> None:
-    edited.add(row.edit_ids[step.a : step.b], row.edit_values[step.a : step.b].astype(np.float64))
-
-
-def _repetition(edited: RowSlopes, row: RowState, step: Step) -> None:
-    ids, _ = row.seen(step.a)
-    r, inverse = float(numbers.from_bits(step.b)), float(numbers.from_bits(step.c))
-    edited.scale(ids, np.where(edited.x[ids] > 0, inverse, r))
-
-
-def _frequency(edited: RowSlopes, row: RowState, step: Step) -> None:
-    ids, n = row.seen(step.a)
-    edited.add(ids, -float(numbers.from_bits(step.b)) * n.astype(np.float64))
-
-
-def _presence(edited: RowSlopes, row: RowState, step: Step) -> None:
-    edited.add(row.seen(step.a)[0], -float(numbers.from_bits(step.b)))
-
-
-def _scale(edited: RowSlopes, row: RowState, step: Step) -> None:
-    edited.scale(np.arange(edited.x.size), float(numbers.from_bits(step.a)))
-
-
-SLOPES: dict[Operation, Callable[[RowSlopes, RowState, Step], None]] = {
-    BAN: _ban,
-    ADD: _add,
-    REPETITION: _repetition,
-    FREQUENCY: _frequency,
-    PRESENCE: _presence,
-    SCALE: _scale,
-}
-"""What each edit does to logits in float64 and to their slopes; rows with any other edit are refused."""
-
-
-def check_steps(steps: Sequence[Step]) -> None:
-    """Raises ParamsError for an edit whose slope is not known, such as a custom processor."""
-    for step in steps:
-        if not step.op.is_filter and step.op not in SLOPES:
-            name = "logits_processors" if step.op == PROCESS else step.op.name
-            raise ParamsError(
-                f"{name} must be off in log_law, got it on; its slope is not known: change the logits before"
-            )
-
-
-def edited_logits(request: RowInput, logits: Doubles) -> RowSlopes:
-    """The `logits` float64 [V] of a row after its edits and its mask."""
-    row = RowState(
-        x=request.logits, masked=_NO_MASK, counts=request.counts,
-        edit_ids=request.edit_ids, edit_values=request.edit_values,
-    )  # fmt: skip
-    edited = RowSlopes(logits.copy(), np.ones(logits.size))
-    if request.allowed is not None:
-        edited.x[~request.allowed] = -np.inf
-    for step in request.steps:
-        if not step.op.is_filter:
-            SLOPES[step.op](edited, row, step)
-    return edited
-
-
-_NO_MASK = np.zeros(0, bool)
-
-
 # --- rows without mixtures: one quotient ---------------------------------------------------------------------------
 
 
@@ -170,11 +81,11 @@ class PlainLaw:
     def of(cls, steps: Sequence[Step]) -> PlainLaw | None:
         """The law of these steps; None for one that `mixed_law` has to find."""
         filters = [step for step in steps if step.op.is_filter]
-        ops = [step.op for step in filters]
-        if any(op in {GREEDY, DYNAMIC_TEMPERATURE, XTC} for op in ops) or any(map(_truncates, filters)):
+        ops = [step.op.base for step in filters]
+        if any(op in _UNLIKE_A_SOFTMAX for op in ops) or any(map(_truncates, filters)):
             return None
         at = next((i for i, op in enumerate(ops) if op == TEMPERATURE), -1)
-        if at > 0 and TYPICAL in ops:
+        if at > 0 and {TYPICAL, TYPICAL_BY_RANK} & set(ops):
             return None
         c, inverse_t = numbers.temperature_constant(1.0), np.float32(1)
         if at >= 0:
@@ -189,16 +100,13 @@ class PlainLaw:
         """
         m = largest if self.from_largest else held.max()
         total = mass(weights(exponents(held, m, self.c)))
-        if total < _LEAST_MASS:
+        if total < LEAST_MASS:
             m = held.max()
             total = mass(weights(exponents(held, m, self.c)))
         return distribution.logprobs(held[at : at + 1], m, self.inverse_t, total)[0]
 
-    def slopes(self, held: Doubles, at: int, slope: Doubles | float = 1.0) -> tuple[float, Doubles]:
-        """ln p of the token at place `at` of the `held` edited logits float64 [n], and its slopes float64 [n].
-
-        `slope` is by how much each edited logit changes with the model's own.
-        """
+    def slopes(self, held: Doubles, at: int) -> tuple[float, Doubles]:
+        """ln p of the token at place `at` of the `held` edited logits float64 [n], and its slopes by them [n]."""
         t = float(self.inverse_t)
         z = held * t
         highest = z.max()
@@ -207,11 +115,11 @@ class PlainLaw:
         value = z[at] - (highest + np.log(total))
         shares *= -t / total
         shares[at] += t
-        return float(value), shares * slope
+        return float(value), shares
 
 
 def _truncates(step: Step) -> bool:
-    return step.op == TOP_P and RULES[step.b] == "truncated"
+    return step.op.base == TOP_P and RULES[step.b] == "truncated"
 
 
 def exact_edits(request: RowInput) -> NDArray[np.float32]:
@@ -230,8 +138,8 @@ def plain_law(law: PlainLaw, request: RowInput, logits: Doubles, token: int, kep
     if at == kept.size or kept[at] != token or not np.isfinite(edited.x[token]):
         return TokenLaw(-np.inf), np.float32(-np.inf)
     x = exact_edits(request)
-    value, slopes = law.slopes(edited.x[kept], at, edited.slope[kept])
-    return TokenLaw(value, kept, slopes), law.exact(x[kept], at, x.max())
+    value, slopes = law.slopes(edited.x[kept], at)
+    return TokenLaw(value, *edited.by_model(kept, slopes)), law.exact(x[kept], at, x.max())
 
 
 # --- any row: a mixture of quotients ---------------------------------------------------------------------------------
@@ -249,21 +157,28 @@ class Truncation:
 
 @dataclass(slots=True)
 class Branch:
-    """One pass over the steps: the finished row, the ids with weight (bool [V]), and what a top-p truncated."""
+    """One pass over the steps: the finished row, the ids with weight (bool [V]), and what a top-p truncated.
+
+    `listed` counts the tokens at -inf that are candidates where a dynamic temperature counts them (S-O9).
+    """
 
     row: RowState
     held: NDArray[np.bool_]
     truncation: Truncation | None
+    listed: int = 0
 
     @classmethod
     def of(cls, request: RowInput, *, coin: bool, check: bool) -> Branch:
         """The branch with XTC's coin and with, or without, the mask that counts only after a draw."""
         found: list[Truncation] = []
         ids: list[Ids] = []
+        listed: list[int] = []
 
         def observe(step: Step, row: RowState) -> None:
             if not step.op.is_filter:
                 return
+            if step.op == DYNAMIC_TEMPERATURE_LISTED:
+                listed.append(row.listed)
             if _truncates(step) and row.trimmed is not None:
                 entered = ids[-1] if ids else np.flatnonzero(row.key > NEG_INF_KEY)
                 found.append(_truncation(step, row, row.base if step.d else entered))
@@ -274,7 +189,7 @@ class Branch:
         if row.status == OK:
             held[row.ids[row.w() > 0]] = True
         cut = found[0] if found and row.trimmed is not None and _is_cut(row) else None
-        return cls(row, held, cut)
+        return cls(row, held, cut, sum(listed))
 
     def form(self, ids: NDArray[np.bool_]) -> Doubles:
         """The constants float64 [V] by which weights are multiplied to give the mass of the held ones of `ids`."""
@@ -327,7 +242,7 @@ def mixed_law(request: RowInput, logits: Doubles, token: int, kept: Ids | None) 
         return TokenLaw(-np.inf)
     parts = np.exp(values - highest)
     slopes = sum(part / parts.sum() * q.slopes for part, (_, each) in zip(parts, terms, strict=True) for q in each)
-    slopes = np.asarray(slopes) * edited.slope
+    _, slopes = edited.by_model(np.arange(edited.x.size), np.asarray(slopes))
     ids = np.flatnonzero(slopes)
     return TokenLaw(float(highest + np.log(parts.sum())), ids, slopes[ids])
 
@@ -373,17 +288,47 @@ def _terms(
 
 def _quotient(request: RowInput, edited: RowSlopes, branch: Branch, ids: NDArray[np.bool_]) -> Quotient:
     """The share of the mass of a branch that `ids`, bool [V], have."""
-    t, moves = _inverse_temperature(request, edited, branch.row)
+    t, moves = _inverse_temperature(request, edited, branch)
     with np.errstate(invalid="ignore"):
         z = edited.x * t
-    above, by_above = _log_mass(branch.form(ids), z)
-    below, by_below = _log_mass(branch.form(np.ones_like(ids)), z)
-    by_z = by_above - by_below
+    if branch.row.reweighted is not None:
+        value, by_z = _reweighted_quotient(request, branch, z, ids)
+    else:
+        above, by_above = _log_mass(branch.form(ids), z)
+        below, by_below = _log_mass(branch.form(np.ones_like(ids)), z)
+        value, by_z = above - below, by_above - by_below
     slopes = by_z * t
     if moves is not None:
         some = by_z != 0
         slopes = slopes + (by_z[some] @ edited.x[some]) * moves
-    return Quotient(above - below, slopes)
+    return Quotient(value, slopes)
+
+
+def _reweighted_quotient(
+    request: RowInput, branch: Branch, z: Doubles, ids: NDArray[np.bool_]
+) -> tuple[float, Doubles]:
+    """ln of the share of `ids`, bool [V], in a branch whose tokens were weighed anew, and its slopes by z [V]."""
+    e = np.exp(z - z[z > -np.inf].max())
+    kept, cut, place = np.flatnonzero(branch.held), branch.truncation, -1
+    w = e[kept]
+    if cut is not None and branch.held[cut.token]:
+        place = int(np.searchsorted(kept, cut.token))
+        w[place] = cut.share * e[cut.judged].sum() - e[cut.before].sum()
+    shares = w / w.sum()
+    after = reweighted(branch.row, request.steps, kept, shares)
+    asked = ids[kept]
+    found = float(after.shares[asked].sum())
+    if found <= 0.0:
+        return -np.inf, np.zeros(z.size)
+    by_share = after.pull(asked / found)
+    by_w = (by_share - by_share @ shares) / w.sum()
+    slopes = np.zeros(z.size)
+    slopes[kept] = by_w * e[kept]
+    if cut is not None and place >= 0:
+        slopes[cut.token] = 0.0
+        slopes[cut.judged] += by_w[place] * cut.share * e[cut.judged]
+        slopes[cut.before] -= by_w[place] * e[cut.before]
+    return float(np.log(found)), slopes
 
 
 def _log_mass(constants: Doubles, z: Doubles) -> tuple[float, Doubles]:
@@ -399,12 +344,13 @@ def _log_mass(constants: Doubles, z: Doubles) -> tuple[float, Doubles]:
     return float(highest + np.log(total)), slopes
 
 
-def _inverse_temperature(request: RowInput, edited: RowSlopes, row: RowState) -> tuple[float, Doubles | None]:
+def _inverse_temperature(request: RowInput, edited: RowSlopes, branch: Branch) -> tuple[float, Doubles | None]:
     """1 / T, and its slopes float64 [V] by edited logits where it follows their entropy (S-O9)."""
-    step = next((step for step in request.steps if step.op == DYNAMIC_TEMPERATURE), None)
+    row, dynamic = branch.row, {DYNAMIC_TEMPERATURE, DYNAMIC_TEMPERATURE_LISTED}
+    step = next((step for step in request.steps if step.op in dynamic), None)
     if step is None or row.greedy or row.base.size < 2:
         return float(row.inverse_t), None
-    x, most = edited.x[row.base], float(np.log(row.base.size))
+    x, most = edited.x[row.base], float(np.log(row.base.size + branch.listed))
     shares = np.exp(x - x.max())
     shares /= shares.sum()
     with np.errstate(divide="ignore"):
@@ -476,6 +422,18 @@ class LawRequest:
             memo={},
         )
 
+    def held_alone(self, which: Ids, places: Ids) -> SamplingMetadata:
+        """The rows `which` [n], all plain, as draws from the logits of their recorded ids alone.
+
+        What they report is the law of the tokens, which are at `places` [n] among these ids.
+        """
+        some = self.drawn(which, 0)
+        programs = np.zeros_like(some.programs)
+        for at, program in enumerate(some.programs):
+            scales = program[program[:, 0] == TEMPERATURE]
+            programs[at, : len(scales)] = scales
+        return replace(some, programs=programs, asked_ids=places.astype(np.int32), records=None)
+
     def of_row(self, r: int, logits: NDArray[np.float32], doubles: Doubles, own: Ids | None) -> TokenLaw:
         """The law of the token of row `r`, from its logits [V] as float32 and as float64.
 
@@ -491,6 +449,16 @@ class LawRequest:
         else:
             found, exact = mixed_law(request, doubles, token, kept), exact_value(request, token, kept)
         return found if exact is None else replace(found, exact=exact)
+
+
+def law_batch(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingBatch:
+    """The packed rows of a call. Raises ParamsError for custom processors, which have no known slope."""
+    batch = SamplingBatch.of(rows, vocab_size)
+    if batch.processes is not None:
+        raise ParamsError(
+            "logits_processors must be empty in log_law, got some; their slope is not known: change the logits before"
+        )
+    return batch
 
 
 def replace_row(rows: SamplingMetadata, r: int) -> SamplingMetadata:
@@ -512,7 +480,7 @@ def checked_tokens(tokens: Any, count: int, vocab_size: int) -> Ids:
 
 
 def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
-    """The recorded ids of each row, int64 [n] each; ParamsError unless they fit the rows and hold their tokens."""
+    """The recorded ids of each row, integers [n] each; ParamsError unless they fit the rows and hold their tokens."""
     pair = (kept.kept_ids, kept.kept_offsets) if isinstance(kept, Draw) else kept
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or pair[0] is None:
         raise ParamsError(
@@ -527,14 +495,15 @@ def checked_kept(kept: Any, tokens: Ids, vocab_size: int) -> list[Ids]:
         )
     if offsets[0] != 0 or offsets[-1] != ids.size or (np.diff(offsets) < 0).any():
         raise ParamsError(f"kept_offsets must ascend from 0 to the number of kept_ids, {ids.size}")
-    each = [ids[a:b].astype(np.int64) for a, b in itertools.pairwise(offsets)]
+    each = [ids[a:b] for a, b in itertools.pairwise(offsets)]
     for row, (held, token) in enumerate(zip(each, tokens.tolist(), strict=True)):
         _check_held(held, token, row, vocab_size)
     return each
 
 
 def _check_held(held: Ids, token: int, row: int, vocab_size: int) -> None:
-    if held.size and (held[0] < 0 or held[-1] >= vocab_size or (np.diff(held) <= 0).any()):
+    if held.size and (held[0] < 0 or held[-1] >= vocab_size or (held[1:] <= held[:-1]).any()):
         raise ParamsError(f"kept_ids must ascend within [0, {vocab_size}) in each row, got others in row {row}")
-    if token not in held:
+    at = np.searchsorted(held, token)
+    if at == held.size or held[at] != token:
         raise ParamsError(f"kept_ids must hold the token of their row, got none of {token} in row {row}")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tirage.cancel import POLL_S, checkpoint, holding
+from tirage.workers.cancel import POLL_S, checkpoint, holding
 
-_PACKAGES = str(Path(__file__).resolve().parents[1])
+_PACKAGES = str(Path(__file__).resolve().parents[2])
 """Where this package is imported from; last, so that it hides no other."""
 
 

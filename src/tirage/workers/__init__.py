@@ -1,0 +1,1 @@
+"""Work beside the caller: child processes, threads with a large stack, and the cancellation of either."""
