@@ -2,11 +2,13 @@
 
 Conformance first: random programs over logits of every awkward shape (paths "triton" and "eager") and every parameter
 of every preset (path "presets"), every field of every draw against the NumPy backend, which the tests hold to the
-executable specification. Then microseconds per call against one read of the logits, a sort-based sampler in torch,
-and FlashInfer where it is installed. Ends with status 1 if one bit differs.
+executable specification. Then a batch whose rows lie on the device (`cuda_batch.py`): random lives, a compiled step, a
+CUDA graph, steps that wait for nothing. Then microseconds per call against one read of the logits, a sort-based sampler
+in torch, and FlashInfer where it is installed. Ends with status 1 if one bit differs.
 
     python scripts/cuda_check.py                                    # a CUDA device, 1,000,000 draws of each path
     python scripts/cuda_check.py --device cpu --interpret --draws 8 --sizes 5 --no-speed --out check.json
+    python scripts/cuda_check.py --dry                              # the same in short, on the CPU, nothing written
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from benchmarks import harness  # noqa: E402
+from scripts import cuda_batch  # noqa: E402
 from tirage.operators.row import Process  # noqa: E402
 from tirage.sampling_metadata import Drawn, SamplingMetadata  # noqa: E402
 
-PATHS = ("triton", "eager", "presets")
+PATHS = ("triton", "eager", "presets", "batch")
 SIZES = (1, 33, 1000, 5000, 32000)
 SHAPES = ((1, 32000), (1, 128256), (64, 128256), (256, 128256))
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -52,17 +55,25 @@ def main() -> int:
     options = _options()
     if options.interpret:
         os.environ["TRITON_INTERPRET"] = "1"
+    if options.dry:
+        options.device, options.draws, options.sizes, options.speed, options.lives = "cpu", 8, [5], False, 3
+        os.environ["TRITON_INTERPRET"], options.interpret = "1", True
     device = torch.device(options.device)
     results: dict[str, Any] = {"device": _name(device), "torch": torch.__version__}
-    results["conformance"] = [_conformance(path, device, options) for path in options.paths]
+    results["conformance"] = [_conformance(path, device, options) for path in options.paths if path != "batch"]
+    results["batch"] = cuda_batch.checks(device, options.lives) if "batch" in options.paths else []
     if options.speed:
         results["speed"] = _speed(device, [tuple(shape) for shape in options.shapes], options.rounds)
     results["not measured"] = _not_measured(device, options)
-    out = options.out or harness.RESULTS / f"cuda-{_name(device).replace(' ', '-')}.json"
+    print(json.dumps(results["conformance"] + results["batch"]))
+    if not options.dry:
+        _write(options.out or harness.RESULTS / f"cuda-{_name(device).replace(' ', '-')}.json", results)
+    return int(any(part["differences"] for part in results["conformance"] + results["batch"]))
+
+
+def _write(out: Path, results: dict[str, Any]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results["conformance"]))
-    return int(any(part["differences"] for part in results["conformance"]))
 
 
 def _options() -> argparse.Namespace:
@@ -75,6 +86,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-speed", dest="speed", action="store_false")
     parser.add_argument("--shapes", type=_shape, nargs="+", default=list(SHAPES), help="BxV to time, as 64x128256")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--lives", type=int, default=100, help="random lives of a batch on the device")
+    parser.add_argument("--dry", action="store_true", help="all that a CPU can do of this, in a minute")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
@@ -222,8 +235,11 @@ def _candidates(x: torch.Tensor, options: dict[str, Any]) -> dict[str, Callable[
     jobs: dict[str, Callable[[], object]] = {
         "one_read": x.sum,
         "tirage": lambda: batch.sample(x),
+        "step": lambda: batch.advance(batch.sample(x)),
         "torch_sort": lambda: _by_sorting(x, options),
     }
+    if x.device.type == "cuda":
+        jobs["graph"] = cuda_batch.captured(x, options)
     if find_spec("flashinfer") and x.device.type == "cuda" and options.get("temperature") != 0.0:
         jobs["flashinfer"] = lambda: _by_flashinfer(x, options)
     return jobs

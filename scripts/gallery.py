@@ -53,7 +53,7 @@ SERVED = GROUPS["Clients of `tirage serve`"]
 WITH_FILES = ("gguf_model", "from_the_spec")
 """Examples that take the path of a file or read their input, so the page shows no output."""
 
-LINES = {"from_the_spec": 160}
+LINES = {"from_the_spec": 86}
 """The lines that an example may have, where 40 cannot hold its idea."""
 
 NEEDS = {"shards": {"torch"}, "gguf_model": {"llama_cpp"}}

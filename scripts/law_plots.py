@@ -114,10 +114,17 @@ def laws() -> dict[str, Callable[[], LawPlot]]:
             },
             note="each with top_k=6, top_p=0.75, temperature=1.5",
         ),
+        "smoothing_factor": lambda: at("smoothing_factor", 0.0, 0.2, 0.8),
+        "smoothing_curve": lambda: at(
+            "smoothing_curve", 1.0, 3.0, 9.0, note="with smoothing_factor=0.3", smoothing_factor=0.3
+        ),
         "top_k": lambda: at("top_k", 0, 5, 2),
         "top_p": lambda: at("top_p", 1.0, 0.7, 0.4),
         "min_p": lambda: at("min_p", 0.0, 0.2, 0.28),
+        "min_keep": lambda: at("min_keep", 0, 3, 6, note="with top_p=0.2", top_p=0.2),
         "top_a": lambda: at("top_a", 0.0, 0.5, 0.85),
+        "p_less": lambda: at("p_less", None, "norm", "plain"),
+        "tfs": lambda: at("tfs", 1.0, 0.9, 0.5),
         "typical_p": lambda: at("typical_p", 1.0, 0.7, 0.3),
         "epsilon_cutoff": lambda: at("epsilon_cutoff", 0.0, 0.05, 0.085),
         "eta_cutoff": lambda: at("eta_cutoff", 0.0, 0.05, 0.3),
@@ -136,6 +143,9 @@ def laws() -> dict[str, Callable[[], LawPlot]]:
             },
             note="with xtc_probability=1, xtc_threshold=0.08",
         ),
+        "adaptive_target": lambda: at("adaptive_target", -1.0, 0.3, 0.1),
+        "mirostat": lambda: at("mirostat", 0, 1, 2, note="with mirostat_tau=1.5", mirostat_tau=1.5),
+        "mirostat_tau": lambda: at("mirostat_tau", 5.0, 1.6, 1.2, note="with mirostat=2", mirostat=2),
         "repetition_penalty": lambda: at("repetition_penalty", 1.0, 1.1, 1.3, seen=twice, note=seen),
         "frequency_penalty": lambda: at("frequency_penalty", 0.0, 0.5, 1.0, seen=twice, note=seen),
         "presence_penalty": lambda: at("presence_penalty", 0.0, 0.5, 1.0, seen=twice, note=seen),
@@ -155,6 +165,14 @@ def laws() -> dict[str, Callable[[], LawPlot]]:
                 "{river: -inf}": {"logit_bias": {words()["river"]: _MINUS_INF}},
             },
             note="keys are token ids",
+        ),
+        "sequence_bias": lambda: LawPlot(
+            settings={
+                _listed(seq): {"sequence_bias": [(ids(*seq), 1.0)] if seq else None}
+                for seq in ((), ("hill", "pond"), ("river", "pond"))
+            },
+            seen=("river",),
+            note="1.0 for a sequence, so far: river",
         ),
         "allowed_token_ids": lambda: _named("allowed_token_ids", None, ("river", "hill"), ("pond",)),
         "bad_words": lambda: _named("bad_words", (), ("river",), ("river", "old")),

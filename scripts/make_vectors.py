@@ -3,7 +3,8 @@
 Run it after a change of SPEC.md and read the diff: it shows every token that the change moves. Vectors are never
 edited, nor written by a backend, to make a backend pass.
 
-    python scripts/make_vectors.py
+    python scripts/make_vectors.py             where nothing has changed no line changes
+    python scripts/make_vectors.py FOLDER      into another folder, to compare
 """
 
 from __future__ import annotations
@@ -78,15 +79,42 @@ def operators() -> list[dict[str, Any]]:
     named = {name for name, stage in SWITCHES.items() if OPERATORS[stage].is_filter} - {
         "temperature",
         "xtc_probability",
+        "min_keep",
     }
-    for name in sorted(named, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
+    for name in sorted(named - CARRYING, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
         rule = "S-O9" if name == "dynatemp_range" else OPERATORS[SWITCHES[name]].rule
         for value in VALUES[name][1:]:
             for label, logits in rowsets.items():
                 rows.append(spec(rule, logits, id=f"{name}={value}/{label}", params={name: value}))
-    return rows
+    return rows + floors(rowsets)
 
 
+def floors(rowsets: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """min_keep beside each filter that heeds it, and beside a dynamic temperature that counts what is listed."""
+    heeding = {
+        "top_p": {"top_p": 0.4},
+        "min_p": {"min_p": 0.9},
+        "typical": {"typical_p": 0.2},
+        "xtc": {"xtc_probability": 1.0, "xtc_threshold": 0.1, "logprobs": 4, **SAMPLED},
+        "listed": {"min_p": 0.9, "dynatemp_range": 0.5, "logit_bias": {"1": "-inf"}, "logprobs": 8, **SAMPLED},
+    }
+    return [
+        spec(
+            "S-O11",
+            logits,
+            id=f"min_keep={n}/{name}/{preset}/{label}",
+            params={**f, "min_keep": n, "semantics": preset},
+        )
+        for preset in ("canonical", "llamacpp")
+        for name, f in heeding.items()
+        for n in (2, 3, 40)
+        for label, logits in rowsets.items()
+        if label in {"ties", "eight", "tail"}
+    ]
+
+
+CARRYING = {"adaptive_target", "mirostat"}
+"""Their rows carry a state and have a file of their own."""
 FIRST = (
     *("top_p", "min_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h"),
     "dynatemp_range",
@@ -131,6 +159,11 @@ def edits() -> list[dict[str, Any]]:
         uneven = {"frequency_penalty": f, "presence_penalty": 0.1, "logprobs": 8, **PROCESSED}
         counts = {"output": [0, 0, 0, 1, 2, 2, 2, 2, 2, 3, 3, 3, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]}
         rows.append(spec("S-N7", [v / 3 for v in EIGHT], id=f"rounding/{f}", params=uneven, **counts))
+        # Rounded twice all of these are 0; fused, each is what the product's rounding took, and T makes much of that.
+        shares = [float(np.float32(f) * np.float32(n)) for n in range(1, 9)]
+        counts = {"output": [t for t in range(8) for _ in range(t + 1)]}
+        cold = {"frequency_penalty": f, "temperature": 1e-7, "logprobs": 8, **PROCESSED}
+        rows.append(spec("S-N7", shares, id=f"fused/{f}", params=cold, **counts))
     dry = {"dry_multiplier": 0.8, "logprobs": 8, "dry_sequence_breakers": [], **PROCESSED}
     loop = {"prompt": [1, 2, 3, 1, 2], "output": [3, 1, 2]}
     rows.append(spec("S-H5", EIGHT, id="dry", params=dry, **loop))
@@ -143,6 +176,37 @@ def edits() -> list[dict[str, Any]]:
     for name in ("llamacpp", "mlx", "canonical", "tgi"):
         params = {"frequency_penalty": 0.01, "semantics": name, "logprobs": 8, **PROCESSED}
         rows.append(spec("S-H2", EIGHT, id=f"window/{name}", params=params, **long))
+    said = {"prompt": [1, 2, 3], "output": [3, 1, 2]}
+    biases = {"one": [[[5], 2.0]], "prefix": [[[1, 2, 0], 4.0], [[2, 0], 0.1], [[0], 0.2]], "other": [[[2, 1, 0], 4.0]]}
+    biases |= {
+        "ban": [[[2, 2], "-inf"], [[2], 50.0]],
+        "whole": [[[1, 2, 3, 3, 1, 2, 6], 9.0], [[0, 1, 2, 3, 3, 1, 2, 6], 9.0]],
+    }
+    for name in ("canonical", "hf"):
+        for label, bias in biases.items():
+            params = {"sequence_bias": bias, "semantics": name, "logprobs": 8, **PROCESSED}
+            rows.append(spec("S-H7", EIGHT, id=f"sequence_bias/{name}/{label}", params=params, **said))
+    return rows + smoothing()
+
+
+def smoothing() -> list[dict[str, Any]]:
+    """Quadratic and cubic, beside temperatures, a bias that makes the largest logit, bans, signed zeros, the ends."""
+    shown = {"logprobs": 8, **PROCESSED}
+    rows = []
+    for factor in (0.3, 2.0, 1e-30, 1e30):
+        for curve in (1.0, 2.0, 3.0, 7.5):
+            fields = {"smoothing_factor": factor, "smoothing_curve": curve, **shown}
+            rows.append(spec("S-N8", EIGHT, id=f"smoothing/{factor}/{curve}", params=fields))
+    some = {"smoothing_factor": 0.7, "smoothing_curve": 1.6, **shown}
+    for t in (0.0, 1e-20, 0.37, 1.9, 1e20):
+        rows.append(spec("S-N8", EIGHT, id=f"smoothing/temperature/{t}", params=some | {"temperature": t}))
+    beside = {"bias": {"5": 7.0}, "ban": {"2": "-inf", "4": "-inf"}}
+    for name, bias in beside.items():
+        rows.append(spec("S-N8", EIGHT, id=f"smoothing/{name}", params=some | {"logit_bias": bias}))
+    rows.append(
+        spec("S-N8", [], id="smoothing/ends", bits=["7f7fffff", "ff7fffff", "80000000", "ff800000"], params=some)
+    )
+    rows.append(spec("S-N8", TIES, id="smoothing/ties", params=some | {"top_k": 3, "dynatemp_range": 0.5}))
     return rows
 
 
@@ -220,6 +284,87 @@ def draws() -> list[dict[str, Any]]:
     return rows
 
 
+def states() -> list[dict[str, Any]]:
+    """Both versions of Mirostat in states that cut everything, something and nothing, and under both ways to run it."""
+    zipf = [float(-1.1 * np.log(rank)) for rank in range(1, 121)]
+    rowsets = {"ties": TIES, "four": FOUR, "eight": EIGHT, "spread": SPREAD, "tail": TAIL, "zipf": zipf, "one": [0.5]}
+    rows = []
+    for version in (1, 2):
+        for state in (None, -3.0, 0.75, 1.7369655941662063, 2.0, 6.5, 1e9):
+            for label, logits in rowsets.items():
+                given = {} if state is None else {"state": state, "step": 3}
+                params = {"mirostat": version, "mirostat_tau": 1.5}
+                rows.append(spec("S-O14", logits, id=f"mirostat={version}/{state}/{label}", params=params, **given))
+        full = {
+            "mirostat": version,
+            "top_k": 2,
+            "temperature": 0.5,
+            "repetition_penalty": 1.5,
+            "logprobs": 4,
+            **SAMPLED,
+        }
+        for preset in ("canonical", "llamacpp"):
+            params = full | {"semantics": preset}
+            rows.append(
+                spec("S-O14", EIGHT, id=f"mirostat={version}/{preset}", params=params, state=2.5, output=[2, 2])
+            )
+    for target in (0.0, 0.3, 0.9):
+        for state in (None, 0.0, 0.45, 1.0):
+            for label, logits in rowsets.items():
+                given = {} if state is None else {"state": state, "step": 3}
+                params = {"adaptive_target": target, "logprobs": 3, **SAMPLED}
+                rows.append(spec("S-O15", logits, id=f"adaptive={target}/{state}/{label}", params=params, **given))
+    for preset in ("canonical", "llamacpp"):
+        params = {"adaptive_target": 0.4, "top_k": 4, "temperature": 0.5, "semantics": preset, "logprobs": 4, **SAMPLED}
+        rows.append(spec("S-O15", EIGHT, id=f"adaptive/{preset}", params=params, state=0.3, output=[2, 2]))
+    return rows
+
+
+def marks() -> list[dict[str, Any]]:
+    """Each watermark after contexts that are too short, new and known, at several options, and beside other stages."""
+    zipf = [float(-1.1 * np.log(rank)) for rank in range(1, 61)]
+    rowsets = {"eight": EIGHT, "tail": TAIL, "zipf": zipf}
+    own = {"scheme": "kgw", "key": 15485863, "seeding_scheme": "selfhash", "context_width": 3}
+    kgw, synthid = {"scheme": "kgw", "key": 15485863}, {"scheme": "synthid", "key": [654, 400, 836, 123, 340]}
+    gumbel = {"scheme": "gumbel", "key": 2**63 + 12345}
+    options = {
+        "kgw": kgw,
+        "kgw_half": {**kgw, "key": 2**61 + 12345, "greenlist_ratio": 0.5, "bias": 5.5},
+        "selfhash": own,
+        "synthid": synthid,
+        "synthid_short": {**synthid, "key": [2**62 + 5, 3], "ngram_len": 2, "sampling_table_size": 1000},
+        "synthid_late": {**synthid, "skip_first_ngram_calls": True, "ngram_len": 3, "sampling_table_seed": 9},
+        "synthid_64": {**synthid, "key": [7919 * (i + 1) ** 3 for i in range(64)]},
+        "gumbel": gumbel,
+        "gumbel_short": {**gumbel, "key": 7, "context_width": 1},
+    }
+    pasts = {"none": ([], []), "short": ([3], []), "new": ([3, 1], [2, 0, 1, 3, 2]), "known": ([1], [2, 1, 2, 1, 2, 1])}
+    rules = {"kgw": "S-M3", "synthid": "S-M4", "gumbel": "S-M5"}
+    shown = {"logprobs": 3, **SAMPLED}
+    rows = [
+        spec(rules[mark["scheme"]], logits, id=f"{name}/{past}/{label}", prompt=prompt, output=output, seed=5,
+             params={"watermark": mark, **shown})
+        for name, mark in options.items()
+        for past, (prompt, output) in pasts.items()
+        for label, logits in rowsets.items()
+    ]  # fmt: skip
+    beside = {
+        "greedy": {"temperature": 0.0, "logprobs": 3},
+        "cut": {"temperature": 0.7, "top_p": 0.8, "top_k": 6, "repetition_penalty": 1.3, **shown},
+        "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.05, **shown},
+        "adaptive": {"adaptive_target": 0.3, **shown},
+        "truncated": {"top_p": 0.6, "semantics": "fastdeploy-air", **shown},
+        "llamacpp": {"temperature": 1.5, "top_k": 6, "semantics": "llamacpp", **shown},
+    }
+    return rows + [
+        spec("S-M1", EIGHT, id=f"{name}/{among}", prompt=[3, 1], output=[2, 0, 1, 3, 2], seed=11,
+             params={"watermark": options[name], **fields})
+        for among, fields in beside.items()
+        for name in ("kgw", "selfhash", "synthid", "gumbel")
+        if among != "greedy" or options[name]["scheme"] == "kgw"
+    ]  # fmt: skip
+
+
 TOPICS = {
     "inputs": inputs,
     "operators": operators,
@@ -228,6 +373,8 @@ TOPICS = {
     "masks": masks,
     "xtc": xtc,
     "draws": draws,
+    "states": states,
+    "marks": marks,
 }
 
 
@@ -250,13 +397,13 @@ def line(data: dict[str, Any]) -> str:
     return json.dumps({"id": data["id"], **{k: v for k, v in data.items() if k != "id"}, **known})
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Write every file."""
     for topic, cases in TOPICS.items():
         lines = [line(data) for data in cases()]
-        (FOLDER / f"{topic}.jsonl").write_text("\n".join(lines) + "\n")
+        (folder / f"{topic}.jsonl").write_text("\n".join(lines) + "\n")
         print(f"{topic}: {len(lines)}")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,16 +31,41 @@ class CapturedRow:
     token: int
     sample_index: int = 0
 
-    def again(self) -> int:
-        """What `tirage.sample` draws from the row alone."""
-        params = SamplingParams.from_dict(self.fields)
-        history = [(list(self.prompt), list(self.output))]
-        return int(tirage.sample(self.logits, params, history=history, sample_index=self.sample_index).token_ids[0])
+
+class Redraws:
+    """Draws by `tirage.sample` alone, one row at a time, and the states that they led to, by the text before them."""
+
+    def __init__(self) -> None:
+        self._states: dict[Hashable, Any] = {}
+
+    def token(
+        self, logits: Any, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], sample_index: int = 0
+    ) -> int:
+        """What is drawn from logits [V] after these ids; -1 where nothing can be."""
+        request, text = (params, sample_index, tuple(prompt)), tuple(output)
+        draw = tirage.sample(
+            logits,
+            params,
+            history=[(list(prompt), list(output))],
+            sample_index=sample_index,
+            state=self._states.get((request, text)),
+        )
+        token = int(draw.token_ids[0])
+        if params.mirostat or params.adaptive_target >= 0:
+            self._states[request, (*text, token)] = draw.states
+        return token
 
 
 def compared(rows: Sequence[CapturedRow]) -> dict[str, int]:
-    """How many rows there are, and in how many of them `tirage.sample` alone draws another token."""
-    return {"tokens": len(rows), "different": sum(row.again() != row.token for row in rows)}
+    """How many rows there are, and in how many of them `tirage.sample` alone draws another token.
+
+    Rows of one text come in its order.
+    """
+    alone, different = Redraws(), 0
+    for row in rows:
+        params = SamplingParams.from_dict(row.fields)
+        different += alone.token(row.logits, params, row.prompt, row.output, row.sample_index) != row.token
+    return {"tokens": len(rows), "different": different}
 
 
 def flat(parts: Sequence[Sequence[CapturedRow]]) -> list[CapturedRow]:

@@ -18,7 +18,7 @@ def requests(*, seed: int = 1, token_ids: tuple[int, ...] = (3, 5, 8)) -> list[d
     Every example of every parameter under the first preset that has it, every preset with all of its stages at work,
     and what names tokens, on `token_ids`.
     """
-    found = [*_examples(), *map(_every_stage, PRESETS), *_on_tokens(list(token_ids))]
+    found = [*_examples(), *map(_every_stage, PRESETS), *_on_tokens(list(token_ids)), *_with_states(), *_watermarks()]
     return [{**fields, "seed": seed + at} for at, fields in enumerate(found)]
 
 
@@ -47,6 +47,8 @@ def _every_stage(semantics: str) -> Fields:
     for stage in resolve(semantics).stages:
         merged |= OPERATORS[stage].gentle if stage in OPERATORS else {}
     merged.pop("logits_processors", None)
+    # A row carries one state; `_with_states` has the other.
+    merged.pop("adaptive_target", None)
     return merged
 
 
@@ -54,8 +56,27 @@ def _on_tokens(ids: list[int]) -> Iterator[Fields]:
     yield {"logit_bias": {str(i): 2.5 for i in ids}}
     yield {"allowed_token_ids": ids}
     yield {"bad_words_token_ids": [ids, [ids[0]]]}
+    yield {"sequence_bias": [[[ids[0]], 1.5], [ids, -2.0]]}
     yield {"xtc_probability": 1.0, "xtc_threshold": 0.0, "xtc_protected_ids": ids}
     yield {"dry_multiplier": 1.0, "dry_allowed_length": 1, "dry_breaker_token_ids": ids}
     yield {"dry_multiplier": 1.0, "dry_base": 1.2, "dry_last_n": 12}
     yield {"temperature": 0.0, "repetition_penalty": 1.3}
     yield {}
+
+
+def _with_states() -> Iterator[Fields]:
+    yield {"adaptive_target": 0.3, "min_p": 0.02, "repetition_penalty": 1.2, "temperature": 0.8}
+    for semantics in ("canonical", "llamacpp"):
+        yield {"adaptive_target": 0.2, "adaptive_decay": 0.6, "semantics": semantics}
+        for version in (1, 2):
+            yield {"mirostat": version, "mirostat_tau": 3.0, "mirostat_eta": 0.4, "semantics": semantics}
+    yield {"mirostat": 2, "mirostat_tau": 2.0, "frequency_penalty": 0.4, "top_k": 30, "no_repeat_ngram_size": 3}
+
+
+def _watermarks() -> Iterator[Fields]:
+    yield {"watermark": {"scheme": "gumbel", "key": 77, "context_width": 2}}
+    yield {"watermark": {"scheme": "synthid", "key": [5, 17, 29, 41], "ngram_len": 3, "sampling_table_size": 512}}
+    for scheme in ("lefthash", "selfhash"):
+        yield {"watermark": {"scheme": "kgw", "key": 15485863, "bias": 4.0, "seeding_scheme": scheme}, "top_p": 0.9}
+    yield {"watermark": {"scheme": "kgw", "key": 15485863, "bias": 4.0}, "temperature": 0.0}
+    yield {"watermark": {"scheme": "kgw", "key": 15485863}, "mirostat": 2, "repetition_penalty": 1.2}

@@ -1,6 +1,7 @@
 """llama.cpp's own server, built against the libraries that llama-cpp-python has brought along, as a process.
 
-The wheel has libllama but no server, so its nine sources are compiled: some minutes, once for each version.
+The wheel has libllama but no server, so its sources are compiled, one on each processor: some minutes, once for each
+version.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,7 +58,8 @@ def binary() -> Path:
         (PLACE / "ui.h").write_text(_HEADER)
         (PLACE / "ui.cpp").write_text(_NO_PAGE)
         files = [*(source / "tools/server").glob("*.cpp"), source / "vendor/cpp-httplib/httplib.cpp", PLACE / "ui.cpp"]
-        objects = [compiled(source, file) for file in files]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(partial(compiled, source), files))
     linked = [f"-l{name}" for name in ("llama-common", "llama", "mtmd", "ggml", "ggml-base", "ggml-cpu", "pthread")]
     place = [f"-L{LIBRARIES}", f"-Wl,-rpath,{LIBRARIES}"]
     subprocess.run(["g++", *objects, *place, *linked, "-ldl", "-o", str(made)], check=True)

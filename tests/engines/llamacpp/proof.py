@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from captured_rows import Redraws
 from every_parameter import names, requests
 from gguf_models import STARTS, STORIES, ids_of, random_folder, stories
 from llama_cpp import Llama, LogitsProcessorList
@@ -32,7 +33,8 @@ NEW = 24
 
 def redraw(rows: Sequence[Any], params: SamplingParams, prompt: list[int]) -> list[int]:
     """The token that `tirage.sample` draws of each pair of all ids so far and logits float32 [V]."""
-    return [int(tirage.sample(row, params, history=[(prompt, ids[len(prompt) :])]).token_ids[0]) for ids, row in rows]
+    alone = Redraws()
+    return [alone.token(row, params, prompt, ids[len(prompt) :]) for ids, row in rows]
 
 
 def inside_llama(path: Path, given: Sequence[dict[str, Any]]) -> dict[str, Any]:

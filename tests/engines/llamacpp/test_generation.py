@@ -145,8 +145,31 @@ def test_long_and_scored_prompts_are_prefilled_alone(llm: LLM) -> None:
     assert long.choose_prefill(rows) == [0, 3]
     assert long.choose_prefill(rows[1:]) == [0]
     assert long.choose_prefill(rows[2:]) == [0]
-    # libllama's products of quantised weights depend on the whole batch.
+    # From 64 tokens on, libllama computes attention in tiles, whose last bits are others.
     assert default.choose_prefill([default.open(inputs) for inputs in given]) == [0]
+
+
+def test_short_prompts_of_a_quantised_model_share_a_batch_and_keep_every_bit() -> None:
+    model, alone = (GGUFModel(random_folder().with_name("q8.gguf"), prefill_batch_tokens=most) for most in (None, 0))
+    random = np.random.default_rng(5)
+    for lengths in (
+        [16, 16, 16, 16],
+        [1, 30, 32, 2],
+        [63, 1],
+        [5, 1, 1, 50, 6, 7],
+        [40, 23, 63],
+        [64, 3],
+        [21, 21, 21],
+    ):
+        rows = [model.open(Inputs(token_ids=tuple(random.integers(3, 300, n).tolist()))) for n in lengths]
+        while rows:
+            chosen = [rows[at] for at in model.choose_prefill(rows)]
+            assert sum(row.left for row in chosen) <= 63 or len(chosen) == 1
+            for row, logits in zip(chosen, model.prefill_batch(chosen), strict=True):
+                expected, other = alone.prefill(row.token_ids)
+                np.testing.assert_array_equal(logits, expected)
+                np.testing.assert_array_equal(model.decode([5], [row]), alone.decode([5], [other]))
+                rows.remove(row)
 
 
 def test_beams_are_those_of_the_folder(llm: LLM, folder: LLM) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from captured_rows import Redraws
 from gguf_models import random_folder
 from llama_cpp import Llama, LogitsProcessorList, StoppingCriteriaList
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -55,6 +56,28 @@ def test_tokens_are_those_of_sample_whatever_the_own_sampler_is_told(llama: Any,
     prompt = rows[0][0]
     redrawn = [tirage.sample(row, PARAMS, history=[(prompt, ids[len(prompt) :])]).token_ids[0] for ids, row in rows]
     assert tokens == redrawn
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mirostat": 2, "mirostat_tau": 3.0, "semantics": "llamacpp"},
+        {"mirostat": 1, "mirostat_tau": 2.0},
+        {"adaptive_target": 0.3, "min_p": 0.02},
+        {"watermark": {"scheme": "gumbel", "key": 7}},
+    ],
+    ids=str,
+)
+def test_what_follows_from_every_token_is_that_of_sample(llama: Any, fields: dict[str, Any]) -> None:
+    params, rows = SamplingParams.from_dict({"seed": 6, **fields}), list[Any]()
+
+    def keep(ids: Any, scores: Any) -> Any:
+        rows.append((np.array(ids).tolist(), np.array(scores, np.float32)))
+        return scores
+
+    tokens, alone = generated(llama, LogitsProcessorList([keep, logits_processor(params)])), Redraws()
+    prompt = rows[0][0]
+    assert tokens == [alone.token(row, params, prompt, ids[len(prompt) :]) for ids, row in rows]
 
 
 def test_the_text_of_the_calls_is_the_same(llama: Any) -> None:

@@ -17,6 +17,10 @@ from tirage.integrations.mlx import logits_processors, sampler
 PROMPT = [5, 9, 14, 9, 5, 9, 14]
 FIELDS: dict[str, Any] = {"seed": 3, "top_p": 0.9, "repetition_penalty": 1.3, "temperature": 1.4}
 PLAIN: dict[str, Any] = {"seed": 4, "min_p": 0.02, "temperature": 2.0}
+MIROSTAT: dict[str, Any] = {"seed": 5, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.4}
+ADAPTIVE: dict[str, Any] = {"seed": 6, "adaptive_target": 0.3, "adaptive_decay": 0.6}
+WATERMARK: dict[str, Any] = {"seed": 7, "watermark": {"scheme": "kgw", "key": 15485863, "bias": 4.0}}
+NAMES = ["reading", "plain", "mirostat", "adaptive-p", "watermark"]
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +30,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def redrawn(model: Any, prompt: list[int], fields: dict[str, Any], count: int = 12) -> list[int]:
     """The text of a plain loop over the model and `tirage.sample` of MLX arrays."""
-    output: list[int] = []
+    output, state = list[int](), None
     for _ in range(count):
         logits = model(mx.array([[*prompt, *output]]))[:, -1, :]
-        draw = tirage.sample(logits, SamplingParams(**fields), history=[(prompt, output)])
+        draw = tirage.sample(logits, SamplingParams(**fields), history=[(prompt, output)], state=state)
         output.append(int(draw.token_ids.item()))
+        state = draw.states
     return output
 
 
@@ -42,15 +47,16 @@ def written(model: Any, prompt: list[int], count: int = 12, **given: Any) -> lis
     return [int(token) for token, *_ in steps]
 
 
-def test_logits_processors_draw_what_a_plain_loop_draws(model: Any) -> None:
-    assert written(model, PROMPT, logits_processors=logits_processors(FIELDS)) == redrawn(model, PROMPT, FIELDS)
+@pytest.mark.parametrize("fields", [FIELDS, PLAIN, MIROSTAT, ADAPTIVE, WATERMARK], ids=NAMES)
+def test_logits_processors_draw_what_a_plain_loop_draws(model: Any, fields: dict[str, Any]) -> None:
+    assert written(model, PROMPT, logits_processors=logits_processors(fields)) == redrawn(model, PROMPT, fields)
 
 
 def test_a_sampler_draws_what_a_plain_loop_draws(model: Any) -> None:
     assert written(model, PROMPT, sampler=sampler(PLAIN)) == redrawn(model, PROMPT, PLAIN)
 
 
-@pytest.mark.parametrize("fields", [FIELDS, PLAIN], ids=["reading", "plain"])
+@pytest.mark.parametrize("fields", [FIELDS, PLAIN, MIROSTAT, ADAPTIVE, WATERMARK], ids=NAMES)
 def test_a_draft_model_changes_no_token(model: Any, fields: dict[str, Any]) -> None:
     processors = logits_processors(fields, prompt_ids=PROMPT)
     assert written(model, PROMPT, draft_model=model, logits_processors=processors) == redrawn(model, PROMPT, fields)
@@ -96,8 +102,11 @@ def test_a_row_that_cannot_be_drawn_is_named_or_ends(caplog: pytest.LogCaptureFi
 
 
 def test_a_sampler_refuses_parameters_that_read_tokens_by_name() -> None:
-    with pytest.raises(ParamsError, match="repetition_penalty must be given to logits_processors"):
-        sampler(FIELDS)
+    for name, fields in (
+        ("repetition_penalty", FIELDS), ("mirostat", MIROSTAT), ("adaptive_target", ADAPTIVE), ("watermark", WATERMARK),
+    ):  # fmt: skip
+        with pytest.raises(ParamsError, match=f"{name} must be given to logits_processors"):
+            sampler(fields)
 
 
 @pytest.mark.parametrize("form", [sampler, logits_processors])

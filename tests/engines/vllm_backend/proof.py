@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import every_parameter
+from captured_rows import Redraws
 from llama_folder import PROMPTS, write_folder
 from recorded import ENGINE_ARGS, RecordedModel, recording
 
-import tirage
 from tirage import LLM, Completion, SamplingParams
 
 ROOT = Path(__file__).parents[3]
@@ -47,11 +47,11 @@ def redrawn(llm: LLM, found: Run) -> int:
         plain = params.update_with_tokenizer(llm.tokenizer).replace(n=1, best_of=None, seed=completion.seed)
         prompt = list(completion.prompt_token_ids)
         for sample in completion.samples:
+            alone = Redraws()
             for step, token in enumerate(sample.token_ids):
                 output = list(sample.token_ids[:step])
                 logits = found.recorded.logits[(*prompt, *output)]
-                draw = tirage.sample(logits, plain, history=[(prompt, output)], sample_index=sample.index)
-                assert draw.token_ids.tolist() == [token], (params, step)
+                assert alone.token(logits, plain, prompt, output, sample.index) == token, (params, step)
                 count += 1
     return count
 

@@ -9,20 +9,13 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-from serving import serve
+from serving import over_the_coin, serve
 
 _LAST_N = 64
 
 
-def law(row: Mapping[str, Any]) -> np.ndarray:
-    """The probabilities of one row; XTC's coin is tossed both ways and mixed."""
-    p = row["params"].get("xtc_probability", 0.0)
-    if p in {0.0, 1.0}:
-        return _law(row, p)
-    return (1 - p) * _law(row, 0.0) + p * _law(row, 1.0)
-
-
-def _law(row: Mapping[str, Any], xtc: float) -> np.ndarray:
+def law(row: Mapping[str, Any], xtc: float) -> np.ndarray:
+    """The probabilities of one row, with XTC's coin decided by `xtc`."""
     size = len(row["logits"])
     data = (llama_cpp.llama_token_data * size)()
     for token, logit in enumerate(row["logits"]):
@@ -84,4 +77,4 @@ def _penalties(row: Mapping[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    serve("llama-cpp-python", version("llama-cpp-python"), {"llamacpp": law})
+    serve("llama-cpp-python", version("llama-cpp-python"), {"llamacpp": over_the_coin(law)})

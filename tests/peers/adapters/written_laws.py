@@ -2,7 +2,8 @@
 
 FastDeploy and Paddle: the sampling kernels behind `FD_SAMPLING_CLASS`. MindIE-LLM: its selectors. TensorRT-LLM:
 `top_k_top_p_sampling_batch` of the PyTorch backend and the kernels of the older one. FlashInfer: the rejection kernels.
-nano-vllm: its one line. They share no code with tirage.
+nano-vllm: its one line. They share no code with tirage. `SOURCES` of scripts/peers/engines.py names the file and the
+commit that each was read from.
 """
 
 from __future__ import annotations
@@ -10,18 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flashinfer_kernels
 import numpy as np
+from flashinfer_kernels import Floats, larger_mass, normalised, softmax
 from numpy.typing import NDArray
 from serving import serve
 
-Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
-
-
-def softmax(x: Floats) -> Floats:
-    """Probabilities [V]; -inf has none."""
-    e = np.exp(x - x.max())
-    return e / e.sum()
 
 
 def one_hot(x: Floats) -> Floats:
@@ -55,7 +51,7 @@ def is_greedy(row: Row) -> bool:
 
 def above_min_p(row: Row, p: Floats) -> Floats:
     """What is at least min_p of the largest; not normalised again."""
-    return np.where(p >= p.max() * row["params"].get("min_p", 0.0), p, 0.0)
+    return flashinfer_kernels.above_min_p(p, row["params"].get("min_p", 0.0))
 
 
 def order(p: Floats) -> NDArray[np.int64]:
@@ -65,15 +61,9 @@ def order(p: Floats) -> NDArray[np.int64]:
 
 def top_k_kept(p: Floats, k: int, *, ties: bool) -> Floats:
     """The k largest, with all that equal the last of them where `ties`; not normalised."""
-    if not 0 < k < p.size:
-        return p
-    ranked = order(p)
-    return np.where(p >= p[ranked[k - 1]], p, 0.0) if ties else np.where(np.isin(np.arange(p.size), ranked[:k]), p, 0.0)
-
-
-def normalised(p: Floats) -> Floats:
-    """Divided by its sum."""
-    return p / p.sum()
+    if ties or not 0 < k < p.size:
+        return flashinfer_kernels.top_k_kept(p, k)
+    return np.where(np.isin(np.arange(p.size), order(p)[:k]), p, 0.0)
 
 
 def nucleus(p: Floats, limit: float, inside: Callable[[Floats, float], NDArray[np.bool_]]) -> Floats:
@@ -94,11 +84,6 @@ def truncated(p: Floats, limit: float) -> Floats:
     out = np.zeros(p.size)
     out[ranked] = np.diff(np.concatenate([[0.0], reached]))
     return out
-
-
-def larger_mass(p: Floats, limit: float) -> Floats:
-    """The tokens of which all larger ones together have less than the limit: equal ones share their fate."""
-    return np.where(np.array([p[p > each].sum() < limit for each in p]) & (p > 0), p, 0.0)
 
 
 def fastdeploy_base(row: Row) -> Floats:
@@ -184,24 +169,12 @@ def trtllm_legacy(row: Row) -> Floats:
 
 
 def flashinfer(row: Row) -> Floats:
-    """top_k_renorm, then top_p_renorm, then min_p, ties kept: `top_k_first` of its samplers."""
+    """`top_k_first` of its samplers, then min_p, ties kept."""
     params = row["params"]
     if is_greedy(row):
         return one_hot(penalised(row))
-    p = normalised(top_k_kept(scaled(row), params.get("top_k", 0), ties=True))
-    p = normalised(larger_mass(p, params.get("top_p", 1.0)))
+    p = flashinfer_kernels.top_k_first(scaled(row), params.get("top_k", 0), params.get("top_p", 1.0))
     return normalised(above_min_p(row, p))
-
-
-def vllm_flashinfer(row: Row) -> Floats:
-    """vLLM's processors around FlashInfer: temperatures below 0.01 raised, min_p before top_k and top_p."""
-    params = row["params"]
-    if is_greedy(row):
-        return one_hot(penalised(row))
-    p = softmax(penalised(row) / max(params.get("temperature", 1.0), 0.01))
-    p = normalised(above_min_p(row, p))
-    p = normalised(top_k_kept(p, params.get("top_k", 0), ties=True))
-    return normalised(larger_mass(p, params.get("top_p", 1.0)))
 
 
 def nanovllm(row: Row) -> Floats:
@@ -219,7 +192,6 @@ LAWS = {
     "trtllm": trtllm,
     "trtllm-legacy": trtllm_legacy,
     "flashinfer": flashinfer,
-    "vllm-flashinfer": vllm_flashinfer,
     "nanovllm": nanovllm,
 }
 
