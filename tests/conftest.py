@@ -24,6 +24,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,12 +37,17 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tirage")
 gc.disable()  # until everything is collected
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-GROWTH_BYTES = 200_000_000
+GROWTH_BYTES = 150_000_000
 """By how much a process may grow before what JAX compiled is forgotten; some tests compile 500 MB."""
-LARGE_BYTES = 1_500_000_000
+LARGE_BYTES = 1_400_000_000
 """Beyond this a process may grow by a quarter of that only."""
+
+
+TAKEN_FROM = {file.stem for file in Path(__file__).parent.glob("*.py")} - {"servers", "server_forks"}
 
 
 def resident_bytes() -> int:
@@ -54,6 +60,24 @@ def pytest_collection_finish() -> None:
     """Ten thousand collected tests stay until the end: the garbage collector need not look at them again and again."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a module and its sources remember for its tests, models and texts among them, goes with the last of them."""
+    module = item.getparent(pytest.Module)
+    if module is not None and (nextitem is None or nextitem.getparent(pytest.Module) is not module):
+        for each in sources_of(module.obj):
+            for remembered in vars(each).values():
+                if getattr(remembered, "__module__", None) == each.__name__ and hasattr(remembered, "cache_clear"):
+                    remembered.cache_clear()
+
+
+def sources_of(module: ModuleType) -> list[ModuleType]:
+    """The module and those of the tests that it takes something from, but for those that hold running servers."""
+    taken = vars(module).values()
+    names = {getattr(each, "__name__" if isinstance(each, ModuleType) else "__module__", "") for each in taken}
+    others = {name for name in names if isinstance(name, str)} & TAKEN_FROM - {module.__name__}
+    return [module, *(sys.modules[name] for name in others if name in sys.modules)]
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,16 @@ VALUES: dict[str, Values] = {
     ),
     "openai": Values(_CHAT, _NEEDS_LOGPROBS),
     "openai-completions": Values({"best_of": [2, 5], "top_p": [0.5, 0]}, {}),
+    "anthropic": Values(
+        {
+            "stop_sequences": [["a", "b"]],
+            "temperature": [0, 0.25, 0.75],
+            "top_p": [0.5, 0],
+            "thinking": [{"type": "enabled", "budget_tokens": 64}, {"type": "enabled", "budget_tokens": 1}],
+            "output_config": [{"format": {"type": "json_schema", "schema": SCHEMA}}],
+        },
+        {},
+    ),
     "vllm": Values(
         {
             "max_tokens": [5, None],
@@ -117,12 +127,13 @@ VALUES: dict[str, Values] = {
             "do_sample": [True],
             "temperature": [0.5, 2.0],
             "bad_words_ids": [[[1], [2, 3]]],
-            "sequence_bias": [[[[3], 1.5]], {(4,): -1.0}],
+            "sequence_bias": [[[[3], 1.5]], {(4,): -1.0}, [[[3, 5], 2.0], [[4], -1.0]]],
             "num_return_sequences": [3],
             "stop_strings": ["a", ["a", "b"]],
             "eos_token_id": [3, [4, 5]],
+            "watermarking_config": [{"bias": 2.5}, {"keys": [1, 2, 3], "ngram_len": 4}],
         },
-        {name: {"do_sample": True} for name in WARPERS},
+        {"watermarking_config": {"do_sample": True}} | {name: {"do_sample": True} for name in WARPERS},
     ),
     "fastdeploy": Values(
         {

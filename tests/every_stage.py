@@ -17,11 +17,16 @@ OPTIONS = {name: OPERATORS[name].gentle for name in (*EDITS, *FILTERS)}
 
 
 def full_params(semantics: str | Semantics, **changes: Any) -> SamplingParams:
-    """SamplingParams under `semantics` with each of its stages at work (processors excepted)."""
+    """SamplingParams under `semantics` with its stages at work, but processors and those that carry a state."""
     merged: dict[str, Any] = {}
     for stage in resolve(semantics).stages:
-        merged |= OPTIONS[stage]
+        if stage not in CARRIED:
+            merged |= OPTIONS[stage]
     return SamplingParams(**{**merged, "semantics": semantics, **changes})
+
+
+CARRIED = {"mirostat", "adaptive_p"}
+"""Stages whose rows carry a state from token to token: without it a row in the middle of a text is refused."""
 
 
 def hashed_logits(*key: int | str, size: int, scale: float = 2.0) -> NDArray[np.float32]:

@@ -112,8 +112,9 @@ def _negated(value: Any) -> Any:
     return {key: -bias for key, bias in value.items()} if value else value
 
 
-LATE_TEMPERATURE = (*(stage for stage in PRESETS["canonical"].stages if stage != "temperature"), "temperature")
-"""The stages of `canonical` with the temperature behind all filters, and nothing else changed."""
+_OTHERS = [stage for stage in PRESETS["canonical"].stages if stage not in {"temperature", "adaptive_p"}]
+LATE_TEMPERATURE = (*_OTHERS, "temperature", "adaptive_p")
+"""The stages of `canonical` with the temperature behind all filters, and nothing else changed; adaptive-p is last."""
 
 FAULTS: Mapping[str, Fault] = {
     "temperature ignored": Fault(found="temperature", ask=mapped("temperature", lambda t: 1.0 if t else t)),

@@ -63,6 +63,7 @@ def case_of(data: dict[str, Any]) -> Case:
         step=data.get("step"),
         sample_index=data.get("sample_index", 0),
         mask=tuple(map(bool, data["mask"])) if "mask" in data else None,
+        state=data.get("state"),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from strategies import Case
 
 import tirage
+from tirage.backends import sharded
 from tirage.backends.numpy import dispatch, distribution, kernels
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.history import History
@@ -50,6 +51,12 @@ def mask_words(case_masks: Sequence[Sequence[bool] | None], size: int) -> NDArra
     return np.packbits(flags, axis=1, bitorder="little").view(np.int32)
 
 
+def two_shards(x: NDArray[np.float32]) -> sharded.Shards:
+    """Logits [B, V] as the shards of two ranks, of which the first has 25 columns."""
+    whole = torch.from_numpy(x)
+    return sharded.Shards([whole[:, :25].contiguous(), whole[:, 25:].contiguous()])
+
+
 def by_reference(cases: Sequence[Case]) -> list[Answer]:
     """Answers of the executable spec."""
     return [_of_result(reference_result(case), case) for case in cases]
@@ -66,6 +73,7 @@ def reference_result(case: Case) -> reference.Result:
         step=case.step,
         sample_index=case.sample_index,
         mask=case.mask,
+        state=case.carried,
     )
 
 
@@ -92,6 +100,7 @@ def by_sample(cases: Sequence[Case], array: Callable[[NDArray], Any] = np.asarra
         step=[case.at for case in cases],
         sample_index=[case.sample_index for case in cases],
         mask=None if words is None else array(words),
+        state=[case.carried for case in cases],
     )
     return [_of_draw(drawn, r, case) for r, case in enumerate(cases)]
 
@@ -135,6 +144,8 @@ def _by_rows(cases: Sequence[Case], draw: Callable[[NDArray[np.float32], Samplin
         )
         for case in cases
     ]
+    for row, case in zip(states, cases, strict=True):
+        row.state = case.carried
     rows = SamplingBatch.of(states, size).metadata(mask_words([case.mask for case in cases], size))
     out = draw(np.stack([case.logits for case in cases]), rows)
     return [_of_drawn(out, rows, r, case) for r, case in enumerate(cases)]

@@ -22,11 +22,15 @@ PAST = (1, 2, 3, 1, 2), (3, 1, 2)
 
 FURTHER: tuple[dict[str, Any], ...] = (
     {"logit_bias": {0: 1.5, 2: -100.0, 5: -float("inf")}},
+    {"sequence_bias": (((2,), 0.7), ((1, 2, 3), -1.5), ((1, 2, 4), -float("inf")), ((2, 9), 3.0))},
     {"allowed_token_ids": (1, 2, 3, 8, 13, 21)},
     {"bad_words_token_ids": ((2,), (1, 2, 4))},
     {"stop_token_ids": (1, 7), "min_tokens": 9},
     {"xtc_probability": 0.7, "xtc_threshold": 0.01, "xtc_protected_ids": (1, 4)},
     {"logits_processors": (("preset_rows_half", {}),)},
+    {"min_keep": 3, "top_p": 0.2, "min_p": 0.9},
+    {"min_keep": 5, "typical_p": 0.2},
+    {"min_keep": 30, "xtc_probability": 0.7, "xtc_threshold": 0.01},
 )
 """Parameters that hold token ids or names, beside the numbers of VALUES."""
 

@@ -1,30 +1,60 @@
-"""Triton kernels compiled to PTX for sm_90, on a machine without a GPU."""
+"""Triton kernels compiled to PTX, and further for a GPU, on a machine without one."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-_LONGS = {"mass_ptr", "program_ptr", "seed_ptr", "step_ptr", "sample_ptr", "token_ptr", "support_ptr"}
+from tirage.backends.torch import kernels
+from tirage.backends.torch import triton as triton_launch
+
 _TYPES = (
-    dict.fromkeys(_LONGS, "*i64")
-    | dict.fromkeys(("x_ptr", "c_ptr", "list_x", "logprob_ptr"), "*fp32")
-    | dict.fromkeys(("high_ptr", "low_ptr", "top_ptr", "count_ptr", "list_id"), "*i32")
-    | dict.fromkeys(("size", "blocks", "steps"), "i32")
-    | {"status_ptr": "*i8"}
+    dict.fromkeys(("mass_ptr", "meta_ptr", "token_ptr", "support_ptr"), "*i64")
+    | dict.fromkeys(("x_ptr", "c_ptr", "logprob_ptr", "log_ptr"), "*fp32")
+    | dict.fromkeys(("ends_ptr", "row_ptr", "bins_ptr", "count_ptr", "list_ptr", "length_ptr"), "*i32")
+    | dict.fromkeys(("plane", "columns", "size", "blocks", "steps"), "i32")
+    | {"status_ptr": "*i8", "bad_ptr": "*u8"}
 )
 _SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256}
 
 
+_LAUNCHED = {"BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE}
+
+
 def compiled(kernel: Any, *, fusion: bool = False) -> str:
-    """The PTX of a kernel whose arguments are named as those of the torch backend; `fusion` as at its launch."""
+    """The PTX for sm_90 of a kernel with arguments named as those of the torch backend; `fusion` as at its launch."""
+    return _compiled(kernel, _SIZES, 90, {"enable_fp_fusion": fusion})
+
+
+def as_launched(name: str, capability: int) -> str:
+    """The PTX of one of our kernels with the sizes and options of a launch over 128,000 logits."""
+    options: dict[str, Any] = {"enable_fp_fusion": False}
+    if name in ("bound", "resolve"):
+        options |= {"num_warps": 8, "maxnreg": triton_launch.REGISTERS}
+    return _compiled(getattr(kernels, name), _LAUNCHED, capability, options)
+
+
+def assembled(name: str, capability: int, folder: Path) -> str:
+    """What the assembler says of a kernel: registers and spills."""
+    source = folder / f"{name}.ptx"
+    source.write_text(as_launched(name, capability))
+    assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    tool = assembler / ("ptxas" if capability < 90 else "ptxas-blackwell")
+    command = [str(tool), "-v", f"--gpu-name=sm_{capability}{'a' if capability >= 90 else ''}", str(source)]
+    done = subprocess.run([*command, "-o", os.devnull], capture_output=True, text=True, check=True)
+    return done.stderr
+
+
+def _compiled(kernel: Any, sizes: dict[str, int], capability: int, options: dict[str, Any]) -> str:
     program = ASTSource(
         fn=kernel,
         signature={name: _TYPES.get(name, "constexpr") for name in kernel.arg_names},
-        constexprs={name: value for name, value in _SIZES.items() if name in kernel.arg_names},
+        constexprs={name: value for name, value in sizes.items() if name in kernel.arg_names},
     )
-    made = triton.compile(program, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": fusion})
-    return made.asm["ptx"]
+    return triton.compile(program, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]

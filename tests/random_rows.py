@@ -14,14 +14,20 @@ from numpy.typing import NDArray
 from tirage.backends.numpy import distribution
 from tirage.exact import numbers
 from tirage.exact.keys import FLT_MAX
-from tirage.operators import OPERATIONS, OPERATORS, Operation, Operator, Step
+from tirage.operators import LAST, OPERATIONS, OPERATORS, Operation, Operator, Step
+from tirage.operators.adaptive_p import ADAPTIVE_P
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.logit_bias import ADD
 from tirage.operators.masks import BAN
+from tirage.operators.min_keep import FLOORED
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.mirostat import MIROSTAT, MIROSTAT_V2
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 from tirage.operators.scale import SCALE
+from tirage.operators.smoothing import SMOOTH
 from tirage.operators.temperature import DYNAMIC_TEMPERATURE_LISTED, GREEDY, TEMPERATURE
+from tirage.operators.tfs import TFS
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
 from tirage.operators.typical import TYPICAL_BY_RANK
@@ -131,6 +137,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {**CHOICES, "temperature_floor": (None, 0.
 
 
 def _value(operator: Operator, name: str, r: Rng) -> Any:
+    if name == "state":
+        return float(r.choice([0.5, 3.0, 6.5, 60.0]))
     tries = OPTIONS.get(name) or operator.examples.get(name) or (FIELDS[name].default,)
     return tries[int(r.integers(len(tries)))]
 
@@ -149,10 +157,31 @@ FILTERS: dict[Operation, Callable[[Rng], tuple[int, ...]]] = {
 """Random operands of every filter; those that are listed reach further than the examples of the operators."""
 
 
-PLAIN_ONLY = frozenset({DYNAMIC_TEMPERATURE_LISTED, TYPICAL_BY_RANK, XTC_TIES_KEPT})
-"""Operations that no backend has a step for: the plain path runs them on every one (`test_preset_options.py`)."""
-WITH_STEPS = tuple(op for op in FILTERS if op not in PLAIN_ONLY)
+def _least(op: Operation, r: Rng) -> tuple[int, ...]:
+    return *FILTERS[op](r), int(r.choice([2, 3, 40, 700, 6000]))
+
+
+FILTERS |= {floored: partial(_least, op) for op, floored in FLOORED.items()}
+
+
+PLAIN_ONLY = frozenset({
+    *(DYNAMIC_TEMPERATURE_LISTED, TYPICAL_BY_RANK, XTC_TIES_KEPT, TFS, MIROSTAT, ADAPTIVE_P),
+    *FLOORED.values(),
+    *LAST[0].operations,
+})
+"""Operations that tensors have no step for: Numba's kernels run some of them, the plain path the others."""
+ON_JAX = frozenset({XTC_TIES_KEPT, *(FLOORED[op] for op in (TOP_P, MIN_P, MIN_P_LOGIT, XTC, XTC_TIES_KEPT))})
+"""Of these, the operations that JAX has a step for."""
+TENSORS_ONLY = frozenset({MIROSTAT_V2})
+"""Operations that tensors have a step for, and JAX has none."""
+OWN_SEMANTICS_ONLY = frozenset({FLOORED[MIN_P_LOGIT], FLOORED[XTC_TIES_KEPT]})
+"""Operations that no preset has, but a Semantics of one's own may (`test_min_keep.py`)."""
+NOT_ON_TENSORS = PLAIN_ONLY | {SMOOTH}
+"""Operations without a step of their own on tensors: rows that have them are drawn on the host."""
+WITH_STEPS = tuple(op for op in FILTERS if op not in PLAIN_ONLY | TENSORS_ONLY)
 """Filters that backends have steps of their own for."""
+ON_NUMPY = (*WITH_STEPS, TFS, MIROSTAT_V2, *(FLOORED[op] for op in (TOP_P, MIN_P, MIN_P_LOGIT)))
+"""Filters that Numba's kernels have steps for."""
 
 
 def random_filters(r: Rng, ops: Collection[Operation] = WITH_STEPS) -> Program:

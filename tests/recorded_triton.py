@@ -6,7 +6,8 @@ arguments. So a device function is kept as a tree of what it asks of the interpr
 each of which ends where Python asks for a value (`if`, `while`, `range`) and goes on by the answer. The builder's own
 methods do the operations, on arrays [programs, size]; programs part at a question and meet again at the function's end.
 At an answer that no program gave before, the interpreter itself runs the function for one program, which adds to the
-tree. So a function must do the same when it runs twice, and programs must not depend on each other.
+tree. So a function must do the same when it runs twice, and programs must not depend on each other. Atomic operations
+are done once, when all programs run: no question may hang on what they leave.
 """
 
 from __future__ import annotations
@@ -239,6 +240,18 @@ def _filled(values: Any, handles: Iterator[TensorHandle]) -> Any:
 # --- the builder ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Counted:
+    """What launches did so far: how many there were, the bytes they read, and the most turns of one loop over tiles."""
+
+    launches: int = 0
+    bytes_read: int = 0
+    longest_loop: int = 0
+
+
+counted = Counted()
+
+
 class WideBuilder(InterpreterBuilder):
     """The interpreter's operations on arrays [programs, size]; these have to know of the programs, others do not."""
 
@@ -246,10 +259,29 @@ class WideBuilder(InterpreterBuilder):
         return TensorHandle(np.broadcast_to(arg.data, (len(arg.data), *ret_ty.shape)), arg.dtype.scalar)
 
     def create_masked_load(self, ptrs: TensorHandle, mask: Any, other: Any, *policy: Any) -> TensorHandle:
-        return super().create_masked_load(ptrs, _spread(mask, ptrs), _spread(other, ptrs), *policy)
+        there = _spread(mask, ptrs)
+        if not any(_recorders):
+            number = ptrs.data.size if there is None else int(there.data.sum())
+            counted.bytes_read += number * ptrs.get_element_ty().primitive_bitwidth // 8
+        return super().create_masked_load(ptrs, there, _spread(other, ptrs), *policy)
 
     def create_masked_store(self, ptrs: TensorHandle, value: Any, mask: Any, *policy: Any) -> None:
         super().create_masked_store(ptrs, _spread(value, ptrs), _spread(mask, ptrs), *policy)
+
+    def create_histogram(self, data: TensorHandle, bins: int, mask: Any) -> TensorHandle:
+        assert mask is None, "no kernel has one"
+        programs, _ = data.data.shape
+        valid = (data.data >= 0) & (data.data < bins)
+        flat = (data.data + np.arange(programs)[:, None] * bins)[valid]
+        return TensorHandle(
+            np.bincount(flat, minlength=programs * bins).reshape(programs, bins).astype(np.int32), tl.int32
+        )
+
+    def create_atomic_rmw(self, op: Any, ptr: TensorHandle, value: Any, mask: Any, *policy: Any) -> TensorHandle:
+        given, there = _spread(value, ptr), _spread(mask, ptr)
+        if any(_recorders):  # a function that is recorded runs again, for all programs
+            return InterpreterBuilder.create_masked_load(self, ptr, there, given, None, False)
+        return InterpreterBuilder.create_atomic_rmw(self, op, ptr, given, there, *policy)
 
 
 def _spread(handle: TensorHandle | None, like: TensorHandle) -> TensorHandle | None:
@@ -322,6 +354,7 @@ def install() -> None:
     wide = WideBuilder()
     names = [name for name in dir(InterpreterBuilder) if name.startswith(("create_", "get_"))]
     methods = {name: _recorded_method(name, getattr(InterpreterBuilder, name), wide) for name in names}
+    methods["create_atomic_rmw"] = _recorded_method("create_atomic_rmw", WideBuilder.create_atomic_rmw, wide)
     builder: Any = interpreter.interpreter_builder
     builder.__class__ = type("RecordedBuilder", (InterpreterBuilder,), methods)
     builder.options = options
@@ -333,6 +366,7 @@ def install() -> None:
 
 def _launch(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **options: Any) -> None:
     """Run all programs of a kernel."""
+    counted.launches += 1
     run = _patched(kernel)
     known = {name: value for name, value in options.items() if name in kernel.arg_names}
     bound = inspect.signature(run).bind(*args, **known).arguments
@@ -384,4 +418,9 @@ def _range(start: Any, stop: Any = None, step: int = 1) -> range:
     """The range of Python; of tiles up to a tensor, it asks for their number, not where the last one ends."""
     if not isinstance(stop, tl.tensor):
         return range(start) if stop is None else range(start, stop, step)
-    return range(start, start + step * _answer(stop, lambda end: np.maximum(-((start - end) // step), 0)), step)
+    return range(start, start + step * _answer(stop, lambda end: _turns(np.maximum(-((start - end) // step), 0))), step)
+
+
+def _turns(numbers: NDArray) -> NDArray:
+    counted.longest_loop = max(counted.longest_loop, int(numbers.max()))
+    return numbers

@@ -22,6 +22,7 @@ class Repeating:
     """
 
     vocab_size = V
+    draft_cost = 0.1
 
     def __init__(self, *, max_length: int = 400, key: int = 0, wrong: bool = False, fails: int = 0) -> None:
         self.max_length, self.key, self.wrong, self.fails = max_length, key, wrong, fails

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from every_stage import bitmask, full_params, hashed_logits
 from numpy.typing import NDArray
-from random_rows import PLAIN_ONLY
+from random_rows import ON_JAX, PLAIN_ONLY, TENSORS_ONLY
 
 import tirage
 from tirage import Batch, Draw, SamplingParams, Status
@@ -33,6 +33,10 @@ REPORTED = ("logprobs", "ranks", "top_token_ids", "top_logprobs")
 
 FEATURES: tuple[SamplingParams, ...] = (
     *(full_params(name, logprobs=i % 3 or None) for i, name in enumerate(PRESETS)),
+    # The same without what a batch like a JAX array does not take.
+    full_params("canonical", sequence_bias=None, min_keep=0, tfs=1.0, logprobs=1),
+    full_params("llamacpp", min_keep=0),
+    full_params("hf", sequence_bias=None, logprobs=2),
     SamplingParams(temperature=0, repetition_penalty=1.3),
     SamplingParams(allowed_token_ids=range(0, V, 2), frequency_penalty=1.5),
     SamplingParams(bad_words_token_ids=[3, (4, 5), (6, 6)], presence_penalty=-1.0),
@@ -99,7 +103,9 @@ def compiled_by_jax() -> Sequence[int]:
     """The requests that a batch like a JAX array takes, which runs nothing that the plain path alone knows."""
     history = History.of((), (), vocab_size=V)
     steps = {key: compiled(seeded(key).unwrapped).lower(history, 0).steps for key in range(REQUESTS)}
-    return [key for key, each in steps.items() if not PLAIN_ONLY.intersection(step.op for step in each)]
+    unknown = (PLAIN_ONLY - ON_JAX) | TENSORS_ONLY
+    taken = [key for key, each in steps.items() if not unknown.intersection(step.op for step in each)]
+    return [key for key in taken if not seeded(key).unwrapped.sequence_bias]
 
 
 @cache
@@ -265,14 +271,14 @@ def finish(world: World) -> None:
         world.step(wide=number % 2 == 0, by_ids=number == 2)
 
 
-def live(library: str, seed: int) -> None:
-    """One whole schedule, its decisions made by a generator with this seed."""
+def live(library: str, seed: int, kind: type[World] = World) -> None:
+    """One whole schedule of a kind of world, its decisions made by a generator with this seed."""
     r = np.random.default_rng(seed)
 
     def pick(options: Sequence[T]) -> T:
         return options[int(r.integers(len(options)))]
 
-    world = World(library, pick([2, 3, 4, 6]))
+    world = kind(library, pick([2, 3, 4, 6]))
     for _ in range(pick([4, 8, 12])):
         can: list[Callable[[Pick], None]] = [world.insert]
         can += [world.add] * (2 * (len(world.held) < world.capacity))

@@ -1,4 +1,7 @@
-"""Real `tirage serve` processes for tests: started once for each set of flags, stopped at the end of the run."""
+"""Real `tirage serve` processes for tests: started once for each set of flags, stopped at the end of the run.
+
+Most are forks of a process that has imported what servers import (`server_forks.py`); that takes a fifth of the work.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,24 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
+from server_forks import ForkedServer
 
 START_S = 1800.0  # the first server on a machine compiles the kernels, and a busy machine takes its time
 SOURCES = Path(__file__).parents[1] / "src"
+FORKS = sys.platform == "linux"
+READ_LATE = ("TIRAGE_TEST_", "FD_")
+"""Variables that nothing reads while it is imported."""
 
 
 class Server:
     """`tirage serve` on a free port, ready when the `with` block begins.
 
     `wait=False` returns as soon as it listens. `environ` adds to the environment; `folders` to the import path. The
-    process may have at most so many `descriptors` open.
+    process may have at most so many `descriptors` open. It is a process of its own from the start where any of that
+    must hold while it imports, and with `fork=False`.
     """
 
     def __init__(
@@ -36,17 +44,19 @@ class Server:
         environ: Mapping[str, str] | None = None,
         folders: tuple[Path, ...] = (),
         descriptors: int | None = None,
+        fork: bool = True,
     ) -> None:
         # A new connection for every request, so that none is used just when the server closes it.
         self._client = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
-        limits = () if descriptors is None else (f"-Sn {descriptors // 2}", f"-Hn {descriptors}")
         self._log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
-        path = os.pathsep.join(str(folder) for folder in (SOURCES, *folders))
-        self.process = subprocess.Popen(
-            limited(limits, sys.executable, "-m", "tirage", "serve", "--model", str(model), "--port", "0", *flags),
-            stdout=subprocess.DEVNULL,
-            stderr=self._log,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environ or {})},
+        path = tuple(str(folder) for folder in (SOURCES, *folders))
+        arguments = ("serve", "--model", str(model), "--port", "0", *flags)
+        added = {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environ or {})}
+        late = fork and FORKS and descriptors is None and all(name.startswith(READ_LATE) for name in environ or ())
+        self.process: subprocess.Popen[bytes] | ForkedServer = (
+            ForkedServer(arguments, {**os.environ, **added}, path, self._log.name)
+            if late
+            else started(arguments, {**os.environ, **added}, self._log, descriptors)
         )
         self.pid = self.process.pid
         try:
@@ -136,6 +146,15 @@ class Server:
 
         until(look, self, "listening")
         return found[0]
+
+
+def started(
+    arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes], descriptors: int | None
+) -> subprocess.Popen[bytes]:
+    """A new process of the command line, which may have at most so many descriptors open."""
+    limits = () if descriptors is None else (f"-Sn {descriptors // 2}", f"-Hn {descriptors}")
+    command = limited(limits, sys.executable, "-m", "tirage", *arguments)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environ)
 
 
 def limited(limits: Sequence[str], *command: str) -> list[str]:

@@ -109,6 +109,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Configurations by model_type."""
 
+UNLIKE = (
+    "bloom", "deepseek_v3", "falcon", "gemma3_text", "gpt2", "gpt_neo", "gpt_oss", "jamba", "lfm2", "llama4_text",
+    "mamba2", "mixtral", "mpt", "qwen3_next", "recurrent_gemma",
+)  # fmt: skip
+"""Each with a cache, a mask or positions that no other has; the rest attend as Llama does, under names of their own."""
+
 RECOMPUTED = {"recurrent_gemma", "rwkv"}
 """Those that keep their state on the modules or in an argument of their own, not in a cache of transformers."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import reference
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -41,6 +42,12 @@ class Case:
     step: int | None = None
     sample_index: int = 0
     mask: tuple[bool, ...] | None = None
+    state: float | None = None
+
+    @property
+    def carried(self) -> float:
+        """What the row carries, by default what one begins with; a number that nobody reads where it carries none."""
+        return reference.first_state(self.params) if self.state is None else self.state
 
     @property
     def at(self) -> int:
@@ -83,6 +90,8 @@ def params_for(draw: st.DrawFn, preset: str, vocab_size: int, active: int = 3) -
     names = [name for name in VALUES if applies(name, semantics)]
     chosen = draw(st.lists(st.sampled_from(names), max_size=active + 2, unique=True))
     fields = {name: draw(st.sampled_from(VALUES[name][1:])) for name in chosen}
+    if "mirostat" in fields:
+        fields.pop("adaptive_target", None)  # a row carries one state
     if semantics.greedy == "refused" and fields.get("temperature") == 0.0:
         del fields["temperature"]
     fields |= draw(_further(semantics, vocab_size))
@@ -103,7 +112,7 @@ def _further(draw: st.DrawFn, semantics: Semantics, vocab_size: int) -> dict[str
         fields |= {
             name: draw(st.sampled_from(tries)) for name, tries in operator.examples.items() if name not in VALUES
         }
-    extra = draw(st.sampled_from(["none", "none", "bias", "allowed", "words", "stops", "protected"]))
+    extra = draw(st.sampled_from(["none", "none", "bias", "allowed", "words", "stops", "protected", "sequences"]))
     if extra == "bias" and "logit_bias" in semantics.stages:
         values = st.sampled_from([0.0, 1.5, -100.0, 100.0, float("-inf"), 1e30, -0.5])
         fields["logit_bias"] = draw(st.dictionaries(ids, values, max_size=4))
@@ -113,6 +122,12 @@ def _further(draw: st.DrawFn, semantics: Semantics, vocab_size: int) -> dict[str
         fields["bad_words_token_ids"] = draw(st.lists(st.lists(ids, min_size=1, max_size=2), max_size=3))
     if extra == "stops":
         fields |= {"stop_token_ids": draw(some), "min_tokens": 2}
+    if extra == "sequences" and "sequence_bias" in semantics.stages:
+        some_ids, values = (
+            st.lists(ids, min_size=1, max_size=3).map(tuple),
+            st.sampled_from([1.5, -0.1, float("-inf"), 1e30]),
+        )
+        fields["sequence_bias"] = draw(st.dictionaries(some_ids, values, max_size=5))
     if extra == "protected":
         fields["xtc_protected_ids"] = draw(some)
     return fields
@@ -137,6 +152,7 @@ def cases(
         step=draw(st.sampled_from([None, None, 0, 7, 2**32 - 1])),
         sample_index=draw(st.sampled_from([0, 0, 1, 2**32 - 1])),
         mask=None if mask is None else _random_mask(size, mask),
+        state=draw(st.sampled_from([None, 0.5, 2.5, 7.0, 60.0, -1.0])),
     )
 
 

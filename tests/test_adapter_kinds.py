@@ -48,7 +48,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "embeddings and head": ("llama", {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}),
     "some tokens": ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [5, 6, 7, 50]}),
 }
-FEW = ("DoRA", "every linear layer of Mixtral", "saved head")
+MORE = {f"every linear layer of {name}" for name in ("OPT", "Qwen3-MoE", "Qwen3-Next")}
+"""What the linear layers of Mixtral and DeepSeek-V3 show as well."""
 
 
 def write_adapter(module: Any, folder: Path, *, seed: int = 0, **config: Any) -> Path:
@@ -83,7 +84,7 @@ def by_peft(name: str, folder: Path | None, prompt: list[int]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.slow) for k in KINDS])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.exhaustive] * (k in MORE)) for k in KINDS])
 def test_rows_of_every_kind_of_adapter_write_what_peft_writes(kind: str, tmp_path: Path) -> None:
     name, config = KINDS[kind]
     build(name).save_pretrained(tmp_path / "base")

@@ -46,6 +46,7 @@ LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
     "number of dry_sequence_breakers": lambda most: [one(dry_sequence_breakers=words(most))],
     "dry_sequence_breakers characters": lambda most: [one(dry_sequence_breakers=["x" * most])],
     "number of logit_bias entries": lambda most: [one(logit_bias=dict.fromkeys(range(most), 1.0))],
+    "number of sequence_bias entries": lambda most: [one(sequence_bias={(i,): 1.0 for i in range(most)})],
     "rid": lambda most: [EngineInput(prompt=Prompt(text="a"), params=SamplingParams(max_tokens=1), rid="x" * most)],
     "prompts": lambda most: [one()] * most,
     "n times the number of prompts": lambda most: [one(n=128)] * (most // 128) + [one()] * (most % 128),

@@ -22,6 +22,7 @@ from tirage.audit.finding import judged
 from tirage.audit.page import audit_page
 from tirage.audit.parameters import LAW_CHECKS
 from tirage.audit.position import Position, laws, params_of
+from tirage.audit.search import PROMPTS
 from tirage.cli import main
 from tirage.engine import LogprobEntry
 
@@ -211,6 +212,35 @@ def test_a_server_without_log_probabilities_is_tested_as_far_as_it_goes() -> Non
     assert {"another seed", "stop", "max_tokens", "json schema"} <= set(disobeyed(report))
     assert {name for name in ("temperature", "top_p", "n", "logit_bias") if found[name] != "not tested"} == set()
     assert "another seed, which is not obeyed" in {each.name: each for each in report.findings}["top_p"].detail
+
+
+REFUSED = answer({"error": {"message": "no such model"}}, status=404)
+
+
+@pytest.mark.parametrize(
+    ("told", "to_others", "verdict", "detail"),
+    [
+        ("small", REFUSED, "obeyed", "a model that it does not have is refused"),
+        (
+            "small",
+            None,
+            "not tested",
+            "the server answers to any name, so which model answers as 'small' cannot be told",
+        ),
+        ("large", REFUSED, "not tested", "answers are of 'large', where 'small' was asked"),
+    ],
+)
+def test_a_server_that_may_lie_about_its_model_does_not_pass(
+    told: str, to_others: bytes | None, verdict: str, detail: str
+) -> None:
+    """A name that nobody has is what it is asked for last."""
+    whole = answer({"choices": [CHOICE], "model": told, "usage": {"prompt_tokens": 2, "completion_tokens": 6}})
+    scripts = [*[whole] * len(PROMPTS), to_others or whole]
+    with ScriptedServer(*scripts, models=answer({"data": [{"id": "small", "owned_by": "x"}]})) as server:
+        report = audit(server.url, only=("model",))
+    [found] = report.findings
+    assert (found.verdict, found.detail) == (verdict, detail)
+    assert report.exit_status == (0 if verdict == "obeyed" else 2)
 
 
 def test_an_audit_keeps_its_number_of_requests() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 from numpy.typing import NDArray
 from preset_rows import requests
-from schedules import REQUESTS, Pick, Request, V, World, on_host, seeded
+from schedules import Pick, Request, V, World, compiled_by_jax, on_host, seeded
 from test_batch import Schedules, check_schedules, picking
 
 import tirage
@@ -374,7 +374,7 @@ def test_guided_requests_must_have_a_mask_in_either_world() -> None:
 # --- any schedule -------------------------------------------------------------------------------------------------
 
 CANONICAL = [
-    key for key in range(REQUESTS) if seeded(key).semantics == "canonical" and not seeded(key).logits_processors
+    key for key in compiled_by_jax() if seeded(key).semantics == "canonical" and not seeded(key).logits_processors
 ]
 """Requests whose stages stand in one order: one program for all of them."""
 

@@ -14,12 +14,13 @@ import pytest
 import torch
 from small_models import Script
 from small_tokenizers import Letters
-from small_torch import ARCHITECTURES, RECOMPUTED, Numbers, alone, build
+from small_torch import ARCHITECTURES, RECOMPUTED, UNLIKE, Numbers, alone, build
 
 from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.engine import EngineRequest, SchedulerConfig, SequenceGroup
 from tirage.engine.plain_model import PlainModel
-from tirage.engine.scheduler import PREFILL_BUDGET, Scheduler
+from tirage.engine.prefill_queue import PREFILL_BUDGET
+from tirage.engine.scheduler import Scheduler
 from tirage.models import Inputs
 from tirage.models.huggingface import open_folder, wrap_module
 from tirage.models.huggingface.model import CHUNK, HuggingFaceModel
@@ -80,7 +81,13 @@ def test_prompts_read_together_are_answered_as_each_alone(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - set(FEW)))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in UNLIKE else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in sorted(set(ARCHITECTURES) - set(FEW))
+    ],
+)
 def test_every_architecture_reads_prompts_together_and_answers_as_alone(name: str) -> None:
     check_family(name)
 

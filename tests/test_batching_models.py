@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -238,6 +239,98 @@ def test_a_step_that_fails_ends_what_runs_and_no_more() -> None:
 def test_a_draw_that_fails_ends_its_own_request() -> None:
     tirage.register_processor("fails", lambda logits, args: logits[:, :0], replace=True)
     with opened(FakeEngine(seed=9)) as llm:
+        params = [SamplingParams(logits_processors=(("fails", {}),)), REQUESTS["greedy"]]
+        failed, whole = llm.generate(PROMPTS[:2], params)
+    assert failed.stop is not None
+    assert failed.stop.kind == "processor_failed"
+    assert whole.text == bundled().generate(PROMPTS[1], REQUESTS["greedy"])[0].text
+
+
+class Held:
+    """A processor that forbids token 5, after it has waited until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, logits: np.ndarray, args: Sequence[dict[str, Any]]) -> np.ndarray:
+        self.entered.set()
+        self.let_go.wait()
+        logits[:, 5] = -np.inf
+        return logits
+
+
+def asking() -> SamplingParams:
+    """Parameters of a request whose two samples name it."""
+    return SamplingParams(seed=4, n=2, max_tokens=6, ignore_eos=True, logits_processors=(("held", {}),))
+
+
+@pytest.fixture
+def slow_one() -> Iterator[Held]:
+    processor = Held()
+    tirage.register_processor("held", processor, replace=True)
+    yield processor
+    processor.let_go.set()
+
+
+def drawn(completion: Completion) -> Any:
+    """The tokens of all samples, which end at their limit."""
+    assert {sample.finish_reason for sample in completion.samples} == {"length"}
+    return [sample.token_ids for sample in completion.samples]
+
+
+def test_others_go_on_while_a_processor_has_not_returned(slow_one: Held) -> None:
+    engine = FakeEngine(seed=10)
+    with opened(engine, processor_timeout=3600.0) as llm:
+        waiting = llm.engine.submit(llm.request(PROMPTS[0], asking()))
+        slow_one.entered.wait()
+        neighbour = llm.generate(PROMPTS[1], REQUESTS["seeded"])[0]
+        assert not waiting.finished
+        # They have left the engine, and count as running all the same.
+        assert not engine.rows
+        assert llm.engine.progress().running + llm.engine.progress().reading == 2
+        slow_one.let_go.set()
+        found = waiting.wait()
+    assert content(neighbour) == content(bundled().generate(PROMPTS[1], REQUESTS["seeded"])[0])
+    assert drawn(found) == drawn(bundled().generate(PROMPTS[0], asking())[0])
+
+
+def test_a_processor_that_returns_at_once_or_later_draws_what_it_draws_without_a_limit(slow_one: Held) -> None:
+    slow_one.let_go.set()
+    expected = [drawn(each) for each in bundled().generate(PROMPTS, asking())]
+    for timeout in (None, 3600.0):
+        engine = FakeEngine(seed=11)
+        with opened(engine, processor_timeout=timeout, max_running=4) as llm:
+            assert [drawn(each) for each in llm.generate(PROMPTS, asking())] == expected
+        assert engine.most <= 4
+        assert not engine.rows
+
+
+def test_a_processor_that_is_late_ends_its_own_request(slow_one: Held) -> None:
+    engine = FakeEngine(seed=12)
+    with opened(engine, processor_timeout=0.2) as llm:
+        late, whole = llm.generate(PROMPTS[:2], [asking(), REQUESTS["greedy"]])
+        assert not llm.engine.progress().busy
+    assert [sample.stop.kind for sample in late.samples if sample.stop] == ["processor_failed"] * 2
+    assert "'held' did not return within 0.2 s" in (late.stop.matched_text or "" if late.stop else "")
+    assert whole.text == bundled().generate(PROMPTS[1], REQUESTS["greedy"])[0].text
+    assert not engine.rows
+
+
+def test_a_request_is_aborted_while_its_processor_has_not_returned(slow_one: Held) -> None:
+    engine = FakeEngine(seed=13)
+    with opened(engine, processor_timeout=3600.0) as llm:
+        waiting = llm.engine.submit(llm.request(PROMPTS[0], asking()))
+        slow_one.entered.wait()
+        waiting.abort()
+        assert {sample.finish_reason for sample in waiting.wait().samples} == {"abort"}
+        slow_one.let_go.set()
+        assert drawn(llm.generate(PROMPTS[0], asking())[0]) == drawn(bundled().generate(PROMPTS[0], asking())[0])
+    assert not engine.rows
+
+
+def test_a_processor_that_fails_beside_the_step_ends_its_own_sample() -> None:
+    tirage.register_processor("fails", lambda logits, args: logits[:, :0], replace=True)
+    with opened(FakeEngine(seed=14), processor_timeout=3600.0) as llm:
         params = [SamplingParams(logits_processors=(("fails", {}),)), REQUESTS["greedy"]]
         failed, whole = llm.generate(PROMPTS[:2], params)
     assert failed.stop is not None

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from chaos import maxima, soak
+from chaos import fuzz_run, maxima, soak
+from chaos.__main__ import options, save
 from chaos.bad_requests import bad_requests
 from chaos.faults import drained, full_disk, killed
 from chaos.isolation import MODELS, isolation
@@ -78,13 +81,42 @@ def test_the_slope_of_memory_leaves_out_what_caches_take_at_first() -> None:
     assert soak.slope_of([int(1e8), *[int(2e8)] * 99], 1000) == pytest.approx(0.0)
 
 
+def test_a_case_in_parts_keeps_the_rows_of_parts_that_did_not_run(tmp_path: Path) -> None:
+    given = options(["--results", str(tmp_path / "chaos.json"), "--scale", "0.5"])
+    for case, failures in (("fuzz regex", ["crash"]), ("fuzz gbnf", []), ("fuzz request_parser", [])):
+        save("fuzz", [{"case": case, "failures": failures}], given)
+    save("storm", [{"case": "storm", "failures": ["late"]}], given)
+    given.scale = 1.0
+    save("fuzz", [{"case": "fuzz gbnf", "failures": ["slow"]}], given)
+    save("storm", [{"case": "storm again", "failures": []}], given)
+    saved = json.loads(given.results.read_text())["cases"]
+    rows = [(row["case"], row["scale"], row["failures"]) for row in saved["fuzz"]["rows"]]
+    assert rows == [("fuzz request_parser", 0.5, []), ("fuzz regex", 0.5, ["crash"]), ("fuzz gbnf", 1.0, ["slow"])]
+    assert all(row["commit"] == given.commit for row in saved["fuzz"]["rows"])
+    assert (saved["fuzz"]["failed"], saved["storm"]["failed"]) == (2, 0)
+    assert [row["case"] for row in saved["storm"]["rows"]] == ["storm again"]
+
+
+def test_a_crash_is_told_without_the_folder_of_the_machine(tmp_path: Path) -> None:
+    log = f"artifact_prefix='{tmp_path}/gbnf-'; written to {tmp_path}/gbnf-1\nSUMMARY: libFuzzer: timeout"
+    done = CompletedProcess([], 70, stdout="", stderr=log)
+    told = "artifact_prefix='gbnf-'; written to gbnf-1 / SUMMARY: libFuzzer: timeout"
+    assert fuzz_run.crash(done, tmp_path) == [told]
+    assert fuzz_run.crash(CompletedProcess([], 0, stdout="", stderr=log), tmp_path) == []
+
+
+def test_schedules_end_when_their_minutes_are_over() -> None:
+    row = next(isolation(count=1000, names=["tiny"], minutes=1e-9))
+    assert (row["schedules"], row["failures"]) == (0, [])
+
+
 # --- beside a neighbour --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
     """A server with a neighbour, whose tokens when it is alone are known."""
-    with Server("tiny", *FLAGS) as server, Neighbour(server, key=NEIGHBOUR) as neighbour:
+    with Server("tiny", *FLAGS) as server, Neighbour(server, key=NEIGHBOUR, pause_s=0.1) as neighbour:
         made = Probe(server=server, neighbour=neighbour, limits=Limits(clock="none"), seconds=0.5, attempts=1)
         made.alone(0.5)
         yield made
@@ -165,7 +197,8 @@ def test_a_few_hundred_bad_requests_get_no_5xx() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name if "torch" not in name else pytest.param(name, marks=pytest.mark.exhaustive) for name in MODELS]
+    ("name", "count"),
+    [("tiny", 1), ("tiny, one by one", 1), *(pytest.param(name, 4, marks=pytest.mark.exhaustive) for name in MODELS)],
 )
-def test_requests_of_random_schedules_draw_what_they_draw_alone(name: str) -> None:
-    assert isolation(count=4, names=[name])[0]["failures"] == []
+def test_requests_of_random_schedules_draw_what_they_draw_alone(name: str, count: int) -> None:
+    assert [row["failures"] for row in isolation(count=count, names=[name])] == [[]]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tirage
-from tirage import LLM, Delta, ParamsError, SamplingParams
+from tirage import LLM, Delta, ParamsError, SamplingParams, Watermark
 from tirage.cli import main
 from tirage.cli.options import NO_OPTION, OPTIONS
 from tirage.params import FIELDS
@@ -129,12 +129,16 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "logit_bias": (['{"5": -1, "7": "-inf"}'], {5: -1.0, 7: float("-inf")}),
     "allowed_token_ids": (["300", "301"], (300, 301)),
     "bad_words_token_ids": (["[[3, 4], 5]"], ((3, 4), (5,))),
+    "sequence_bias": (['[[[3, 4], -1.5], [[5], "-inf"]]'], (((3, 4), -1.5), ((5,), float("-inf")))),
+    "p_less": (["norm"], "norm"),
     "semantics": (["vllm"], "vllm"),
     "forcing": (["canonical"], "canonical"),
     "reasoning_parser": (["qwen3"], "qwen3"),
     "thinking_budget": (["8"], 8),
     "xtc_protected_ids": (["13"], (13,)),
+    "watermark": (['{"scheme": "gumbel", "key": 13}'], Watermark(scheme="gumbel", key=13)),
     "dry_last_n": (["64"], 64),
+    "mirostat": (["2"], 2),
     "dry_sequence_breakers": ([";"], (";",)),
     "dry_breaker_token_ids": (["13"], (13,)),
 }

@@ -35,7 +35,7 @@ def test_the_help_fits_a_screen_and_all_of_it_has_every_option(capsys: pytest.Ca
     short = helped(capsys, name, "--help").splitlines()
     assert max(map(len, short)) <= 80
     assert len(short) <= 48
-    plain = {"models", "replay", "convert", "conformance", "audit"}
+    plain = {"models", "replay", "convert", "conformance", "audit", "detect"}
     every = helped(capsys, name, "--help" if name in plain else "--help-all")
     assert max(map(len, every.splitlines()), default=0) <= 80
     flags = [flag for param in COMMANDS[name].params for flag in param.opts if flag.startswith("-")]

@@ -82,11 +82,15 @@ def test_a_table_shows_each_option_in_which_presets_differ() -> None:
 
 
 ON: dict[str, Any] = {
+    "mirostat": 2,
     "logit_bias": {1: 1.0},
     "logits_processors": (("forced_token", {"token_id": 1}),),
     "top_k": 5,
     "repetition_penalty": 1.1,
     "no_repeat_ngram_size": 2,
+    "sequence_bias": {(1, 2): 1.0},
+    "min_keep": 2,
+    "p_less": "norm",
 }
 """Values at which parameters are on; for the others it is 0.5."""
 

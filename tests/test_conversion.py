@@ -94,6 +94,20 @@ def test_what_means_something_else_is_said_of_the_parameters_that_are_on() -> No
     ]
 
 
+def test_a_body_of_anthropics_is_read_without_what_is_no_parameter() -> None:
+    about = {"model": "m", "system": "Be brief.", "messages": [], "tools": [], "metadata": {}}
+    asked = {"max_tokens": 300, "temperature": 0.5, "stop_sequences": ["END"], "service_tier": "auto"}
+    found = convert(about | asked, "anthropic", "vllm")
+    assert found.request == {"temperature": 0.5, "max_tokens": 300, "stop": ["END"]}
+    assert (found.lost, set(found.carried)) == ((), set(about))
+    back = convert({**found.request, "temperature": 1.5, "min_p": 0.1}, "vllm", "anthropic")
+    assert back.request == {"max_tokens": 300, "stop_sequences": ["END"]}
+    assert [str(each).partition(":")[0] for each in back.lost] == [
+        "temperature = 1.5 cannot be said",
+        "min_p = 0.1 cannot be said",
+    ]
+
+
 def test_an_order_is_told_where_two_stages_that_are_on_change_places() -> None:
     request = {"temperature": 0.7, "min_p": 0.1, "top_p": 1.0, "top_k": 0}
     assert changes(request, "vllm", "llamacpp") == [

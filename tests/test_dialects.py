@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import pkgutil
@@ -13,20 +14,23 @@ from dialect_cases import CASES, Case, case_of
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from tirage import GuidedDecodingParams, ParamsError, SamplingParams, dialects
+from tirage import GuidedDecodingParams, ParamsError, SamplingParams, Watermark, dialects
 from tirage.dialects import (
     DIALECTS,
     Dialect,
     DialectError,
     beams_from_sglang,
+    from_anthropic,
     from_fastdeploy,
     from_llamacpp,
     from_openai,
     from_sglang,
     reference,
+    to_anthropic,
     to_llamacpp,
     to_sglang,
 )
+from tirage.dialects.conversion import CARRIED
 from tirage.dialects.fastdeploy import EXTRAS
 from tirage.dialects.openai import OPENAI
 from tirage.dialects.own import OWN
@@ -58,6 +62,7 @@ def requests(draw: st.DrawFn, case: Case) -> dict[str, Any]:
 OURS: dict[str, list[Any]] = {
     **{name: list(tries[:1]) for operator in OPERATORS.values() for name, tries in operator.examples.items()},
     "temperature": [0, 0.5, 1.0],
+    "sequence_bias": [[[[1, 2], 1.5]], {(3, 4, 5): -float("inf"), (6, 7): 0.5}],
     "top_p": [0.5],
     "top_k": [3],
     "min_p": [0.25],
@@ -110,6 +115,11 @@ OURS: dict[str, list[Any]] = {
     "xtc_probability": [0.5],
     "xtc_threshold": [0.2],
     "xtc_protected_ids": [[3]],
+    "watermark": [
+        Watermark(scheme="gumbel", key=5),
+        Watermark(scheme="kgw", key=7, bias=3.0, context_width=2),
+        Watermark(scheme="synthid", key=[1, 2, 3], ngram_len=4),
+    ],
     "dry_base": [2.0],
     "dry_allowed_length": [3],
     "dry_last_n": [5],
@@ -293,6 +303,7 @@ def test_each_engine_brings_its_defaults() -> None:
         "sglang": 128,
         "openai": None,
         "openai-completions": 16,
+        "anthropic": None,
         "vllm": 16,
         "hf": 20,
         "fastdeploy": None,
@@ -343,6 +354,60 @@ def test_errors_speak_of_their_names(request_: dict[str, Any], message: str, par
     with pytest.raises(DialectError, match=message) as caught:
         from_sglang(request_)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("request_", "message", "param"),
+    [
+        ({"temperature": 1.5}, r"temperature must be 0 or in \[1e-20, 1\], got 1.5", "temperature"),
+        ({"thinking": {"type": "no"}}, "thinking must be an object of type", "thinking"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 5}}, "thinking must be an object of type", "thinking"),
+        ({"thinking": {"type": []}}, "thinking must be an object of type", "thinking"),
+        (
+            {"thinking": {"type": "enabled"}},
+            "thinking.budget_tokens must be an integer >= 1, got None",
+            "thinking.budget_tokens",
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 9}, "max_tokens": 9},
+            "thinking.budget_tokens must be less than max_tokens, 9, got 9",
+            "thinking.budget_tokens",
+        ),
+        ({"output_config": {"format": {"type": "json_object"}}}, "output_config must be an object", "output_config"),
+        ({"output_config": {}}, "output_config must be an object", "output_config"),
+        (
+            {"output_config": {"effort": "high"}},
+            "output_config.effort must be left out: it is a variable of the chat's template, got 'high'",
+            "output_config.effort",
+        ),
+        ({"service_tier": "priority"}, "service_tier must be 'auto' or 'standard_only' or left out", "service_tier"),
+    ],
+)
+def test_errors_speak_of_anthropics_names(request_: dict[str, Any], message: str, param: str) -> None:
+    with pytest.raises(DialectError, match=f"^{message}") as caught:
+        from_anthropic(request_)
+    assert caught.value.param == param
+
+
+def test_thinking_is_a_budget_both_ways() -> None:
+    params = from_anthropic({"max_tokens": 200, "thinking": {"type": "enabled", "budget_tokens": 64}})
+    assert params.thinking_budget == 64
+    assert to_anthropic(params) == {"max_tokens": 200, "thinking": {"type": "enabled", "budget_tokens": 64}}
+    for kind in ("adaptive", "disabled"):
+        assert from_anthropic({"thinking": {"type": kind}}).thinking_budget is None
+    for lost in (SamplingParams(thinking_budget=0), SamplingParams(thinking_budget=64, max_tokens=64)):
+        assert to_anthropic(lost, lossy=True)[1] == ["thinking_budget"]
+
+
+def test_every_field_of_anthropics_messages_is_a_parameter_or_set_aside_or_refused_with_a_reason() -> None:
+    with (PAGE.parents[1] / "tests" / "peers" / "fields" / "anthropic.csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    names = {row["field"] for row in rows if row["kind"] in {"messages.create", "beta.messages.create"}}
+    dialect = DIALECTS["anthropic"].dialect
+    assert {"max_tokens", "stop_sequences", "thinking", "output_config"} <= names
+    assert names <= {*dialect.entries, *dialect.unsupported, *CARRIED}
+    # Those that its package no longer has are vLLM's and SGLang's.
+    assert set(dialect.entries) - names == {"temperature", "top_p", "top_k"}
 
 
 def test_all_past_tokens_are_told_to_llamacpp_as_a_number() -> None:

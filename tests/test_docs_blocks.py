@@ -38,6 +38,8 @@ ELSEWHERE = {
     ("docs/batch.md", "json"): "tests/test_batch_files.py",
     ("docs/vectors.md", "json"): "tests/test_conformance.py",
     ("docs/operating.md", "yaml"): "tests/test_deploy.py",
+    ("docs/watermarks.md", "json"): "tests/test_watermark_served.py",
+    ("docs/pytorch.md", "py"): "tests/test_batch_torch.py",
 }
 """What other tests run: the page and the language of its blocks, and the test."""
 

@@ -40,7 +40,9 @@ def case(name: str) -> Any:
 def printed(name: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        runpy.run_path(str(gallery.EXAMPLES / f"{name}.py"), run_name="__main__")
+        left = runpy.run_path(str(gallery.EXAMPLES / f"{name}.py"), run_name="__main__")
+    if "client" in left:
+        left["client"].close()  # a program's end does it otherwise
     return out.getvalue()
 
 

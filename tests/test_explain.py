@@ -64,6 +64,8 @@ def fitting(preset: str, options: dict) -> tirage.SamplingParams:
         known["temperature"] = options["temperature"]
     if semantics.greedy == "refused" and known.get("temperature") == 0:
         known["temperature"] = 0.5
+    if known.get("mirostat"):
+        known.pop("adaptive_target", None)  # a row carries one state
     if known.get("temperature", 1.0) <= known.get("dynatemp_range", 0.0):
         known.pop("dynatemp_range", None)
     return tirage.SamplingParams(semantics=preset, xtc_threshold=0.05, **known)
@@ -84,6 +86,7 @@ def cases(draw: st.DrawFn) -> dict:
         "history": [history],
         "mask": draw(st.sampled_from([None, bitmask(rng.random(V) < 0.6)])),
         "step": draw(st.sampled_from([None, 20])),
+        "state": draw(st.sampled_from([2.5, 60.0])),
     }
 
 

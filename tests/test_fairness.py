@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from small_tokenizers import Letters
 from tirage import LLM, BeamSearchParams, Completion, SamplingParams
 from tirage.engine import Engine, EngineRequest, SchedulerConfig, SequenceGroup
 from tirage.engine.fairness import (
+    ALONE_S,
+    STEP_S,
     TURN_STEPS,
     FairnessKey,
     StepPace,
@@ -308,6 +311,44 @@ def test_long_prompts_of_one_request_do_not_hold_up_the_prompt_of_another() -> N
         scheduler.step()
     assert model.chunks.index("s") <= 3
     assert short.request.samples[0].token_ids
+
+
+class SlowPasses(Counted):
+    """A prompt takes a quarter of the time of a step and a little more, however short it is."""
+
+    def extend(self, token_ids: Sequence[int], cache: list[Any] | None) -> tuple[NDArray[np.float32], list[Any]]:
+        time.sleep(STEP_S / 3.5)
+        return super().extend(token_ids, cache)
+
+
+def test_many_short_prompts_are_prefilled_between_the_steps_of_another_request() -> None:
+    model = SlowPasses()
+    scheduler = scheduler_of(model, 64)
+    scheduler.add(group_of("z", tenant="other", number=1))
+    scheduler.step()
+    for _ in range(40):
+        scheduler.add(group_of("x", number=2))
+    passes: list[int] = []
+    while scheduler.busy:
+        before = len(model.chunks)
+        scheduler.step()
+        passes.append(len(model.chunks) - before)
+    # Never more than four, and fewer where the machine is busy with something else; each step is one of the other's.
+    assert sum(passes) == 40
+    assert max(passes) <= 4
+    assert all("z" in step for step in model.steps[:10])
+
+
+def test_a_request_alone_leaves_room_for_one_that_comes_later() -> None:
+    model = SlowPasses()
+    scheduler = scheduler_of(model, 64)
+    for _ in range(40):
+        scheduler.add(group_of("x", number=1))
+    scheduler.step()
+    assert 1 <= len(model.chunks) <= 1 + ALONE_S / STEP_S * 3.5
+    scheduler.add(group_of("z", tenant="other", number=2))
+    scheduler.step()
+    assert "z" in model.chunks
 
 
 def test_a_search_goes_on_in_parts_beside_a_text() -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import tirage
 from tirage.errors import ModelError, ParamsError, TirageError
 from tirage.models.json_file import check_layers
+from tirage.text import load_tokenizer, tokenizer_trial
+from tirage.text.tokenizer_growth import MOST_ADDED
 
 TINY = Path(tirage.__file__).parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
@@ -46,6 +49,35 @@ def replaced(count: int) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": [replace] * count}
 
 
+def many_tokens(count: int, each: int) -> dict[str, Any]:
+    """A post-processor that puts so many special tokens of so many ids each before a text."""
+    text = [{"Sequence": {"id": "A", "type_id": 0}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * count + text,
+        "pair": [*text, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1] * each, "tokens": ["<s>"] * each}},
+    }
+
+
+def long_words(folder: Path, count: int) -> None:
+    """Added tokens of 100 kB each, whose automaton takes eighty times as much."""
+    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    more = [{"id": 9000 + i, "content": str(i) + "q" * 100_000, **flags} for i in range(count)]
+    edit(folder, "tokenizer.json", added_tokens=[*added, *more])
+
+
+def grown(folder: Path, name: str, size: int) -> None:
+    """Makes a file so long without writing so much."""
+    os.truncate(folder / name, size)
+
+
+def sparse(folder: Path, name: str) -> None:
+    (folder / name).touch()
+    grown(folder, name, 1 << 30)
+
+
 HUGE = {"model.embed_tokens.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 0]}}
 POWER = "{{ 10**(10**9) % 7 }}"
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -60,6 +92,18 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a device for a tokenizer": (lambda f: device(f, "tokenizer.json"), "must be a regular file, got a pipe"),
     "a nested tokenizer": (lambda f: (f / "tokenizer.json").write_text(NESTED), "is not a valid tokenizer"),
     "a tokenizer that repeats": (lambda f: edit(f, "tokenizer.json", normalizer=replaced(3)), "at most 64 times"),
+    "a tokenizer of a gigabyte": (lambda f: grown(f, "tokenizer.json", 1 << 30), "must be at most 268435456 bytes"),
+    "settings of a gigabyte": (lambda f: grown(f, "tokenizer_config.json", 1 << 30), "must be at most 16777216 bytes"),
+    "a template of a gigabyte": (lambda f: sparse(f, "chat_template.jinja"), "must be at most 16777216 bytes"),
+    "a damaged tokenizer that is large": (lambda f: grown(f, "tokenizer.json", 3 << 20), "is not a valid tokenizer"),
+    "a thousand tokens a thousand times": (
+        lambda f: edit(f, "tokenizer.json", post_processor=many_tokens(1000, 1000)),
+        "to a text, got 100000",
+    ),
+    "a long text before each": (
+        lambda f: edit(f, "tokenizer.json", normalizer={"type": "Prepend", "prepend": "x" * 5000}),
+        "to a text, got 500",
+    ),
     "a power": (lambda f: (f / "chat_template.jinja").write_text(POWER), "readable within 1 s"),
     "a deep template": (lambda f: (f / "chat_template.jinja").write_text("{{ " + "(" * 20_000), "is not valid"),
     "a long header": (lambda f: header(f, "{}", length=1 << 60), "is not a complete safetensors file"),
@@ -80,6 +124,56 @@ def test_a_hostile_folder_is_refused_with_what_is_wrong(folder: Path, name: str)
     spoil(folder)
     with pytest.raises(TirageError, match=message):
         tirage.LLM(folder, backend="numpy")
+
+
+@pytest.mark.slow
+def test_a_tokenizer_that_takes_too_much_memory_is_read_in_a_child_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_words(folder, 30)
+    monkeypatch.setattr(tokenizer_trial, "MEGABYTES", 100)
+    with pytest.raises(ModelError, match=r"must be readable within 60 s and 100 MB, got one that is not"):
+        load_tokenizer(folder / "tokenizer.json")
+    monkeypatch.setattr(tokenizer_trial, "MEGABYTES", 2000)
+    monkeypatch.setattr(tokenizer_trial, "SECONDS", 0.001)
+    with pytest.raises(ModelError, match=r"must be readable within 0\.001 s and 2000 MB, got one that is not"):
+        load_tokenizer(folder / "tokenizer.json")
+
+
+@pytest.mark.slow
+def test_a_large_tokenizer_that_is_sound_is_read(folder: Path) -> None:
+    long_words(folder, 11)
+    assert (folder / "tokenizer.json").stat().st_size > tokenizer_trial.TRIED_BYTES
+    assert load_tokenizer(folder / "tokenizer.json").encode("Once")
+
+
+def test_both_sides_of_the_sizes_of_a_tokenizer_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, tried = folder / "tokenizer.json", list[Path]()
+    size = path.stat().st_size
+    monkeypatch.setattr(tokenizer_trial, "read_on_trial", tried.append)
+    for most, expected in ((size, []), (size - 1, [path])):
+        monkeypatch.setattr(tokenizer_trial, "TRIED_BYTES", most)
+        load_tokenizer(path)
+        assert tried == expected
+    monkeypatch.setattr(tokenizer_trial, "MOST_BYTES", size)
+    load_tokenizer(path)
+    monkeypatch.setattr(tokenizer_trial, "MOST_BYTES", size - 1)
+    with pytest.raises(ModelError, match=rf"must be at most {size - 1} bytes of JSON, got {size}"):
+        load_tokenizer(path)
+
+
+def test_both_sides_of_what_a_tokenizer_may_add_to_a_text(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    for count in (MOST_ADDED, MOST_ADDED + 1):
+        edit(folder, "tokenizer.json", normalizer={"type": "Prepend", "prepend": "a" * count}, post_processor=None)
+        with (
+            nullcontext()
+            if count == MOST_ADDED
+            else pytest.raises(
+                ModelError, match=f"must add at most {MOST_ADDED} characters and tokens to a text, got {count}"
+            )
+        ):
+            load_tokenizer(path)
 
 
 @pytest.mark.slow

@@ -40,16 +40,35 @@ def generated(processor: LlamaLogitsProcessor, count: int, prompt: list[int] = P
 
 
 def alone(params: SamplingParams, count: int, prompt: list[int] = PROMPT) -> list[int]:
-    output: list[int] = []
+    output, state = list[int](), None
     for _ in range(count):
-        drawn = tirage.sample(logits_after([*prompt, *output]), params, history=[(prompt, output)])
+        drawn = tirage.sample(logits_after([*prompt, *output]), params, history=[(prompt, output)], state=state)
         output.append(int(drawn.token_ids[0]))
+        state = drawn.states
     return output
 
 
 def test_a_request_draws_what_sample_draws() -> None:
     assert generated(logits_processor(PARAMS), 30) == alone(PARAMS, 30)
     assert generated(logits_processor(PARAMS.to_json()), 30) == alone(PARAMS, 30)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mirostat": 2, "mirostat_tau": 2.0, "semantics": "llamacpp"},
+        {"mirostat": 1},
+        {"adaptive_target": 0.3, "min_p": 0.02},
+        {"watermark": {"scheme": "gumbel", "key": 7}},
+        {"sequence_bias": [[[3, 9], 2.0]], "smoothing_factor": 0.2, "tfs": 0.9, "min_keep": 2},
+        {"p_less": "plain"},
+    ],
+    ids=str,
+)
+def test_what_follows_from_every_token_draws_what_sample_draws(fields: dict[str, Any]) -> None:
+    params = SamplingParams.from_dict({"seed": 5, **fields})
+    processor = logits_processor(params)
+    assert generated(processor, 20) == generated(processor, 20) == alone(params, 20)
 
 
 def test_another_request_begins_anew() -> None:

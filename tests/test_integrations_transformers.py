@@ -62,12 +62,13 @@ def written(model: Any, processor: Any, inputs: dict[str, torch.Tensor], **optio
 
 def redrawn(model: Any, prompt: list[int], params: SamplingParams, count: int = 12, sample_index: int = 0) -> list[int]:
     """The text of a plain loop over the model and `tirage.sample`."""
-    output: list[int] = []
+    output, state = list[int](), None
     for _ in range(count):
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *output]])).logits[0, -1]
-        draw = tirage.sample(logits, params, history=[(prompt, output)], sample_index=sample_index)
+        draw = tirage.sample(logits, params, history=[(prompt, output)], sample_index=sample_index, state=state)
         output.append(int(draw.token_ids[0]))
+        state = draw.states
     return output
 
 
@@ -125,6 +126,24 @@ def test_speculation_changes_no_token(model: Any, do_sample: bool) -> None:
     assert any((scores == 1.0).all() for _, scores in recorder.calls)
     assert written(model, params, inputs, **options, prompt_lookup_num_tokens=4) == [plain]
     assert written(model, TirageLogitsProcessor(params), inputs, **options, assistant_model=model) == [plain]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(seed=1, temperature=0.3, mirostat=2, mirostat_tau=1.0, mirostat_eta=0.5),
+        SamplingParams(seed=2, temperature=0.3, mirostat=1, mirostat_tau=2.0),
+        SamplingParams(seed=3, adaptive_target=0.3, adaptive_decay=0.6, min_p=0.02),
+        SamplingParams(seed=4, watermark={"scheme": "kgw", "key": 15485863, "bias": 4.0}),
+    ],
+    ids=["mirostat 2", "mirostat 1", "adaptive-p", "watermark"],
+)
+def test_what_follows_from_every_token_survives_refused_drafts(model: Any, params: SamplingParams) -> None:
+    prompt, options = [5, 9, 14, 30] * 4, {"max_new_tokens": 20}
+    inputs, plain = padded([prompt]), redrawn(model, prompt, params, 20)
+    for speculation in ({}, {"prompt_lookup_num_tokens": 4}, {"assistant_model": model}):
+        assert written(model, TirageLogitsProcessor(params), inputs, **options, **speculation) == [plain]
 
 
 def test_prompt_lookup_finds_what_it_may_propose(model: Any) -> None:

@@ -19,7 +19,7 @@ from tirage.integrations.transformers_batching import draw_with_tirage
 PROMPTS = [[5, 9, 14, 9, 5, 9, 14], [7, 7, 21], list(range(60, 20, -1)), [100]]
 ASKED: list[dict[str, Any]] = [
     {"seed": 3, "top_p": 0.9, "repetition_penalty": 1.3, "temperature": 1.4},
-    {"seed": 4, "min_p": 0.02, "no_repeat_ngram_size": 2},
+    {"seed": 4, "min_p": 0.02, "no_repeat_ngram_size": 2, "mirostat": 2, "mirostat_tau": 3.0},
     {"seed": 5, "dry_multiplier": 0.8, "dry_allowed_length": 1, "semantics": "llamacpp"},
     {"temperature": 0.0},
 ]
@@ -56,12 +56,13 @@ def results(manager: Any, asked: list[dict[str, Any]], count: int) -> dict[str, 
 
 
 def redrawn(model: Any, prompt: list[int], params: SamplingParams, sample_index: int = 0) -> list[int]:
-    output: list[int] = []
+    output, state = list[int](), None
     for _ in range(10):
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *output]])).logits[0, -1]
-        draw = tirage.sample(logits, params, history=[(prompt, output)], sample_index=sample_index)
+        draw = tirage.sample(logits, params, history=[(prompt, output)], sample_index=sample_index, state=state)
         output.append(int(draw.token_ids[0]))
+        state = draw.states
     return output
 
 
@@ -123,6 +124,49 @@ def test_a_preempted_request_goes_on_where_it_was(model: Any) -> None:
         drawn.append(processor(scores[: len(step)], torch.zeros(1)).isfinite().nonzero().tolist())
     params = kwargs["tirage"]
     assert drawn[0] == drawn[2] == [[0, int(tirage.sample(scores, params, history=[(PROMPTS[0], [4, 4])]).token_ids)]]
+
+
+def test_a_request_whose_state_nobody_knows_fails_alone(model: Any) -> None:
+    manager = manager_of(model)
+    draw_with_tirage(manager)
+    processor = manager.logit_processor.logits_processor[0]
+    asked: list[dict[str, Any]] = [{"tirage": {"mirostat": 2}}, {"tirage": {"seed": 3}}]
+    for kwargs in asked:
+        manager.logit_processor.check_kwargs(kwargs)
+    states = [
+        RequestState(f"r{at}", PROMPTS[at], logit_processor_kwargs=kwargs, generated_tokens=[4, 4])
+        for at, kwargs in enumerate(asked)
+    ]
+    scores = torch.randn(2, 200, generator=torch.Generator().manual_seed(1))
+    processor.prepare_tensor_args([SimpleNamespace(state=state) for state in states])
+    tokens = processor(scores, torch.zeros(2)).argmax(-1).tolist()
+    assert "mirostat must have drawn each token of its request" in states[0].error
+    assert states[1].error is None
+    expected = tirage.sample(scores[1], SamplingParams(seed=3), history=[(PROMPTS[1], [4, 4])])
+    assert tokens[1:] == expected.token_ids.tolist()
+
+
+@pytest.mark.parametrize("fields", [{"mirostat": 2, "mirostat_tau": 2.0}, {"adaptive_target": 0.3}], ids=str)
+def test_a_preempted_request_keeps_its_state(model: Any, fields: dict[str, Any]) -> None:
+    manager = manager_of(model)
+    draw_with_tirage(manager)
+    processor = manager.logit_processor.logits_processor[0]
+    kwargs: dict[str, Any] = {"tirage": fields}
+    manager.logit_processor.check_kwargs(kwargs)
+    request = RequestState("r", PROMPTS[0], logit_processor_kwargs=kwargs)
+    random, output, state = torch.Generator().manual_seed(1), list[int](), None
+    for step in range(9):
+        if step in {3, 4, 7}:
+            processor.prepare_tensor_args([])
+            request = request.create_equivalent_initial_request()
+        scores = torch.randn(1, 200, generator=random) * 3
+        processor.prepare_tensor_args([SimpleNamespace(state=request)])
+        token = int(processor(scores, torch.zeros(1)).argmax())
+        drawn = tirage.sample(scores, kwargs["tirage"], history=[(PROMPTS[0], output)], state=state)
+        assert drawn.token_ids.tolist() == [token]
+        state = drawn.states
+        output.append(token)
+        request.generated_tokens.append(token)
 
 
 @pytest.mark.parametrize(

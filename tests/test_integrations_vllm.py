@@ -201,7 +201,7 @@ def test_of_two_in_one_engine_the_last_draws() -> None:
 class Slots:
     """The V2 model runner's state of all requests, and the context of a step."""
 
-    def __init__(self, count: int = 6, length: int = 200) -> None:
+    def __init__(self, count: int = len(FIELDS), length: int = 200) -> None:
         self.tokens = torch.zeros(count, length, dtype=torch.int32)
         self.all_token_ids = SimpleNamespace(gpu=self.tokens)
         self.prompt_len = SimpleNamespace(np=np.zeros(count, np.int32))
@@ -224,12 +224,12 @@ def test_slots_draw_what_requests_draw_alone_whatever_is_resumed_and_reused() ->
     outputs: dict[int, list[int]] = {r: [] for r in range(len(FIELDS))}
     random = np.random.default_rng(2)
     for _ in range(12):
-        slots = dict(zip(outputs, random.permutation(6).tolist(), strict=True))
+        slots = dict(zip(outputs, random.permutation(len(FIELDS)).tolist(), strict=True))
         for r, slot in slots.items():
             state.put(slot, [*PROMPT, *outputs[r]])
             assert made.add_request(slot, asking(FIELDS[r], temperature=0.0))
         for _ in range(3):
-            order = random.permutation(6).tolist()
+            order = random.permutation(len(FIELDS)).tolist()
             rows = [(slots[r], len(PROMPT) + len(outputs[r]) - 1, 0, 0) for r in order]
             logits = torch.from_numpy(np.stack([logits_of(r, outputs[r]) for r in order]))
             for r, token in zip(order, made.apply(logits, state.context(rows)).argmax(-1).tolist(), strict=True):
@@ -242,10 +242,18 @@ def test_rows_of_drafts_draw_what_plain_decoding_draws_after_them() -> None:
     state = Slots()
     made = TirageLogitsProcessor(config(), state)
     expected = {r: alone(r, 8) for r in range(len(FIELDS))}
+    for r in expected:
+        state.put(r, PROMPT)
+        made.add_request(r, asking(FIELDS[r], temperature=0.0))
+    for count in range(2):
+        first = [(r, len(PROMPT) - 1 + count, 0, 0) for r in expected]
+        made.apply(
+            torch.from_numpy(np.stack([logits_of(r, expected[r][:count]) for r in expected])), state.context(first)
+        )
+        for r, output in expected.items():
+            state.put(r, [*PROMPT, *output[: count + 1]])
     rows, logits = [], []
     for r, output in expected.items():
-        state.put(r, [*PROMPT, *output[:2]])
-        made.add_request(r, asking(FIELDS[r], temperature=0.0))
         for ahead in range(4):
             rows.append((r, len(PROMPT) + 1 + ahead, ahead, output[1 + ahead]))
             logits.append(logits_of(r, output[: 2 + ahead]))

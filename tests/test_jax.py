@@ -408,7 +408,7 @@ def test_a_last_turn_of_fewer_rows_is_drawn_like_the_others(monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [6, 7])
+@pytest.mark.parametrize("rows", [pytest.param(6, marks=pytest.mark.exhaustive), 7])
 def test_rows_worked_on_in_turns_are_drawn_as_all_at_once(rows: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(traced, "AT_ONCE", 900)
     logits = np.random.default_rng(3).normal(0, 3, (rows, 300)).astype(np.float32)

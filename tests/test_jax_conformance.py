@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_stage import OPTIONS, bitmask, full_params
+from every_stage import CARRIED, OPTIONS, bitmask, full_params
 from numpy.typing import NDArray
-from random_rows import PLAIN_ONLY
+from random_rows import ON_JAX, OWN_SEMANTICS_ONLY, PLAIN_ONLY, TENSORS_ONLY
 from strategies import SHAPES, logits_of
 
 import tirage
@@ -26,7 +26,7 @@ from tirage.backends.jax import filters, traced
 from tirage.backends.numpy import distribution, kernels
 from tirage.compiled_params import compiled
 from tirage.history import History
-from tirage.operators import OPERATIONS
+from tirage.operators import LAST, OPERATIONS, OPERATORS
 from tirage.operators.processors import PROCESS
 from tirage.operators.top_k import TOP_K
 from tirage.sampling import row_states
@@ -53,8 +53,12 @@ def every_operator(preset: str) -> list[SamplingParams]:
     semantics = resolve(preset)
     mode = {"logprobs": 3, "logprob_token_ids": (0, 7)}
     params = [SamplingParams(semantics=preset, **mode), full_params(preset, **mode)]
+    off = {name: value for name, value in {"min_keep": 0, "tfs": 1.0}.items() if name in semantics.stages}
+    # All that a trace knows, and each stage alone.
+    params.append(full_params(preset, **off, **mode))
     for stage in semantics.stages:
-        params.append(SamplingParams(semantics=preset, **OPTIONS[stage], **mode))
+        if stage not in CARRIED:
+            params.append(SamplingParams(semantics=preset, **OPTIONS[stage], **mode))
     if semantics.greedy == "argmax":
         params.append(SamplingParams(semantics=preset, temperature=0.0, **mode))
     if "temperature" in semantics.stages:
@@ -104,8 +108,12 @@ def test_every_operation_is_traced_and_tried() -> None:
         for step in compiled(params).lower(History.of(*HISTORY, vocab_size=SIZE), 0).steps
     }
 
-    assert set(OPERATIONS) - {PROCESS} == tried
-    assert set(OPERATIONS) - {PROCESS} - PLAIN_ONLY == traced.operations()
+    others = {op for name in CARRIED for op in OPERATORS[name].operations} | {
+        op for each in LAST for op in each.operations
+    }
+    # Those that carry a state and watermarks: test_mirostat.py, test_adaptive_p.py, test_watermark.py.
+    assert set(OPERATIONS) - {PROCESS} - OWN_SEMANTICS_ONLY - others == tried
+    assert set(OPERATIONS) - {PROCESS} - (PLAIN_ONLY - ON_JAX) - TENSORS_ONLY == traced.operations()
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -221,7 +229,9 @@ def test_every_reading_of_top_p_and_top_k_is_the_same_in_one_program():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive), "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.exhaustive) for d in ("float16", "float32"))]
+)
 def test_vmap_and_scan_draw_what_a_batch_draws(dtype: str):
     params = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, seed=11)
     logits = jnp.asarray(rows_of(11)).astype(dtype)
@@ -231,12 +241,22 @@ def test_vmap_and_scan_draw_what_a_batch_draws(dtype: str):
     def one(row: Any) -> Draw:
         return tirage.sample(row, params, history=[HISTORY])
 
-    mapped = jax.vmap(one)(logits)
+    mapped = jax.jit(jax.vmap(one))(logits)
     _, scanned = jax.lax.scan(lambda carry, row: (carry, one(row)), None, logits)
 
     for drawn in (mapped, scanned):
         assert_same(expected, drawn)
         assert drawn.seeds.tolist() == [11]
+
+
+@pytest.mark.exhaustive  # hundreds of programs, one for each operation
+def test_vmap_outside_of_jit_draws_what_a_batch_draws():
+    params = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.3, seed=11)
+    logits = rows_of(11)
+
+    mapped = jax.vmap(lambda row: tirage.sample(row, params, history=[HISTORY]))(jnp.asarray(logits))
+
+    assert_same(by_plain(logits, params, history=[HISTORY] * 11), mapped)
 
 
 @pytest.mark.slow

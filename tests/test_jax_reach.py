@@ -35,9 +35,13 @@ def python_reach(key: NDArray, among: NDArray, w: NDArray, goal: int) -> tuple[i
     return int(order[at]), int(key[order[at]]), int(totals[at] - w[order[at]])
 
 
+@jax.jit
+def first_reaching(coarse: Any, key: Any, among: Any, mass: Any, goals: Any) -> Any:
+    return reach.first_reaching(coarse, key, among, rule.Mass(*mass), goals)
+
+
 def reached(coarse: NDArray, key: NDArray, among: NDArray, w: NDArray, goals: list[int]) -> list[tuple[int, int, int]]:
-    found = jax.jit(lambda c, k, a, m, g: reach.first_reaching(c, k, a, rule.Mass(*m), g))
-    ids, last, before = found(coarse, key, among, parts(w), limbs(goals))
+    ids, last, before = first_reaching(coarse, key, among, parts(w), limbs(goals))
     totals = [int(low) | int(high) << 32 for low, high in zip(*before, strict=True)]
     return list(zip(ids.tolist(), last.tolist(), totals, strict=True))
 
@@ -99,7 +103,7 @@ def odd_rows(size: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "size"), [(1, 17001), (40, 17664)])
+@pytest.mark.parametrize(("k", "size"), [pytest.param(1, 17001, marks=pytest.mark.exhaustive), (40, 17664)])
 def test_a_top_k_of_long_rows_keeps_what_numpy_keeps(k: int, size: int):
     params, x = SamplingParams(top_k=k, seed=5), odd_rows(size)
     compiled = jax.jit(lambda x: tirage.sample(x, params))
@@ -189,11 +193,11 @@ def long_rows() -> NDArray[np.float32]:
     "params",
     [
         SamplingParams(top_p=0.6, seed=3),
+        SamplingParams(top_k=3000, seed=5),
         *(
-            pytest.param(params, marks=pytest.mark.slow)
+            pytest.param(params, marks=pytest.mark.exhaustive)
             for params in (
                 SamplingParams(top_p=0.999, temperature=1.3, seed=4),
-                SamplingParams(top_k=3000, seed=5),
                 SamplingParams(typical_p=0.7, seed=6),
                 SamplingParams(top_p=1e-12, semantics="hf", seed=7),
                 SamplingParams(top_k=50, top_p=0.5, seed=8),

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import types
+from numba import njit, types
 from numba.core import caching, config
 from random_rows import (
+    ON_NUMPY,
     Program,
     assert_same,
     expected_drawn,
@@ -23,15 +24,22 @@ from random_rows import (
     rows_of,
 )
 
-from tirage.backends.numpy import kernels
-from tirage.backends.numpy.kernels import passes
+from tirage.backends.numpy import distribution, kernels
+from tirage.backends.numpy.kernels import kept_ids, passes, steps
 from tirage.backends.numpy.kernels import rows as rows_module
 from tirage.errors import ParamsError
 from tirage.exact import numbers
+from tirage.exact.keys import keys
+from tirage.operators.min_keep import FLOORED
+from tirage.operators.mirostat import MIROSTAT_V2
 from tirage.operators.processors import PROCESS
+from tirage.operators.temperature import GREEDY
+from tirage.operators.tfs import TFS
 from tirage.operators.top_p import TOP_P
 from tirage.operators.typical import TYPICAL
 from tirage.operators.xtc import XTC
+from tirage.sampling_metadata import Drawn, SamplingMetadata
+from tirage.token_records import TokenRecords
 
 SIZES = (1, 2, 33, 255, 256, 257, 1000, 5000)
 
@@ -58,6 +66,63 @@ def test_random_programs_over_a_whole_vocabulary_draw_what_the_plain_path_draws(
         logits, rows = random_case(seed, 32000)
 
         assert_same(expected_drawn(logits, rows), kernels.draw(logits, rows, threads=1))
+
+
+def test_every_filter_of_the_kernels_is_among_the_random_ones() -> None:
+    assert set(steps.STEPS) == {*ON_NUMPY, GREEDY}
+
+
+RARE = (TFS, MIROSTAT_V2, *(op for op in ON_NUMPY if op in FLOORED.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("v", SIZES)
+def test_random_programs_with_rare_filters_draw_what_the_plain_path_draws(v: int) -> None:
+    for seed in range(30):
+        logits, rows = random_case(1000 * v + seed, v, ops=ON_NUMPY if seed % 2 else RARE)
+
+        assert_same(expected_drawn(logits, rows), kernels.draw(logits, rows, threads=1))
+
+
+def recorded(rows: SamplingMetadata, v: int) -> SamplingMetadata:
+    return replace(rows, records=TokenRecords.of(np.full(rows.count, v)), memo={})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("v", [1, 33, 257, 1000, 5000])
+def test_the_records_of_random_programs_are_those_of_the_plain_path(v: int) -> None:
+    for seed in range(16):
+        logits, rows = random_case(7000 * v + seed, v, ops=[op for op in ON_NUMPY if op is not XTC])
+        plain, ours, shared = (recorded(rows, v) for _ in range(3))
+        distribution.draw(logits, plain, Drawn.empty(plain))
+        kernels.draw(logits, ours, threads=1)
+        kernels.draw(logits, shared, threads=3)
+        assert plain.records is not None
+        for name in ("ids", "offsets", "logmass", "raw", "processed"):
+            expected = getattr(plain.records, name)
+            np.testing.assert_array_equal(getattr(ours.records, name), expected, err_msg=name)
+            np.testing.assert_array_equal(getattr(shared.records, name), expected, err_msg=name)
+
+
+WRITERS = [kept_ids.write_by_bytes, *([kept_ids.write_packed] if kept_ids.PACKS else [])]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=["by bytes", "packed"][: len(WRITERS)])
+def test_the_ids_of_a_window_are_written_by_either_way(write: Any) -> None:
+    run = njit(lambda x, low, high, ids: write(x, np.int64(64), np.int32(low), np.int32(high), ids, np.int64(3)))
+    r = np.random.default_rng(4)
+    for density in (0.0, 0.02, 0.5, 0.97, 1.0):
+        x = np.where(r.random(192) < density, np.float32(1), np.float32(-1))
+        x[::9] *= 3
+        ids = np.full(128, -1, np.int32)
+        low, high = (int(key) for key in keys(np.array([0.5, 2.0], np.float32)))
+        expected = 64 + np.flatnonzero((x[64:128] > 0.5) & (x[64:128] < 2))
+        assert run(x, low, high, ids) == 3 + expected.size
+        assert ids[3 : 3 + expected.size].tolist() == expected.tolist()
+        assert (ids[:3] == -1).all()
+        assert (ids[3 + 64 :] == -1).all()
 
 
 MISLEADING = {

@@ -161,11 +161,30 @@ def _top_h(x: NDArray[np.float64], h: float) -> NDArray[np.bool_]:
     return kept
 
 
+def _p_less(x: NDArray[np.float64], kind: str) -> NDArray[np.bool_]:
+    """github.com/ryttry/p-less: p_less_decode and p_less_norm_decode."""
+    p = softmax(x)
+    same = (p * p).sum()
+    return p >= (same if kind == "plain" else (p.size * same - 1) / (p.size - 1))
+
+
+def _tail_free(x: NDArray[np.float64], z: float) -> NDArray[np.bool_]:
+    """text-generation-webui, TailFreeLogitsWarper: the last token goes, the first stays, the others by the sum."""
+    order = np.argsort(-x, kind="stable")
+    bends = np.abs(np.diff(softmax(x)[order], n=2))
+    removed = np.concatenate([[False], np.cumsum(bends / bends.sum()) > z, [True]])
+    kept = np.zeros(x.size, bool)
+    kept[order[~removed]] = True
+    return kept
+
+
 FORMULAS = {
     "top_k": (lambda x, k: x >= np.sort(x)[-k], [1, 5, 40]),
     "top_p": (_prefix, [0.1, 0.5, 0.9, 0.99]),
     "min_p": (lambda x, m: softmax(x) >= m * softmax(x).max(), [0.01, 0.1, 0.5]),
     "top_a": (lambda x, a: softmax(x) >= a * softmax(x).max() ** 2, [0.05, 0.3, 1.0]),
+    "p_less": (_p_less, ["plain", "norm"]),
+    "tfs": (_tail_free, [0.3, 0.8, 0.95]),
     "typical_p": (_typical, [0.2, 0.9]),
     "epsilon_cutoff": (lambda x, e: (softmax(x) >= e) | (x == x.max()), [3e-4, 0.02]),
     "eta_cutoff": (_eta, [3e-4, 0.02]),
@@ -211,6 +230,23 @@ def test_dynamic_temperature_follows_the_entropy_between_its_bounds() -> None:
             t = 0.5 + min(share, 1.0) ** exponent
             law = tirage.law(x.astype(np.float32), params)[0]
             assert np.abs(law - softmax(x / t)).sum() / 2 < 3e-6
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize(("factor", "curve"), [(0.05, 1.0), (0.3, 1.0), (0.3, 2.5), (2.0, 3.0), (0.7, 7.5)])
+def test_smoothing_is_the_formula_on_what_the_temperature_has_divided(
+    factor: float, curve: float, temperature: float
+) -> None:
+    """text-generation-webui, QuadraticSamplingLogitsWarper, and koboldcpp, sample_temperature, in float64."""
+    for shape in ("normal", "medium", "flat", "ties", "holes"):
+        x = logits_of(shape, 300, 6)
+        params = SamplingParams(smoothing_factor=factor, smoothing_curve=curve, temperature=temperature)
+        z = x.astype(np.float64) / float(np.float32(temperature))
+        d = z - z.max()
+        with np.errstate(invalid="ignore"):
+            cubic = -((3 - curve) / 2 * factor * d**2) + (curve - 1) / 2 * factor * d**3
+        law = tirage.law(x, params)[0]
+        assert np.abs(law - softmax(np.where(np.isfinite(z), cubic, -np.inf))).sum() / 2 < 1e-6
 
 
 def test_xtc_law_is_the_mixture_of_its_two_branches() -> None:

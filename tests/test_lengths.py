@@ -81,7 +81,13 @@ def test_a_text_crosses_the_first_bucket_alone_and_in_company(lengths: tuple[int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "mamba", "qwen3_next", "lfm2", "deepseek_v3", "bloom"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama", "gemma2", "mamba", "qwen3_next", "deepseek_v3"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("mistral", "lfm2", "bloom")),
+    ],
+)
 def test_every_kind_of_layer_crosses_buckets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirage.models.huggingface.model._BUCKETS", (20, 24, 36, 56))
     module, prompts = sharp(build(name)), prompts_of(18, 18, 30, 3, 50)

@@ -60,7 +60,7 @@ IDS = [int(i) for i in np.random.default_rng(0).integers(0, 50, 300)]
     [
         pytest.param({}, False, marks=pytest.mark.slow),
         ({"tie_word_embeddings": True, "num_key_value_heads": 4}, True),
-        pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, False, marks=pytest.mark.slow),
+        pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, False, marks=pytest.mark.exhaustive),
     ],
 )
 def test_logits_equal_a_float64_loop(tmp_path: Path, changes: dict[str, Any], bias: bool) -> None:
@@ -181,7 +181,7 @@ def sampler_of(llm: LLM, **options: Any) -> Sampler:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pad_length", [(16, 64), pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pad_length", [(16, 64), pytest.param(None, marks=pytest.mark.exhaustive)])
 def test_gemmas_sampler_over_the_model_under_jax_writes_what_the_llm_writes(tiny: LLM, pad_length: Any) -> None:
     expected = [list(completion.token_ids) for completion in tiny.generate(PROMPTS, GREEDY)]
     assert reply(sampler_of(tiny, pad_length=pad_length), PROMPTS) == expected
@@ -197,7 +197,7 @@ def test_turns_of_the_model_under_jax_equal_one_prompt(tiny: LLM) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.exhaustive)])
 def test_narrow_weights_give_about_the_same_logits_in_float32(little: LlamaNumpy, dtype: str) -> None:
     transformer, params = transformer_of(little)
     narrow = {**jax.tree.map(lambda leaf: leaf.astype(dtype), params), "rope": params["rope"]}

@@ -17,10 +17,25 @@ from tirage import compiled_params
 from tirage.backends.numpy import distribution
 from tirage.exact import numbers, philox
 from tirage.history import History
-from tirage.operators import Operation, Step, temperature, top_p, typical
+from tirage.operators import (
+    Operation,
+    Step,
+    adaptive_p,
+    min_keep,
+    mirostat,
+    p_less,
+    sequence_bias,
+    smoothing,
+    temperature,
+    tfs,
+    top_p,
+    typical,
+    watermark,
+)
 from tirage.operators import row as row_state
 from tirage.operators.frequency import FREQUENCY
 from tirage.operators.min_p import MIN_P
+from tirage.operators.mirostat import MIROSTAT_V2
 from tirage.operators.presence import PRESENCE
 from tirage.operators.row import RowState
 from tirage.operators.temperature import TEMPERATURE
@@ -28,6 +43,7 @@ from tirage.operators.top_p import TOP_P
 from tirage.operators.xtc import XTC
 from tirage.sampling import outcomes
 from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.watermarks import green_list, gumbel, synthid
 
 Patch = pytest.MonkeyPatch
 PLANTED: list[tuple[str, Callable[[Patch], None]]] = []
@@ -63,6 +79,7 @@ def _weights(vector: Vector) -> dict[int, int]:
     case, size = vector.case, vector.case.logits.size
     history = History.of(case.prompt, case.output, vocab_size=size)
     state = SamplingRow.of(case.params.replace(seed=case.seed), history, sample_index=case.sample_index, step=case.step)
+    state.state = state.state if case.state is None else case.state
     (result,) = outcomes(case.logits[None], SamplingBatch.of([state], size), mask_words([case.mask], size))
     if result.status:
         return {}
@@ -103,6 +120,42 @@ def top_p_is_never_joint(patch: Patch) -> None:
 @mutant("presets")
 def truncated_top_p_leaves_the_crossing_token_whole(patch: Patch) -> None:
     patch.setattr(top_p, "_truncate", lambda row, order, reached, n, target: None)
+
+
+@mutant("edits")
+def smoothing_forgets_that_the_temperature_divides(patch: Patch) -> None:
+    patch.setattr(smoothing, "in_force", lambda temperature, floor: 1.0)
+
+
+@mutant("edits")
+def smoothing_cubes_nothing(patch: Patch) -> None:
+    real = smoothing.SMOOTH.run
+    _instead(patch, smoothing.SMOOTH, lambda row, step: real(row, step._replace(b=0)))
+
+
+@mutant("edits")
+def a_sequence_may_begin_in_the_output_only(patch: Patch) -> None:
+    real = sequence_bias.due
+    late = lambda biases, history: real(biases, History.of((), history.output(), vocab_size=8))  # noqa: E731
+    patch.setattr(sequence_bias, "due", late)
+
+
+@mutant("operators")
+def min_keep_is_one_too_few(patch: Patch) -> None:
+    real = min_keep.floored
+    patch.setattr(compiled_params, "floored", lambda step, least: real(step, least - 1))
+
+
+@mutant("operators")
+def p_less_counts_one_token_more(patch: Patch) -> None:
+    real = p_less.bound
+    patch.setattr(p_less, "bound", lambda norm, squared, total, n: real(norm, squared, total, n + 1))
+
+
+@mutant("operators")
+def tail_free_keeps_one_rank_more(patch: Patch) -> None:
+    real = tfs.prefix
+    patch.setattr(tfs, "prefix", lambda w, e, s: min(real(w, e, s) + 1, w.size))
 
 
 @mutant("operators")
@@ -222,6 +275,51 @@ def the_law_of_xtc_is_one_branch(patch: Patch) -> None:
 @mutant("operators")
 def typical_measures_from_the_maximum(patch: Patch) -> None:
     patch.setattr(typical, "mean_exponent", lambda q, w: 0)
+
+
+@mutant("states")
+def mirostat_judges_by_fewer_tokens(patch: Patch) -> None:
+    patch.setattr(mirostat, "M", 3)
+
+
+@mutant("states")
+def mirostat_2_allows_an_eighth_of_a_bit_more(patch: Patch) -> None:
+    real = MIROSTAT_V2.run
+    _instead(patch, MIROSTAT_V2, lambda row, step: real(row, step._replace(a=step.a + (1 << 20))))
+
+
+@mutant("states")
+def adaptive_p_forgets_the_width(patch: Patch) -> None:
+    patch.setattr(adaptive_p, "INVERSE_WIDTH", 3.0)
+
+
+@mutant("marks")
+def green_lists_are_one_token_longer(patch: Patch) -> None:
+    real = green_list.green_count
+    patch.setattr(green_list, "green_count", lambda size, ratio: real(size, ratio) + 1)
+
+
+@mutant("marks")
+def red_tokens_lose_a_little_less(patch: Patch) -> None:
+    real = watermark.scaled
+    patch.setattr(watermark, "scaled", lambda w, factor: real(w, factor + np.uint64(1 << 22)))
+
+
+@mutant("marks")
+def known_contexts_are_marked_again(patch: Patch) -> None:
+    patch.setattr(synthid, "is_repeated", lambda hashes, memory: False)
+
+
+@mutant("marks")
+def tournaments_end_a_layer_early(patch: Patch) -> None:
+    real = synthid.tournament
+    patch.setattr(synthid, "tournament", lambda w, wins, layers: real(w, wins, layers - 1))
+
+
+@mutant("marks")
+def races_are_run_without_weights(patch: Patch) -> None:
+    real = gumbel.first
+    patch.setattr(gumbel, "first", lambda u, w: real(u, np.minimum(w, np.uint64(1))))
 
 
 @pytest.mark.slow

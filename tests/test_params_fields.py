@@ -31,6 +31,7 @@ from tirage.params import (
 from tirage.params.guided import MODES
 from tirage.processors import register_processor, unregister_processor
 from tirage.semantics import PRESETS, Semantics
+from tirage.watermarks import Watermark
 
 REQUIRED: dict[type, dict[str, Any]] = {
     SamplingParams: {},
@@ -97,6 +98,17 @@ def bad_values(rule: Any) -> list[Any]:
         case rules.Bias():
             keys = [{-1: 1.0}, {1 << 20: 1.0}, {"5": 1.0}, {True: 1.0}, {1.0: 1.0}, {None: 1.0}]
             return [*keys, {1: math.nan}, {1: math.inf}, {1: "1"}, {1: None}, {1: True}, {1: 1e31}, [(1, 2.0)], "a", 5]
+        case rules.SequenceBias():
+            keys = [
+                {(-1,): 1.0},
+                {(1 << 20,): 1.0},
+                {1: 1.0},
+                {(): 1.0},
+                {("a",): 1.0},
+                [[[1], 1.0], [[1], 2.0]],
+                [[1, 2.0]],
+            ]
+            return [*keys, [[[1], math.nan]], [[[1], "1"]], [[[1]]], [[[1], 1e31]], [1], "a", 5]
         case rules.Json():
             values = [
                 {1: 2},
@@ -164,8 +176,9 @@ FLOAT_FIELDS = [(k, s) for k, s in EVERY_FIELD if isinstance(s.rule, rules.Float
 def test_an_integer_field_takes_numpy_integers_as_python_integers(kind: type, spec: FieldSpec) -> None:
     rule = spec.rule
     assert isinstance(rule, rules.Int)
-    stored = spec.check(np.int64(max(rule.low, 3)))
-    assert (type(stored), stored) == (int, max(rule.low, 3))
+    value = max(rule.low, 3 if rule.high is None else min(3, rule.high))
+    stored = spec.check(np.int64(value))
+    assert (type(stored), stored) == (int, value)
     assert spec.check(rule.low) == rule.low
     assert spec.check(rule.high) == rule.high
 
@@ -195,6 +208,7 @@ def test_a_value_that_only_binary32_pushes_over_an_open_bound_is_refused() -> No
 
 STAGED: dict[str, Any] = {
     "logit_bias": {3: 1.0},
+    "sequence_bias": {(3, 4): 1.0},
     "logits_processors": [("keep", {})],
     **{name: values[1] for name, values in VALUES.items()},
     "temperature": 0.7,
@@ -258,6 +272,11 @@ OVERRIDES: dict[str, st.SearchStrategy[Any]] = {
     "temperature": st.just(0.0) | st.floats(1e-6, 1e6),
     "stop_pattern": st.none() | st.sampled_from(["a+", r"\n\n", "(?i)end"]),
     "guided_decoding": st.none() | GUIDED,
+    # The one scheme that greedy decoding takes too.
+    "watermark": st.none()
+    | st.builds(
+        lambda key, bias: Watermark(scheme="kgw", key=key, bias=bias), st.integers(1, 2**63 - 1), st.floats(1, 9)
+    ),
     "semantics": st.sampled_from(["canonical", "openai", "canonical@1"])
     | st.just(Semantics(name="mine", penalty_limit=3.0)),
     "extra_args": st.none() | st.just({}),
@@ -288,6 +307,9 @@ def strategy(spec: FieldSpec) -> st.SearchStrategy[Any]:
             return st.lists(TOKEN | st.lists(TOKEN, min_size=1, max_size=3), max_size=4)
         case rules.Bias():
             return st.none() | st.dictionaries(TOKEN, st.floats(-1e30, 1e30) | st.just(-math.inf), max_size=4)
+        case rules.SequenceBias():
+            words = st.lists(TOKEN, min_size=1, max_size=3).map(tuple)
+            return st.none() | st.dictionaries(words, st.floats(-1e30, 1e30) | st.just(-math.inf), max_size=4)
         case rules.OneOf():
             return st.sampled_from(rule.values)
         case rules.EnumMember():
@@ -296,7 +318,10 @@ def strategy(spec: FieldSpec) -> st.SearchStrategy[Any]:
 
 
 OPTIONS = st.fixed_dictionaries({}, optional={name: strategy(spec) for name, spec in FIELDS.items()}).filter(
-    lambda options: not (options.get("forcing") and options.get("logits_processors"))
+    lambda options: (
+        not (options.get("forcing") and options.get("logits_processors"))
+        and not (options.get("mirostat") and options.get("adaptive_target", -1.0) >= 0)
+    )
 )
 
 

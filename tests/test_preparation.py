@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from chaos.maxima import NAMED
 from servers import Server
 
 from tirage import LLM, GrammarError, GuidedDecodingParams, Prompt, SamplingParams
-from tirage.cancel import cancellable, checkpoint, holding
 from tirage.engine import Tenant
 from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder
 from tirage.guided.closing import budgets, path, shortest_completion, token_search
+from tirage.server.client import CLIENT, Client
 from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
 from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.replay import model_info_of
 from tirage.server.request_manager import RequestManager
+from tirage.workers.cancel import cancellable, checkpoint, holding
 
 HOSTILE = "((a|b)*a(a|b){11}c|.*x.{9}q){3}end"
 
@@ -123,6 +129,69 @@ def test_preparation_is_cancelled_at_any_step_and_leaves_nothing_broken(llm: LLM
         sample.grammar is None for sample in fresh.samples
     ]
     checkpoint()  # nothing is cancelled outside of the block
+
+
+CALLS = 100_000
+"""Most calls of Python functions between two looks at a cancellation: less than a tenth of a second."""
+LARGE: tuple[tuple[str, str, int], ...] = (
+    ("json_schema", "properties", 8704),
+    ("json_schema", "properties", 4096),
+    ("json_schema", "required", 6000),
+    ("json_schema", "choices", 5000),
+    ("json_schema", "multiple", 4096),
+    ("guided_json", "depth", 20),
+    ("ebnf", "ambiguous", 4000),
+    ("ebnf", "rules", 900),
+    ("structural_tag", "tags", 1200),
+)
+"""Constraints at about the most that a server accepts; the fields and ways are those of the chaos gate."""
+
+
+def longest_without_a_look(work: Callable[[], Any]) -> int:
+    """The most Python functions that work calls between two looks at its cancellation."""
+    calls = most = 0
+
+    def look() -> None:
+        nonlocal calls
+        calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls, most
+        calls += event == "call"
+        most = max(most, calls)
+
+    with cancellable(look):
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            work()
+        finally:
+            sys.setprofile(before)
+    return most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("field", "way", "size"), LARGE, ids=lambda value: str(value))
+def test_no_step_of_preparation_goes_on_for_long_without_a_look_at_its_cancellation(
+    field: str, way: str, size: int
+) -> None:
+    value, compiler = NAMED[field][way](size), Compiler(BYTES)
+    mode = {"json_schema": "json", "guided_json": "json", "ebnf": "grammar"}.get(field, field)
+    guided = GuidedDecodingParams(**{mode: value})
+
+    def compiled() -> None:
+        # The largest ones are refused by the trial, which runs last.
+        with contextlib.suppress(GrammarError):
+            compiler.compile(guided)
+
+    assert longest_without_a_look(compiled) < CALLS
+
+
+@pytest.mark.parametrize("level", ["sequence", "text"])
+def test_every_bad_word_is_a_step_of_its_own(llm: LLM, level: str) -> None:
+    words = [f"{level}{number}" for number in range(64)]
+    params = SamplingParams(bad_words=words, bad_words_level=level)
+    assert cancelled_at(60, lambda: llm.request("a", params)) == 60
 
 
 def test_a_compilation_that_is_cancelled_is_no_answer_to_those_that_wait_for_it(
@@ -256,6 +325,34 @@ def manager_of(llm: LLM, **options: Any) -> RequestManager:
 
 def call(rid: str, **params: Any) -> EngineInput:
     return EngineInput(prompt=Prompt(text="Once"), params=SamplingParams(max_tokens=3, **params), rid=rid)
+
+
+def test_a_request_that_is_over_is_freed_without_a_search_for_cycles(llm: LLM) -> None:
+    manager = manager_of(llm)
+
+    async def answered() -> weakref.ref[Any]:
+        client = Client(lambda: False)
+        CLIENT.set(client)
+        async with await manager.submit([call("plain")], tenant=Tenant("one")) as group:
+            await group.completions()
+        client.finish()
+        return weakref.ref(group)
+
+    async def session() -> None:
+        # In a task of its own, as a server runs each request: its context goes with it.
+        group = await asyncio.create_task(answered())
+        for _ in range(500):
+            if group() is None:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("the request is still held")
+
+    gc.disable()
+    try:
+        asyncio.run(session())
+    finally:
+        gc.enable()
+        manager.close()
 
 
 def test_plain_requests_and_other_tenants_do_not_wait_behind_constraints(

@@ -5,6 +5,7 @@ The laws named with an engine were computed by its release; `make peers` asks it
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from strategies import Case, logits_of
 
 import tirage
 from tirage import ParamsError, SamplingParams, Semantics
-from tirage.differences import DIFFERENCES
+from tirage.differences import DIFFERENCES, RELEASES_ELSEWHERE
 from tirage.semantics import PRESETS, resolve
 
 FOUR = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
@@ -224,6 +225,13 @@ def test_every_difference_names_a_rule_of_the_specification() -> None:
     rules = {each.rule for found in DIFFERENCES.values() for each in found}
     assert [rule for rule in sorted(rules) if f"**{rule}" not in spec] == []
     assert set(DIFFERENCES) == set(PRESETS) - {"canonical", "openai"}
+
+
+def test_releases_that_are_no_packages_of_pypi_say_where_they_are() -> None:
+    releases = {preset.release for preset in PRESETS.values()}
+    assert set(RELEASES_ELSEWHERE) <= releases
+    page = (Path(__file__).parents[1] / "docs" / "divergence.md").read_text(encoding="utf-8")
+    assert all(f"- {release}: {place}" in page for release, place in RELEASES_ELSEWHERE.items())
 
 
 def test_a_changed_preset_describes_no_release() -> None:

@@ -23,7 +23,9 @@ SMOOTH = ("peaked", "medium", "normal", "sorted")
 def law_of(case: Case, logits: np.ndarray | None = None) -> np.ndarray:
     x = case.logits if logits is None else logits
     mask = mask_words([case.mask], x.size)
-    return tirage.law(x, case.params, history=[(case.prompt, case.output)], step=[case.at], mask=mask)[0]
+    return tirage.law(
+        x, case.params, history=[(case.prompt, case.output)], step=[case.at], mask=mask, state=case.carried
+    )[0]
 
 
 @pytest.mark.slow
@@ -172,9 +174,9 @@ def test_the_logits_are_not_modified(case: Case) -> None:
 @given(params_for("canonical", 50), st.sampled_from([np.float16, ml_dtypes.bfloat16, np.float64]))
 def test_other_float_types_are_the_float32_values_they_hold(params: SamplingParams, dtype: type) -> None:
     x = logits_of("medium", 50, 1).astype(dtype)
-    history = [([1, 2], [3])]
-    expected = tirage.law(x.astype(np.float32), params, history=history)
-    np.testing.assert_array_equal(expected, tirage.law(x, params, history=history))
+    given = {"history": [([1, 2], [3])], "state": 3.0}
+    expected = tirage.law(x.astype(np.float32), params, **given)
+    np.testing.assert_array_equal(expected, tirage.law(x, params, **given))
 
 
 def test_an_empty_batch_gives_an_empty_draw() -> None:

@@ -24,6 +24,8 @@ from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn
 
 V = 97
+STATE = 2.5
+"""What rows that carry a state carry."""
 FIELDS = ("token_ids", "status", "support_sizes", "sampled_logprobs", *(
     "kept_ids", "kept_offsets", "kept_logmass", "raw_logprobs", "processed_logprobs",
 ))  # fmt: skip
@@ -60,7 +62,7 @@ def histories(count: int) -> list[tuple[list[int], list[int]]]:
 
 def plain(x: NDArray[np.float32], params: list[SamplingParams]) -> dict[str, NDArray[Any]]:
     """The fields of `FIELDS` by the plain path alone."""
-    rows = SamplingBatch.of(row_states(x.shape, params, histories(len(x)), None, 0), V).metadata(None)
+    rows = SamplingBatch.of(row_states(x.shape, params, histories(len(x)), None, 0, STATE), V).metadata(None)
     drawn = distribution.draw(x, rows, Drawn.empty(rows))
     return _fields(drawn, rows)
 
@@ -85,8 +87,8 @@ def sets_of(drawn: Draw) -> list[NDArray[np.int64]]:
 
 def test_the_kept_ids_are_those_that_the_law_gives_a_probability() -> None:
     params, x = cases(), logits_of(len(cases()))
-    drawn = tirage.sample(x, params, history=histories(len(x)))
-    laws = tirage.law(x, params, history=histories(len(x)))
+    drawn = tirage.sample(x, params, history=histories(len(x)), state=STATE)
+    laws = tirage.law(x, params, history=histories(len(x)), state=STATE)
     for row, kept in enumerate(sets_of(drawn)):
         if drawn.status[row] == Status.ok:
             np.testing.assert_array_equal(kept, np.flatnonzero(laws[row] > 0), err_msg=str(params[row]))
@@ -96,10 +98,10 @@ def test_the_kept_ids_are_those_that_the_law_gives_a_probability() -> None:
 
 def test_logprobs_of_one_call_are_those_of_the_three_modes() -> None:
     params, x = cases(), logits_of(len(cases()))
-    drawn = tirage.sample(x, params, history=histories(len(x)))
+    drawn = tirage.sample(x, params, history=histories(len(x)), state=STATE)
     for mode, found in (("raw", drawn.raw_logprobs), ("processed", drawn.processed_logprobs)):
         asked = [p.replace(return_kept=False, logprobs=0, logprobs_mode=mode) for p in params]
-        listed = tirage.sample(x, asked, history=histories(len(x)))
+        listed = tirage.sample(x, asked, history=histories(len(x)), state=STATE)
         same = drawn.status == Status.ok
         np.testing.assert_array_equal(found[same], listed.logprobs[same])
 
@@ -128,13 +130,16 @@ def test_kernels_and_tensors_leave_the_records_of_the_plain_path(scale: float) -
     params = cases()
     x = logits_of(len(params), scale=scale)
     expected, history = plain(x, params), histories(len(params))
-    assert_same(tirage.sample(x, params, history=history), expected)
-    assert_same(tirage.sample(torch.from_numpy(x), params, history=history), expected)
-    assert_same(tirage.sample(jnp.asarray(x), params, history=history), expected)
-    rows = SamplingBatch.of(row_states(x.shape, params, history, None, 0), V).metadata(None)
+    assert_same(tirage.sample(x, params, history=history, state=STATE), expected)
+    assert_same(tirage.sample(torch.from_numpy(x), params, history=history, state=STATE), expected)
+    assert_same(tirage.sample(jnp.asarray(x), params, history=history, state=STATE), expected)
+    rows = SamplingBatch.of(row_states(x.shape, params, history, None, 0, STATE), V).metadata(None)
     drawn = draw_on_device(torch.from_numpy(x), rows)
     assert_same(_fields(drawn, rows), expected)
-    assert_same(tirage.sample(sharded.Shards([x[:, :40], x[:, 40:40], x[:, 40:]]), params, history=history), expected)
+    assert_same(
+        tirage.sample(sharded.Shards([x[:, :40], x[:, 40:40], x[:, 40:]]), params, history=history, state=STATE),
+        expected,
+    )
 
 
 def test_a_mask_that_counts_after_the_draw_leaves_the_same_record_everywhere() -> None:
@@ -152,9 +157,9 @@ def test_a_mask_that_counts_after_the_draw_leaves_the_same_record_everywhere() -
 
 def test_a_row_alone_leaves_the_record_that_it_leaves_in_a_batch() -> None:
     params, x = cases(), logits_of(len(cases()))
-    whole = tirage.sample(x, params, history=histories(len(x)))
+    whole = tirage.sample(x, params, history=histories(len(x)), state=STATE)
     for row in range(len(x)):
-        alone = tirage.sample(x[row], params[row], history=histories(1))
+        alone = tirage.sample(x[row], params[row], history=histories(1), state=STATE)
         np.testing.assert_array_equal(alone.kept_ids, sets_of(whole)[row])
         for name in ("kept_logmass", "raw_logprobs", "processed_logprobs", "sampled_logprobs"):
             np.testing.assert_array_equal(getattr(alone, name)[0], getattr(whole, name)[row], err_msg=name)
@@ -162,8 +167,8 @@ def test_a_row_alone_leaves_the_record_that_it_leaves_in_a_batch() -> None:
 
 def test_a_record_changes_no_token() -> None:
     params, x = cases(), logits_of(len(cases()))
-    drawn = tirage.sample(x, params, history=histories(len(x)))
-    without = tirage.sample(x, [p.replace(return_kept=False) for p in params], history=histories(len(x)))
+    drawn = tirage.sample(x, params, history=histories(len(x)), state=STATE)
+    without = tirage.sample(x, [p.replace(return_kept=False) for p in params], history=histories(len(x)), state=STATE)
     same = drawn.status != Status.kept_too_wide
     for name in ("token_ids", "sampled_logprobs", "support_sizes"):
         np.testing.assert_array_equal(getattr(drawn, name)[same], getattr(without, name)[same])
@@ -201,3 +206,25 @@ def test_inside_jit_a_record_is_refused_by_name() -> None:
     flight = tirage.Batch(V, 2, like=jnp.zeros(1))
     with pytest.raises(ParamsError, match="return_kept must be False in a batch like a JAX array"):
         flight.add(params)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_shares_of_rows_on_threads_leave_the_records_of_one(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirage.backends.numpy.kernels import pool
+
+    x = np.random.default_rng(5).normal(size=(4, 3000)).astype(np.float32)
+    params = [
+        tirage.SamplingParams(top_p=0.9, seed=1, return_kept=True),
+        tirage.SamplingParams(top_p=0.9, seed=2, return_kept=True, max_kept_ids=2),
+        tirage.SamplingParams(top_p=0.9, seed=3),
+        tirage.SamplingParams(min_p=0.01, seed=4, return_kept=True),
+    ]
+    tirage.warmup()
+    alone = tirage.sample(x, params)
+    monkeypatch.setattr(pool, "_SMALL", 0)
+    monkeypatch.setattr(pool, "_threads", threads)
+    shared = tirage.sample(x, params)
+    for name in ("kept_ids", "kept_offsets", "kept_logmass", "token_ids", "status"):
+        np.testing.assert_array_equal(getattr(shared, name), getattr(alone, name))
+    assert np.diff(alone.kept_offsets).tolist() == [alone.support_sizes[0], 0, 0, alone.support_sizes[3]]
+    assert (np.diff(alone.kept_ids[: alone.kept_offsets[1]]) > 0).all()

@@ -85,6 +85,10 @@ REQUESTS: list[dict[str, Any]] = [
     {"top_p": 0.4, "xtc_probability": 0.6, "xtc_threshold": 0.05},
     {"min_p": 0.1, "temperature": 2.0},
     {"typical_p": 0.6},
+    {"smoothing_factor": 0.3, "smoothing_curve": 2.0, "top_p": 0.9},
+    {"p_less": "norm", "top_p": 0.9},
+    {"top_p": 0.9, "p_less": "plain", "tfs": 0.9},
+    {"min_keep": 9, "top_p": 0.1, "min_p": 0.9},
     {"top_p": 0.9, "repetition_penalty": 1.4, "frequency_penalty": 0.3, "logit_bias": {3: 5.0, 1900: -4.0}},
     {"top_p": 0.9, "bad_words_token_ids": [[5], [1, 6]], "min_tokens": 4, "stop_token_ids": [9]},
 ]

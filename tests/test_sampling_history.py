@@ -28,6 +28,8 @@ READERS: dict[str, dict[str, Any]] = {
     "bad_words_token_ids": {"bad_words_token_ids": [3, [1, 2]]},
     "dry_multiplier": {"dry_multiplier": 0.8},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "sequence_bias": {"sequence_bias": [[[3, 1], 2.0]]},
+    "watermark": {"watermark": {"scheme": "gumbel", "key": 7}},
     "logits_processors": {"logits_processors": (("sampling history: past", {}),)},
 }
 

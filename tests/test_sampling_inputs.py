@@ -120,7 +120,7 @@ def test_no_rows_give_an_empty_result(per_row: dict[str, Any]) -> None:
 
 
 def test_a_vocabulary_of_one_token_always_gives_it() -> None:
-    params = full_params("canonical", logit_bias=None, seed=1)
+    params = full_params("canonical", logit_bias=None, sequence_bias=None, seed=1)
     drawn = tirage.sample(np.array([[-3.0], [88.0]]), params, history=[((), ()), ((), ())])
     assert drawn.token_ids.tolist() == [0, 0]
     assert np.array([0.0, 0.0], np.float32).tobytes() == drawn.sampled_logprobs.tobytes()
@@ -138,7 +138,9 @@ def test_the_largest_vocabulary_is_2_to_the_20() -> None:
 def test_the_callers_floating_point_state_changes_nothing() -> None:
     tiny = np.array([[1e-300, 0.0, -1e300, 3e38], [1e-40, 1e-38, -1e-40, 0.0]])
     snan = np.array([[0x7FF0000000000001, 0, 0]], np.uint64).view(np.float64)
-    params = full_params("canonical", logit_bias={0: 1e-40, 1: 1e30}, seed=1, temperature=1e-20, logprobs=2)
+    params = full_params(
+        "canonical", logit_bias={0: 1e-40, 1: 1e30}, sequence_bias=None, seed=1, temperature=1e-20, logprobs=2
+    )
     with np.errstate(all="ignore"):
         expected = [bits(tirage.sample(x, params, history=[([0, 1, 2], [1])] * len(x))) for x in (tiny, snan)]
     with np.errstate(all="raise"):

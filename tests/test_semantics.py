@@ -179,6 +179,7 @@ TWO = [2.0, 2.0, 2.0]
 FIFTY = np.log([0.5, 0.3, 0.15, 0.05])
 
 EFFECTS = [
+    Effect("mirostat_with", {"stages": [1, 0, 0, 0], "temperature": [0.25] * 4}, {"mirostat": 2, "top_k": 1}),
     Effect("top_k_ties", {"index": [0.5, 0.5, 0, 0], "all": [0.25] * 4}, {"top_k": 2}),
     Effect("top_p_ties", {"index": [0.5, 0.5, 0, 0], "all": [0.25] * 4}, {"top_p": 0.5}),
     Effect("top_p_rule", {"lt": [0.5, 0.5, 0, 0], "le": [1 / 3, 1 / 3, 1 / 3, 0]}, {"top_p": 0.5}, also=NUCLEUS),
@@ -363,7 +364,9 @@ def test_penalties_run_in_the_order_given() -> None:
 @settings(deadline=None, max_examples=40)
 @given(edits=st.permutations(EDITS), filters=st.permutations(FILTERS), cut=st.integers(0, len(FILTERS)))
 def test_any_order_of_edits_then_filters_is_a_semantics(edits: list[str], filters: list[str], cut: int) -> None:
-    chosen = tuple(s for s in edits if s != "scale") + tuple(filters[:cut])
+    # adaptive-p gives the weights of the draw and must be last.
+    some = sorted(filters[:cut], key=lambda stage: stage == "adaptive_p")
+    chosen = (*(s for s in edits if s != "scale"), *some)
     semantics = Semantics(name="own", stages=chosen)
     assert Semantics.from_dict(semantics.to_dict()) == semantics
     assert abs(1 - law_under(semantics, HALVES, {}).sum()) < 1e-12

@@ -54,11 +54,15 @@ def test_a_body_that_cannot_be_read_is_answered_with_the_envelope(server: Server
         assert b"Transfer-Encoding must be chunked, got" in answer
 
 
-def wait_for_running(server: Server, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while server.metric("tirage_engine_running") != count:
+def wait_for_metric(server: Server, name: str, value: float) -> None:
+    deadline = time.monotonic() + 60
+    while server.metric(name) != value:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def wait_for_running(server: Server, count: int) -> None:
+    wait_for_metric(server, "tirage_engine_running", count)
 
 
 def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
@@ -80,6 +84,24 @@ def test_a_client_that_sent_ahead_and_leaves_ends_its_request(server: Server, st
     assert drawn < 240
     assert after["tirage_engine_aborted_total"] - before["tirage_engine_aborted_total"] == 1
     assert "Traceback" not in server.log
+
+
+def counted(server: Server, status: int) -> float:
+    """The requests that ended with a status."""
+    return sum(value for name, value in server.metrics().items() if f'status="{status}"' in name and "_total" in name)
+
+
+@pytest.mark.slow
+def test_a_client_that_leaves_after_a_large_body_ends_its_preparation(server: Server) -> None:
+    members = {f"w{number}": {"type": "integer"} for number in range(8704)}
+    schema = json.dumps({"type": "object", "properties": members})
+    before = counted(server, 499), counted(server, 400)
+    with connect(server.port) as connection:
+        connection.sendall(request("/generate", {**LONG, "sampling_params": {"json_schema": schema}}))
+        wait_for_metric(server, "tirage_requests_in_flight", 1)
+    wait_for_metric(server, "tirage_requests_in_flight", 0)
+    # Read to its end, this schema is refused.
+    assert (counted(server, 499) - before[0], counted(server, 400) - before[1]) == (1, 0)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from repeating_model import SYMBOLS, Repeating
 
 import tirage
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, ModelError, ParamsError, SamplingParams
-from tirage.engine.drafts import AcceptanceRate
-from tirage.engine.prompt_lookup import look_up
+from tirage.engine.draft_probe import distance
+from tirage.engine.drafts import AcceptanceRate, DraftState
+from tirage.engine.prompt_lookup import Passage, PromptLookup, look_up
 
 PROMPTS = ("abc", "a", "xyzxyz", "The cat. The cat", "0101010101", "zzzz")
 FEATURES: tuple[dict[str, Any], ...] = (
@@ -87,12 +89,14 @@ def any_config(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def speculating(rng: np.random.Generator, **options: Any) -> LLM:
-    """An LLM with drafts by prompt lookup, a good draft model or a bad one."""
+def speculating(rng: np.random.Generator, *, fails: int = 0) -> LLM:
+    """An LLM with drafts by prompt lookup, a good draft model or a bad one; `fails` of its passes with drafts fail."""
     draft = (None, Repeating(), Repeating(key=1))[int(rng.integers(3))]
     config = any_config(rng)
-    model = Repeating(**options)
-    return LLM(model, tokenizer=SYMBOLS, speculative_config=config, draft=draft, max_running=int(rng.integers(1, 9)))
+    model = Repeating()
+    llm = LLM(model, tokenizer=SYMBOLS, speculative_config=config, draft=draft, max_running=int(rng.integers(1, 9)))
+    model.fails = fails
+    return llm
 
 
 def check_schedule(seed: int, plain: LLM) -> int:
@@ -136,10 +140,45 @@ def test_hundreds_of_mixed_schedules_give_the_same_answers(plain: LLM) -> None:
     assert sum(check_schedule(seed, plain) for seed in range(24, 624)) > 10_000
 
 
-def test_a_cache_that_keeps_a_rejected_token_is_noticed(plain: LLM) -> None:
-    with LLM(
-        Repeating(wrong=True), tokenizer=SYMBOLS, speculative_config={"prompt_lookup_min": 1, "prompt_lookup_max": 1}
-    ) as llm:
+def test_a_cache_that_keeps_a_rejected_token_is_refused() -> None:
+    with pytest.raises(ModelError, match="are those of single tokens, got logits that differ by"):
+        LLM(Repeating(wrong=True), tokenizer=SYMBOLS, speculative_config={})
+
+
+class Misplaced(Repeating):
+    """A model that reads a draft as if each of its tokens came first."""
+
+    def extend_each(self, token_ids: Sequence[int], cache: list[int]) -> Any:
+        rows = super().extend_each(token_ids, cache)
+        return np.repeat(rows[:1], len(rows), axis=0)
+
+
+def test_a_model_that_reads_drafts_otherwise_than_tokens_is_refused() -> None:
+    with pytest.raises(ModelError, match="leave speculation off, or mend extend_rows and truncate_row"):
+        LLM(Misplaced(), tokenizer=SYMBOLS, speculative_config={})
+    with pytest.raises(ModelError, match="reads drafts, but its pass failed: RuntimeError: planted"):
+        LLM(Repeating(fails=1), tokenizer=SYMBOLS, speculative_config={})
+
+
+def test_rounding_is_no_reason_to_refuse_a_model() -> None:
+    logits = np.array([[4.0, -2.0, -np.inf]], np.float32)
+    assert distance(logits, logits) == 0.0
+    assert distance(logits + np.float32(0.1), logits) == pytest.approx(0.025)
+    LLM(Rounded(), tokenizer=SYMBOLS, speculative_config={}).close()
+
+
+class Rounded(Repeating):
+    """A model whose passes of several tokens round otherwise, as those of bfloat16 do."""
+
+    def extend_each(self, token_ids: Sequence[int], cache: list[int]) -> Any:
+        rows = super().extend_each(token_ids, cache)
+        return rows * np.float32(1.02) if len(rows) > 1 else rows
+
+
+def test_a_cache_that_keeps_a_rejected_token_would_be_noticed(plain: LLM) -> None:
+    model = Repeating()
+    with LLM(model, tokenizer=SYMBOLS, speculative_config={"prompt_lookup_min": 1, "prompt_lookup_max": 1}) as llm:
+        model.wrong = True
         params = SamplingParams(seed=1, temperature=0.8, max_tokens=60)
         assert told(llm.generate("abc", params)[0]) != told(plain.generate("abc", params)[0])
 
@@ -245,6 +284,55 @@ def test_lookup_agrees_with_a_search_by_hand() -> None:
         assert look_up(tokens.astype(np.int32), most=most, fewest=fewest) == by_hand
 
 
+@pytest.mark.parametrize(
+    ("text", "begins", "read", "expected"),
+    [
+        ("k=1;z k=1;", 0, 6, ("z k=1;", -1)),
+        ("k=1;z k=2", 0, 6, (";z k=2", -2)),
+        ("k=1;z k=234", 0, 6, (";z k=234", -3)),
+        ("k=1;z k=234;", 0, 6, ("z k=234;", -1)),
+        ("k=123;z k=4;", 0, 8, ("z k=4;", -1)),
+        ("k=1;z ABCDEFGHI", 0, 6, None),
+        ("ab", 1, 2, ("b", -1)),
+        ("abb", 1, 2, ("b", -1)),
+    ],
+)
+def test_a_passage_is_followed_over_values_that_differ(
+    text: str, begins: int, read: int, expected: tuple[str, int] | None
+) -> None:
+    passage = Passage(begins, read)
+    goes_on = [
+        passage.follow(np.array([ord(letter) for letter in text[:end]], np.int32)) for end in range(read, len(text) + 1)
+    ]
+    assert goes_on[-1] == (expected is not None)
+    if expected is not None:
+        assert (text[passage.at :], passage.source) == expected
+
+
+def test_records_with_other_values_need_few_passes() -> None:
+    text = "".join(f'{{"id": {i}, "name": "{name}"}}\n' for i, name in enumerate(("ann", "bob", "cy", "dora", "eve")))
+    lookup = PromptLookup(most=4, fewest=1, cost=0.06)
+    tokens, passes = [ord(letter) for letter in text], 0
+    row: Any = type("Row", (), {"drafts": DraftState(), "sampling_row": SimpleNamespace(history=SimpleNamespace())})()
+    at = 1
+    while at < len(tokens):
+        row.sampling_row.history.tokens = lambda at=at: np.array(tokens[:at], np.int32)
+        [(draft, source)] = lookup.propose([(row, 8)])
+        right = [ahead == token for ahead, token in zip(draft, tokens[at:], strict=False)]
+        accepted = right.index(False) if False in right else len(right)
+        row.drafts.rate(source).record(accepted, rejected=accepted < len(right))
+        at, passes = at + accepted + 1, passes + 1
+    # 22 passes write the first record, which repeats nothing; each of the other four has two new values.
+    assert passes < 22 + 4 * 12
+    assert passes < 0.6 * len(tokens)
+
+
+def test_drafts_are_longer_where_the_model_reads_them_for_less() -> None:
+    rate = AcceptanceRate(0.4)
+    assert [rate.length(16, cost=cost) for cost in (0.06, 0.12, 0.25)] == [5, 3, 2]
+    assert [AcceptanceRate(0.2).length(16, cost=cost) for cost in (0.06, 0.25)] == [5, 0]
+
+
 def test_drafts_grow_while_they_hold_and_rest_while_they_do_not() -> None:
     rate = AcceptanceRate()
     first = rate.length(16)
@@ -270,17 +358,20 @@ def test_progress_counts_drafts_their_tokens_and_those_accepted() -> None:
 def test_there_are_no_drafts_where_many_samples_run() -> None:
     model = Repeating()
     with LLM(model, tokenizer=SYMBOLS, speculative_config={"disable_by_batch_size": 2}) as llm:
+        probed = model.drafted
         llm.generate("abcabc", SamplingParams(seed=1, max_tokens=40, n=3, ignore_eos=True))
-        assert model.drafted == 0
+        assert model.drafted == probed
         llm.generate("abcabc", SamplingParams(seed=1, max_tokens=40, n=2, temperature=0))
-        assert model.drafted > 0
+        assert model.drafted > probed
 
 
 def test_a_failed_pass_with_a_draft_is_repeated_without(plain: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=60)
-    with LLM(Repeating(fails=3), tokenizer=SYMBOLS, speculative_config={}) as llm:
+    model = Repeating()
+    with LLM(model, tokenizer=SYMBOLS, speculative_config={}) as llm:
+        model.fails = 3
         assert told(llm.generate("xyzxyz", params)[0]) == told(plain.generate("xyzxyz", params)[0])
-        assert llm.model.fails == 0  # type: ignore[attr-defined]
+        assert model.fails == 0
 
 
 class Broken(Repeating):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from paths import PATHS
 from platforms import needs_triton
 from preset_rows import every_request, requests, states, unused_operations, unused_parameters
-from random_rows import PLAIN_ONLY, assert_same, expected_drawn, random_case
+from random_rows import NOT_ON_TENSORS, OWN_SEMANTICS_ONLY, assert_same, expected_drawn, random_case
 from random_rows import SHAPES as LOGITS
 from strategies import SHAPES, VALUES, logits_of
 
@@ -30,10 +30,10 @@ from tirage.backends import torch as torch_backend
 from tirage.backends.numpy import distribution, kernels
 from tirage.backends.torch import edits, filters, state
 from tirage.backends.torch.dispatch import draw_on_device
-from tirage.operators import OPERATIONS
+from tirage.operators import LAST, OPERATIONS
+from tirage.operators.eta import ETA
 from tirage.operators.processors import PROCESS
 from tirage.operators.row import Process
-from tirage.operators.typical import TYPICAL, TYPICAL_BY_RANK
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
@@ -151,7 +151,7 @@ def test_a_million_draws_agree() -> None:
 
 
 def test_tensor_operations_know_every_operation() -> None:
-    assert set(OPERATIONS) - {PROCESS} - PLAIN_ONLY == set(filters.STEPS) | set(edits.STEPS)
+    assert set(OPERATIONS) - {PROCESS} - NOT_ON_TENSORS == set(filters.STEPS) | set(edits.STEPS)
 
 
 @pytest.mark.slow
@@ -172,16 +172,20 @@ def test_every_parameter_of_a_preset_is_used(preset: str) -> None:
     assert unused_parameters(PRESETS[preset]) == set()
 
 
+ELSEWHERE = OWN_SEMANTICS_ONLY | {op for each in LAST for op in each.operations}
+"""Operations that no request of a preset has: watermarks have tests of their own."""
+
+
 def test_every_operation_is_used() -> None:
-    assert unused_operations() == set()
+    assert unused_operations() == ELSEWHERE
 
 
 @pytest.mark.slow
 def test_an_operation_or_parameter_that_nobody_uses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert unused_operations([*OPERATIONS, 99]) == {99}
-    monkeypatch.delitem(VALUES, "typical_p")
-    assert unused_parameters(PRESETS["canonical"]) == {"typical_p"}
-    assert unused_operations() == {TYPICAL, TYPICAL_BY_RANK}
+    assert unused_operations([*OPERATIONS, 99]) == {99, *ELSEWHERE}
+    monkeypatch.delitem(VALUES, "eta_cutoff")
+    assert unused_parameters(PRESETS["canonical"]) == {"eta_cutoff"}
+    assert unused_operations() == {ETA, *ELSEWHERE}
 
 
 def test_a_preset_that_is_new_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,12 +216,14 @@ def test_the_triton_kernels_draw_the_same_under_their_interpreter(
 @needs_triton
 @pytest.mark.slow
 def test_the_check_for_owners_of_a_gpu_runs_whole(tmp_path: Path) -> None:
-    checked = cuda_check(tmp_path, "--draws 24 --sizes 5 33 --shapes 2x1000 --rounds 2")
+    checked = cuda_check(tmp_path, "--draws 8 --sizes 5 33 --shapes 2x1000 --rounds 2 --lives 2")
     assert [(p["path"], p["differences"]) for p in checked["conformance"]] == [
         ("triton", 0),
         ("eager", 0),
         ("presets", 0),
     ]
+    assert [(part["differences"], part.get("draws", 0) > 0) for part in checked["batch"][:2]] == [(0, True)] * 2
+    assert [part["not run"] for part in checked["batch"][2:]] == ["on cpu"] * 3
     assert {row["config"] for row in checked["speed"]} >= {"top_p", "top_k", "greedy"}
     assert all(row["us_tirage"] > 0 and row["us_one_read"] > 0 for row in checked["speed"])
     assert checked["not measured"] == ["speed on a GPU", "FlashInfer"]
@@ -247,7 +253,7 @@ def cuda_check(folder: Path, options: str, *more: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("name", ["weigh", pytest.param("select", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["weigh", "resolve"])
 def test_the_compiled_kernels_hold_no_fused_multiply_add(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from ptx import compiled

@@ -122,7 +122,7 @@ def test_a_forgotten_launch_option_fuses_nothing_in_our_kernels(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from tirage.backends.torch import kernels
 
-    assert [fused_operations(kernels, name, fusion=True) for name in ("weigh", "select")] == [0, 0]
+    assert [fused_operations(kernels, name, fusion=True) for name in ("weigh", "bound", "split", "resolve")] == [0] * 4
 
 
 def fused_operations(module: ModuleType, name: str, *, fusion: bool) -> int:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,32 @@ PRESET_JOBS = 25
 """One job for each preset."""
 SMALL_JOBS = (9, 25, 30, 35, 40, 50, 55, 60)
 """Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens."""
+FEW_JOBS = SMALL_JOBS[::2]
 
 MISTAKES = {
-    "the draw takes the token before": ("reached > r", "reached >= r"),
+    "the draw takes the token before": ("+ before <= r", "+ before < r"),
     "a joint top-p takes its share of what is left": ("tl.where(joint > 0, base, total)", "total"),
-    "tokens of the second tile are listed as those of the first": (
-        "tl.store(list_id + at, ids, mask=listed)",
-        "tl.store(list_id + at, ids % TILE, mask=listed)",
+    "tokens of the second block are listed as those of the first": (
+        "tl.cumsum(one, 0) - one, ids, mask=is_open)",
+        "tl.cumsum(one, 0) - one, ids % BLOCK, mask=is_open)",
+    ),
+    "the histogram forgets what a bin leaves open": (
+        "upper = tl.where(certain, first_lane(least",
+        "upper = tl.where(certain, first_lane(most",
+    ),
+    "a range of one key counts its ties twice": (
+        "ties = sum_of(count_ptr, OPEN, blocks, PADDED)",
+        "ties = 2 * sum_of(count_ptr, OPEN, blocks, PADDED)",
     ),
     "top-p's target is rounded down": ("tl.where(part, floor + 1, floor)", "floor"),
-    "min-p forgets which ties an earlier cut dropped": ("tl.where(lowest > cut_key, _NO_ID, cut_id)", "_NO_ID"),
+    "min-p forgets which ties an earlier cut dropped": ("tl.where(key > cut_key, NO_ID, cut_id)", "NO_ID"),
     "minus zero is below zero": ("tl.where(bits >= 0, bits, -(bits", "tl.where(bits >= 0, bits, -1 - (bits"),
     "a coefficient of the weights is a little off": (
         "_B3 + tl.minimum(r * f, _LARGEST)",
         "_B3 + tl.minimum(r * f, _LARGEST) * 1.0001",
     ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
-    "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, _NO_ID), 0)", "blocks - 1"),
+    "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, NO_ID), 0)", "blocks - 1"),
 }
 """A piece of the kernels, and a wrong one in its place."""
 
@@ -67,11 +76,14 @@ def run(kind: str, jobs: Iterable[int], rows: int) -> list[dict[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["programs", "bounds"])
-def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(kind: str) -> None:
-    jobs = run(kind, SMALL_JOBS, 60)
-    assert [job["differences"] for job in jobs] == [0] * len(SMALL_JOBS)
-    assert sum(job["by kernels"] for job in jobs) == 60 * len(SMALL_JOBS)
+@pytest.mark.parametrize(("kind", "jobs", "rows"), [("programs", FEW_JOBS, 60), ("bounds", (9, 30, 50), 80)])
+def test_hundreds_of_hostile_rows_in_triton_are_those_of_the_plain_path(
+    kind: str, jobs: Sequence[int], rows: int
+) -> None:
+    """Most of the time goes into the ways through the kernels that a job finds, not into rows."""
+    found = run(kind, jobs, rows)
+    assert [job["differences"] for job in found] == [0] * len(jobs)
+    assert sum(job["by kernels"] for job in found) == rows * len(jobs)
 
 
 @pytest.mark.exhaustive

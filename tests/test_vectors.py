@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import reference
@@ -12,6 +16,7 @@ from paths import PATHS, by_reference, mask_words, reference_result
 
 import tirage
 
+MAKE = Path(__file__).parents[1] / "scripts" / "make_vectors.py"
 BY_HAND = [json.loads(line) for line in (FOLDER / "by_hand.jsonl").read_text().splitlines()]
 """The conformance list of the engines' differences. Not here: text stops (14) and beams (15), which draw no token;
 a bad word's second spelling (10, second half), which is the tokenizer's; 12, 13 and 16, which are properties
@@ -38,6 +43,16 @@ def test_the_reference_gives_the_golden_weights(topic: str) -> None:
 def test_golden_weights_sum_to_their_total() -> None:
     vectors = [vector for topic in topics() for vector in read(topic)]
     assert [v.known["W"] for v in vectors] == [sum(v.weights.values()) for v in vectors]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", pytest.param("0", marks=pytest.mark.exhaustive)])
+def test_the_vectors_that_are_made_now_are_those_that_are_there(seed: str, tmp_path: Path) -> None:
+    """In every byte, the order of lines too, which no hash of a text decides."""
+    environment = os.environ | {"PYTHONHASHSEED": seed}
+    subprocess.run([sys.executable, MAKE, tmp_path], check=True, env=environment, stdout=subprocess.DEVNULL)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {f"{topic}.jsonl": (FOLDER / f"{topic}.jsonl").read_bytes() for topic in topics()}
 
 
 def test_golden_ids_are_unique_within_a_topic() -> None:

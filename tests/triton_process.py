@@ -6,16 +6,18 @@ Run as a program, as Triton reads TRITON_INTERPRET when it is imported; prints w
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -26,11 +28,14 @@ from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
 
+from tirage import SamplingParams
 from tirage.backends.numpy import distribution
+from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import as_logits, kernels, triton
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.operators.row import Process, RowState
 from tirage.operators.top_p import TOP_P
+from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 from tirage.sampling_metadata import Drawn, SamplingMetadata
 from tirage.semantics import PRESETS
@@ -39,6 +44,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 63, 64, 65, 97, 128
 TILES = ((4, 8), (16, 32), (8, 4), (16, 64), (64, 128))
 """Pairs of BLOCK and TILE: several of both in most rows, and vocabularies on either side of their bounds."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+Compared = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +152,7 @@ class Tiled:
         triton.draw_into(out, logits, rows, which, block=self.block, tile=self.tile)
 
 
-def compared(job: Job) -> dict[str, int]:
+def compared(job: Job) -> Compared:
     """How many rows were drawn, how many of them by the kernels, and how many differ in a bit."""
     x, tiled = as_logits(job.logits), Tiled(job.tiles)
     stand_in: Any = tiled
@@ -168,42 +174,124 @@ def _same(expected: NDArray, actual: NDArray) -> NDArray[np.bool_]:
 
 # --- changed kernels --------------------------------------------------------------------------------------------------
 
+KERNELS = ("measure", "settle", "weigh", "bound", "split", "resolve")
 SEED_AS_UNIFORM = ("return (a.to(tl.uint64) << 32) | b.to(tl.uint64)", "return seed.to(tl.uint64)")
 
 
 @contextmanager
 def changed(pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
-    """The kernels with pieces of their source replaced."""
-    path = folder / f"kernels_{len(list(folder.iterdir()))}.py"
-    path.write_text(_replaced(Path(str(kernels.__file__)).read_text(), pieces))
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """The kernels with pieces of their source replaced, each in the one module where it stands."""
+    package = Path(str(kernels.__file__)).parent
+    name = f"kernels_{len(list(folder.iterdir()))}"
+    sources = {path.name: path.read_text() for path in package.glob("*.py")}
+    for right, wrong in pieces:
+        found = [each for each, source in sources.items() if right in source]
+        assert [sources[each].count(right) for each in found] == [1], f"{right!r} stands in {found}"
+        sources[found[0]] = sources[found[0]].replace(right, wrong)
+    (folder / name).mkdir()
+    for each, source in sources.items():
+        (folder / name / each).write_text(source.replace(kernels.__name__, name))
+    with patch.object(sys, "path", [str(folder), *sys.path]):
+        module = import_module(name)
     with ExitStack() as stack:
-        for name, kernel in {"_MEASURE": module.measure, "_WEIGH": module.weigh, "_SELECT": module.select}.items():
-            stack.enter_context(patch.object(triton, name, kernel))
+        for each in KERNELS:
+            stack.enter_context(patch.object(triton, f"_{each.upper()}", getattr(module, each)))
         yield
 
 
-def _replaced(source: str, pieces: Sequence[Sequence[str]]) -> str:
-    for right, wrong in pieces:
-        assert source.count(right) == 1, f"{right!r} stands {source.count(right)} times in the kernels"
-        source = source.replace(right, wrong)
-    return source
-
-
-def at_programs(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> list[dict[str, int]]:
+def at_programs(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[Compared]:
     with changed(pieces, folder):
-        return [compared(program_job(number, rows)) for number in jobs]
+        yield from (compared(program_job(number, rows)) for number in jobs)
 
 
-def at_bounds(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> list[dict[str, int]]:
+def at_bounds(jobs: Sequence[int], rows: int, pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[Compared]:
     """The same where both paths take a row's seed for its uniform."""
     seed = patch.object(distribution, "uniform64", lambda seed, *_: seed % (1 << 64))
     with changed([SEED_AS_UNIFORM, *pieces], folder), seed:
-        return [compared(bound_job(number, rows)) for number in jobs]
+        yield from (compared(bound_job(number, rows)) for number in jobs)
+
+
+def until_seen(comparisons: Iterable[Compared]) -> Iterator[Compared]:
+    """The comparisons up to the first that differs: what a mistake does to later rows says nothing more."""
+    for each in comparisons:
+        yield each
+        if each["differences"]:
+            return
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+COUNTED_SIZE = 128_256
+COUNTED_PARAMS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "plain": SamplingParams(),
+    "top-k": SamplingParams(top_k=50),
+    "top-p": SamplingParams(top_p=0.9),
+    "half": SamplingParams(top_p=0.5),
+    "top-k, top-p and min-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
+    "temperature last": SamplingParams(temperature=0.7, top_k=40, top_p=0.95, semantics="llamacpp"),
+}
+
+
+def counted_logits(shape: str, rows: int) -> NDArray[np.float32]:
+    """Logits [rows, COUNTED_SIZE] of a shape."""
+    if shape == "constant":
+        return np.full((rows, COUNTED_SIZE), 1.5, np.float32)
+    scale = {"peaked": 6.0, "medium": 3.0, "flat": 0.1}[shape]
+    return (np.random.default_rng(1).standard_normal((rows, COUNTED_SIZE)) * scale).astype(np.float32)
+
+
+def nbytes(call: Any) -> int:
+    """Bytes of a tensor that was asked for."""
+    return math.prod(call.args) * call.kwargs["dtype"].itemsize
+
+
+def counts(rows: int) -> dict[str, dict[str, float]]:
+    """What the kernels read of rows of each shape and program, in reads of the logits, and what they need besides."""
+    found = {}
+    for shape in ("peaked", "medium", "flat", "constant"):
+        x = torch.from_numpy(counted_logits(shape, rows))
+        for name, params in COUNTED_PARAMS.items():
+            batch = SamplingBatch.of(row_states(tuple(x.shape), params, [((), ())] * rows, None, 7), x.shape[1])
+            packed = batch.metadata(None)
+            made = Mock(wraps=torch.empty)
+            before = replace(recorded_triton.counted)
+            stand_in: Any = Tiled((triton.BLOCK, triton.TILE))
+            with patch.object(triton.torch, "empty", made):
+                drawn = draw_on_device(x, packed, None, kernels=stand_in).moved(torch.Tensor.numpy)
+            expected = draw_rows(x.numpy(), packed)
+            now = recorded_triton.counted
+            found[f"{shape}, {name}"] = {
+                "reads": round((now.bytes_read - before.bytes_read) / x.nbytes, 3),
+                "launches": now.launches - before.launches,
+                "longest loop": now.longest_loop,
+                "scratch": round(sum(map(nbytes, made.call_args_list)) / x.nbytes, 3),
+                "differences": int((drawn.token_ids != expected.token_ids).sum()),
+            }
+            now.longest_loop = 0
+    return found
+
+
+# --- lives of a batch -------------------------------------------------------------------------------------------------
+
+
+def lives(seeds: Sequence[int]) -> list[dict[str, int]]:
+    """Random lives of a batch whose rows lie on a device, drawn by the kernels; an AssertionError where one differs."""
+    from schedules import live
+    from torch_worlds import TorchWorld, drawn_by
+
+    launches: list[int] = []
+
+    def by_kernels(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor, *, draws: bool, filters: bool) -> Any:
+        before = recorded_triton.counted.launches
+        found = triton.launch(x, bad, meta, draws=draws, filters=filters, block=8, tile=16)
+        launches.append(recorded_triton.counted.launches - before)
+        return found
+
+    with drawn_by(by_kernels):
+        for seed in seeds:
+            live("torch", seed, TorchWorld)
+    return [{"draws": len(launches), "launches of a draw": max(launches)}]
 
 
 def main() -> None:
@@ -213,14 +301,17 @@ def main() -> None:
     torch.set_num_threads(1)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        results: dict[str, Callable[[], list[dict[str, int]]]] = {
-            "programs": lambda: at_programs(jobs, rows, [], folder),
-            "bounds": lambda: at_bounds(jobs, rows, [], folder),
+        results: dict[str, Callable[[], list[Any]]] = {
+            "programs": lambda: [*at_programs(jobs, rows, [], folder)],
+            "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
+            "counts": lambda: [counts(rows)],
+            "lives": lambda: lives(jobs),
             "presets": lambda: [compared(preset_job(number, rows)) for number in jobs],
         }
         if kind == "mistake":
             mistake = [json.load(sys.stdin)]
-            print(json.dumps(at_bounds(jobs, rows, mistake, folder) + at_programs(jobs, rows, mistake, folder)))
+            rows_of_both = (run(jobs, rows, mistake, folder) for run in (at_bounds, at_programs))
+            print(json.dumps([*until_seen(chain.from_iterable(rows_of_both))]))
         else:
             print(json.dumps(results[kind]()))
 

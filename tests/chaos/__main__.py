@@ -1,15 +1,19 @@
 """Runs the cases of the chaos gate by name, or all: `python -m chaos [CASE ...]`, with `tests` on the import path.
 
 Without options each case has its full length, which takes hours; `--scale 0.1` runs a tenth. What came of it is
-printed, one JSON line for each row, and kept in `benchmarks/results/chaos.json`, where a case replaces what it said
-before. The exit status is 1 when anything failed.
+printed, one JSON line for each row, and kept in `benchmarks/results/chaos.json` with its date and commit, where a case
+replaces what it said before; targets of `fuzz` and models of `isolation` that did not run keep their rows. The exit
+status is 1 when anything failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import fcntl
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +24,7 @@ import httpx
 from chaos import bad_requests, faults, fuzz_run, isolation, load, probe, soak
 from chaos.maxima import ROUTES
 
-from benchmarks.harness import machine
+from benchmarks.harness import commit, machine
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 Row = dict[str, Any]
@@ -57,12 +61,14 @@ CASES: Mapping[str, Callable[[argparse.Namespace], Iterable[Row]]] = {
     "read-only-home": lambda given: [faults.read_only_home()],
     "few-descriptors": lambda given: [faults.few_descriptors()],
     "clock": lambda given: [faults.clock_jumps()],
-    "soak": lambda given: [soak.soak(count=scaled(100_000, given))],
+    "soak": lambda given: [soak.soak(count=scaled(100_000, given), minutes=given.minutes)],
     "bad-requests": lambda given: [
-        bad_requests.bad_requests(count=scaled(100_000, given), seed=given.seed, clock=given.clock)
+        bad_requests.bad_requests(
+            count=scaled(100_000, given), seed=given.seed, clock=given.clock, minutes=given.minutes
+        )
     ],
-    "isolation": lambda given: isolation.isolation(count=scaled(10_000, given), seed=given.seed),
-    "fuzz": lambda given: fuzz_run.run(seconds=scaled(600, given), targets=tuple(given.targets)),
+    "isolation": lambda given: isolation.isolation(count=scaled(10_000, given), seed=given.seed, minutes=given.minutes),
+    "fuzz": lambda given: fuzz_run.run(seconds=scaled(600, given), targets=tuple(given.targets), clock=given.clock),
 }
 """What each name runs, at a scale of 1 for as long as it is meant to."""
 
@@ -77,23 +83,67 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--clock", choices=("wall", "spent"), default=os.environ.get("TIRAGE_CHAOS_CLOCK", "wall"), help=clock
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="soak, bad-requests and isolation end after so many"
+    )
     parser.add_argument("--routes", nargs="+", choices=ROUTES, default=list(ROUTES))
     parser.add_argument("--copies", type=int, default=1, help="how often the stranger sends its request at once")
     parser.add_argument("--targets", nargs="+", choices=tuple(fuzz_run.SEEDS), default=list(fuzz_run.SEEDS))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the file that rows are kept in")
     given = parser.parse_args(arguments)
+    given.commit = commit()
     if unknown := [case for case in given.cases if case not in CASES]:
         parser.error(f"CASE must be one of {', '.join(CASES)}, got {unknown[0]}")
     return given
 
 
+IN_PARTS = ("fuzz", "isolation")
+"""Cases whose rows are runs of their own, a few of which may be run alone."""
+
+
 def save(case: str, rows: Sequence[Row], given: argparse.Namespace) -> None:
-    """Replaces the rows of a case in the file of results."""
-    body: Row = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cases": {}}
-    body = {"question": "chaos", "machine": machine(), **body}
+    """Replaces the rows of a case in the file of results, of a case in parts only those of the parts that ran."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    run = {"date": today, "scale": given.scale, "clock": given.clock, "load": round(os.getloadavg()[0], 1)}
-    body["cases"][case] = {**run, "failed": sum(bool(row["failures"]) for row in rows), "rows": list(rows)}
-    RESULTS.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    run = {
+        "date": today, "commit": given.commit, "scale": given.scale, "clock": given.clock,
+        "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
+    with locked(given.results.parent):
+        body = read_results(given.results)
+        kept = rows_of_others(body["cases"].get(case, {}), rows) if case in IN_PARTS else []
+        found = sorted([*kept, *({**row, **run} for row in rows)], key=lambda row: order(case, row))
+        body["cases"][case] = {**run, "failed": sum(bool(row["failures"]) for row in found), "rows": found}
+        given.results.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+def rows_of_others(saved: Row, rows: Sequence[Row]) -> list[Row]:
+    """The saved rows of a case that are not among those given, each with what its run was."""
+    ran = {row["case"] for row in rows}
+    run = {name: value for name, value in saved.items() if name not in {"rows", "failed"}}
+    return [{**run, **row} for row in saved.get("rows", []) if row["case"] not in ran]
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds a folder for one process while the block lasts: cases may run beside each other."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def read_results(path: Path) -> Row:
+    """What the file of results holds; no cases where there is none."""
+    body: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"cases": {}}
+    return {"question": "chaos", "machine": machine(), **body}
+
+
+def order(case: str, row: Row) -> int:
+    """The place of a row among those of its case: targets as they are listed, others as they came."""
+    names = [f"fuzz {name}" for name in fuzz_run.SEEDS]
+    return names.index(row["case"]) if case == "fuzz" and row["case"] in names else 0
 
 
 def rows_of(case: str, given: argparse.Namespace) -> Iterator[Row]:
@@ -112,7 +162,10 @@ def main() -> int:
         for row in rows_of(case, given):
             print(json.dumps(row), flush=True)
             rows.append(row)
-        save(case, rows, given)
+            if case in IN_PARTS:
+                save(case, [row], given)
+        if case not in IN_PARTS:
+            save(case, rows, given)
         failed += sum(bool(row["failures"]) for row in rows)
     return 1 if failed else 0
 

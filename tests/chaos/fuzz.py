@@ -16,6 +16,8 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["tirage", "jinja2"]):
+    from jinja2 import TemplateError
+
     from tirage import LLM, GuidedDecodingParams, TirageError
     from tirage.guided.compiler import Compiler
     from tirage.guided.gbnf import read_gbnf
@@ -28,12 +30,16 @@ with atheris.instrument_imports(include=["tirage", "jinja2"]):
     from tirage.server.media import MediaLoader, format_of, read_item, read_part
     from tirage.server.media_workers import DecodeError
     from tirage.server.options import Options
+    from tirage.server.routes.explain import read_question
+    from tirage.server.routes.messages_request import read_messages_request
     from tirage.server.routes.openai_request import CHAT, COMPLETIONS, read_request
+    from tirage.server.routes.responses_request import read_responses
     from tirage.server.routes.sglang_request import read_body
     from tirage.server.strict_json import parse_object
     from tirage.text import open_detokenizer
     from tirage.text.stops import StopChecker
     from tirage.text.template import Template
+    from tirage.text.template_worker import Sandbox
 
 MEANT = (TirageError, Refusal, PatternError, DecodeError)
 """What a reader may raise for what it does not take."""
@@ -53,13 +59,21 @@ def text_from(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+READERS: tuple[Callable[[dict[str, Any]], object], ...] = (
+    lambda body: read_body(body, OPTIONS, lenient=False),
+    lambda body: read_request(COMPLETIONS, body, OPTIONS, tiny(), lenient=False),
+    lambda body: read_request(CHAT, body, OPTIONS, tiny(), lenient=False),
+    lambda body: read_responses(body, OPTIONS, tiny(), lenient=False),
+    lambda body: read_messages_request(body, OPTIONS, tiny(), lenient=False),
+    lambda body: read_question(body, OPTIONS),
+    lambda body: read_body(body, OPTIONS, lenient=True),
+)
+"""What reads the body of each route; the first byte of an input chooses."""
+
+
 def request_parser(data: bytes) -> None:
     """A body of each route, from its bytes to parameters."""
-    route, body = data[:1], parse_object(data[1:])
-    if route < b"\x55":
-        read_body(body, OPTIONS, lenient=route < b"\x20")
-        return
-    read_request(CHAT if route < b"\xaa" else COMPLETIONS, body, OPTIONS, tiny(), lenient=False)
+    READERS[int.from_bytes(data[:1]) % len(READERS)](parse_object(data[1:]))
 
 
 @cache
@@ -91,7 +105,9 @@ def gbnf(data: bytes) -> None:
 
 
 def template(data: bytes) -> None:
-    """A hostile folder's chat template, rendered."""
+    """A hostile folder's chat template, rendered in its child; read here too, where coverage is seen."""
+    with contextlib.suppress(TemplateError):
+        Sandbox().parse(text_from(data))
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
     Template(text_from(data)).render(messages=messages, add_generation_prompt=True, bos_token="<s>")
 

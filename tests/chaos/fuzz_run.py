@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from hostile import NORMAL
 TESTS = Path(__file__).parents[1]
 INPUT_S, MEMORY_MB = 5, 3000
 """What one input may take."""
+BUSY = 12
+"""How much longer it may take by the clock on a machine that does other work, which libFuzzer does not see."""
 _SCHEMA = {
     "type": "object",
     "properties": {"a": {"enum": [1, "b"]}, "c": {"$ref": "#/$defs/d"}},
@@ -27,11 +29,14 @@ _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_BODIES = (
+    *NORMAL.values(),
+    {**NORMAL["/v1/chat/completions"], "thinking": {"type": "enabled", "budget_tokens": 1024}},
+    {**NORMAL["/generate"], "output_ids": [5], "top": 4, "follow": [7]},
+)
+"""One for each reader of `chaos.fuzz.READERS`, in their order."""
 SEEDS: Mapping[str, tuple[bytes, ...]] = {
-    "request_parser": tuple(
-        mark + json.dumps(body).encode()
-        for mark, body in zip((b"\x30", b"\xb0", b"\x90"), NORMAL.values(), strict=True)
-    ),
+    "request_parser": tuple(bytes([reader]) + json.dumps(body).encode() for reader, body in enumerate(_BODIES)),
     "schema_compiler": (json.dumps(_SCHEMA).encode(), b'{"type": "integer", "multipleOf": 3}', b'{"anyOf": [{}]}'),
     "regex": (b"(a|b)*c{1,3}[^x-z]\\d\nabc1", b"(?i:A)(?=b)b+?$\nab"),
     "gbnf": (b'root ::= "a" b* | [a-z]{2,3}\nb ::= ("c" root)?  # end',),
@@ -42,18 +47,19 @@ SEEDS: Mapping[str, tuple[bytes, ...]] = {
 }
 
 
-def fuzz(target: str, *, seconds: int, interpreter: str, folder: Path) -> dict[str, Any]:
+def fuzz(target: str, *, seconds: int, interpreter: str, folder: Path, clock: str = "wall") -> dict[str, Any]:
     """What came of one target after so many seconds: how many inputs, how much coverage, and the crash, if any."""
     corpus = folder / target
     corpus.mkdir(parents=True, exist_ok=True)
     for index, seed in enumerate(SEEDS[target]):
         (corpus / f"seed{index}").write_bytes(seed)
-    limits = [f"-max_total_time={seconds}", f"-timeout={INPUT_S}", f"-rss_limit_mb={MEMORY_MB}", "-max_len=2048"]
+    input_s = INPUT_S * (BUSY if clock == "spent" else 1)
+    limits = [f"-max_total_time={seconds}", f"-timeout={input_s}", f"-rss_limit_mb={MEMORY_MB}", "-max_len=2048"]
     command = [interpreter, "-m", "chaos.fuzz", target, *limits, f"-artifact_prefix={folder}/{target}-", str(corpus)]
     paths = [str(TESTS.parent / "src"), str(TESTS), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
-    return {"case": f"fuzz {target}", "seconds": seconds, **told(done.stderr), "failures": crash(done)}
+    return {"case": f"fuzz {target}", "seconds": seconds, **told(done.stderr), "failures": crash(done, folder)}
 
 
 def told(log: str) -> dict[str, int]:
@@ -63,19 +69,20 @@ def told(log: str) -> dict[str, int]:
     return {"inputs": int((done or runs or ["0"])[-1]), "edges": int((edges or ["0"])[-1])}
 
 
-def crash(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The end of the log of a process that did not end well; nothing for one that did."""
+def crash(done: subprocess.CompletedProcess[str], folder: Path) -> list[str]:
+    """The end of the log of a process that did not end well, with names of files in the folder; nothing for others."""
     if done.returncode == 0:
         return []
     said = re.findall(r"^(?:SUMMARY|.*ERROR: libFuzzer|artifact_prefix).*", done.stderr, re.MULTILINE)
-    return [" / ".join([*done.stdout.splitlines()[-8:], *said])[-1500:] or f"exit status {done.returncode}"]
+    told = " / ".join([*done.stdout.splitlines()[-8:], *said]).replace(f"{folder}/", "")
+    return [told[-1500:] or f"exit status {done.returncode}"]
 
 
-def run(*, seconds: int, targets: tuple[str, ...] = (), interpreter: str = sys.executable) -> list[dict[str, Any]]:
-    """One row for each target; what crashed is kept in a folder whose name the row says."""
-    rows = []
+def run(
+    *, seconds: int, targets: tuple[str, ...] = (), interpreter: str = sys.executable, clock: str = "wall"
+) -> Iterator[dict[str, Any]]:
+    """One row for each target; what crashed is kept in a folder whose name is printed, as a row names files in it."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-fuzz-"))
+    print(f"inputs are kept in {folder}", file=sys.stderr, flush=True)
     for target in targets or tuple(SEEDS):
-        rows.append(fuzz(target, seconds=seconds, interpreter=interpreter, folder=folder))
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        yield fuzz(target, seconds=seconds, interpreter=interpreter, folder=folder, clock=clock)

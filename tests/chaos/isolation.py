@@ -6,8 +6,9 @@ by bit; there the log-probabilities must be equal too. The other decodes rows to
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -155,9 +156,13 @@ MODELS: Mapping[str, tuple[str, bool]] = {
 """By name: the model, and whether it decodes rows one by one."""
 
 
-def isolation(*, count: int = 10_000, names: Sequence[str] = tuple(MODELS), seed: int = 0) -> list[dict[str, Any]]:
-    """So many schedules, shared among the models: no token differs, nor a log-probability where logits are equal."""
-    rows = []
+def isolation(
+    *, count: int = 10_000, names: Sequence[str] = tuple(MODELS), seed: int = 0, minutes: float = math.inf
+) -> Iterator[dict[str, Any]]:
+    """So many schedules, shared among the models: no token differs, nor a log-probability where logits are equal.
+
+    There are fewer when so many `minutes` are over, of which each model has its part.
+    """
     for name in names:
         base, one_by_one = MODELS[name]
         llm = opened(base)
@@ -165,8 +170,10 @@ def isolation(*, count: int = 10_000, names: Sequence[str] = tuple(MODELS), seed
         expected = cache(world.alone)
         began, differences, schedules = time.monotonic(), [], -(-count // len(names))
         for number in range(seed, seed + schedules):
+            if time.monotonic() - began > 60 * minutes / len(names):
+                schedules = number - seed
+                break
             differences += world.live(number, expected, logprobs=one_by_one)
         took = time.monotonic() - began
         row = {"case": f"isolation, {name}", "schedules": schedules, "logprobs": one_by_one, "seconds": round(took)}
-        rows.append({**row, "differences": len(differences), "failures": differences[:10]})
-    return rows
+        yield {**row, "differences": len(differences), "failures": differences[:10]}

@@ -198,6 +198,11 @@ NAMED: Mapping[str, Mapping[str, Grow]] = {
         "count": lambda s: [[index % 1500] for index in range(s)],
         "tokens": lambda s: [[3 + index % 1000 for index in range(s)]],
     },
+    "watermark": {
+        "layers": lambda s: {"scheme": "synthid", "key": list(range(s))},
+        "context": lambda s: {"scheme": "gumbel", "key": 7, "context_width": s},
+        "is selfhash": lambda s: {"scheme": "kgw", "key": 7, "seeding_scheme": "selfhash"},
+    },
     "semantics": {name: lambda s, name=name: name for name in ("canonical", "vllm", "fastdeploy-air", "easydel")},
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """A client that must not notice the others: it streams small requests without pause, in a process of its own.
 
-As a program (`python -m chaos.neighbour PORT PID [KEY]`) it prints one JSON line for each request. The clock is the
-monotonic one, which all processes of a machine share.
+As a program (`python -m chaos.neighbour PORT PID PAUSE_S [KEY]`) it prints one JSON line for each request. The clock is
+the monotonic one, which all processes of a machine share.
 
 On a machine that does other work too a wait says little of the server. So each is known twice: by the clock, and as
 what the server itself has spent of it, which is the processor time of its process in that wait, and never more than
@@ -106,22 +106,25 @@ def sight(connection: http.client.HTTPConnection, headers: Mapping[str, str], wa
     )
 
 
-def main(port: str, pid: str, key: str = "") -> None:
+def main(port: str, pid: str, pause_s: str, key: str = "") -> None:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     connection, watch = http.client.HTTPConnection("127.0.0.1", int(port), timeout=WAIT_S), Watch(int(pid))
     while True:
         seen = sight(connection, headers, watch)
         print(json.dumps(asdict(seen)), flush=True)
-        if seen.failure:
-            time.sleep(0.1)
+        time.sleep(max(float(pause_s), 0.1 if seen.failure else 0.0))
 
 
 class Neighbour:
-    """The neighbour of a server while the `with` block lasts; what it saw can be asked by time."""
+    """The neighbour of a server while the `with` block lasts; what it saw can be asked by time.
 
-    def __init__(self, server: Server, *, key: str = "") -> None:
+    It may pause between two requests, as one that never does keeps a processor busy.
+    """
+
+    def __init__(self, server: Server, *, key: str = "", pause_s: float = 0.0) -> None:
         environ = {**os.environ, "PYTHONPATH": str(TESTS)}
-        command = [sys.executable, "-m", "chaos.neighbour", str(server.port), str(server.pid), *([key] if key else [])]
+        given = [str(server.port), str(server.pid), str(pause_s), *([key] if key else [])]
+        command = [sys.executable, "-m", "chaos.neighbour", *given]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
         self._seen: list[Sighting] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -32,14 +34,15 @@ def body_at(number: int) -> tuple[str, dict[str, Any]]:
     return route, {**body, "stream": choose.random() < 0.3}
 
 
-def soak(*, count: int = 100_000, clients: int = 4) -> dict[str, Any]:
+def soak(*, count: int = 100_000, clients: int = 4, minutes: float = math.inf) -> dict[str, Any]:
     """So many requests of all kinds: no 5xx, and memory that grows by at most 1 MB per thousand of them.
 
-    The prefix cache is small, so that it is full before memory is measured.
+    The prefix cache is small, so that it is full before memory is measured. It ends sooner after so many `minutes`.
     """
     sizes: list[int] = []
     odd: list[str] = []
     with Server("tiny", "--prefix-bytes", "1000000") as server:
+        over = time.monotonic() + 60 * minutes
 
         def work(first: int, last: int) -> None:
             client = Client(server)
@@ -50,8 +53,11 @@ def soak(*, count: int = 100_000, clients: int = 4) -> dict[str, Any]:
                     odd.append(f"request {number}: {reply.status} {reply.body[:200]!r}")
             client.close()
 
-        every = max(100, count // 100)
+        every = min(1000, max(100, count // 100))
         for start in range(0, count, every):
+            if time.monotonic() > over:
+                count = start
+                break
             threads = [threading.Thread(target=work, args=(start + i, start + every)) for i in range(clients)]
             for thread in threads:
                 thread.start()

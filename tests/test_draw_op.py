@@ -1,0 +1,135 @@
+"""The draw as an operator of PyTorch's: checked by PyTorch, compiled whole, and compiled once for all batch sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from platforms import needs_triton
+from test_batch_torch import EVERYTHING, PLAIN, V, batch_of, logits
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import tirage
+from tirage.backends.torch import draw_op
+from tirage.backends.torch.plan import FILTERS, DrawPlan
+from tirage.sampling import row_states
+from tirage.sampling_batch import SamplingBatch
+
+
+def arguments(rows: int, params: tirage.SamplingParams = PLAIN) -> tuple[Any, ...]:
+    """What the operator takes, for so many rows of logits [B, V]."""
+    batch = SamplingBatch.of(row_states((rows, V), params, [((), ())] * rows, None, 0), V)
+    plan = DrawPlan.of(batch.metadata(None))
+    bad = torch.arange(rows) == 1
+    return logits(3, rows), bad, torch.from_numpy(plan.meta), plan.draws, plan.filters
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_pytorch_finds_nothing_wrong_with_the_operator(rows: int) -> None:
+    x, bad, *others = arguments(rows)
+    # Rows without a token have NaN, which it takes for a difference.
+    found = torch.library.opcheck(torch.ops.tirage.draw.default, (x, torch.zeros_like(bad), *others))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_the_operator_draws_what_sample_draws() -> None:
+    given = arguments(5)
+    token, logprob, support, status = torch.ops.tirage.draw(*given)
+    drawn = tirage.sample(given[0], PLAIN, step=0)
+    good = ~given[1]
+    assert torch.equal(token[good], drawn.token_ids[good])
+    assert torch.equal(logprob[good], drawn.sampled_logprobs[good])
+    assert torch.equal(support[good], drawn.support_sizes[good])
+    assert (token[1], support[1], status[1]) == (-1, 0, 1)
+    assert status[good].tolist() == [0] * 4
+    assert torch.isnan(logprob[1])
+
+
+def steps(backend: str, draw: Callable[..., Any] | None = None) -> tuple[list[list[int]], list[list[int]], int]:
+    """(tokens of twenty steps drawn by a compiled function, by a batch, and how often PyTorch compiled)."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend(backend)
+    rows = batch_of(EVERYTHING, PLAIN, history_capacity=64).device_rows()
+    alone = batch_of(EVERYTHING, PLAIN)
+    compiled = torch.compile(rows.step, fullgraph=True, backend=counter)
+    tokens, expected = [], []
+    for step in range(20):
+        tokens.append(compiled(logits(step))[0].tolist())
+        drawn = alone.sample(logits(step))
+        alone.advance(drawn)
+        expected.append(drawn.token_ids.tolist())
+    return tokens, expected, counter.frame_count
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
+def test_a_step_is_compiled_whole_and_once_and_draws_the_same(backend: str) -> None:
+    tokens, expected, compiled = steps(backend)
+    assert tokens == expected
+    assert len({tuple(each) for each in tokens}) > 10
+    assert compiled == 1
+
+
+@pytest.mark.slow
+def test_another_batch_size_compiles_nothing_new() -> None:
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(fullgraph=True, backend=counter, dynamic=True)
+    def draw(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
+        return draw_op.draw(x * 2.0, bad, meta, draws=True, filters=True)[0]
+
+    for rows in (3, 2, 7, 64, 5):
+        x, bad, meta, *_ = arguments(rows)
+        expected = torch.where(bad, -1, tirage.sample(x * 2.0, PLAIN, step=0).token_ids)
+        assert torch.equal(draw(x, bad, meta), expected)
+        assert counter.frame_count == 1
+
+
+@needs_triton
+def test_the_kernels_run_the_filters_that_rows_on_a_device_may_have() -> None:
+    from tirage.backends.torch import kernels
+
+    assert kernels.FILTERS == FILTERS
+
+
+@needs_triton
+@pytest.mark.skipif("TIRAGE_OLDEST" in os.environ, reason="reads how Triton 3.9 names a compiled kernel")
+def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime import jit
+
+    from tirage.backends.torch import triton
+
+    backend, found = make_backend(GPUTarget("cuda", 90, 32)), {}
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        bind = jit.create_function_from_signature(self.signature, self.params, backend)
+        _, key, options = bind(*args, **options)
+        found.setdefault(self.__name__, set()).add((*map(str, key), str(options)))
+
+    monkeypatch.setattr(jit.JITFunction, "run", run)
+
+    def launched(rows: int, filters: int) -> None:
+        meta = torch.empty(rows, 6 + 6 * filters, dtype=torch.int64, device="meta")
+        bad = torch.empty(rows, dtype=torch.bool, device="meta")
+        triton.launch(torch.empty(rows, 128_256, device="meta"), bad, meta, draws=True, filters=True)
+
+    for rows in (1, 2, 3, 16, 17, 512):
+        for filters in (1, 2, 8, 16, 17):
+            launched(rows, filters)
+    assert {name: len(keys) for name, keys in found.items()} == dict.fromkeys(
+        ("measure", "settle", "weigh", "bound", "split", "resolve"), 1
+    )
+    for name in ("measure", "bound", "resolve"):
+        for parameter in getattr(triton, f"_{name.upper()}").params:
+            parameter.do_not_specialize = False
+    launched(1, 1)
+    assert len(found["resolve"]) > 1
+    assert np.all([len(keys) <= 2 for keys in found.values()])

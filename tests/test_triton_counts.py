@@ -1,0 +1,66 @@
+"""What the Triton kernels read, launch and allocate, counted under the interpreter, and what they compile to.
+
+Nothing here is measured on a GPU: bytes, turns of loops and registers follow from the kernels alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from platforms import needs_triton
+from test_triton_hostile import started
+
+pytestmark = [
+    needs_triton,
+    pytest.mark.skipif(
+        "TIRAGE_OLDEST" in os.environ, reason="recorded_triton.py follows the interpreter of Triton 3.9"
+    ),
+]
+
+KERNELS = ("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses")
+MOST_REGISTERS = 96
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
+def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_three_times(rows: int) -> None:
+    done = started("counts", [], rows)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert len(found) == 28
+    for name, counts in found.items():
+        shape, params = name.split(", ", 1)
+        # Sums of blocks are a fiftieth of the logits; looking through an open range in turns is the rest.
+        most = 1.02 if params == "greedy" else 2.05 if params == "plain" else 2.35 if shape == "peaked" else 3.7
+        assert counts["reads"] <= (3.12 if params == "temperature last" else most), name
+        assert counts["longest loop"] <= 64, name
+        assert counts["launches"] <= 6, name
+        assert counts["scratch"] <= (0.02 if params == "greedy" else 1.04), name
+        assert counts["differences"] == 0, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "capability", [pytest.param(each, marks=pytest.mark.exhaustive) if each != 90 else each for each in (80, 90, 100)]
+)
+def test_kernels_fit_into_registers(capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from ptx import assembled
+
+    for name in KERNELS:
+        told = assembled(name, capability, tmp_path)
+        assert int(re.findall(r"Used (\d+) registers", told)[0]) <= MOST_REGISTERS, name
+        assert re.findall(r"(\d+) bytes spill", told) == ["0", "0"], name
+
+
+@pytest.mark.slow
+def test_nothing_is_fused_or_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from ptx import as_launched
+
+    for name in KERNELS:
+        assert not re.findall(r"\bfma\.rn\.f32|\.ftz", as_launched(name, 90)), name
