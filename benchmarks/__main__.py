@@ -7,7 +7,7 @@ import sys
 
 QUESTIONS = (
     "one_pass", "laws", "head", "threads", "operators", "peers", "torch_peers", "jax_cpu", "guided", "cold_start",
-    "engine", "server", "admission", "schemas", "batch", "scale", "readme",
+    "engine", "server", "admission", "schemas", "batch", "scale", "watermarks", "readme",
 )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def machine() -> dict[str, Any]:
 def save(name: str, rows: list[dict[str, Any]], *, notes: str) -> None:
     """Write `results/<name>.json` and print each row as one JSON line."""
     RESULTS.mkdir(exist_ok=True)
-    body = {"question": name, "notes": notes, "machine": machine(), "commit": _commit(), "rows": rows}
+    body = {"question": name, "notes": notes, "machine": machine(), "commit": commit(), "rows": rows}
     (RESULTS / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
     for row in rows:
         print(json.dumps(row))
@@ -86,7 +86,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """The short name of the commit that is checked out, None outside of a repository."""
     try:
         done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

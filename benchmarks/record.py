@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any, cast
 
 os.environ.setdefault("TIRAGE_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import tirage
+from benchmarks.engine import llama
 from benchmarks.harness import interleaved, logits, save
 from tirage.torch import log_law
 
@@ -41,20 +44,40 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     tirage.warmup()
-    rows = [row for shape in ("peaked", "medium", "flat") for row in (*records(shape, rounds), *laws(shape, rounds))]
-    save("record", rows, notes="thread CPU time, medians of interleaved rounds, 1 thread, B=64, V=128256")
+    rows = []
+    for shape in ("peaked", "medium", "flat"):
+        x = logits(shape, ROWS, VOCAB)
+        rows += [*records(shape, x, rounds, CONFIGS), *laws(shape, rounds)]
+    for name, x in of_models().items():
+        rows += records(name, x, rounds, {"top_p 0.95": CONFIGS["top_p 0.95"]})
+    save(
+        "record", rows, notes="thread CPU time, medians of interleaved rounds, 1 thread, B=64, V=128256 or the model's"
+    )
 
 
-def records(shape: str, rounds: int) -> list[dict]:
-    """The draw with its record, over the draw without."""
-    x, jobs = logits(shape, ROWS, VOCAB), {}
-    for name, options in CONFIGS.items():
+def of_models() -> dict[str, NDArray[np.float32]]:
+    """Logits [64, V] after each token of a text: of the bundled model, and of a larger one without training."""
+    tiny = tirage.LLM("tiny")
+    story = tiny.generate("Once upon a time", tirage.SamplingParams(seed=0, max_tokens=2 * ROWS))[0].text
+    ids, model = tiny.tokenizer.encode(story)[:ROWS], cast("Any", tiny.model)
+    with torch.no_grad():
+        large = llama("large")(torch.arange(10, 10 + ROWS)[None]).logits[0].numpy()
+    return {"the bundled model": model.score(ids), "a Llama of 100 M random parameters": large}
+
+
+def records(shape: str, x: NDArray[np.float32], rounds: int, configs: dict[str, dict]) -> list[dict]:
+    """The draw with its record from logits [64, V], over the draw without."""
+    jobs, kept, vocab = {}, {}, x.shape[1]
+    for name, options in configs.items():
         for recorded in (False, True):
-            flight = tirage.Batch(VOCAB, ROWS)
+            flight = tirage.Batch(vocab, ROWS)
             for row in range(ROWS):
-                params = tirage.SamplingParams(seed=row, return_kept=recorded, max_kept_ids=VOCAB, **options)
+                params = tirage.SamplingParams(seed=row, return_kept=recorded, max_kept_ids=vocab, **options)
                 flight.add(params, [1, 2, 3])
             jobs[f"{name} {recorded}"] = lambda flight=flight: flight.sample(x)
+        # The least that a record can cost: as many ids written once.
+        kept[name] = np.array(flight.sample(x).kept_ids)
+        jobs[f"{name} copy"] = kept[name].copy
     seconds = interleaved(jobs, rounds=rounds)
     return [
         {
@@ -63,10 +86,12 @@ def records(shape: str, rounds: int) -> list[dict]:
             "config": name,
             "us_per_row": round(seconds[f"{name} False"] / ROWS * 1e6, 2),
             "recorded_us_per_row": round(seconds[f"{name} True"] / ROWS * 1e6, 2),
+            "ids_per_row": kept[name].size // ROWS,
+            "copy_of_ids_us_per_row": round(seconds[f"{name} copy"] / ROWS * 1e6, 2),
             "ratio": round(seconds[f"{name} True"] / seconds[f"{name} False"], 3),
             "goal": GOAL_RECORD if name == "top_p 0.95" else None,
         }
-        for name in CONFIGS
+        for name in configs
     ]
 
 

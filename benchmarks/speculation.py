@@ -40,11 +40,13 @@ class Scripted:
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self.media_marks: Mapping[str, str] = {}
         self.sampling_rate = None
+        if hasattr(model, "draft_cost"):
+            self.draft_cost = model.draft_cost
 
     def _raised(self, logits: Any, row: Any) -> Any:
         """Logits [k, V] after the last k ids of a row, with the script's token raised."""
         text, first = (
-            self.script[row.inputs.token_ids],
+            self.script.get(row.inputs.token_ids, ()),
             len(row.token_ids) - len(row.inputs.token_ids) - len(logits) + 1,
         )
         for at in range(len(logits)):

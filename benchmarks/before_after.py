@@ -1,0 +1,125 @@
+"""Is anything slower than at an earlier commit? The same questions asked of both in turns, on one machine.
+
+python -m benchmarks.before_after 64c7966 [operators engine ...] [--turns 3]
+
+Each commit is checked out beside this tree and both are asked by the benchmarks of the earlier one, as a job that only
+one of them has would change the caches that its neighbours find. A ratio is a figure after the change divided by the
+figure before it, of one turn; the median over the turns is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import RESULTS, save
+
+QUESTIONS = (
+    "one_pass",
+    "operators",
+    "laws",
+    "peers",
+    "torch_peers",
+    "jax_cpu",
+    "cold_start",
+    "engine",
+    "server",
+    "guided",
+)
+"""What `make bench` asked at the first of the commits compared."""
+
+Figures = dict[tuple[str, str], float]
+"""A figure by the names of its row, as JSON, and its column."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", help="the commit before the change")
+    parser.add_argument("questions", nargs="*", default=QUESTIONS)
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    rows = kept(options.base, options.questions)
+    with tempfile.TemporaryDirectory() as folder:
+        trees = [checkout(Path(folder) / "before", options.base), checkout(Path(folder) / "after", "HEAD")]
+        git("-C", str(trees[1]), "checkout", "--quiet", options.base, "--", "benchmarks")
+        try:
+            for question in options.questions:
+                rows += compared(question, trees, options.turns)
+                note = f"{options.turns} turns against {options.base}; ratio: after / before, median of the turns"
+                save("before_after", rows, notes=note)
+        finally:
+            for tree in trees:
+                git("worktree", "remove", "--force", str(tree))
+
+
+def kept(base: str, questions: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The rows of an earlier run against the same commit, for the questions that are not asked again."""
+    file = RESULTS / "before_after.json"
+    if not file.exists() or base not in (body := json.loads(file.read_text()))["notes"]:
+        return []
+    return [row for row in body["rows"] if row["question"] not in questions]
+
+
+def compared(question: str, trees: list[Path], turns: int) -> list[dict[str, Any]]:
+    """A row per figure that both trees give."""
+    taken = [[asked(question, tree) for tree in trees] for _ in range(turns)]
+    both = [key for key in taken[0][0] if all(key in figures for turn in taken for figures in turn)]
+    return [row for key in both if (row := _row(question, key, taken))]
+
+
+def _row(question: str, key: tuple[str, str], taken: list[list[Figures]]) -> dict[str, Any] | None:
+    pairs = [(before[key], after[key]) for before, after in taken]
+    if not all(before > 0 and after > 0 for before, after in pairs):
+        return None
+    ratios = sorted(after / before for before, after in pairs)
+    names, column = key
+    return {
+        "question": question,
+        **json.loads(names),
+        "figure": column,
+        "before": statistics.median(before for before, _ in pairs),
+        "after": statistics.median(after for _, after in pairs),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+    }
+
+
+def asked(question: str, tree: Path) -> Figures:
+    """The figures of one question, measured by a process of its own in a tree."""
+    print(f"== {question} at {tree.name}", flush=True)
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    command = [sys.executable, "-m", f"benchmarks.{question}"]
+    subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
+    rows = json.loads((tree / "benchmarks" / "results" / f"{question}.json").read_text())["rows"]
+    return dict(figures(rows))
+
+
+def figures(rows: list[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], float]]:
+    """Every measured number of the rows; what is a word or a size names the row."""
+    for row in rows:
+        names = {name: value for name, value in row.items() if not isinstance(value, float)}
+        for column, value in row.items():
+            if isinstance(value, float) and column != "goal":
+                yield (json.dumps(names, sort_keys=True), column), value
+
+
+def checkout(tree: Path, commit: str) -> Path:
+    """A folder that holds a commit, beside the working tree."""
+    git("worktree", "add", "--quiet", "--detach", str(tree), commit)
+    return tree
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True)
+
+
+if __name__ == "__main__":
+    main()
