@@ -1,58 +1,32 @@
 """A row of logits drawn by SPEC.md alone
 
-An independent implementation: the rules and Python's standard library, no tirage. It has the stages of `canonical` but
-`dry`, `no_repeat_ngram`, `top_h` and dynamic temperature, and no log-probabilities. It reads lines of JSON and answers
-each with one: `tirage conformance -- python examples/from_the_spec.py` holds it to the golden vectors.
+An independent implementation of one row: the rules, NumPy and Python's standard library, no tirage. It has masks,
+logit_bias, temperature, top-k, top-p and min-p of `canonical`, and the draw. It reads lines of JSON and answers each
+with one: `tirage conformance -- python examples/from_the_spec.py` holds it to the golden vectors.
 """
 
 import json
-import math
-import struct
 import sys
-from collections import Counter
 from decimal import Decimal
-from fractions import Fraction
 from itertools import accumulate
+from math import floor, inf
 
-LARGEST, OCTAVE, ONE = float.fromhex("0x1.fffffep127"), 2**23, 2**32
-HEX = ("0x1p40", "-0x1.62e388p39", "0x1.ebdf14p37", "-0x1.c4d6a6p35", "0x1.2d0916p33", "-0x1.ebd7dcp29")
-B = [float.fromhex(text) for text in HEX]
-OFF = {"temperature": 1, "top_n_sigma": 0, "top_k": 0, "top_p": 1, "min_p": 0, "top_a": 0, "typical_p": 1}
-OFF |= {"epsilon_cutoff": 0, "eta_cutoff": 0, "xtc_probability": 0, "xtc_threshold": 0.1, "xtc_protected_ids": []}
-OFF |= {"repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "min_tokens": 0}
-OFF |= {"stop_token_ids": [], "bad_words_token_ids": [], "allowed_token_ids": None, "semantics": "canonical"}
+import numpy as np
 
-
-def f32(v):  # RN32. One operation in binary64 and then this is that operation in binary32.
-    try:
-        return struct.unpack("f", struct.pack("f", v))[0]
-    except OverflowError:
-        return math.copysign(math.inf, v)
-
-
-def key(v):  # S-N3
-    bits = struct.unpack("i", struct.pack("f", v))[0]
-    return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
-
-
-def small(v):  # S-N7: what is too small is 0
-    return 0.0 if abs(v) <= 2**-126 else v
+F, LARGEST, OCTAVE, ONE = np.float32, np.finfo(np.float32).max, 2**23, 2**32
+OFF = {"semantics": "canonical", "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "logit_bias": {}}
+UNSAID = {"logprobs", "logprobs_mode", "logprob_token_ids"}  # what they ask for is not told, and so not compared
+B = ("-0x1.ebd7dcp29", "0x1.2d0916p33", "-0x1.c4d6a6p35", "0x1.ebdf14p37", "-0x1.62e388p39", "0x1p40")
 
 
 def weight(q):  # S-W2
-    r, f = B[5], q % OCTAVE / OCTAVE
-    for b in B[4::-1]:
-        r = f32(b + min(f32(r * f), LARGEST))
-    return 0 if q == 41 * OCTAVE else int(r * 2.0 ** -(q // OCTAVE))
+    octaves, fraction = divmod(q, OCTAVE)
+    r = np.polyval([F(float.fromhex(b)) for b in B], F(fraction / OCTAVE))  # binary32, as its arguments
+    return int(r / 2.0**octaves) if octaves < 41 else 0
 
 
-def depth(v, unit):  # floor(-log2(v) * unit), exact: only powers of two have whole logarithms
-    mantissa, power = math.frexp(v)
-    return (1 - power) * unit if mantissa == 0.5 else math.floor(-Decimal(v).ln() / Decimal(2).ln() * unit)
-
-
-def uniform(seed, step, sample, domain):  # S-W7
-    k0, k1, a, b, c, d = seed % ONE, seed // ONE % ONE, step, sample, domain, 0
+def uniform(k0, k1, a, b):  # S-W7
+    c = d = 0
     for _ in range(10):
         (high0, low0), (high1, low1) = divmod(a * 0xD2511F53, ONE), divmod(c * 0xCD9E8D57, ONE)
         a, b, c, d = high1 ^ b ^ k0, low1, high0 ^ d ^ k1, low0
@@ -60,94 +34,53 @@ def uniform(seed, step, sample, domain):  # S-W7
     return a * ONE + b
 
 
-def edit(x, p, ask):  # hard masks (S-P2, S-H3), then edits (S-N7, S-H1); None for a row with NaN or +inf (S-N5)
-    said, bias = ask["output"], {int(t): float(b) for t, b in p["logit_bias"].items()}
-    banned = {t for t, b in bias.items() if b == -math.inf} | {t for t, may in enumerate(ask["mask"] or []) if not may}
-    banned |= {w[-1] for w in p["bad_words_token_ids"] if said[len(said) - len(w) + 1 :] == w[:-1]}
-    banned |= {t for t in range(len(x)) if p["allowed_token_ids"] is not None and t not in p["allowed_token_ids"]}
-    banned |= {t for t in p["stop_token_ids"] if ask["step"] < p["min_tokens"]}
-    x = [-math.inf if t in banned else v for t, v in enumerate(x)]
-    if not all(v < math.inf for v in x):
-        return None
-    r, f, once = (f32(p[f"{name}_penalty"]) for name in ("repetition", "frequency", "presence"))
-    stages = [{t: lambda v, b=b: v + small(f32(b)) for t, b in bias.items()}]
-    stages += [{t: lambda v: min(f32(v * (f32(1 / r) if v > 0 else r)), LARGEST) for t in ask["prompt"] + said}] * (
-        r != 1
-    )
-    stages += [{t: lambda v, n=n: v - min(f32(small(f) * n), LARGEST) for t, n in Counter(said).items()}] * (f != 0)
-    stages += [{t: lambda v: v - small(once) for t in said}] * (once != 0)
-    for t, change in ((t, change) for stage in stages for t, change in stage.items() if x[t] > -math.inf):
-        x[t] = small(max(-LARGEST, min(f32(change(small(x[t]))), LARGEST)))
-    return x
+def settled(v):  # S-N7
+    return F(np.clip(v, -LARGEST, LARGEST)) if abs(v) > 2**-126 else F(0)
 
 
-def kept(x, p, coin):  # the weights of K after all filters, for one side of XTC's coin (S-P3, S-W1, S-W4, S-O)
-    K = sorted((t for t, v in enumerate(x) if v > -math.inf), key=lambda t: (-key(x[t]), t))
-    if not K or p["temperature"] == 0:
-        return dict.fromkeys(K[:1], 2**40)
-    m, c = x[K[0]], f32(float.fromhex("0x1.71547652b82fep23") / f32(p["temperature"]))
-    q = {t: int(min(f32(f32(m - x[t]) * c), 41 * OCTAVE)) for t in K}
-    w = {t: weight(q[t]) for t in K}
-
-    def mass():
-        return sum(w[t] for t in K)
-
-    def least(name, of):  # E and s of S-W4
-        return math.ceil(Fraction(f32(p[name])) * of)
-
-    def share(name):  # P of S-W4
-        return max(1, -(-round(f32(p[name]) * ONE) * mass() // ONE))
-
-    top = [t for t in K if key(x[t]) == key(m)]
-    if p["top_n_sigma"]:
-        d = {t: small(min(f32(m - x[t]), LARGEST)) for t in K}
-        v = {t: math.floor(Fraction(d[t]) * Fraction(2) ** (30 - math.frexp(max(d.values()))[1])) for t in K}
-        n, s1, s2 = len(K), sum(v.values()), sum(i * i for i in v.values())
-        K = [t for t in K if v[t] <= least("top_n_sigma", Fraction(math.isqrt(4 * ((n * s2 - s1 * s1) // n**2)), 2))]
-    K = K[: p["top_k"] or len(K)]
-    if f32(p["top_p"]) < 1:
-        K = [t for t, before in zip(K, [0, *accumulate(w[t] for t in K)]) if before < share("top_p")]
-    if f32(p["min_p"]):
-        K = [t for t in K if q[t] - q[K[0]] <= min(depth(f32(p["min_p"]), OCTAVE), 41 * OCTAVE)]
-    if p["top_a"]:
-        K = [t for t in K if w[t] >= least("top_a", Fraction(w[K[0]] ** 2, mass())) or t in top]
-    if f32(p["typical_p"]) < 1:
-        mean = sum(w[t] * q[t] for t in K) // mass()
-        far = {t: abs(q[t] - mean) for t in K}
-        reach = next(d for d in sorted(far.values()) if sum(w[t] for t in K if far[t] <= d) >= share("typical_p"))
-        K = [t for t in K if far[t] <= reach]
-    if p["epsilon_cutoff"]:
-        K = [t for t in K if w[t] >= least("epsilon_cutoff", mass()) or t in top]
-    if p["eta_cutoff"]:
-        deep = sum(w[t] * q[t] for t in K) // mass() + depth(f32(p["eta_cutoff"]), OCTAVE // 2)
-        K = [t for t in K if w[t] >= least("eta_cutoff", mass()) or q[t] <= deep or t in top]
-    likely = [t for t in K if coin and w[t] >= max(1, least("xtc_threshold", mass()))][:-1]
-    return {t: w[t] for t in K if t not in likely or t in p["xtc_protected_ids"]}
+def kept(x, p):  # S-W4: the set K in the order of S-W3, with its weights
+    order = [token for token in np.argsort(-x, kind="stable").tolist() if x[token] > -inf]
+    if not order or p["temperature"] == 0:
+        return dict.fromkeys(order[:1], 2**40)
+    c = F(float.fromhex("0x1.71547652b82fep23") / float(F(p["temperature"])))  # S-N2
+    q = [int(min((x[order[0]] - x[token]) * c, 41 * OCTAVE)) for token in order]  # S-W1
+    q = q[: p["top_k"] or None]  # S-O1
+    w, share = [weight(each) for each in q], round(float(F(p["top_p"])) * ONE)
+    if share < ONE:  # S-O2
+        bound = max(1, -(-share * sum(w) // ONE))
+        q = q[: sum(before < bound for before in accumulate(w[:-1], initial=0))]
+    if p["min_p"]:  # S-O3; rounded, as a whole logarithm would else come out just below itself
+        octaves = -Decimal(float(F(p["min_p"]))).ln() / Decimal(2).ln()
+        q = [each for each in q if each <= floor(round(octaves * OCTAVE, 15))]
+    return dict(zip(order[: len(q)], w))
 
 
 def answer(ask):
     p = OFF | ask["params"]
-    if others := sorted(p.keys() - OFF.keys() - {"logprobs", "logprobs_mode", "logprob_token_ids"}):
-        return {"unsupported": others[0]}
-    if p["semantics"] not in {"canonical", "openai"}:
-        return {"unsupported": p["semantics"]}
-    x = edit([struct.unpack(">f", bytes.fromhex(word))[0] for word in ask["bits"]], p, ask)
-    px = round(f32(p["xtc_probability"]) * ONE)
-    at = (ask["seed"], ask["step"], ask["sample_index"])
-    sides = [kept(x, p, coin) for coin in (False, True)] if x else [{}, {}]
-    if not sides[0]:
-        return {"token": -1, "status": 2 if x else 1}
-    w = sides[uniform(*at, 1) // ONE < px and p["temperature"] != 0]
+    lacking = [*(p.keys() - OFF.keys() - UNSAID), *({p["semantics"]} - {"canonical", "openai"})]
+    if lacking:
+        return {"unsupported": min(lacking)}
+    x = np.array([int(word, 16) for word in ask["bits"]], np.uint32).view(F)
+    bias = {int(token): F(b) for token, b in p["logit_bias"].items()}
+    masked = [token for token in range(len(x)) if bias.get(token) == -inf or (ask["mask"] and not ask["mask"][token])]
+    x[masked] = -inf  # S-P2
+    if not (x < inf).all():  # NaN or +inf: S-N5
+        return {"status": 1, "token": -1}
+    for token in bias:
+        if x[token] > -inf:  # S-N7
+            x[token] = settled(settled(x[token]) + settled(bias[token]))
+    w = kept(x, p)
+    if not w:
+        return {"status": 2, "token": -1}
     total = sum(w.values())
-    token = next(
-        t for t, upto in zip(sorted(w), accumulate(w[t] for t in sorted(w))) if upto > uniform(*at, 0) * total >> 64
-    )
-    part = [[side.get(t, 0) / sum(side.values()) for t in range(len(x))] for side in sides]
-    law = [off * (1 - px / ONE) + on * px / ONE for off, on in zip(*part)]
-    support = [t for t, chance in enumerate(law) if chance > 0]
-    return {"token": token, "status": 0, "support": support, "weights": w, "W": total, "law": law}
+    u = uniform(ask["seed"] % ONE, ask["seed"] // ONE % ONE, ask["step"], ask["sample_index"])
+    sums = zip(sorted(w), accumulate(w[t] for t in sorted(w)))
+    token = next(t for t, upto in sums if upto > u * total >> 64)  # S-W5
+    law = [w.get(t, 0) / total for t in range(len(x))]
+    return {"status": 0, "token": token, "support": np.flatnonzero(law).tolist(), "weights": w, "W": total, "law": law}
 
 
+np.seterr(all="ignore")
 for line in sys.stdin:
     request = json.loads(line)
     print(json.dumps({"id": request["id"], **answer(request)}), flush=True)
