@@ -163,7 +163,7 @@ class FaultyServer:
         routes = [Route("/generate", self._generate, methods=["POST"]), Route("/v1/models", self._models)]
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(Starlette(routes=routes), log_level="warning", lifespan="off")
+        config = uvicorn.Config(Starlette(routes=routes), log_level="warning", lifespan="off", ws="none")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
