@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from platforms import needs_triton
+from platforms import needs_newest_triton, needs_triton
 from schedules import live
 from steady_steps import HostReadError, Steps, counted
 from test_triton_hostile import started
@@ -81,6 +81,7 @@ def test_hundreds_of_lives_give_each_request_what_it_draws_alone(world: type[Tor
 
 @pytest.mark.slow
 @needs_triton
+@needs_newest_triton
 @pytest.mark.parametrize("jobs", [range(3), pytest.param(range(100, 112), marks=pytest.mark.exhaustive)])
 def test_lives_drawn_by_the_triton_kernels(jobs: range) -> None:
     done = started("lives", jobs, 1)

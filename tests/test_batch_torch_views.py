@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from platforms import needs_triton
+from platforms import needs_newest_triton, needs_triton
 from steady_steps import counted
 
 from tirage import Batch, SamplingParams, Status
@@ -173,7 +173,7 @@ print(json.dumps(log_masses(torch.tensor(json.loads(sys.argv[1]))).tolist()))
 
 
 @needs_triton
-@pytest.mark.skipif("TIRAGE_OLDEST" in os.environ, reason="the interpreter of Triton 3.9")
+@needs_newest_triton
 def test_the_kernel_of_the_logarithm_has_the_bits_of_the_rule() -> None:
     masses = [*MASSES, *np.random.default_rng(0).integers(1, 1 << 62, 40).tolist()]
     done = subprocess.run(

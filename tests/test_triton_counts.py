@@ -6,20 +6,14 @@ Nothing here is measured on a GPU: bytes, turns of loops and registers follow fr
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
-from platforms import needs_triton
+from platforms import needs_newest_triton, needs_triton
 from test_triton_hostile import started
 
-pytestmark = [
-    needs_triton,
-    pytest.mark.skipif(
-        "TIRAGE_OLDEST" in os.environ, reason="recorded_triton.py follows the interpreter of Triton 3.9"
-    ),
-]
+pytestmark = [needs_triton, needs_newest_triton]
 
 KERNELS = ("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses")
 MOST_REGISTERS = 96

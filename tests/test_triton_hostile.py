@@ -7,7 +7,6 @@ rows with one program after the other.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,15 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from platforms import needs_triton
+from platforms import needs_newest_triton, needs_triton
 
 PROCESS = Path(__file__).parent / "triton_process.py"
-pytestmark = [
-    needs_triton,
-    pytest.mark.skipif(
-        "TIRAGE_OLDEST" in os.environ, reason="recorded_triton.py follows the interpreter of Triton 3.9"
-    ),
-]
+pytestmark = [needs_triton, needs_newest_triton]
 
 ROWS, JOBS = 1000, 16
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""

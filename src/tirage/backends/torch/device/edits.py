@@ -77,8 +77,10 @@ def edited(x: Tensor, tables: Tables, order: Sequence[int], words: Tensor | None
 
 def _together(order: Sequence[int]) -> int:
     """How many of the first stages run on the same entries: penalties that follow one another, else one."""
-    others = (at for at, op in enumerate(order) if op not in COUNTING)
-    return max(1, next(others, len(order)))
+    count = 0
+    while count < len(order) and order[count] in COUNTING:
+        count += 1
+    return max(1, count)
 
 
 def _changed(old: Tensor, touched: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
