@@ -23,6 +23,9 @@ from tirage.operators.logit_bias import ADD
 from tirage.operators.presence import PRESENCE
 from tirage.operators.repetition import REPETITION
 
+# Plain numbers: compiled by PyTorch 2.8, a comparison with a number of another class is always false.
+_ADD, _REPETITION, _FREQUENCY, _PRESENCE = (int(op) for op in (ADD, REPETITION, FREQUENCY, PRESENCE))
+
 
 def allowed_words(tables: Tables, given: Tensor | None) -> Tensor | None:
     """The bitmask int32 [B, ceil(V / 32)] of each row now, together with a `given` one; None when none has any."""
@@ -60,7 +63,7 @@ def edited(x: Tensor, tables: Tables, order: Sequence[int], words: Tensor | None
     place = 0
     while place < len(order):
         stages = [place + more for more in range(_together(order[place:]))]
-        if order[place] == ADD:
+        if order[place] == _ADD:
             bad = bad | _add(own, tables, place)
         elif order[place] == COMPLETED:
             bad = bad | _complete(own, tables, place)
@@ -160,11 +163,11 @@ def _penalise(x: Tensor, tables: Tables, stages: Sequence[tuple[int, int]]) -> T
 
 def _penalised(op: int, v: Tensor, n: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Logits [B, n] after a penalty whose operands are `first` and `second` [B, 1]; every product rounded once."""
-    if op == REPETITION:
+    if op == _REPETITION:
         return (v * torch.where(keys(v) > 0, second, first)).clamp(max=FLT_MAX)
-    if op in (FREQUENCY, AVERAGED):
+    if op in (_FREQUENCY, AVERAGED):
         return v - (first * n.to(torch.float32)).clamp(max=FLT_MAX)
-    assert op == PRESENCE
+    assert op == _PRESENCE
     return v - first
 
 

@@ -43,7 +43,7 @@ from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
 AVERAGED, COMPLETED, PROLONGED = -1, -2, -3
 """Edits that follow from the tokens: a frequency penalty divided by how many there are, biases of sequences, DRY."""
-COUNTING = (REPETITION, FREQUENCY, PRESENCE, AVERAGED)
+COUNTING = (int(REPETITION), int(FREQUENCY), int(PRESENCE), AVERAGED)
 """The edits that read counts."""
 EDITS = (ADD, REPETITION, FREQUENCY, PRESENCE, SCALE)
 """The edits that rows on a device run, beside bans, which are bits of their masks."""
@@ -173,7 +173,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     banned = [*found.banned, *(word[0] for word in words if len(word) == 1)]
     return replace(
         found,
-        ops=tuple(op for _, op, _ in changes),
+        ops=tuple(int(op) for _, op, _ in changes),
         operands=np.array([operands for *_, operands in changes], np.int32).reshape(-1, 4),
         banned=np.array(banned, np.int32),
         least=params.min_tokens,
