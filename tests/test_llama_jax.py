@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -303,7 +304,9 @@ def test_a_sharding_spreads_prompts_or_heads_over_devices_and_changes_no_token(t
     said = run(SHARDED, str(folder), PYTHONPATH=tests, **environment).splitlines()
     spread = [(2, 32, 2, 6), (4, 32, 2, 6), (4, 32, 1, 6)]
     assert said[:3] == [f"{[shape, shape]} True True" for shape in spread]
-    assert said[3].startswith("sharding must split the prompts into equal parts, got P('devices',) with 2 parts for 3")
+    # Older releases of JAX write PartitionSpec.
+    refused = r"sharding must split the prompts into equal parts, got P(artitionSpec)?\('devices',\) with 2 parts for 3"
+    assert re.match(refused, said[3])
 
 
 def run(code: str, *arguments: str, **environment: str) -> str:
