@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tirage import register_processor
 from tirage.operators import OPERATORS
 from tirage.params import FIELDS
 from tirage.semantics import PRESETS, resolve
@@ -22,9 +23,43 @@ def requests(*, seed: int = 1, token_ids: tuple[int, ...] = (3, 5, 8)) -> list[d
     return [{**fields, "seed": seed + at} for at, fields in enumerate(found)]
 
 
+def operators_own(*, seed: int = 1001, token_ids: tuple[int, ...] = (3, 5, 8)) -> list[dict[str, Any]]:
+    """Requests that need what an operator sets up: a processor, registered here, and the model's EOS tokens."""
+    register_processor("lifts", _lifted, arg_names=("ids", "by"), replace=True)
+    ids = list(token_ids)
+    found: list[Fields] = [
+        {"logits_processors": [["lifts", {"ids": ids, "by": 2.5}]]},
+        {"logits_processors": [["lifts", {"ids": ids}]], "extra_args": {"by": 1.5}, "repetition_penalty": 1.2},
+        {"bad_words_token_ids": [[ids[0]], ids], "eos_token_ids": [ids[0]], "semantics": "hf", "temperature": 1.5},
+    ]
+    return [{**fields, "seed": seed + at} for at, fields in enumerate(found)]
+
+
+def company() -> list[dict[str, Any]]:
+    """Sixteen requests to run together: among them draws with a state, by a watermark, and by all earlier tokens."""
+    kinds: list[Fields] = [
+        {"mirostat": 2, "mirostat_tau": 3.0},
+        {"adaptive_target": 0.3},
+        {"top_p": 0.95},
+        {"mirostat": 1},
+        {"watermark": {"scheme": "gumbel", "key": 77, "context_width": 2}},
+        {"watermark": {"scheme": "kgw", "key": 15485863, "bias": 4.0, "seeding_scheme": "selfhash"}, "top_p": 0.9},
+        {"sequence_bias": [[[3], 1.5], [[3, 5], -2.0]], "min_p": 0.2, "min_keep": 4},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1, "xtc_probability": 0.5, "no_repeat_ngram_size": 3},
+    ]
+    shared: Fields = {"temperature": 0.9, "frequency_penalty": 0.2}
+    return [{**shared, **kinds[seed % len(kinds)], "seed": seed} for seed in range(16)]
+
+
 def names(given: list[dict[str, Any]]) -> list[str]:
     """The parameters that some of these requests set, sorted."""
     return sorted({name for fields in given for name in fields})
+
+
+def _lifted(logits: Any, args: list[dict[str, Any]]) -> Any:
+    for row, given in zip(logits, args, strict=True):
+        row[given["ids"]] += given["by"]
+    return logits
 
 
 def _examples() -> Iterator[Fields]:

@@ -11,6 +11,7 @@ requests as well, with SGLang's own parameters.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
@@ -31,8 +32,8 @@ from tirage.integrations.rows import EngineRows
 from tirage.params import SamplingParams
 from tirage.sampling import sample
 
-KNOWN_VERSIONS = "0.5.23"
-"""The release whose classes this was tested with."""
+KNOWN_VERSION = "0.5.23"
+"""The release whose classes this was tested with; any other is refused."""
 
 Given = SamplingParams | Mapping[str, Any] | str
 
@@ -87,9 +88,15 @@ class TirageLogitProcessor(CustomLogitProcessor):
 class TirageSampler(Sampler):
     """The sampling backend `tirage`: SGLang's temperature, top_k, top_p and min_p with tirage's rule for the draw.
 
-    A row's uniform follows from its `sampling_seed` and its position in the sequence. SGLang gives seeds to samplers
-    with `--enable-deterministic-inference` only; else they come from torch's generator, as SGLang's own draws do.
+    The uniforms come from torch's generator, as SGLang's own draws do. Where a row has a `sampling_seed`, its uniform
+    follows from that and its position, but SGLang 0.5.23 puts its own backend in the place of others where it gives
+    seeds to samplers (`--enable-deterministic-inference`).
     """
+
+    def __init__(self) -> None:
+        """Raises ParamsError in a server that would not ask it for every token, or is of another version."""
+        super().__init__()
+        _check_engine()
 
     def forward(
         self,
@@ -169,6 +176,7 @@ def _token(logits: torch.Tensor, given: dict[str, Any]) -> int | None:
         if _committed(request) < len(request.origin_input_ids):
             return None
         if _STATE not in given:
+            _check_engine()
             given[_STATE] = _RequestState(request, read_params(given["tirage"], "SGLang"), logits.shape[1])
         state: _RequestState = given[_STATE]
         output = state.output(request)
@@ -195,15 +203,66 @@ def _committed(request: Any) -> int:
     """Tokens in the cache when a row is drawn: those of the prompt, or of its part read so far, and of the output."""
     found = getattr(getattr(request, "kv", request), "kv_committed_len", None)
     if found is None:
-        raise ParamsError(f"SGLang must be {KNOWN_VERSIONS} or count tokens as it does, got {_installed()}")
+        raise _unknown_version("it counts tokens otherwise")
     return found
 
 
 def _check_request(result: Any, params: Any, vocab_size: int, *_: Any, **__: Any) -> Any:
     """After SGLang has checked a request: raises ParamsError, a ValueError, for what tirage refuses, which is a 400."""
     if isinstance(params.custom_params, dict) and "tirage" in params.custom_params:
-        _rows(vocab_size).check(read_params(params.custom_params["tirage"], "SGLang"))
+        checked = read_params(params.custom_params["tirage"], "SGLang")
+        _check_engine()
+        _check_own(params, checked)
+        _rows(vocab_size).check(checked)
     return result
+
+
+def _check_own(own: Any, params: SamplingParams) -> None:
+    """Raises ParamsError for what SGLang's own parameters ask for and its processors cannot give."""
+    if (own.beam_width or 1) > 1:
+        raise ParamsError(f"beam_width of SGLang must be 1 where tirage draws, got {own.beam_width}")
+    if own.n > 1 and params.seed is not None:
+        raise ParamsError(
+            f"n must be 1 where tirage is given a seed, got {own.n}, as SGLang does not tell its samples apart; "
+            "leave the seed out, or send a request for each with a seed of its own"
+        )
+
+
+def _check_engine() -> None:
+    """Raises ParamsError for an SGLang that is not known, or that would not ask for every token."""
+    if not re.match(re.escape(KNOWN_VERSION) + r"(?!\d)", _installed()):
+        raise _unknown_version("it was not tried")
+    if algorithm := _speculative_algorithm():
+        raise ParamsError(
+            f"speculative decoding must be off where tirage draws in SGLang, got {algorithm}: SGLang accepts drafts "
+            "without asking for a draw, or without telling the places of its rows"
+        )
+    if _uses_mlx():
+        raise ParamsError(
+            "SGLANG_USE_MLX must be off where tirage draws in SGLang, which asks for draws at some steps only there"
+        )
+
+
+def _speculative_algorithm() -> str | None:
+    """The algorithm of the server that this process belongs to; None without one, and outside of a server."""
+    from sglang.srt.runtime_context import get_context, get_spec
+
+    if not get_context().is_config_namespace_published("spec"):
+        return None
+    return get_spec().speculative_algorithm
+
+
+def _uses_mlx() -> bool:
+    from sglang.srt.environ import envs
+
+    return envs.SGLANG_USE_MLX.get()
+
+
+def _unknown_version(reason: str) -> ParamsError:
+    return ParamsError(
+        f"tirage's logit processor must run in SGLang {KNOWN_VERSION}, got {_installed()} ({reason}); "
+        "install that one, or a tirage that knows this one"
+    )
 
 
 @lru_cache(maxsize=8)
@@ -215,6 +274,7 @@ def _seed_of(request_id: str) -> int:
     return int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest(), "big") >> 1
 
 
+@lru_cache(maxsize=1)
 def _installed() -> str:
     try:
         return version("sglang")

@@ -36,17 +36,23 @@ def request(rid: str, prompt: list[int], fields: Any) -> Req:
     return Req(rid, "", array("q", prompt), params, custom_logit_processor=given["custom_logit_processor"])
 
 
-def step(requests: list[Req], told: list[list[int]], *, chunks: dict[int, int] | None = None) -> list[CapturedRow]:
+def step(
+    requests: list[Req],
+    told: list[list[int]],
+    *,
+    chunks: dict[int, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[CapturedRow]:
     """One forward pass and draw of all requests, whose whole outputs are `told`; `chunks`: prompt tokens read so far.
 
     The tokens go into `told`; whether the requests know them as well is the caller's business.
     """
-    logits = torch.empty(len(requests), V)
+    logits = torch.empty(len(requests), V, dtype=dtype)
     for at, each in enumerate(requests):
         text = [*each.origin_input_ids, *told[at]]
         each.kv.kv_committed_len = (chunks or {}).get(at, len(text))
         logits[at] = logits_of(text[: each.kv.kv_committed_len])
-    before = logits.clone()
+    before = logits.to(torch.float32, copy=True)
     apply_custom_logit_processor(logits, batch_info(requests))
     rows = []
     for at, each in enumerate(requests):

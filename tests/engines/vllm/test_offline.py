@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 import torch
 from captured import CapturingProcessor, Row, captured, differing, engine, preemptions
-from every_parameter import requests
+from every_parameter import company, operators_own, requests
 from llama_folder import PROMPTS
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
-from tirage.integrations.vllm import TirageLogitsProcessor
+import tirage
+from tirage.integrations.vllm import TirageLogitsProcessor, versions
 
-STATES: list[dict[str, Any]] = [{}, {"mirostat": 1}, {"mirostat": 2, "mirostat_tau": 3.0}, {"adaptive_target": 0.3}]
-SEEDED = [
-    {"seed": seed, "temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1, **STATES[seed % 4]}
-    for seed in range(16)
-]
+SEEDED = company()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +52,7 @@ def test_the_installed_package_is_found_by_its_entry_point() -> None:
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_every_parameter_draws_what_it_draws_alone(llm: LLM, temperature: int) -> None:
-    given = requests()
+    given = [*requests(), *operators_own()]
     texts: list[list[int]] = []
     own = [asking(fields, temperature=temperature, max_tokens=4) for fields in given]
     neighbours = [SamplingParams(max_tokens=4, top_p=0.5, presence_penalty=0.5, min_p=0.1) for _ in range(8)]
@@ -167,6 +164,29 @@ def test_a_row_that_cannot_be_drawn_ends_its_own_request(llm: LLM) -> None:
     assert texts[1] == [511]
     assert len(texts[3]) == 8
     assert [texts[0], texts[2], texts[4]] == run(llm, [good[0], bad, good[1], bad, good[2]])[::2]
+
+
+def test_a_processor_that_fails_ends_its_own_request(llm: LLM) -> None:
+    def fail(logits: Any, args: Any) -> Any:
+        raise RuntimeError("no")
+
+    tirage.register_processor("fails", fail, replace=True)
+    bad = asking({"seed": 1, "logits_processors": [["fails", {}]]}, ignore_eos=False)
+    good = [asking(fields) for fields in SEEDED[:3]]
+    texts = run(llm, [good[0], bad, good[1], bad, good[2]])
+    assert texts[1] == texts[3] == [511]
+    assert texts[::2] == run(llm, [good[0], good[0], good[1], good[1], good[2]])[::2]
+
+
+def test_a_vllm_that_is_not_known_refuses_requests_that_ask(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "_version", lambda: "0.34.1")
+    versions.unknown.cache_clear()
+    try:
+        with pytest.raises(VLLMValidationError, match=r"must run in vLLM 0\.32 or 0\.33, got 0\.34\.1"):
+            run(llm, [asking({"seed": 1})])
+        assert len(run(llm, [SamplingParams(max_tokens=8, ignore_eos=True)])[0]) == 8
+    finally:
+        versions.unknown.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vllm
 from llama_folder import PROMPTS
 from recorded import ENGINE_ARGS
 
 import tirage
 from tirage import LLM, BeamSearchParams, ModelError, ParamsError, Prompt, SamplingParams
+from tirage.models.vllm import installed
 from tirage.models.vllm.engine_args import checked_args
 
 LONG_TEXT = SamplingParams(seed=1, max_tokens=900, ignore_eos=True)
@@ -117,3 +119,10 @@ def test_a_second_model_is_refused_while_one_is_open(llm: LLM, folder: Path) -> 
     assert llm.max_running == 16
     with pytest.raises(ModelError, match="one model at a time in a process, got a second one; close the first LLM"):
         LLM(folder, backend="vllm", engine_args=ENGINE_ARGS)
+
+
+def test_another_release_is_refused_with_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed.check_version().startswith(installed.KNOWN)
+    monkeypatch.setattr(vllm, "__version__", "0.34.1")
+    with pytest.raises(ModelError, match=r"that tirage knows, 0\.32 or 0\.33, got 0\.34\.1: its engine was not tried"):
+        installed.check_version()

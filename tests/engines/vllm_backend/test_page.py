@@ -31,7 +31,7 @@ def test_the_commands_of_the_page_are_options() -> None:
     assert commands
     for command, rest in commands:
         done = subprocess.run(
-            [sys.executable, "-m", "tirage", command, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "tirage", command, "--help-all"], capture_output=True, text=True, check=True
         )
         assert set(re.findall(r"--[a-z-]+", rest)) <= set(re.findall(r"--[a-z-]+", done.stdout))
 

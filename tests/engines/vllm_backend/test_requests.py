@@ -44,7 +44,8 @@ def assert_same(llm: LLM, prompts: Any, params: Any) -> list[Completion]:
 
 
 def test_every_parameter_of_a_draw(llm: LLM, own: LLM) -> None:
-    given = [SamplingParams.from_dict({**fields, "max_tokens": 10}) for fields in every_parameter.requests()]
+    asked = [*every_parameter.requests(), *every_parameter.operators_own()]
+    given = [SamplingParams.from_dict({**fields, "max_tokens": 10}) for fields in asked]
     prompts = [PROMPTS[at % len(PROMPTS)] for at in range(len(given))]
     found = assert_same(llm, prompts, given)
     assert sum(len(each.token_ids) for each in found) > 1000
