@@ -226,7 +226,7 @@ class LlguidanceCursor:
         allowed = self._computed()
         if self._width % 32:
             allowed[-1] &= (1 << self._width % 32) - 1
-        return np.count_nonzero(allowed) > 0 or self.complete()
+        return bool(np.count_nonzero(allowed)) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.
