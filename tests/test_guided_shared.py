@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,3 +199,48 @@ def test_a_lexer_that_gives_up_on_one_text_is_replaced_for_the_others() -> None:
             assert mask[byte // 32] >> byte % 32 & 1, (hostile[:5], chr(byte), matcher.error)
             assert matcher.accept_allowed(byte)
         assert matcher.complete
+
+
+def test_each_thread_has_room_of_its_own_for_masks() -> None:
+    rooms = llguidance_backend.Rooms()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(rooms.of, 100).result()
+    mine = rooms.of(100)
+    assert mine is rooms.of(100)
+    assert mine is not rooms.of(101)
+    assert mine.address != other.address
+    assert mine.address == mine.mask.__array_interface__["data"][0]
+
+
+def test_processor_time_is_asked_for_only_after_masks_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = {"wall": 0.0, "processor": 0.0}
+    asked = dict.fromkeys(took, 0)
+
+    def clock(name: str) -> float:
+        asked[name] += 1
+        # Asked for before and after each mask.
+        return took[name] if asked[name] % 2 == 0 else 0.0
+
+    clocks = SimpleNamespace(perf_counter=lambda: clock("wall"), thread_time=lambda: clock("processor"))
+    monkeypatch.setattr(llguidance_backend, "time", clocks)
+    matcher = SimpleNamespace(unsafe_compute_mask_ptr=lambda address, size: None)
+    lexer = llguidance_backend.SharedLexer(lambda: matcher, states=1000)
+
+    def compute(count: int) -> None:
+        for _ in range(count):
+            lexer.compute(matcher, 0, 32)
+
+    compute(3)
+    took["wall"] = 1.0
+    compute(1)
+    assert asked["processor"] == 0
+    took["wall"] = 0.0
+    # The machine was busy: so many later masks took no long processor time, and it is asked for no more.
+    compute(100)
+    assert asked["processor"] == 2 * llguidance_backend._WATCHED
+    assert lexer.nbytes == 0
+    took["wall"] = took["processor"] = 1.0
+    compute(100)
+    # One that takes long keeps the clock running for as many more.
+    assert asked["processor"] == 2 * llguidance_backend._WATCHED + 2 * 99
+    assert lexer.nbytes > 0

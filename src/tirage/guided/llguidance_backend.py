@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,9 +44,8 @@ ROW_ITEMS = 2_000
 """Most rules that may be under way at one place, or four times those of a schema: all its members may come next."""
 # A new state takes about 6 microseconds, a token of the vocabulary without one at most 50 nanoseconds.
 _STATE_S, _TOKEN_S = 6e-6, 5e-8
-_NO_MASK: Mask = np.zeros(0, np.int32)
 # Masks of which the processor time is taken after one that took long.
-_WATCHED = 256
+_WATCHED = 32
 _FULL = re.compile("too many (?:states|expressions)")
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
 STACK_MEGABYTES = 64
@@ -115,22 +115,48 @@ class LlguidanceBackend:
             raise refusal(constraint, lexer.start.get_error())
         checkpoint()
         cursor = LlguidanceCursor(lexer, lexer.start, self._vocabulary.width)
-        check_start(cursor, self._vocabulary, _NAMES[constraint.kind])
+        if not cursor.may_begin():
+            raise no_text(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
 
 
 _NAMES = {"json": "schema", "regex": "regex", "gbnf": "grammar", "lark": "grammar", "tags": "structural_tag"}
 
 
-def check_start(cursor: Cursor, vocabulary: Vocabulary, name: str) -> None:
-    """Raises GrammarError when no token may come first: no text satisfies the constraint, or none can be spelled."""
-    mask = np.zeros(vocabulary.words, np.int32)
-    cursor.fill(mask)
-    if np.bitwise_or.reduce(mask) or cursor.complete():
-        return
+def no_text(cursor: Cursor, vocabulary: Vocabulary, name: str) -> GrammarError:
+    """The error where no token may come first: no text satisfies the constraint, or none can be spelled."""
     if vocabulary.has_bytes:
-        raise GrammarError(f"{name} cannot be enforced: {cursor.error() or 'no text satisfies it'}")
-    raise GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
+        return GrammarError(f"{name} cannot be enforced: {cursor.error() or 'no text satisfies it'}")
+    return GrammarError(f"{name} must allow some text that this model can write, got one that allows none")
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """Room for one mask of the library, which has an end token of its own after all others."""
+
+    address: int
+    size: int
+    mask: Mask
+    """Its words without that token, where it has a word to itself."""
+
+
+class Rooms(threading.local):
+    """Room for the masks of the thread that asks, by width: it is needed until a mask has been copied out of it."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Room] = {}
+
+    def of(self, width: int) -> Room:
+        """The room for a vocabulary of so many tokens; a new one only if there is none, since that takes long."""
+        found = self._made.get(width)
+        if found is None:
+            buffer = np.zeros((width + 32) // 32, np.int32)
+            room = Room(buffer.__array_interface__["data"][0], buffer.nbytes, buffer[: -(-width // 32)])
+            found = self._made[width] = room
+        return found
+
+
+_ROOMS = Rooms()
 
 
 class SharedLexer:
@@ -157,13 +183,13 @@ class SharedLexer:
         Processor time takes microseconds to ask for, so the clock on the wall, which also runs while other threads do,
         tells when to begin with it.
         """
-        left = self._watched
-        clock = time.thread_time if left else time.perf_counter
+        clock = time.thread_time if self._watched else time.perf_counter
         began = clock()
         matcher.unsafe_compute_mask_ptr(address, size)
         new = clock() - began - 8 * size * _TOKEN_S
-        if left:
-            self._watched = left - 1
+        if self._watched:
+            # One that took long for other reasons, as the machine was busy, shall not slow down hundreds.
+            self._watched = _WATCHED if new > 0 else self._watched - 1
             self._states += max(0.0, new) / _STATE_S
         elif new > 0:
             self._watched = _WATCHED
@@ -181,38 +207,41 @@ class LlguidanceCursor:
     Where a token finds it full it is refused without an error, hence `renew`.
     """
 
-    __slots__ = ("_address", "_buffer", "_lexer", "_own", "_size", "_start", "_tokens", "_width")
+    __slots__ = ("_lexer", "_own", "_start", "_tokens", "_width")
 
     def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
         self._lexer, self._start, self._width = lexer, start, width
         # Its own matcher, once something is asked of it: it takes 1.5 KB.
         self._own: Any = None
         self._tokens = list(tokens)
-        self._buffer: Mask = _NO_MASK
-        self._address = self._size = 0
 
     def fill(self, mask: Mask) -> None:
         """Writes the allowed tokens into int32 [ceil(V / 32)]; see `Cursor`."""
-        if self._start is not self._lexer.start and not self._is_over():
-            # So that the full automaton is freed once all texts have gone on.
-            self.renew()
-        matcher = self._own or self._matcher
-        if not self._address:
-            self._make_buffer()
-        self._lexer.compute(matcher, self._address, self._size)
-        if matcher.is_error() and _FULL.search(matcher.get_error()):
-            self.renew()
-            self._lexer.compute(self._matcher, self._address, self._size)
-        # The library's own end token comes after all others, and is the only one of a text that is over or has failed.
-        mask[:] = self._buffer
+        mask[:] = self._computed()
         if self._width % 32:
             mask[-1] &= (1 << self._width % 32) - 1
 
-    def _make_buffer(self) -> None:
-        """Makes room for masks of the library, whose address takes longer to ask for than a mask to copy."""
-        buffer = np.zeros((self._width + 32) // 32, np.int32)
-        self._address, self._size = buffer.__array_interface__["data"][0], buffer.nbytes
-        self._buffer = buffer[: -(-self._width // 32)]
+    def may_begin(self) -> bool:
+        """Whether some token may come next, or none need."""
+        allowed = self._computed()
+        if self._width % 32:
+            allowed[-1] &= (1 << self._width % 32) - 1
+        return bool(np.count_nonzero(allowed)) or self.complete()
+
+    def _computed(self) -> Mask:
+        """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.
+
+        The library's own end token comes after all others, and is the only one of a text that is over or has failed.
+        """
+        if self._start is not self._lexer.start and not self._is_over():
+            # So that the full automaton is freed once all texts have gone on.
+            self.renew()
+        matcher, room = self._own or self._matcher, _ROOMS.of(self._width)
+        self._lexer.compute(matcher, room.address, room.size)
+        if matcher.is_error() and _FULL.search(matcher.get_error()):
+            self.renew()
+            self._lexer.compute(self._matcher, room.address, room.size)
+        return room.mask
 
     @property
     def _matcher(self) -> Any:

@@ -87,20 +87,15 @@ def productive(rules: dict[str, Expression]) -> set[str]:
 
 def is_productive(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text, given the rules that do."""
-    match node:
-        case Terminal() | LiteralText():
-            return True
-        case RuleReference(name):
-            return name in alive
-        case Sequence(parts) | Intersection(parts):
-            return all(isinstance(part, Terminal) or is_productive(part, alive) for part in parts)
-        case Alternatives(parts):
-            return any(is_productive(part, alive) for part in parts)
-        case Repeat(part, low):
-            return low == 0 or is_productive(part, alive)
-        case Chars(ranges):
-            return bool(ranges)
-    return True
+    if isinstance(node, (Sequence, Intersection)):
+        return all(isinstance(part, Terminal) or is_productive(part, alive) for part in node.parts)
+    if isinstance(node, RuleReference):
+        return node.name in alive
+    if isinstance(node, Repeat):
+        return node.low == 0 or is_productive(node.part, alive)
+    if isinstance(node, Alternatives):
+        return any(is_productive(part, alive) for part in node.parts)
+    return bool(node.ranges) if isinstance(node, Chars) else True
 
 
 def prune(node: Expression, alive: set[str]) -> Expression:

@@ -11,7 +11,7 @@ import numpy as np
 from tirage.errors import GrammarError
 from tirage.guided.constraint import WHITESPACE, Constraint
 from tirage.guided.json_schema.keywords import is_annotation
-from tirage.guided.llguidance_backend import check_start
+from tirage.guided.llguidance_backend import no_text
 from tirage.guided.matcher import Cursor, Mask
 from tirage.guided.regular.expression import to_regex
 from tirage.guided.trial_compile import TRIALS
@@ -62,7 +62,10 @@ class XgrammarBackend:
         compiled = self._library.CompiledGrammar.deserialize_json(answer["compiled"], self._info)
         matcher = self._library.GrammarMatcher(compiled, max_rollback_tokens=-1)
         cursor = XgrammarCursor(self._library, compiled, matcher, self._vocabulary.width)
-        check_start(cursor, self._vocabulary, "constraint")
+        mask = np.zeros(self._vocabulary.words, np.int32)
+        cursor.fill(mask)
+        if not (mask.any() or cursor.complete()):
+            raise no_text(cursor, self._vocabulary, "constraint")
         return cursor, int(answer["bytes"])
 
 

@@ -36,7 +36,11 @@ _SPELLED = frozenset({
 _EXCLUSIVE = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 NODES = 20_000
 """Most schemas in a document."""
-_ANCHORS = frozenset({"id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
+_NAMED_BY = frozenset({"$schema", "id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
+_UNREAD: dict[str, Any] = {}
+"""The keywords of a node that is being read."""
+_DETAILED = frozenset({"items", "format", *_EXCLUSIVE})
+"""Keywords of which some values say nothing, or are right only beside others."""
 _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _AS_WRITTEN = frozenset({"type", "format", "pattern", "$ref", "$schema", "$id"})
 _NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
@@ -96,12 +100,13 @@ class Document:
         if isinstance(schema, bool):
             node = self._nodes[path] = Node(path, draft, base, {} if schema else None)
             return node
-        draft, base = self._identify(schema, path, draft, base)
-        node = self._nodes[path] = Node(path, draft, base)
-        if base and base not in self._resources:
-            self._resources[base] = node
-        is_named = not _ANCHORS.isdisjoint(schema)
+        is_named = not _NAMED_BY.isdisjoint(schema)
         if is_named:
+            draft, base = self._identify(schema, path, draft, base)
+        node = self._nodes[path] = Node(path, draft, base, _UNREAD)
+        if is_named:
+            if base and base not in self._resources:
+                self._resources[base] = node
             self._name(schema, node)
         node.keywords = found = self._keywords(schema, node)
         if len(found) == 1 and "type" in found and not is_named and path and path[-1] not in _UNEVALUATED:
@@ -156,19 +161,23 @@ class Document:
             rule, is_right = enforced
             if not is_right(value):
                 fail((*node.path, key), f"must be {rule}, got {show(value)}")
-            if key == "items" and isinstance(value, list) and (node.draft == 2020 or "prefixItems" in schema):
-                fail((*node.path, key), "must be one schema in draft 2020-12; use prefixItems")
-            if key == "format" and isinstance(value, str) and value not in FORMATS:
-                self._ignore_format(value, node)
+            if key in _DETAILED and not self._decides(key, value, schema, node):
                 continue
-            if isinstance(value, bool) and key in _EXCLUSIVE and _EXCLUSIVE[key] not in schema:
-                fail((*node.path, key), f"must be a number where there is no {_EXCLUSIVE[key]}, got {show(value)}")
             read = value if key in _AS_WRITTEN else self._value(key, value, node)
             if key not in _NAMING:
                 found[key] = read
-            if key in _UNEVALUATED:
-                self.has_unevaluated = True
         return found
+
+    def _decides(self, key: str, value: Any, schema: dict[str, Any], node: Node) -> bool:
+        """Whether a value of a detailed keyword decides something; GrammarError for one that is wrong where it is."""
+        if key == "format" and value not in FORMATS:
+            self._ignore_format(value, node)
+            return False
+        if key == "items" and isinstance(value, list) and (node.draft == 2020 or "prefixItems" in schema):
+            fail((*node.path, key), "must be one schema in draft 2020-12; use prefixItems")
+        if key in _EXCLUSIVE and isinstance(value, bool) and _EXCLUSIVE[key] not in schema:
+            fail((*node.path, key), f"must be a number where there is no {_EXCLUSIVE[key]}, got {show(value)}")
+        return True
 
     def _ignore(self, key: str, node: Node) -> None:
         """Notes a keyword that decides nothing; GrammarError if all keywords have to."""
@@ -201,6 +210,8 @@ class Document:
         if key in LISTS or (key == "items" and isinstance(value, list)):
             return tuple(self._read(inner, (*path, i), node.draft, node.base) for i, inner in enumerate(value))
         if key in SINGLE:
+            if key in _UNEVALUATED:
+                self.has_unevaluated = True
             return self._read(value, path, node.draft, node.base)
         return Decimal(repr(value)) if isinstance(value, float) else value
 

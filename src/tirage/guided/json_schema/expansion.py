@@ -117,7 +117,7 @@ class Expansion:
         """The condition on the schema that a schema of nothing but a reference leads to."""
         node = condition.node
         for _ in range(64):
-            if node.keywords is None or len(node.keywords) != 1 or "$ref" not in node.keywords:
+            if not node.keywords or "$ref" not in node.keywords or len(node.keywords) != 1:
                 break
             node = self._document.target(node, "$ref")
         return condition if node is condition.node else Condition(node, condition.holds)
@@ -312,16 +312,17 @@ class Expansion:
         if conditions is ANYTHING or depth == 0:
             return conditions >= NEVER
         key = (conditions, depth)
-        if key not in self._nothing:
+        found = self._nothing.get(key)
+        if found is None:
             self._looking += 1
             self._steps.take()
             try:
-                self._nothing[key] = self._is_nothing(self.values(conditions), depth - 1)
+                found = self._nothing[key] = self._is_nothing(self.values(conditions), depth - 1)
             except _OpenError:
                 return False
             finally:
                 self._looking -= 1
-        return self._nothing[key]
+        return found
 
     def _is_nothing(self, sets: ValueSet, depth: int) -> bool:
         return all(self._is_empty(one, depth) for each in sets.values() for one in each)
@@ -332,7 +333,8 @@ class Expansion:
         if isinstance(one, Objects):
             if one.high is not None and max(one.low, len(one.required)) > one.high:
                 return True
-            self._steps.take(len(one.required) // 4)
+            if one.required:
+                self._steps.take(len(one.required) // 4)
             return any(self.is_nothing(self.member(one, name), depth) for name in one.required)
         if isinstance(one, Arrays):
             short = one.high is not None and one.low > one.high

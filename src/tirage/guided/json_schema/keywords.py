@@ -8,6 +8,7 @@ from typing import Any
 
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 TYPE_NAMES = ("string", "integer", "number", "boolean", "null", "array", "object")
+_TYPE_NAMES = frozenset(TYPE_NAMES)
 DIGITS = 400
 """Most digits of a number, before and after the point."""
 
@@ -25,9 +26,11 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_type(value: Any) -> bool:
-    names = value if isinstance(value, list) else [value]
-    is_known = bool(names) and all(isinstance(name, str) and name in TYPE_NAMES for name in names)
-    return is_known and len(set(names)) == len(names)
+    if isinstance(value, str):
+        return value in _TYPE_NAMES
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        return False
+    return _TYPE_NAMES.issuperset(value) and len(set(value)) == len(value)
 
 
 def _is_names(value: Any) -> bool:

@@ -72,36 +72,46 @@ class LarkWriter:
 
     def _write(self, node: Expression) -> str:
         """An expression; a space after terminals and before rules keeps names apart, and a rule from a `?`."""
+        # Most parts are terminals that have been written before, or name a member.
         if isinstance(node, Sequence):
             written = self._written
-            # Most parts are terminals that have been written before.
             return "".join([written.get(id(part)) or self._part(part) for part in node.parts])
-        if isinstance(node, Terminal):
-            return self._written.get(id(node)) or self._part(node)
-        if isinstance(node, RuleReference):
-            return f" {self._names[node.name]}"
         if isinstance(node, Repeat):
             return f"({self._write(node.part).rstrip() or EMPTY_TEXT}){count(node.low, node.high)}"
         if isinstance(node, Alternatives):
-            return "|".join([self._write(part).rstrip() or EMPTY_TEXT for part in node.parts])
-        raise ValueError(f"{type(node).__name__} cannot be part of a rule")
+            written = self._written
+            return "|".join([
+                (written.get(id(part)) or self._write(part)).rstrip() or EMPTY_TEXT for part in node.parts
+            ])
+        return self._written.get(id(node)) or self._part(node)
 
     def _part(self, node: Expression) -> str:
         """A part of a sequence."""
         if isinstance(node, Terminal):
-            text = self._written[id(node)] = self._terminal(node.part)
-            return text
-        return f"({self._write(node)})" if isinstance(node, Alternatives) else self._write(node)
+            part = node.part
+            text = encode_basestring(part.text) if isinstance(part, LiteralText) else self._terminal(part)
+        elif isinstance(node, RuleReference):
+            text = f" {self._names[node.name]}"
+        elif isinstance(node, Alternatives):
+            return f"({self._write(node)})"
+        elif isinstance(node, (Sequence, Repeat)):
+            return self._write(node)
+        else:
+            raise ValueError(f"{type(node).__name__} cannot be part of a rule")
+        self._written[id(node)] = text
+        return text
 
     def _terminal(self, part: Expression) -> str:
-        if isinstance(part, LiteralText):
-            return encode_basestring(part.text)
         body = printed(part, self._grammar.space)
-        if _STRING in body:
-            body = body.replace(_STRING, self._named(printed(ANY_STRING.part, EMPTY)))
-        if _SPACE in body:
-            body = body.replace(_SPACE, self._named(printed(self._grammar.space, EMPTY)))
+        if "\0" in body:
+            if _STRING in body:
+                body = body.replace(_STRING, self._named(printed(ANY_STRING.part, EMPTY)))
+            if _SPACE in body:
+                body = body.replace(_SPACE, self._named(printed(self._grammar.space, EMPTY)))
         return f"{self._named(body)} "
 
     def _named(self, body: str) -> str:
-        return self._terminals.setdefault(body, f"{self._prefix.upper()}T{len(self._terminals)}")
+        found = self._terminals.get(body)
+        if found is None:
+            found = self._terminals[body] = f"{self._prefix.upper()}T{len(self._terminals)}"
+        return found

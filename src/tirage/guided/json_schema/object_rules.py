@@ -68,6 +68,12 @@ class Others(NamedTuple):
     answers: frozenset[int]
 
 
+def answers_all(members: list[Member], some: tuple[Conditions, ...]) -> bool:
+    """Whether the members that must be there have a name in each set of `some`."""
+    answered = frozenset[int]().union(*(member.answers for member in members if member.is_required)) if some else ()
+    return len(answered) == len(some)
+
+
 class ObjectRules:
     """Writes the rules of one set of objects."""
 
@@ -89,14 +95,11 @@ class ObjectRules:
             others = self._others()
         except LanguageError:
             raise refusal(self._objects.path, TOO_MUCH) from None
-        low = self._low(members, others)
-        high = self._objects.high
-        count = sum(member.is_required for member in members)
-        answered = frozenset[int]().union(*(member.answers for member in members if member.is_required))
+        low, high, some = self._low(members, others), self._objects.high, self._objects.some
         is_free = high is None or (not others and len(members) <= high)
-        if is_free and low <= max(1, count) and len(answered) == len(self._objects.some):
+        if is_free and low <= 1 and answers_all(members, some):
             return self._uncounted(members, others, is_some=low > 0)
-        if not members and not self._objects.some:
+        if not members and not some:
             return self._only_others(others, low, high)
         return self._counted(members, others, low)
 
@@ -124,7 +127,8 @@ class ObjectRules:
         for name in self._listed:
             value = member(conditions(objects, name))
             if value is not None:
-                found.append(Member(Sequence((string(name), colon, value)), name in required, self._answered(name)))
+                answered = self._answered(name) if objects.some else _NO_ANSWERS
+                found.append(Member(Sequence((string(name), colon, value)), name in required, answered))
             elif name in required:
                 return None
         return found
@@ -132,7 +136,7 @@ class ObjectRules:
     def _answered(self, name: str) -> frozenset[int]:
         """Which sets of names of `some` a name is in."""
         some = self._objects.some
-        return frozenset(i for i, one in enumerate(some) if self._expansion.is_name(one, name)) if some else _NO_ANSWERS
+        return frozenset(i for i, one in enumerate(some) if self._expansion.is_name(one, name))
 
     def _others(self) -> list[Others]:
         """The members whose names are not listed, by the patterns that their names match."""
@@ -177,8 +181,11 @@ class ObjectRules:
         return frozenset(i for i, one in enumerate(self._objects.some) if self._some(one) in inside)
 
     def _low(self, members: list[Member], others: list[Others]) -> int:
-        """The least number of members; GrammarError where it cannot be counted."""
-        low, count = self._objects.low, sum(member.is_required for member in members)
+        """The least number of members, 0 where the required ones are enough; GrammarError if it cannot be counted."""
+        low = self._objects.low
+        if not low:
+            return 0
+        count = sum(member.is_required for member in members)
         # A name may come twice, so that only one of the members that are not listed is sure to count.
         if others and low > count + 1:
             fail(

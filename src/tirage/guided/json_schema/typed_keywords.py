@@ -61,20 +61,21 @@ def typed(kinds: Iterable[str], keys: dict[str, Any], node: Node, *, whole: bool
 
 def described(kind: str, keys: dict[str, Any], node: Node, *, whole: bool) -> Values | None:
     """The values of one type that satisfy the keywords of that type; None for all of them."""
-    if kind in BY_TYPE and not BY_TYPE[kind].isdisjoint(keys):
-        try:
-            match kind:
-                case "number":
-                    return numbers(keys, node, whole=whole)
-                case "string":
-                    return strings(keys, node)
-                case "array":
-                    return arrays(keys, node)
-                case _:
-                    return objects(keys, node)
-        except GrammarError as error:
-            return RefusedValues(error)
-    return INTEGERS if whole else None
+    own = BY_TYPE.get(kind)
+    if own is None or own.isdisjoint(keys):
+        return INTEGERS if whole else None
+    try:
+        match kind:
+            case "object":
+                return objects(keys, node)
+            case "string":
+                return strings(keys, node)
+            case "array":
+                return arrays(keys, node)
+            case _:
+                return numbers(keys, node, whole=whole)
+    except GrammarError as error:
+        return RefusedValues(error)
 
 
 BY_TYPE: dict[str, frozenset[str]] = {
@@ -276,6 +277,9 @@ def other_arrays(keys: dict[str, Any], node: Node) -> Iterator[Values]:
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
+_MEMBERS = frozenset({"properties", "patternProperties", "additionalProperties"})
+
+
 def members(keys: dict[str, Any], node: Node) -> Members:
     """What the keywords say of the members of objects, by name."""
     others = keys.get("additionalProperties")
@@ -295,9 +299,8 @@ def objects(keys: dict[str, Any], node: Node) -> Objects:
     """The objects that satisfy the keywords of objects."""
     high = keys.get("maxProperties")
     required = keys.get("required", ())
-    described_names = {"properties", "patternProperties", "additionalProperties"} & set(keys)
     return Objects(
-        members=(members(keys, node),) if described_names else (),
+        members=() if _MEMBERS.isdisjoint(keys) else (members(keys, node),),
         required=tuple(dict.fromkeys(required)),
         names=holds(keys["propertyNames"]) if "propertyNames" in keys else ANYTHING,
         low=int(keys.get("minProperties", 0)),
