@@ -346,9 +346,12 @@ def test_a_request_alone_leaves_room_for_one_that_comes_later() -> None:
         scheduler.add(group_of("x", number=1))
     scheduler.step()
     assert 1 <= len(model.chunks) <= 1 + ALONE_S / STEP_S * 3.5
+    before = len(model.chunks)
     scheduler.add(group_of("z", tenant="other", number=2))
-    scheduler.step()
-    assert "z" in model.chunks
+    # A step has time for one prompt alone where the machine is busy with something else.
+    for _ in range(2):
+        scheduler.step()
+    assert model.chunks.index("z") <= before + 1
 
 
 def test_a_search_goes_on_in_parts_beside_a_text() -> None:
