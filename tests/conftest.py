@@ -84,6 +84,16 @@ def sources_of(module: ModuleType) -> list[ModuleType]:
     return [module, *(sys.modules[name] for name in others if name in sys.modules)]
 
 
+@pytest.fixture(scope="module")
+def plain_programs() -> Iterator[None]:
+    """XLA takes no pains over programs that run once or twice; where their bits are the question, it does."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session")
 def held() -> dict[str, int]:
     return {"bytes": resident_bytes()}

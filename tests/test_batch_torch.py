@@ -68,7 +68,7 @@ def test_most_requests_have_a_form_on_the_device() -> None:
 @pytest.mark.parametrize("drawn", [None, by_tensors])
 def test_many_lives_give_each_request_what_it_draws_alone(world: type[TorchWorld], drawn: Any) -> None:
     with nullcontext() if drawn is None else drawn_by(drawn):
-        for seed in range(40):
+        for seed in range(15):
             live("torch", seed, world)
 
 

@@ -24,6 +24,7 @@ from tirage.models.llama import LlamaNumpy
 from tirage.models.llama_jax import LlamaTransformer, open_jax, transformer_of
 from tirage.models.transformer import TransformerModel
 
+pytestmark = pytest.mark.usefixtures("plain_programs")
 PROMPTS = ["Once upon a time", "The dog", "One day, a little girl named"]
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
