@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[1] / "src" / "tirage"
 
 ARRAYS = frozenset({"NDArray", "ndarray", "ArrayLike", "Tensor", "Array"})
@@ -235,14 +237,17 @@ def tirage() -> Sources:
     )
 
 
+@pytest.mark.slow
 def test_public_functions_of_arrays_say_the_shapes() -> None:
     assert tirage().without_shape() == []
 
 
+@pytest.mark.slow
 def test_public_functions_name_the_errors_of_ours_that_they_raise() -> None:
     assert tirage().without_error() == []
 
 
+@pytest.mark.slow
 def test_the_checks_find_something_to_check() -> None:
     public = list(tirage().public())
     assert sum(tirage().has_arrays(each) for each in public) > 100

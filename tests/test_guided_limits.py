@@ -143,7 +143,8 @@ def compiler() -> Compiler:
 LONG = {
     "16,000 properties", "8,000 integers", "800 patternProperties", "200 multipleOf", "patterns multiplied",
     "19 patterns at once", "10,000 required names", "doubling with recursion", "500 tags", "letters of either case",
-    "many dots",
+    "many dots", "pointer of 50,000 steps", "tuple of 10,000", "anyOf of 3,000", "500 triggers", "huge literal",
+    "3,000 optional properties",
 }  # fmt: skip
 """Those that keep a processor busy for the better part of a second."""
 

@@ -207,9 +207,7 @@ LATER = {"Phi-3-mini-128k", "Llama-3.1", "Mistral-7B-v0.1"}
         pytest.param("Llama-3.1", 1024, id="Llama-3.1 at a bucket"),
     ],
 )
-def test_a_published_shape_writes_what_generate_writes_around_its_bounds(
-    name: str, bound: int, tmp_path: Path
-) -> None:
+def test_a_published_shape_writes_what_generate_writes_around_its_bounds(name: str, bound: int, tmp_path: Path) -> None:
     kind, settings, _ = SHAPES[name]
     torch.manual_seed(0)
     module = sharp(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).float().eval())

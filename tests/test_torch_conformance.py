@@ -197,7 +197,7 @@ def test_a_preset_that_is_new_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Triton -----------------------------------------------------------------------------------------------------------
 
 
-# The interpreter takes about 0.1 s for a row; starting Python with torch and Triton takes 2 s. The next test draws a few.
+# The interpreter takes about 0.1 s for a row; starting Python with torch and Triton takes 2 s. The next draws a few.
 @needs_triton
 @pytest.mark.exhaustive
 def test_the_triton_kernels_draw_the_same_under_their_interpreter(tmp_path: Path) -> None:
