@@ -51,7 +51,7 @@ LARGE_BYTES = 1_400_000_000
 """Beyond this a process may grow by a quarter of that only."""
 
 
-TAKEN_FROM = {file.stem for file in Path(__file__).parent.glob("*.py")} - {"servers", "server_forks"}
+TAKEN_FROM = {file.stem for file in Path(__file__).parent.glob("*.py")} - {"servers", "server_forks", "later"}
 
 
 def resident_bytes() -> int:
