@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
+from test_layout import statements
 
 SOURCE = Path(__file__).parents[1] / "src" / "tirage"
 
@@ -60,7 +61,7 @@ class Module:
         """Names that come from another module of ours, and that module."""
         return {
             alias.asname or alias.name: (node.module or "").removeprefix("tirage.")
-            for node in ast.walk(self.tree)
+            for node in statements(self.tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tirage.")
             for alias in node.names
         }
