@@ -129,6 +129,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("kind", ["another", "text", "list", "bool", "mapping"])
 def test_every_field_of_an_answer_is_compared(name: str, kind: str) -> None:
