@@ -44,9 +44,10 @@ oldest: $(UV)
 resolve: $(UV)
 	$(PYTHON) scripts/resolve.py --uv $(UV)
 
-# The million draws, the hostile rows of jit and Triton, thousands of schedules: minutes more, run by CI beside the tests.
+# The million draws, the hostile rows of jit and Triton, thousands of schedules, every property with all its examples: minutes
+# more, run by CI beside the tests.
 exhaustive: kernels
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "exhaustive or hypothesis" --hypothesis-profile thorough
 
 # Hours, on a machine that does nothing else; CHAOS="--scale 0.1 storm soak" runs a tenth, or some. See CONTRIBUTING.md.
 chaos: kernels

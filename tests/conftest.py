@@ -6,7 +6,8 @@ and children inherit that.
 Every process computes with one thread, unless a test says otherwise: tests run side by side, and threads that wait for
 each other busily would eat most of the time. The last bits of a matrix product may depend on the number of threads.
 
-Hypothesis tries the same examples in every run, however slow the machine is.
+Hypothesis tries the same examples in every run, however slow the machine is: some in `make test`, all with
+`--hypothesis-profile thorough`, as `make exhaustive` does.
 
 No garbage is collected while the tests are imported and gathered, a third of the time of that: hardly any is made.
 
@@ -28,13 +29,16 @@ from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tries import ALL, SOME
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything that reads it is imported
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # read by the processes that run the tests: each thread's own would grow
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix, "jax_programs")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
-settings.register_profile("tirage", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+slowly = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tirage", slowly, max_examples=SOME)
+settings.register_profile("thorough", slowly, max_examples=ALL)
 settings.load_profile("tirage")
 gc.disable()  # until everything is collected
 sys.dont_write_bytecode = False
@@ -47,7 +51,7 @@ LARGE_BYTES = 1_400_000_000
 """Beyond this a process may grow by a quarter of that only."""
 
 
-TAKEN_FROM = {file.stem for file in Path(__file__).parent.glob("*.py")} - {"servers", "server_forks"}
+TAKEN_FROM = {file.stem for file in Path(__file__).parent.glob("*.py")} - {"servers", "server_forks", "later"}
 
 
 def resident_bytes() -> int:
@@ -78,6 +82,16 @@ def sources_of(module: ModuleType) -> list[ModuleType]:
     names = {getattr(each, "__name__" if isinstance(each, ModuleType) else "__module__", "") for each in taken}
     others = {name for name in names if isinstance(name, str)} & TAKEN_FROM - {module.__name__}
     return [module, *(sys.modules[name] for name in others if name in sys.modules)]
+
+
+@pytest.fixture(scope="module")
+def plain_programs() -> Iterator[None]:
+    """XLA takes no pains over programs that run once or twice; where their bits are the question, it does."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

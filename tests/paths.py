@@ -59,7 +59,7 @@ def two_shards(x: NDArray[np.float32]) -> sharded.Shards:
 
 def by_reference(cases: Sequence[Case]) -> list[Answer]:
     """Answers of the executable spec."""
-    return [_of_result(reference_result(case), case) for case in cases]
+    return [answer_of(reference_result(case), case) for case in cases]
 
 
 def reference_result(case: Case) -> reference.Result:
@@ -77,7 +77,8 @@ def reference_result(case: Case) -> reference.Result:
     )
 
 
-def _of_result(result: reference.Result, case: Case) -> Answer:
+def answer_of(result: reference.Result, case: Case) -> Answer:
+    """The Answer in a Result of the executable spec."""
     return Answer(
         result.token,
         result.status,

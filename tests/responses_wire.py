@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from openai.types.responses import Response, ResponseStreamEvent
+from later import openai_responses
 from pydantic import BaseModel
 from servers import Server, shared
 
@@ -23,7 +23,7 @@ def ask(server: Server | None = None, **body: Any) -> Any:
     reply = (server or shared()).post(ROUTE, {**PLAIN, **body})
     assert reply.status_code == 200, reply.text
     response = reply.json()
-    check_type(Response, response)
+    check_type(openai_responses.Response, response)
     return response
 
 
@@ -54,7 +54,7 @@ def refused(server: Server | None = None, status: int = 400, **body: Any) -> Any
 @cache
 def event_types() -> dict[str, type[BaseModel]]:
     """The client's classes of events by their `type`."""
-    [union, *_] = typing.get_args(ResponseStreamEvent)
+    [union, *_] = typing.get_args(openai_responses.ResponseStreamEvent)
     return {typing.get_args(kind.model_fields["type"].annotation)[0]: kind for kind in typing.get_args(union)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,23 @@ def rows() -> list[tuple[list[int], str | None]]:
     return [(rng.integers(4, 196, length).tolist(), name) for length, name in names]
 
 
-def by_peft(name: str, folder: Path | None, prompt: list[int]) -> list[int]:
-    """What peft's own `generate` writes with that adapter alone."""
+def by_peft(name: str, adapters: Mapping[str, Path]) -> list[list[int]]:
+    """What peft's own `generate` writes for each row with its adapter alone."""
+    modules = {each: adapted(name, folder) for each, folder in {None: None, **adapters}.items()}
+    return [written(modules[adapter], ids) for ids, adapter in rows()]
+
+
+def adapted(name: str, folder: Path | None) -> Any:
     module = build(name)
-    adapted: Any = module if folder is None else PeftModel.from_pretrained(module, str(folder)).eval()
+    return module if folder is None else PeftModel.from_pretrained(module, str(folder)).eval()
+
+
+def written(module: Any, prompt: list[int]) -> list[int]:
     ids = torch.tensor([prompt])
     options = {"max_new_tokens": COUNT, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     with torch.inference_mode():
-        written = adapted.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-    return written[0, len(prompt) :].tolist()
+        ids = module.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+    return ids[0, len(prompt) :].tolist()
 
 
 @pytest.mark.slow
@@ -93,8 +102,8 @@ def test_rows_of_every_kind_of_adapter_write_what_peft_writes(kind: str, tmp_pat
         "odd": write_adapter(build(name), tmp_path / "odd", seed=1, **config),
         "plain": write_adapter(build(name), tmp_path / "plain", seed=2, **plain),
     }
-    expected = [by_peft(name, None if adapter is None else adapters[adapter], ids) for ids, adapter in rows()]
-    assert len({tuple(by_peft(name, folder, rows()[0][0])) for folder in (None, *adapters.values())}) == 3
+    expected = by_peft(name, adapters)
+    assert len({tuple(written(adapted(name, folder), rows()[0][0])) for folder in (None, *adapters.values())}) == 3
     llm = LLM(tmp_path / "base", tokenizer=Numbers(), adapters=adapters)
     prompts = [Prompt(token_ids=ids, adapter=adapter) for ids, adapter in rows()]
     assert [list(done.token_ids) for done in llm.generate(prompts, GREEDY)] == expected
@@ -112,7 +121,7 @@ def test_adapters_that_a_mixed_pass_gets_wrong_have_passes_of_their_own(
     }
     monkeypatch.setattr(adapters_module, "is_close", lambda *_: False)
     llm = LLM(tmp_path / "base", tokenizer=Numbers(), adapters=adapters)
-    expected = [by_peft("llama", None if adapter is None else adapters[adapter], ids) for ids, adapter in rows()]
+    expected = by_peft("llama", adapters)
     prompts = [Prompt(token_ids=ids, adapter=adapter) for ids, adapter in rows()]
     assert [list(done.token_ids) for done in llm.generate(prompts, GREEDY)] == expected
 

@@ -98,6 +98,7 @@ def test_each_step_of_a_walk_names_a_function(heading: str) -> None:
     assert all("::" in step[1] and step[2] for step in steps)
 
 
+@pytest.mark.slow
 def test_the_glossary_speaks_of_classes_that_exist() -> None:
     known = {name for name, _ in class_names("src")}
     ours = [row[0].strip("`") for row in rows("Glossary")]

@@ -145,6 +145,7 @@ def test_a_token_is_found_by_its_id_or_else_by_its_text() -> None:
 # --- servers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_honest_server_passes() -> None:
     only = ("top_k", "top_p", "seed", "n", "stop", "max_tokens", "json schema")
     report = audit(shared().url, seed=3, limits=LONG, only=only)
@@ -154,6 +155,7 @@ def test_an_honest_server_passes() -> None:
     assert (report.dialect, report.owner) == ("tirage", "tirage")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_is_named(name: str) -> None:
     with FaultyServer(shared().url, FAULTS[name]) as server:
@@ -243,6 +245,7 @@ def test_a_server_that_may_lie_about_its_model_does_not_pass(
     assert report.exit_status == (0 if verdict == "obeyed" else 2)
 
 
+@pytest.mark.slow
 def test_an_audit_keeps_its_number_of_requests() -> None:
     report = audit(shared().url, seed=1, limits=AuditLimits(requests=60, seconds=600))
     assert report.requests == 60
@@ -335,6 +338,7 @@ def test_the_program_of_the_page_prints_every_finding(capsys: Any) -> None:
         assert line.startswith((f"{check.name} obeyed", f"{check.name} not tested", f"{check.name} not obeyed"))
 
 
+@pytest.mark.slow
 def test_choices_of_an_audit_repeat() -> None:
     reports = [audit(shared().url, seed=11, only=("top_k",), limits=LONG) for _ in range(2)]
     assert reports[0].findings == reports[1].findings

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_llama import CONFIG, random_tensors
 from small_tokenizers import Letters, byte_level_tokenizer, fallback_tokenizer, trained_byte_level
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import WordLevel
+from tries import tries
 
 import tirage
 from tirage import LLM, Completion, ParamsError, SamplingParams
@@ -54,7 +55,7 @@ PHRASES = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None, max_examples=40)
+@tries(40)
 @given(phrases=PHRASES, text=st.text(alphabet="al the<日é", max_size=6), data=st.data(), skip=st.booleans())
 def test_exactly_the_tokens_that_complete_a_phrase_are_forbidden(
     name: str, phrases: list[str], text: str, data: Any, skip: bool

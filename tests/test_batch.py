@@ -386,7 +386,7 @@ def check_schedules(library: str, count: int, machine: type[Schedules] = Schedul
     )
 
 
-LIVES = {"numpy": 60, "torch": 60, "jax": 3}
+LIVES = {"numpy": 30, "torch": 30, "jax": 2}
 """Lives tried first; JAX compiles for every new shape."""
 MORE_LIVES = {"numpy": 4800, "torch": 4800, "jax": 400}
 SCHEDULES = {"numpy": 400, "torch": 400, "jax": 100}

@@ -59,6 +59,7 @@ def logits(step: int, rows: int = 4) -> torch.Tensor:
 # --- the same tokens ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_most_requests_have_a_form_on_the_device() -> None:
     assert len(on_device()) >= 500
 
@@ -68,7 +69,7 @@ def test_most_requests_have_a_form_on_the_device() -> None:
 @pytest.mark.parametrize("drawn", [None, by_tensors])
 def test_many_lives_give_each_request_what_it_draws_alone(world: type[TorchWorld], drawn: Any) -> None:
     with nullcontext() if drawn is None else drawn_by(drawn):
-        for seed in range(40):
+        for seed in range(15):
             live("torch", seed, world)
 
 
@@ -91,6 +92,7 @@ def test_lives_drawn_by_the_triton_kernels(jobs: range) -> None:
     assert max(each["launches of a draw"] for each in found) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [lambda v: v * 0.999, lambda v: v])
 def test_a_penalty_that_is_a_little_off_is_seen(
     rule: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
@@ -359,6 +361,7 @@ def test_other_batches_have_no_rows_on_a_device() -> None:
 # --- the page -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_step_that_the_page_on_pytorch_compiles_and_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled for the CPU; the calls of `torch.cuda` are only seen to be made, as nothing is captured here."""
     page = (Path(__file__).parents[1] / "docs" / "pytorch.md").read_text(encoding="utf-8")

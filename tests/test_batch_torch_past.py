@@ -121,6 +121,7 @@ def _same(steps: int, **options: Any) -> None:
 # --- the same tokens ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"history_capacity": 100}])
 def test_what_follows_from_the_tokens_is_drawn_as_by_numpy(options: dict[str, Any]) -> None:
     _same(60, **options)

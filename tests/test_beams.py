@@ -123,6 +123,7 @@ def slow_beams(llm: LLM, width: int, longest: int, penalty: float, early: bool |
     return [(text, score) for score, text in done]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [False, True, "never"])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 1.7, -1.0])
 def test_a_narrow_search_follows_the_written_rules(early: bool | str, penalty: float) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import trained_byte_level
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import WordLevel
+from tries import tries
 
 from tirage import LLM, ParamsError, SamplingParams
 from tirage.patterns import compile_pattern
@@ -153,7 +154,7 @@ def test_more_words_and_longer_ones_are_refused_by_the_server(words: Sequence[st
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
+@tries(150)
 @given(
     phrases=st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=6),
     text=st.text("abé", max_size=12),

@@ -45,6 +45,7 @@ def right(vector: Vector) -> dict[str, Any]:
 # --- the files ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_vector_is_as_the_schema_says_and_so_is_its_request() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     assert [vector.id for vector in VECTORS if not SCHEMA.is_valid(vector.data)] == []
@@ -128,6 +129,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("kind", ["another", "text", "list", "bool", "mapping"])
 def test_every_field_of_an_answer_is_compared(name: str, kind: str) -> None:
@@ -230,6 +232,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MISTAKES)
 def test_a_mistake_in_a_rule_is_named_by_vector_and_rule(rule: str, tmp_path: Path) -> None:
     before, after = MISTAKES[rule]

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from dialect_cases import CASES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import tries
 
 import tirage
 from tirage import ParamsError, SamplingParams
@@ -147,7 +148,7 @@ VALUES: dict[str, list[Any]] = {
 LOGITS = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 0.6931472, 1.0, 2.0]), min_size=6, max_size=6)
 
 
-@settings(max_examples=300)
+@tries(300)
 @given(
     fields=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()}),
     logits=LOGITS,

@@ -8,10 +8,11 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_llama import CONFIG, random_tensors
 from small_tokenizers import trained_byte_level
+from tries import tries
 
 from tirage import LLM, RequestOutputKind, SamplingParams
 from tirage.models.checkpoint import build_llama
@@ -45,7 +46,7 @@ def settled(tokenizer: Tokenizer, ids: list[int], *, skip: bool = True) -> str:
 
 
 @pytest.mark.parametrize("name", ["trained", "bundled", "python"])
-@settings(deadline=None, max_examples=50)
+@tries(50)
 @given(text=TEXTS, cut=st.integers(0, 30), skip=st.booleans())
 def test_a_text_is_streamed_whole_from_any_place_on(name: str, text: str, cut: int, skip: bool) -> None:
     tokenizer = tokenizer_named(name)
@@ -55,7 +56,7 @@ def test_a_text_is_streamed_whole_from_any_place_on(name: str, text: str, cut: i
     assert whole == shown + stream(tokenizer, ids[:cut], ids[cut:], skip=skip)
 
 
-@settings(deadline=None)
+@tries()
 @given(ids=st.lists(st.integers(0, 420), max_size=16), cut=st.integers(0, 16), skip=st.booleans())
 def test_any_ids_of_a_trained_byte_level_vocabulary_have_the_decoders_text(
     ids: list[int], cut: int, skip: bool
@@ -66,7 +67,7 @@ def test_any_ids_of_a_trained_byte_level_vocabulary_have_the_decoders_text(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@tries()
 @given(ids=st.lists(st.integers(0, 2) | st.integers(259, 1535), max_size=16), skip=st.booleans())
 def test_any_pieces_of_the_bundled_vocabulary_have_the_decoders_text(ids: list[int], skip: bool) -> None:
     tokenizer = tokenizer_named("bundled")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from dialect_cases import CASES, Case, case_of
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
+from tries import tries
 
 from tirage import GuidedDecodingParams, ParamsError, SamplingParams, Watermark, dialects
 from tirage.dialects import (
@@ -235,7 +236,7 @@ def test_a_field_the_engine_has_and_we_do_not_take_says_why(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=60)
+@tries(60)
 @given(data=st.data())
 def test_what_was_read_is_written_and_read_again(name: str, data: st.DataObject) -> None:
     case = CASES[name]
@@ -257,7 +258,7 @@ def test_every_field_of_ours_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=60)
+@tries(60)
 @given(params=parameters())
 def test_what_cannot_be_written_is_named_and_nothing_else_differs(name: str, params: SamplingParams) -> None:
     case = CASES[name]

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import pytest
+from test_layout import statements
+
 SOURCE = Path(__file__).parents[1] / "src" / "tirage"
 
 ARRAYS = frozenset({"NDArray", "ndarray", "ArrayLike", "Tensor", "Array"})
@@ -58,7 +61,7 @@ class Module:
         """Names that come from another module of ours, and that module."""
         return {
             alias.asname or alias.name: (node.module or "").removeprefix("tirage.")
-            for node in ast.walk(self.tree)
+            for node in statements(self.tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tirage.")
             for alias in node.names
         }
@@ -235,14 +238,17 @@ def tirage() -> Sources:
     )
 
 
+@pytest.mark.slow
 def test_public_functions_of_arrays_say_the_shapes() -> None:
     assert tirage().without_shape() == []
 
 
+@pytest.mark.slow
 def test_public_functions_name_the_errors_of_ours_that_they_raise() -> None:
     assert tirage().without_error() == []
 
 
+@pytest.mark.slow
 def test_the_checks_find_something_to_check() -> None:
     public = list(tirage().public())
     assert sum(tirage().has_arrays(each) for each in public) > 100

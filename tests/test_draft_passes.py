@@ -79,6 +79,7 @@ def test_the_bundled_model_reads_drafts_and_forced_text_bit_for_bit() -> None:
     np.testing.assert_array_equal(model.extend_row(row, DRAFT), singly(model, DRAFT)[-1:])
 
 
+@pytest.mark.slow
 def test_the_jax_llama_reads_drafts_in_one_pass(tmp_path: Path) -> None:
     check_rows(PlainModel(open_jax(load(folder_of(tmp_path)))), close)
 
@@ -86,6 +87,7 @@ def test_the_jax_llama_reads_drafts_in_one_pass(tmp_path: Path) -> None:
 ROWS = ("llama", "gpt2", "falcon", "gemma", "mistral", "qwen3", "bloom", "gpt_neox")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("packed", [False, True])
 def test_models_of_transformers_read_drafts_in_one_pass(name: str, packed: bool) -> None:

@@ -30,7 +30,7 @@ from tirage.compat.easydel import (
 )
 from tirage.errors import TirageError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_programs")]
 
 WIDTHS = {"stop_ids": 4, "bad_words": 3, "bad_word_len": 3, "allowed_ids": 5}
 V = 12

@@ -34,6 +34,7 @@ def again(engine: str, request: SeededRequest, **more: Any) -> EngineReplay:
 # --- recorded draws ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_tokens_that_an_engine_drew_are_drawn_again(engine: str) -> None:
     certain = total = 0

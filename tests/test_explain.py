@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from strategies import VALUES
 from tokenizers import Tokenizer, decoders, models
+from tries import tries
 
 import tirage
 from tirage.params import FIELDS
@@ -91,7 +92,7 @@ def cases(draw: st.DrawFn) -> dict:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(cases(), st.integers(0, 3))
 def test_explained_token_is_the_sampled_one_under_every_preset(case: dict, sample_index: int) -> None:
     explained = tirage.explain(**case, sample_index=sample_index)
@@ -103,7 +104,7 @@ def test_explained_token_is_the_sampled_one_under_every_preset(case: dict, sampl
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@tries(80)
 @given(cases())
 def test_probabilities_after_the_last_stage_are_the_law(case: dict) -> None:
     explained = tirage.explain(**case, top=V)
@@ -115,7 +116,7 @@ def test_probabilities_after_the_last_stage_are_the_law(case: dict) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@tries(80)
 @given(cases())
 def test_stage_effects_add_up(case: dict) -> None:
     explained = tirage.explain(**case, top=V)
@@ -134,7 +135,7 @@ def test_stage_effects_add_up(case: dict) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@tries(80)
 @given(cases())
 def test_throw_falls_into_the_interval_of_its_token(case: dict) -> None:
     explained = tirage.explain(**case)
@@ -150,7 +151,7 @@ def test_throw_falls_into_the_interval_of_its_token(case: dict) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(cases())
 def test_every_view_of_every_explanation_can_be_made(case: dict) -> None:
     explained = tirage.explain(**case)

@@ -79,6 +79,7 @@ def is_person(text: str) -> bool:
 # --- with everything else ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

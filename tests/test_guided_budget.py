@@ -83,6 +83,7 @@ def check(task: Task, done: Completion, fits: bool) -> None:
         assert fits or sample.finish_reason in {"length", "error"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_text_closes_exactly_when_its_tokens_allow_it(kind: str, library: str) -> None:

@@ -63,6 +63,7 @@ CLOSED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unusable", [(), (b"]", b"a"), (b"1", b"x")], ids=str)
 @pytest.mark.parametrize("mode", CLOSED, ids=str)
 def test_a_way_is_found_where_there_is_one_and_it_is_valid_and_short(

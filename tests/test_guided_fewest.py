@@ -283,7 +283,7 @@ TASKS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.exhaustive) for s in range(1, 20))])
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_completion_is_found_exactly_when_the_budget_allows_one(kind: str, seed: int) -> None:
     assert sum(1 for _ in some_tasks(kind, seed, 10)) > 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tries import tries
 
 from tirage import ParamsError
 from tirage.history import Counts, History
@@ -34,7 +35,7 @@ def counted(prompt: list[int], output: list[int]) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(prompt=IDS, output=IDS, more=IDS, count_first=st.booleans())
 def test_counts_kept_up_to_date_equal_counts_from_scratch(
     prompt: list[int], output: list[int], more: list[int], count_first: bool
@@ -51,7 +52,7 @@ def test_counts_kept_up_to_date_equal_counts_from_scratch(
     assert history.step == len(output + more)
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(prompt=IDS, output=IDS, window=st.integers(1, 60))
 def test_a_window_counts_the_last_tokens_whichever_side_they_came_from(
     prompt: list[int], output: list[int], window: int
@@ -120,7 +121,7 @@ def test_a_word_is_banned_at_its_last_token_once_the_rest_has_been_said() -> Non
     assert completing(words, ids(1, 1)) == [7, 2, 6]
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(tokens=IDS, words=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), max_size=5))
 def test_a_token_is_banned_exactly_when_it_would_end_a_bad_word(
     tokens: list[int], words: list[tuple[int, ...]]
@@ -142,7 +143,7 @@ def test_an_ngram_is_banned_at_its_last_token() -> None:
     assert repeating(2, ids(1, 2, 1, 3, 1)).tolist() == [2, 3]
 
 
-@settings(deadline=None, max_examples=100)
+@tries()
 @given(tokens=IDS, size=st.integers(1, 5))
 def test_exactly_the_tokens_that_repeat_an_ngram_are_banned(tokens: list[int], size: int) -> None:
     grams = {tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)}
@@ -233,7 +234,7 @@ def slow_dry(tokens: list[int], breakers: set[int], allowed_length: int, last_n:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
+@tries(300)
 @given(
     tokens=st.lists(st.integers(0, 2), max_size=40),
     breakers=st.sets(st.integers(0, 3), max_size=1),

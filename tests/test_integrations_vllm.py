@@ -98,6 +98,7 @@ class Batch:
             self.shown[request].append(-1 if self.ahead else token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_requests_that_come_go_and_change_places_draw_what_they_draw_alone(temperature: float, ahead: bool) -> None:

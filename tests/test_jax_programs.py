@@ -96,6 +96,7 @@ def operations(names: list[str]) -> int:
     return len(re.findall(r"^ *%", text, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_eight_filters_in_one_step_are_less_than_three_times_the_largest_alone() -> None:
     largest = max(operations([name]) for name in ("typical", "top_p", "xtc"))
     found = operations(list(EACH))

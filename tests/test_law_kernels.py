@@ -30,6 +30,7 @@ def assert_laws_equal(logits: NDArray[np.float32], rows: SamplingMetadata) -> No
     assert np.array(expected).tobytes() == dispatch.law_rows(logits, rows).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("size", [1, 2, 33, 63, 64, 65, 255, 256, 257, 1000, 5000])
 def test_random_programs_have_the_law_of_the_plain_path(size: int) -> None:

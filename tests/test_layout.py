@@ -7,7 +7,8 @@ import gc
 import importlib
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -83,8 +84,32 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return lines - ((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1)
 
 
-def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in statements(parsed(path)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What most tests ask of a file: small enough to be kept, where its nodes are not."""
+
+    functions: tuple[tuple[str, int], ...]
+    """Names, and lines without the docstring."""
+    classes: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+@cache
+def outline(path: Path) -> Outline:
+    tree = parsed(path)
+    nodes = [*statements(tree)]
+    functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return Outline(
+        functions=tuple((node.name, length(node)) for node in functions),
+        classes=tuple(node.name for node in nodes if isinstance(node, ast.ClassDef)),
+        imports=tuple(imports(tree)),
+    )
+
+
+def lengths(folder: str) -> dict[str, int]:
+    """Lines of each function in the files of a folder."""
+    found = ((path, *function) for path in python_files(folder) for function in outline(path).functions)
+    return {f"{path.relative_to(ROOT)}:{name}": lines for path, name, lines in found}
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -108,11 +133,10 @@ def test_no_file_reaches_600_lines() -> None:
 
 
 def test_no_function_passes_60_lines_and_half_have_at_most_10() -> None:
-    sizes = {f"{path.relative_to(ROOT)}:{f.name}": length(f) for path in python_files("src") for f in functions(path)}
+    sizes = lengths("src")
     assert {name: size for name, size in sizes.items() if size > 60} == {}
     assert statistics.median(sizes.values()) <= 10
-    tests = {f"{path.relative_to(ROOT)}:{f.name}": length(f) for path in python_files("tests") for f in functions(path)}
-    assert {name: size for name, size in tests.items() if size > 60} == {}
+    assert {name: size for name, size in lengths("tests").items() if size > 60} == {}
 
 
 def test_no_module_is_a_drawer_for_leftovers() -> None:
@@ -210,6 +234,7 @@ def wrong_imports(importer: str, tree: ast.Module) -> list[str]:
     return sorted(name for name in found if name == "tirage.*" or upward(importer, part(name)))
 
 
+@pytest.mark.slow
 def test_imports_point_downward() -> None:
     wrong = {
         module_of(path): found
@@ -253,13 +278,13 @@ def circle(reads: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def read_by(name: str, tree: ast.Module) -> set[str]:
+def read_by(name: str, imported: Iterable[str]) -> set[str]:
     """The modules of ours, itself apart, that a module imports anywhere: at its top, in functions, for types."""
-    return {home(found) for found in imports(tree) if found.split(".")[0] == "tirage"} - {name}
+    return {home(found) for found in imported if found.split(".")[0] == "tirage"} - {name}
 
 
 def test_no_modules_import_each_other() -> None:
-    reads = {module_of(path): read_by(module_of(path), parsed(path)) for path in python_files("src")}
+    reads = {module_of(path): read_by(module_of(path), outline(path).imports) for path in python_files("src")}
     assert circle(reads) == []
     assert reads["tirage.params.sampling"] >= {"tirage.params.checks", "tirage.params.sampling_fields"}
 
@@ -277,7 +302,7 @@ def test_no_modules_import_each_other() -> None:
 def test_the_check_of_circles_can_fail(back: str) -> None:
     reads = {
         "tirage.params.sampling": {"tirage.params.checks"},
-        "tirage.params.checks": read_by("tirage.params.checks", ast.parse(back)),
+        "tirage.params.checks": read_by("tirage.params.checks", imports(ast.parse(back))),
     }
     found = circle(reads)
     assert found[0] == found[-1]
@@ -286,7 +311,7 @@ def test_the_check_of_circles_can_fail(back: str) -> None:
 
 def test_the_executable_specification_reads_parameters_and_no_path_that_it_checks() -> None:
     files = python_files("tests/reference")
-    read = {part(home(name)) for path in files for name in imports(parsed(path)) if name.startswith("tirage")}
+    read = {part(home(name)) for path in files for name in outline(path).imports if name.startswith("tirage")}
     assert len(files) > 3
     assert read <= {"params", "semantics", "processors"}
     assert not [name for name in modules() if name.startswith("tirage.exact.reference")], "it is no part of the wheel"
@@ -294,7 +319,7 @@ def test_the_executable_specification_reads_parameters_and_no_path_that_it_check
 
 def class_names(*folders: str) -> Iterator[tuple[str, str]]:
     for path in python_files(*folders):
-        yield from ((node.name, module_of(path)) for node in statements(parsed(path)) if isinstance(node, ast.ClassDef))
+        yield from ((name, module_of(path)) for name in outline(path).classes)
 
 
 def exported_by_doors() -> set[str]:
@@ -309,8 +334,8 @@ LOADED_BY_ENGINES = {"TirageLogitsProcessor"}
 
 def test_no_two_classes_have_one_name() -> None:
     homes: dict[str, list[str]] = {}
+    known = {"compat": exported_by_doors(), "integrations": LOADED_BY_ENGINES}
     for name, module in class_names("src"):
-        known = {"compat": exported_by_doors(), "integrations": LOADED_BY_ENGINES}
         if name not in known.get(part(module), ()):
             homes.setdefault(name, []).append(module)
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
@@ -321,7 +346,7 @@ def test_only_backends_know_an_array_library_by_name() -> None:
     users = {
         (module_of(path), name.split(".")[0])
         for path in python_files("src")
-        for name in imports(parsed(path))
+        for name in outline(path).imports
         if name.split(".")[0] in libraries
     }
     allowed = {"backends", "models", "compat", "integrations", "jax", "torch"}

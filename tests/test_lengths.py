@@ -69,7 +69,9 @@ def texts(llm: LLM, prompts: Sequence[list[int]], params: Any = GREEDY) -> list[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lengths", [(1020,), (1019, 1019), (1017, 5, 1030, 1021)])
+@pytest.mark.parametrize(
+    "lengths", [(1020,), pytest.param((1019, 1019), marks=pytest.mark.exhaustive), (1017, 5, 1030, 1021)]
+)
 def test_a_text_crosses_the_first_bucket_alone_and_in_company(lengths: tuple[int, ...]) -> None:
     module = sharp(build(max_position_embeddings=4096))
     prompts = prompts_of(*lengths)
@@ -192,10 +194,25 @@ def test_the_users_module_is_left_as_it_was() -> None:
 # Published shapes.
 
 
+LATER = {"Phi-3-mini-128k", "Llama-3.1", "Mistral-7B-v0.1"}
+"""Thousands of tokens; small models of these kinds cross bounds above and in test_architectures.py."""
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.exhaustive] * (name in LATER) + [crossing] * name.startswith("Phi-3")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[crossing] * name.startswith("Phi-3")) for name in SHAPES])
-def test_a_published_shape_writes_what_generate_writes_around_its_bounds(name: str, tmp_path: Path) -> None:
-    kind, settings, bound = SHAPES[name]
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        *(pytest.param(name, SHAPES[name][2], id=name, marks=marks_of(name)) for name in SHAPES),
+        # Its frequencies are the same at every length.
+        pytest.param("Llama-3.1", 1024, id="Llama-3.1 at a bucket"),
+    ],
+)
+def test_a_published_shape_writes_what_generate_writes_around_its_bounds(name: str, bound: int, tmp_path: Path) -> None:
+    kind, settings, _ = SHAPES[name]
     torch.manual_seed(0)
     module = sharp(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).float().eval())
     module.save_pretrained(tmp_path)

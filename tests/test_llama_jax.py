@@ -25,6 +25,7 @@ from tirage.models.llama import LlamaNumpy
 from tirage.models.llama_jax import LlamaTransformer, open_jax, transformer_of
 from tirage.models.transformer import TransformerModel
 
+pytestmark = pytest.mark.usefixtures("plain_programs")
 PROMPTS = ["Once upon a time", "The dog", "One day, a little girl named"]
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
@@ -90,6 +91,7 @@ def test_a_prompt_read_in_pieces_gives_the_bits_of_prefill(model: TransformerMod
     assert cache.slots == 300
 
 
+@pytest.mark.slow
 def test_decode_steps_equal_longer_prompts_and_rows_do_not_depend_on_neighbours(model: TransformerModel) -> None:
     caches = [model.prefill(IDS[:length])[1] for length in (3, 20)]
     alone = model.decode([7], [model.prefill(IDS[:3])[1]])

@@ -93,6 +93,7 @@ def preset_rows(name: str) -> list[SamplingParams]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [False, True])
 def test_the_value_is_the_draws_own_and_the_ratio_exactly_one(recorded: bool) -> None:
     x, params, drawn = drawable()
@@ -104,6 +105,7 @@ def test_the_value_is_the_draws_own_and_the_ratio_exactly_one(recorded: bool) ->
     np.testing.assert_array_equal(np.asarray(in_jax), drawn.sampled_logprobs)
 
 
+@pytest.mark.slow
 def test_every_token_has_the_probability_of_the_law() -> None:
     x, params, _ = drawable()
     laws = tirage.law(x, params, history=histories(len(x)), state=STATE)
@@ -117,6 +119,7 @@ def test_every_token_has_the_probability_of_the_law() -> None:
             assert (np.abs(found.double().numpy() - laws[:, token]) <= most + 1e-7 * laws[:, token]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [False, True])
 def test_slopes_are_those_of_finite_differences_for_every_operator(recorded: bool) -> None:
     x, params, drawn = drawable()
@@ -124,6 +127,7 @@ def test_slopes_are_those_of_finite_differences_for_every_operator(recorded: boo
         check_slopes(x[row], each, drawn, row, recorded=recorded, history=histories(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_slopes_are_those_of_finite_differences_in_every_preset(name: str) -> None:
     params = preset_rows(name)
@@ -164,6 +168,7 @@ def test_a_mask_that_counts_after_the_draw_has_slopes() -> None:
             assert torch.autograd.gradcheck(run, (logits,), eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [False, True])
 def test_jax_gives_torchs_slopes_inside_transformations_too(recorded: bool) -> None:
     x, params, drawn = drawable()

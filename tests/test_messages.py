@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-import anthropic
 import pytest
-from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from field_answers import said
+from later import anthropic, anthropic_types
 from pydantic import BaseModel, TypeAdapter
 from servers import Server, shared, until
 
@@ -27,14 +26,18 @@ WEATHER = {
         "additionalProperties": False,
     },
 }
-EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
+@cache
+def event_type() -> TypeAdapter[Any]:
+    return TypeAdapter(anthropic_types.RawMessageStreamEvent)
 
 
 def ask(server: Server | None = None, **body: Any) -> Any:
     """The whole message."""
     reply = (server or shared()).post(PATH, {"model": "tiny", "max_tokens": 12, "messages": USER, "seed": 5, **body})
     assert reply.status_code == 200, reply.text
-    checked(Message.model_validate(reply.json(), strict=True))
+    checked(anthropic_types.Message.model_validate(reply.json(), strict=True))
     return reply.json()
 
 
@@ -49,7 +52,7 @@ def events_of(server: Server | None = None, **body: Any) -> list[Any]:
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         if event["type"] not in {"ping", "error"}:
-            checked(EVENT.validate_python(event, strict=True))
+            checked(event_type().validate_python(event, strict=True))
         found.append(event)
     return found
 
@@ -196,7 +199,7 @@ def test_tokens_are_counted_without_a_limit() -> None:
     def count(**body: Any) -> int:
         reply = shared().post(f"{PATH}/count_tokens", {"model": "tiny", "messages": USER, **body})
         assert reply.status_code == 200, reply.text
-        return MessageTokensCount.model_validate(reply.json(), strict=True).input_tokens
+        return anthropic_types.MessageTokensCount.model_validate(reply.json(), strict=True).input_tokens
 
     assert count() == 8
     assert count(system="Be brief.") > count()
@@ -304,6 +307,6 @@ def test_an_error_ends_a_stream() -> None:
 
 
 @cache
-def client_of(server: Server, key: str) -> anthropic.Anthropic:
+def client_of(server: Server, key: str) -> Any:
     """A client, kept until the end, so that its connections are not collected while they are open."""
     return anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0)

@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
-from anthropic import beta_tool
+from later import anthropic
 from node_session import missing, node_session
 from pydantic import BaseModel, Field
 from servers import shared
@@ -28,7 +27,7 @@ class Person(BaseModel):
     age: int = Field(ge=0, le=99)
 
 
-def client() -> anthropic.Anthropic:
+def client() -> Any:
     return client_of(shared(), "null")
 
 
@@ -74,7 +73,7 @@ def test_the_official_client_parses_a_pydantic_class() -> None:
 def test_the_clients_tool_runner_calls_tools() -> None:
     called = []
 
-    @beta_tool(name="weather", input_schema=WEATHER["input_schema"])
+    @anthropic.beta_tool(name="weather", input_schema=WEATHER["input_schema"])
     def weather(city: str) -> str:
         """The weather of a city."""
         called.append(city)

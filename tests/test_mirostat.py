@@ -106,6 +106,7 @@ def test_the_surprise_settles_at_the_target() -> None:
         assert np.mean(surprises[50:]) == pytest.approx(2.0, abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_library_carries_the_same_bits(version: int) -> None:
     params = SamplingParams(mirostat=version, mirostat_tau=2.0, seed=9, temperature=0.8)
@@ -288,6 +289,7 @@ def test_the_engine_carries_it_for_every_sample(llm: LLM, version: int) -> None:
     assert list(fixed) != found[0]
 
 
+@pytest.mark.slow
 def test_speculation_and_neighbours_change_nothing(llm: LLM) -> None:
     params = [params_of(1 + seed % 2, seed=seed, stop_token_ids=[5]) for seed in range(5)]
     expected = [each.samples[0].token_ids for each in llm.generate([STORY] * 5, params)]

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
+from later import openai
 from servers import Server, shared
 
 HERE = Path(__file__).parent

@@ -95,6 +95,7 @@ def test_one_of_a_servers_tools_is_called_with_valid_arguments(silent: Server, n
     assert checked(ask(silent, names[:16]), name) in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", FILES)
 def test_the_schema_of_every_tool_is_held(source: str) -> None:
     compiler = Compiler(BYTES)

@@ -31,6 +31,7 @@ def tiny() -> LLM:
     return LLM("tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED)
 def test_an_answer_goes_on_after_any_of_its_tokens(tiny: LLM, name: str) -> None:
     params = SamplingParams(**{"seed": 7, "max_tokens": 16, **ASKED[name]})

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import VALUES
+from tries import tries
 
 from tirage.errors import ParamsError
 from tirage.fields import rules
@@ -328,7 +329,7 @@ OPTIONS = st.fixed_dictionaries({}, optional={name: strategy(spec) for name, spe
 @pytest.mark.usefixtures("keep_processor")
 class TestRandomParameters:
     @pytest.mark.slow
-    @settings(deadline=None, max_examples=150)
+    @tries(150)
     @given(options=OPTIONS)
     def test_json_gives_back_the_same_parameters(self, options: dict[str, Any]) -> None:
         params = SamplingParams(**options)
@@ -339,7 +340,7 @@ class TestRandomParameters:
         assert SamplingParams.from_dict(params.to_dict()) == params
 
     @pytest.mark.slow
-    @settings(deadline=None, max_examples=60)
+    @tries(60)
     @given(options=OPTIONS)
     def test_the_json_is_strict_and_made_of_plain_values(self, options: dict[str, Any]) -> None:
         plain = SamplingParams(**options).to_dict()
@@ -347,7 +348,7 @@ class TestRandomParameters:
         assert plain_types(plain)
 
     @pytest.mark.slow
-    @settings(deadline=None, max_examples=60)
+    @tries(60)
     @given(options=OPTIONS)
     def test_a_copy_is_equal_and_a_changed_seed_is_not(self, options: dict[str, Any]) -> None:
         params = SamplingParams(**options)
@@ -365,14 +366,14 @@ def plain_types(value: Any) -> bool:
     return value is None or type(value) in {bool, int, float, str}
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(guided=GUIDED)
 def test_guided_parameters_survive_json(guided: GuidedDecodingParams) -> None:
     back = GuidedDecodingParams.from_json(guided.to_json())
     assert (back, hash(back)) == (guided, hash(guided))
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(
     width=st.integers(1, 99),
     tokens=st.integers(0, 99),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import tries
 
 from tirage.patterns import MAX_STATES, PatternError, PatternMatcher, compile_pattern, search
 
@@ -30,7 +31,7 @@ def slow_search(pattern: str, text: str) -> tuple[int, int] | None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=400)
+@tries(400)
 @given(st.recursive(ATOMS | PLACES, joined, max_leaves=6), TEXTS)
 def test_a_match_is_one_of_pythons_own(pattern: str, text: str) -> None:
     assert slow_search(pattern, text) == search(compile_pattern(pattern), text)

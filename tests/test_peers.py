@@ -44,6 +44,7 @@ def test_nothing_is_wrong() -> None:
     assert {name: engine.total("wrong") for name, engine in RUN.items() if engine.total("wrong")} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_the_results_are_of_the_rows_that_are_made_now(name: str) -> None:
     made: dict[tuple[str, str], int] = {}

@@ -199,6 +199,7 @@ def cases(preset: str, fields: dict[str, Any]) -> list[Case]:
     return [Case(logits=x, params=params, prompt=(3, 1), output=(2,), seed=seed) for x, seed in made]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("preset", "fields"), ASKED, ids=lambda value: str(value)[:40])
 def test_every_path_draws_the_same(path: str, preset: str, fields: dict[str, Any]) -> None:

@@ -120,6 +120,7 @@ def test_a_model_that_no_path_reproduces_is_named_in_a_warning(caplog: pytest.Lo
 # The small model.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - {"rwkv"}))
 def test_a_small_configuration_of_every_architecture_builds(name: str) -> None:
     config = AutoConfig.for_model(name, **{"vocab_size": 1000, **ARCHITECTURES[name]})

@@ -124,6 +124,7 @@ def test_the_sampled_logprob_is_the_processed_one_less_the_mass() -> None:
     np.testing.assert_allclose(np.exp(drawn.kept_logmass), shares, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 3.0, 12.0])
 def test_kernels_and_tensors_leave_the_records_of_the_plain_path(scale: float) -> None:
     tirage.warmup()

@@ -158,7 +158,8 @@ def test_every_path_conforms_on_many_mixes(preset: str) -> None:
 PAIRS = [(name, preset) for preset, s in PRESETS.items() for name in VALUES if applies(name, s)]
 
 
-@pytest.mark.parametrize("shape", ["coarse", pytest.param("medium", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["coarse", pytest.param("medium", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("name", "preset"), PAIRS)
 def test_every_operator_conforms_under_every_preset_that_has_it(name: str, preset: str, shape: str) -> None:
     past = {"prompt": (0, 1, 2, 0, 1), "output": (2, 0, 1)}

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from openai.types.responses import Response
+from later import openai_responses
 from pydantic import ValidationError
 from responses_wire import PLAIN, ROUTE, ask, check_order, check_type, events, refused, same, settled, writes
 from servers import shared
@@ -38,9 +38,9 @@ def test_members_that_the_client_does_not_know_are_found() -> None:
     response = ask()
     for wrong in ({**response, "color": 1}, {**response, "output": [{**response["output"][0], "color": 1}]}):
         with pytest.raises(AssertionError):
-            check_type(Response, wrong)
+            check_type(openai_responses.Response, wrong)
     with pytest.raises(ValidationError):
-        check_type(Response, {**response, "parallel_tool_calls": "yes"})
+        check_type(openai_responses.Response, {**response, "parallel_tool_calls": "yes"})
     with pytest.raises(AssertionError):
         check_order(events()[:-2])
 

@@ -49,6 +49,7 @@ def by_head(logits: NDArray[np.float32], rows: SamplingMetadata, block: int, pro
         return draw_from_head(KnownLogits.of_logits(logits, block), rows, processes).moved(to_numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_parameter_of_every_preset_draws_what_the_plain_path_draws(preset: str) -> None:
     params = requests(PRESETS[preset])

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 from every_stage import bitmask
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tries import tries
 
 import tirage
 from tirage import ParamsError, SamplingParams, Semantics
@@ -361,7 +362,7 @@ def test_penalties_run_in_the_order_given() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40)
+@tries(40)
 @given(edits=st.permutations(EDITS), filters=st.permutations(FILTERS), cut=st.integers(0, len(FILTERS)))
 def test_any_order_of_edits_then_filters_is_a_semantics(edits: list[str], filters: list[str], cut: int) -> None:
     # adaptive-p gives the weights of the draw and must be last.

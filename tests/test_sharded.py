@@ -125,6 +125,7 @@ def test_random_mixtures_draw_what_whole_rows_draw(size: int, seeds: range) -> N
         assert_same(expected, whole.moved(torch.Tensor.numpy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_operator_of_every_preset_draws_what_whole_rows_draw(preset: str) -> None:
     params, size = [p for p in requests(PRESETS[preset]) if not p.logits_processors], 60

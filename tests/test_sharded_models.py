@@ -73,6 +73,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_a_model_in_shards_generates_what_the_whole_one_generates(cut: LLM, asked: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=12, **asked)

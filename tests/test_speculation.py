@@ -131,6 +131,7 @@ def plain() -> LLM:
     return LLM(Repeating(), tokenizer=SYMBOLS)
 
 
+@pytest.mark.slow
 def test_mixed_schedules_give_the_same_answers(plain: LLM) -> None:
     assert sum(check_schedule(seed, plain) for seed in range(24)) > 500
 
@@ -236,6 +237,7 @@ def tiny_speculating() -> list[LLM]:
     return [LLM("tiny", speculative_config=lookup), LLM("tiny", draft="tiny")]
 
 
+@pytest.mark.slow
 def test_constrained_texts_are_the_same(tiny: LLM, tiny_speculating: list[LLM]) -> None:
     for seed in range(3, 6):
         check_constrained(seed, tiny, tiny_speculating)

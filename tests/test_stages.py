@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from every_stage import CARRIED, full_params
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import tries
 
 from tirage import ParamsError, SamplingParams, Semantics
 from tirage.compiled_params import compiled
@@ -75,7 +76,7 @@ def test_the_steps_are_the_stages_of_the_semantics_in_its_order(preset: str) -> 
     assert set(by_logit) <= {MIN_P_LOGIT}
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(edits=st.permutations(EDITS), filters=st.permutations(FILTERS))
 def test_any_order_is_kept(edits: list[str], filters: list[str]) -> None:
     order = (*(s for s in edits if s != "scale"), *(s for s in filters if s not in CARRIED))

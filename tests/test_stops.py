@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tries import tries
 
 from tirage.text import Stop, StopChecker
 
@@ -115,7 +116,7 @@ def test_an_id_that_is_eos_and_stop_counts_as_eos() -> None:
 PATTERNS = [r"a+b", r"\n\n", r"b|ab", r"^a", r"(?<=b)a", r"a{2}", r"ab*\n", r"b$"]
 
 
-@settings(deadline=None)
+@tries()
 @given(LETTERS, PLACES, st.sampled_from(PATTERNS), st.booleans())
 def test_a_pattern_stops_at_the_first_character_that_completes_it(
     text: str, places: list[int], pattern: str, include: bool
@@ -180,7 +181,7 @@ def slow_stop(
     return text, None
 
 
-@settings(deadline=None, max_examples=300)
+@tries(300)
 @given(
     st.lists(LETTERS, max_size=5),
     st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3, unique=True),

@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tries import tries
 
 from tirage.errors import ParamsError
 from tirage.server.strict_json import MAX_DEPTH, MAX_PARTS, MAX_VALUES, parse, parse_object
@@ -96,7 +97,7 @@ def test_json_arrives_as_it_was_written(name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@tries()
 @given(VALUES, st.booleans())
 def test_values_go_there_and_back(value: Any, ascii_only: bool) -> None:
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8")
@@ -106,7 +107,7 @@ def test_values_go_there_and_back(value: Any, ascii_only: bool) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(VALUES, st.data())
 @example(value=[1], data=None)
 def test_a_body_with_a_changed_byte_is_refused_or_is_what_python_reads(value: Any, data: Any) -> None:

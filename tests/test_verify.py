@@ -91,6 +91,7 @@ def check_case(library: str, seed: int, count: int = 4) -> None:
         assert int(found.status[r]) == (status if len(tokens) <= accepted else Status.ok)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_it_draws_what_plain_decoding_draws_for_every_feature(library: str) -> None:
     for seed in range(6):
@@ -164,6 +165,7 @@ def test_a_fresh_seed_is_one_for_all_steps_and_reported() -> None:
     assert tirage.verify(x, np.zeros((2, 6), int), again).token_ids.tolist() == found.token_ids.tolist()
 
 
+@pytest.mark.slow
 def test_inside_jit_drafts_may_be_traced() -> None:
     x, params = jnp.asarray(rows()), SamplingParams(seed=5)
     drafts = jnp.asarray(np.stack([tirage.sample(x[:, at], params, step=at).token_ids for at in range(2)], 1))

@@ -88,6 +88,7 @@ def test_arrivals_that_float64_cannot_tell_apart_are_ordered_exactly() -> None:
     assert gumbel.first(np.array([top, 7], np.uint64), np.array([0, 1], np.uint64)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["gumbel", "synthid"])
 def test_over_keys_the_law_is_the_one_without_a_watermark(scheme: str) -> None:
     x, rng, count = logits(1)[0, :12], np.random.default_rng(4), 3000
@@ -120,6 +121,7 @@ def test_matches_are_won_alike_however_many_tokens_there_are(size: int) -> None:
         assert np.array_equal(many >> np.uint64(layer) & np.uint64(1), synthid.g_layer(ngrams, key, table))
 
 
+@pytest.mark.slow
 def test_kgw_draws_from_its_own_law() -> None:
     x, count = logits(1)[0, :10], 3000
     asked = [SamplingParams(watermark=MARKS["lefthash"], seed=i) for i in range(count)]
@@ -179,6 +181,7 @@ def test_logprobs_are_those_of_the_marked_law() -> None:
         assert [stage.name for stage in explained.stages][-1] == "watermark"
 
 
+@pytest.mark.slow
 def test_other_values_of_every_option_draw_from_another_law() -> None:
     x, output = logits(1, 3)[0], (7, 1, 40, 2, 8)
 
@@ -278,6 +281,7 @@ def test_no_text_about_parameters_holds_a_key(caplog: pytest.LogCaptureFixture) 
     assert str(SECRET) not in caplog.text
 
 
+@pytest.mark.slow
 def test_speculation_changes_no_marked_token() -> None:
     plain = LLM("tiny")
     drafted = LLM("tiny", speculative_config={"method": "ngram", "num_speculative_tokens": 4})

@@ -44,6 +44,7 @@ def check_rates(p_values: list[float]) -> None:
         assert (p <= level).mean() <= level + 5 * np.sqrt(level / p.size), level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "texts", "keys"), [("gumbel", 1500, 50), ("synthid", 1000, 20), ("kgw", 1000, 3)])
 def test_random_tokens_pass_a_level_as_seldom_as_it_says(name: str, texts: int, keys: int) -> None:
     rng = np.random.default_rng(7)

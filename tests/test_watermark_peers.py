@@ -56,6 +56,7 @@ def law_of(scores: torch.Tensor) -> np.ndarray:
     return torch.softmax(scores.double(), -1).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", KGW, ids=str)
 def test_the_green_list_and_the_law_are_those_of_transformers(options: dict) -> None:
     mark = Watermark(**options)
