@@ -28,7 +28,7 @@ FIELDS: dict[str, Any] = {"seed": 7, "temperature": 0.8, "top_p": 0.95, "repetit
 MARK = "same_seed: "
 
 
-def own_engine(model: str, **options: str) -> str:
+def own_engine(model: str, **options: Any) -> str:
     """The text of tirage's own engine."""
     from tirage import LLM, SamplingParams
 
@@ -36,19 +36,19 @@ def own_engine(model: str, **options: str) -> str:
         return llm.generate(PROMPT, SamplingParams(**FIELDS, max_tokens=NEW, ignore_eos=True))[0].text
 
 
-def numpy(folder: str, _: str) -> str:
+def over_numpy(folder: str, _: str) -> str:
     return own_engine(folder, backend="numpy")
 
 
-def torch(folder: str, _: str) -> str:
+def over_torch(folder: str, _: str) -> str:
     return own_engine(folder, backend="torch")
 
 
-def jax(folder: str, _: str) -> str:
+def over_jax(folder: str, _: str) -> str:
     return own_engine(folder, backend="jax")
 
 
-def gguf(_: str, file: str) -> str:
+def over_gguf(_: str, file: str) -> str:
     if not file:
         raise RuntimeError("it needs --gguf FILE")
     return own_engine(file, dtype="float32")
@@ -131,10 +131,10 @@ def _hugging_face(folder: str) -> Any:
 
 
 ENGINES: dict[str, Callable[[str, str], str]] = {
-    "numpy": numpy,
-    "torch": torch,
-    "jax": jax,
-    "gguf": gguf,
+    "numpy": over_numpy,
+    "torch": over_torch,
+    "jax": over_jax,
+    "gguf": over_gguf,
     "transformers": transformers,
     "mlx": mlx,
     "llamacpp": llamacpp,
