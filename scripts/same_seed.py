@@ -28,10 +28,30 @@ FIELDS: dict[str, Any] = {"seed": 7, "temperature": 0.8, "top_p": 0.95, "repetit
 MARK = "same_seed: "
 
 
-def tirage(folder: str, _: str) -> str:
+def own_engine(model: str, **options: Any) -> str:
+    """The text of tirage's own engine."""
     from tirage import LLM, SamplingParams
 
-    return LLM(folder).generate(PROMPT, SamplingParams(**FIELDS, max_tokens=NEW, ignore_eos=True))[0].text
+    with LLM(model, **options) as llm:
+        return llm.generate(PROMPT, SamplingParams(**FIELDS, max_tokens=NEW, ignore_eos=True))[0].text
+
+
+def over_numpy(folder: str, _: str) -> str:
+    return own_engine(folder, backend="numpy")
+
+
+def over_torch(folder: str, _: str) -> str:
+    return own_engine(folder, backend="torch")
+
+
+def over_jax(folder: str, _: str) -> str:
+    return own_engine(folder, backend="jax")
+
+
+def over_gguf(_: str, file: str) -> str:
+    if not file:
+        raise RuntimeError("it needs --gguf FILE")
+    return own_engine(file, dtype="float32")
 
 
 def transformers(folder: str, _: str) -> str:
@@ -111,13 +131,19 @@ def _hugging_face(folder: str) -> Any:
 
 
 ENGINES: dict[str, Callable[[str, str], str]] = {
-    "tirage": tirage,
+    "numpy": over_numpy,
+    "torch": over_torch,
+    "jax": over_jax,
+    "gguf": over_gguf,
     "transformers": transformers,
     "mlx": mlx,
     "llamacpp": llamacpp,
     "vllm": vllm,
     "sglang": sglang,
 }
+"""By name; the first four are tirage's own engine, over its models of each backend."""
+ENVIRONMENTS = {"gguf": "llamacpp"}
+"""The environment of an engine where it has another name."""
 
 
 def main() -> int:
@@ -142,7 +168,7 @@ def _options() -> argparse.Namespace:
 
 def _text(engine: str, options: argparse.Namespace, named: dict[str, str]) -> str | None:
     """What an engine writes; None, with the reason printed, where it cannot run."""
-    built = ROOT / ".engines" / engine / "bin" / "python"
+    built = ROOT / ".engines" / ENVIRONMENTS.get(engine, engine) / "bin" / "python"
     python = named.get(engine, str(built) if built.exists() else sys.executable)
     command = [python, __file__, options.folder, "--engine", engine, "--gguf", options.gguf]
     environment = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", **os.environ}

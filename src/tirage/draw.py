@@ -50,8 +50,8 @@ class Draw:
     drawn token's logprob under the model's own law, and after penalties, masks and temperature. Rows that did not ask,
     or have no token, hold no ids and NaN. SPEC.md S-R1 ... S-R4.
 
-    `states`, None unless some row has Mirostat: NumPy float64 [B], what each row carries to its next draw (S-C1), which
-    takes it as `state`; NaN for rows that carry nothing.
+    `states`, None unless some row has Mirostat or adaptive-p: NumPy float64 [B], what each row carries to its next draw
+    (S-C1), which takes it as `state`; NaN for rows that carry nothing.
 
     Under JAX a Draw is a pytree and its integers are int32; seeds keep their 64 bits as a NumPy array. Inside
     `jax.jit` `given_logprobs` is float32 [B, N], NaN past a row's own, and what a `Batch` draws there has `seeds`

@@ -2,9 +2,9 @@
 
     python tests/engines/llamacpp/proof.py [FILE.gguf]
 
-Two ways are proven: the processor inside llama-cpp-python's `Llama`, and `tirage.LLM` over a GGUF file. It also counts
-how far the logits of a request move when seven others run beside it, with short prompts prefilled together and each
-alone. Results: benchmarks/results/engines/llamacpp.json.
+Two ways are proven: the processor inside llama-cpp-python's `Llama`, and `tirage.LLM` over a GGUF file, alone, in
+batches of 16 and with prompt lookup. It also counts how far the logits of a request move when seven others run beside
+it, with short prompts prefilled together and each alone. Results: benchmarks/results/engines/llamacpp.json.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tirage.models.gguf import GGUFModel
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "engines" / "llamacpp.json"
 NEW = 24
+LOOKUP = {"method": "ngram", "prompt_lookup_min": 1}
 
 
 def redraw(rows: Sequence[Any], params: SamplingParams, prompt: list[int]) -> list[int]:
@@ -62,11 +63,28 @@ def inside_llama(path: Path, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"requests": len(given), "tokens": tokens, "different": wrong}
 
 
-def through_llm(path: Path, given: Sequence[dict[str, Any]], *, together: int) -> dict[str, Any]:
-    """Draws of `tirage.LLM`, `together` requests at once, compared with draws of `sample` from what libllama gave."""
-    tokens = wrong = 0
+def through_llm(path: Path, given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each way of drawing through `tirage.LLM`, and how many of its texts are those of the first, a request alone."""
+    ways: list[dict[str, Any]] = [{"together": 1}, {"together": 16}, {"together": 1, "speculative_config": LOOKUP}]
+    found = []
+    for way in ways:
+        row, texts = through_llm_in_one_way(path, given, **way)
+        alone = found[0][1] if found else texts
+        same = sum(one == other for one, other in zip(alone, texts, strict=True))
+        found.append(({**row, "texts equal to those alone": f"{same} of {len(texts)}"}, texts))
+    return [row for row, _ in found]
+
+
+def through_llm_in_one_way(
+    path: Path, given: Sequence[dict[str, Any]], *, together: int, **options: Any
+) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """Draws of `tirage.LLM`, `together` requests at once, compared with draws of `sample` from what libllama gave.
+
+    The second value is the token ids of all texts.
+    """
+    texts, wrong = list[tuple[int, ...]](), 0
     seen = Recorder(GGUFModel(path))
-    with LLM(seen, tokenizer=seen.tokenizer, max_running=together) as llm:
+    with LLM(seen, tokenizer=seen.tokenizer, max_running=together, **options) as llm:
         for at in range(0, len(given), together):
             seen.rows.clear()
             some = given[at : at + together]
@@ -75,9 +93,11 @@ def through_llm(path: Path, given: Sequence[dict[str, Any]], *, together: int) -
             for done, each in zip(llm.generate(starts, params), params, strict=True):
                 prompt, output = list(done.prompt_token_ids), list(done.token_ids)
                 rows = [([*prompt, *output[:t]], seen.rows[tuple(prompt + output[:t])]) for t in range(len(output))]
-                tokens += len(output)
+                texts.append(tuple(output))
                 wrong += sum(1 for one, other in zip(output, redraw(rows, each, prompt), strict=True) if one != other)
-    return {"requests": len(given), "together": together, "tokens": tokens, "different": wrong}
+        accepted = {"accepted draft tokens": llm.engine.progress().accepted_tokens} if options else {}
+    about = {"requests": len(given), "together": together, **options}
+    return {**about, "tokens": sum(map(len, texts)), "different": wrong, **accepted}, texts
 
 
 class Recorder:
@@ -109,6 +129,21 @@ class Recorder:
         logits = self._model.decode(token_ids, caches)
         for row, each in zip(caches, logits, strict=True):
             self.rows[tuple(row.token_ids)] = each.copy()
+        return logits
+
+    def decode_single(self, token_id: int, row: Any) -> Any:
+        """Logits [1, V] of the model, kept."""
+        logits = self._model.decode_single(token_id, row)
+        self.rows[tuple(row.token_ids)] = logits[0].copy()
+        return logits
+
+    def extend_rows(self, token_ids: Any, rows: Any) -> Any:
+        """Logits [n, V] of the model after each of the ids of each row, each kept."""
+        before = [tuple(row.token_ids) for row in rows]
+        logits = self._model.extend_rows(token_ids, rows)
+        after = [(*past, *ids[: n + 1]) for past, ids in zip(before, token_ids, strict=True) for n in range(len(ids))]
+        for key, each in zip(after, logits, strict=True):
+            self.rows[key] = each.copy()
         return logits
 
 
@@ -146,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
         "parameters": names(given),
         "model": path.name,
         "inside_llama": inside_llama(path, given),
-        "through_llm": [through_llm(path, given, together=together) for together in (1, 16)],
+        "through_llm": through_llm(path, given),
         "logits_in_a_batch_of_8": {each.name: moved(each) for each in (path, quantised)},
         "with_prompts_together": {each.name: moved(each, prefill_batch_tokens=256) for each in (path, quantised)},
     }

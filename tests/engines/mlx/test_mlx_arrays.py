@@ -15,6 +15,8 @@ from tirage import Batch, ParamsError, SamplingParams
 V = 300
 LOGITS = np.random.default_rng(5).standard_normal((4, V)).astype(np.float32) * 3
 PAST = [([1, 2, 3], [4, 4, 5])] * 4
+STATES = (0.3, 2.0, 4.5, 9.0)
+"""Where Mirostat or adaptive-p stands after these histories; other parameters have none."""
 ARRAYS = ("token_ids", "sampled_logprobs", "support_sizes", "status", "seeds")
 
 
@@ -23,12 +25,13 @@ def test_every_parameter_draws_the_token_that_numpy_gives(fields: dict[str, Any]
     params = [
         SamplingParams.from_dict(fields).replace(seed=seed, logprobs=2, logprob_token_ids=(1,)) for seed in range(4)
     ]
-    drawn, expected = (tirage.sample(x, params, history=PAST) for x in (mx.array(LOGITS), LOGITS))
+    drawn, expected = (tirage.sample(x, params, history=PAST, state=STATES) for x in (mx.array(LOGITS), LOGITS))
     for name in (*ARRAYS, "logprobs", "ranks", "top_token_ids", "top_logprobs"):
         found, wanted = getattr(drawn, name), getattr(expected, name)
         assert isinstance(found, mx.array)
         np.testing.assert_array_equal(np.array(found), wanted)
     assert drawn.given_logprobs == expected.given_logprobs
+    np.testing.assert_array_equal(drawn.states, expected.states)
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
