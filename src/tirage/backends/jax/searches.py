@@ -1,6 +1,7 @@
 """Filters that keep the tokens nearest to a point until their mass reaches a goal: top-p and typical-p (S-O2, S-O4).
 
-The search is most of what such a filter compiles to. Where a program has several of them, one loop holds it once.
+The search is most of what such a filter compiles to. Where a program has several of them, one loop holds it once; the
+filters around them take turns in it too, and those that rest on the same sums (epsilon, eta, min-p) share them.
 """
 
 from __future__ import annotations
