@@ -135,9 +135,8 @@ def test_the_token_is_the_first_whose_running_weight_exceeds_the_draw():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_seeds_keep_all_their_64_bits_inside_jit(seed: int):
     words = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, 5, 2**32 - 1]
-    low, high, step, sample = (jnp.full(1, word, jnp.uint32) for word in words)
 
-    drawn = jax.jit(lambda a, b, c, d: rule.uniform((a, b), c, d, 1))(low, high, step, sample)
+    drawn = jax.jit(lambda given: rule.random_words(given, [0, 1]).uniform(1))(jnp.array([words], jnp.uint32))
 
     assert [uniform64(seed, 5, 2**32 - 1, 1)] == integers(drawn)
 

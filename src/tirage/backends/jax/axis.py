@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from tirage.backends.jax.candidates import highest, highest_logits
+from tirage.backends.jax.passes import entries
 from tirage.backends.jax.reach import first_reaching, kth
 from tirage.backends.jax.rule import Mass, locate
 from tirage.backends.jax.wide import Wide, u32
@@ -132,7 +133,7 @@ class OneDevice:
 
     def key_at(self, key: Array, ids: Array) -> Array:
         """Keys [B, n] at positions `ids`."""
-        return jnp.take_along_axis(key, ids, 1)
+        return entries(key, ids)
 
     def allowed(self, mask: Array, size: int) -> Array:
         """The bits of a mask [B, W] as bool [B, size]; what lies beyond the mask is allowed."""

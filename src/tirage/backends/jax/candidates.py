@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tirage.backends.jax.passes import block, reduced
+from tirage.backends.jax.passes import block, entries, reduced
 from tirage.backends.jax.rule import NO_KEY, keys, values
 from tirage.backends.jax.wide import u32
 from tirage.exact.keys import POS_INF_KEY
@@ -27,14 +27,14 @@ def highest(key: Array, n: int) -> tuple[Array, Array]:
     if _blocks_asked_for(key.shape[1], n) is None:
         return ranked(key, n)
     maxima = jnp.max(block(key, key.shape[1] // _BLOCK), -2)
-    return _of_best_blocks(maxima, n, lambda ids: jnp.take_along_axis(key, ids, 1), lambda: key)
+    return _of_best_blocks(maxima, n, lambda ids: entries(key, ids), lambda: key)
 
 
 def highest_logits(x: Array, maxima: Array, n: int) -> tuple[Array, Array]:
     """As `highest` of the keys of logits [B, N], given their `block_maxima`; the keys are not written down."""
     if _blocks_asked_for(x.shape[1], n) is None:
         return ranked(keys(x), n)
-    return _of_best_blocks(maxima, n, lambda ids: keys(jnp.take_along_axis(x, ids, 1)), lambda: keys(x))
+    return _of_best_blocks(maxima, n, lambda ids: keys(entries(x, ids)), lambda: keys(x))
 
 
 def block_maxima(x: Array) -> Array:
@@ -72,7 +72,7 @@ def _of_best_blocks(
         ids = _ascending(at)[:, None, :] + count * lax.broadcasted_iota(jnp.int32, (1, _BLOCK, 1), 1)
         ids = ids.reshape(rows, _BLOCK * most)
         top, position = ranked(key_at(ids), n)
-        return top, jnp.take_along_axis(ids, position, 1)
+        return top, entries(ids, position)
 
     return lax.cond(jnp.all(apart), few, lambda: ranked(whole(), n))
 
@@ -102,4 +102,4 @@ def _ascending(ids: Array) -> Array:
 def in_id_order(key: Array, ids: Array) -> tuple[Array, Array]:
     """Keys and ids [B, n], each row by ascending id."""
     sorted_ids, at = _top(-ids.astype(jnp.float32), ids.shape[1])
-    return jnp.take_along_axis(key, at, 1), -sorted_ids.astype(jnp.int32)
+    return entries(key, at), -sorted_ids.astype(jnp.int32)

@@ -94,23 +94,24 @@ def sigma(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     v = scaled.astype(jnp.int32).astype(jnp.uint32)
     n = wide.wide(u32(state.count(state.kept)), 1)
     s1, s2 = (state.axis.sum_wide(wide.total_wide(*of)) for of in (((v,), 2), (wide.mul32(v, v), 3)))
-    spread = wide.sub(wide.mul(n, s2), wide.mul(s1, s1))
-    deviation = _twice_root(spread, wide.mul(n, n))
+    deviation = _twice_deviation(n, s1, s2)
     limit = wide.right_by(wide.mul32(jnp.asarray(given["e"]), deviation), jnp.asarray(given["s"]) + 1)
     far = ~wide.less(limit, tuple(limb for limb in wide.constant(1 << 31, limit[0], 2)))
     bound = jnp.where(far, jnp.uint32(0xFFFFFFFF), limit[0])
     return state.keep((v <= bound[:, None]) | (widest == 0)[:, None], on)
 
 
-def _twice_root(a: Wide, b: Wide) -> Array:
-    """floor(sqrt(4 * floor(a / b))), uint32, without the quotient: n is at most that where ceil(n^2 / 4) * b <= a."""
+def _twice_deviation(n: Wide, s1: Wide, s2: Wide) -> Array:
+    """floor(sqrt(4 * floor(a / n^2))), uint32, for a = n * s2 - s1^2, without the quotient: r is at most that where
+    ceil(r^2 / 4) * n^2 <= a."""
 
-    def holds(n: Array) -> Array:
-        square = wide.mul32(n, n)
-        quarter = wide.right(wide.add(square, wide.constant(3, n, 2)), 2)
-        return ~wide.less(a, wide.mul(quarter, b, 4))
+    def holds(r: Array, n: Wide, s1: Wide, s2: Wide) -> Array:
+        # Here rather than before the search, where each limb would be a kernel of its own.
+        spread = wide.sub(wide.mul(n, s2), wide.mul(s1, s1))
+        quarter = wide.right(wide.add(wide.mul32(r, r), wide.constant(3, r, 2)), 2)
+        return ~wide.less(spread, wide.mul(quarter, wide.mul(n, n), 4))
 
-    return wide.last(holds, a[0])
+    return wide.last(holds, n, s1, s2)
 
 
 def _below_top(state: TracedState) -> Array:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-_SHORT = 1024
-"""Rows up to this length gain nothing from being halved."""
+_SHORT = 32
+"""Rows up to this length gain nothing from being halved. XLA makes two kernels or three of a longer one's reduction."""
 _GROUPS = range(1024, 639, -32)
 """Sizes of the groups that columns are summed in: sums of 1024 halves of a weight fit a word."""
 
@@ -46,6 +46,18 @@ def block(v: Array, size: int) -> Array:
     return v.reshape(*v.shape[:-1], v.shape[-1] // size, size)
 
 
+def entries(v: Array, ids: Array) -> Array:
+    """The entries [B, n] of rows [B, N] at positions `ids` [B, n], which must lie within them.
+
+    By positions in all rows at once: a row's number beside each would be an array of its own, made for every use.
+    """
+    rows, size = v.shape
+    flat = (ids + size * lax.broadcasted_iota(ids.dtype, (rows, 1), 0)).reshape(-1, 1)
+    numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
+    inside = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return lax.gather(v.reshape(-1), flat, numbers, (1,), mode=inside).reshape(ids.shape)
+
+
 def sums(parts: Sequence[Array]) -> list[Array]:
     """Sums over the last axis of integer arrays [..., V] of one dtype, modulo 2^32, in one pass."""
     return reduced(parts, lax.add, 0)
@@ -53,22 +65,25 @@ def sums(parts: Sequence[Array]) -> list[Array]:
 
 def largest(v: Array) -> Array:
     """The largest entry of the last axis of `v` [..., V], int32 or uint32 [...]."""
-    return _halved(v, lax.max, np.iinfo(v.dtype).min)
+    return joined(v, lax.max, np.iinfo(v.dtype).min)
 
 
 def smallest(v: Array) -> Array:
     """The smallest entry of the last axis of `v` [..., V], int32 or uint32 [...]."""
-    return _halved(v, lax.min, np.iinfo(v.dtype).max)
+    return joined(v, lax.min, np.iinfo(v.dtype).max)
 
 
 def count(chosen: Array) -> Array:
     """How many entries of the last axis of `chosen` [..., V] are True, int32 [...]."""
-    return _halved(chosen.astype(jnp.int32), lax.add, 0)
+    return joined(chosen.astype(jnp.int32), lax.add, 0)
 
 
-def _halved(v: Array, join: Callable[[Any, Any], Any], start: int) -> Array:
-    if v.shape[-1] <= _SHORT or v.shape[-1] % 2:
+def joined(v: Array, join: Callable[[Any, Any], Any], start: int) -> Array:
+    """The entries of the last axis of `v` [..., N] joined, [...]: its halves as one pair of arrays."""
+    if v.shape[-1] <= _SHORT:
         return reduced([v], join, start)[0]
+    if v.shape[-1] % 2:
+        v = jnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, 1)], constant_values=np.array(start, v.dtype))
     halves = block(v, v.shape[-1] // 2)
     return join(*reduced([halves[..., 0, :], halves[..., 1, :]], join, start))
 

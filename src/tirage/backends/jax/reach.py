@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from tirage.backends.jax import wide
 from tirage.backends.jax.candidates import ranked
-from tirage.backends.jax.passes import block, count, grouped, largest, reduced, smallest, sums
+from tirage.backends.jax.passes import block, count, entries, grouped, joined, reduced, sums
 from tirage.backends.jax.rule import NO_KEY, Mass, locate, ordered
 from tirage.backends.jax.wide import Wide
 
@@ -37,9 +37,9 @@ def first_reaching(coarse: Array, key: Array, among: Array, mass: Mass, goal: Wi
         return _ranked(key, among, mass, goal)
     inside, before = narrowed((coarse, ~ordered(key), _positions(key)), among, mass, goal)
     ids, there = together(inside)
-    key, *limbs = (jnp.take_along_axis(part, ids, 1) for part in (key, *mass))
+    key, *limbs = (entries(part, ids) for part in (key, *mass))
     at, last, rest = _ranked(key, there, Mass(*limbs).where(there), wide.sub(goal, before))
-    return jnp.take_along_axis(ids, at[:, None], 1)[:, 0], last, wide.add(before, rest)
+    return wide.column(ids, at), last, wide.add(before, rest)
 
 
 def kth(key: Array, among: Array, k: Array) -> tuple[Array, Array]:
@@ -50,7 +50,7 @@ def kth(key: Array, among: Array, k: Array) -> tuple[Array, Array]:
     def search(turn: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         """First by key; then by position, among those of one key of which some are beyond the k-th."""
         distance, least, _, found = state
-        low, high = smallest(distance), largest(jnp.where(distance == _FAR, 0, distance))
+        low, high = _ends(distance)
         distance = lax.optimization_barrier(distance)
         unfinished = lambda ends: jnp.any(ends[0] < ends[1])  # noqa: E731
         at, _ = lax.while_loop(unfinished, lambda ends: _eighth(*ends, distance, least), (low, high))
@@ -81,6 +81,12 @@ def _eighth(low: Array, high: Array, distance: Array, least: Array) -> tuple[Arr
     return jnp.where(one, at, start), jnp.where(one, at, stop)
 
 
+def _ends(distance: Array) -> tuple[Array, Array]:
+    """The smallest and the largest of distances, uint32 [B, N], but for `_FAR`; in one pass."""
+    below, high = reduced([~distance, jnp.where(distance == _FAR, 0, distance)], lax.max, 0)
+    return ~below, high
+
+
 def _key_of(distance: Array) -> Array:
     return (~distance ^ jnp.uint32(0x80000000)).astype(jnp.int32)
 
@@ -96,12 +102,12 @@ def _positions(key: Array) -> Array:
 
 def _ranked(key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Array, Array, Wide]:
     key, at = ranked(jnp.where(among, key, NO_KEY), key.shape[1])
-    mass = Mass(*(jnp.take_along_axis(limb, at, 1) for limb in mass))
+    mass = Mass(*(entries(limb, at) for limb in mass))
     # The first whose running sum exceeds one less than the goal.
     last = locate(mass, wide.sub(goal, wide.constant(1, goal[0], 2)))
-    last = jnp.minimum(last, jnp.maximum(count(among) - 1, 0))[:, None]
-    before = mass.where(_positions(key).astype(jnp.int32) < last).total()
-    return jnp.take_along_axis(at, last, 1)[:, 0], jnp.take_along_axis(key, last, 1)[:, 0], before
+    last = jnp.minimum(last, jnp.maximum(count(among) - 1, 0))
+    before = mass.where(_positions(key).astype(jnp.int32) < last[:, None]).total()
+    return wide.column(at, last), wide.column(key, last), before
 
 
 # --- long rows --------------------------------------------------------------------------------------------------
@@ -120,17 +126,18 @@ class Reach(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """Tokens in question: those whose every distance lies in its range. `by`: the distance to narrow next, [B]."""
+    """Tokens in question: those whose every distance lies in its range, uint32 [distances, B]. `by`: the distance to
+    narrow next, [B]."""
 
-    low: tuple[Array, ...]
-    high: tuple[Array, ...]
+    low: Array
+    high: Array
     before: Wide
     by: Array
     few: Array
 
     def holds(self, distances: tuple[Array, ...], among: Array) -> Array:
-        for low, high, distance in zip(self.low, self.high, distances, strict=True):
-            among &= (distance >= low[:, None]) & (distance <= high[:, None])
+        for level, distance in enumerate(distances):
+            among &= (distance >= self.low[level][:, None]) & (distance <= self.high[level][:, None])
         return among
 
 
@@ -139,39 +146,38 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
 
     Tokens are compared by the first distance, uint32 [B, N], those with equal ones by the next; no two agree in all.
     """
-    none, levels = jnp.zeros_like(goal[0]), range(len(distances))
-    rest = (none,) * (len(distances) - 1)
+    none = jnp.zeros_like(goal[0])
+
+    def asked(at: _Question) -> Array:
+        distance = distances[-1]
+        for level in range(len(distances) - 2, -1, -1):
+            distance = jnp.where((at.by == level)[:, None], distances[level], distance)
+        return jnp.where(at.holds(distances, among), distance, _FAR)
 
     def narrower(at: _Question) -> _Question:
-        inside = at.holds(distances, among)
-        here = [at.by == level for level in levels]
-        distance = distances[-1]
-        for level in levels[-2::-1]:
-            distance = jnp.where(here[level][:, None], distances[level], distance)
-        distance = jnp.where(inside, distance, _FAR)
+        here = at.by == jnp.arange(len(distances), dtype=jnp.int32)[:, None]
+        # Most rows need the first distance alone: no others are read for it.
+        first = lambda _: jnp.where(among, distances[0], _FAR)  # noqa: E731
+        distance = lax.cond(jnp.all(at.by == 0), first, asked, at)
         found = _until_few(distance, mass, wide.sub(goal, at.before))
         few = count(found.holds(distance)) <= ROOM
         return _Question(
-            tuple(jnp.where(now, found.low, low) for now, low in zip(here, at.low, strict=True)),
-            tuple(jnp.where(now, found.high, high) for now, high in zip(here, at.high, strict=True)),
+            jnp.where(here, found.low, at.low),
+            jnp.where(here, found.high, at.high),
             wide.add(at.before, found.before),
             jnp.where(few, at.by, at.by + 1),
             few,
         )
 
-    # Most rows need the first distance alone: no others are read for it.
-    nearest = jnp.where(among, distances[0], _FAR)
-    found = _until_few(nearest, mass, goal)
-    few = count(found.holds(nearest)) <= ROOM
-    ends = (found.low, *rest), (found.high, *(each | _FAR for each in rest))
-    start = _Question(*ends, found.before, jnp.where(few, 0, 1), few)
+    nearest = jnp.zeros((len(distances), *none.shape), jnp.uint32)
+    start = _Question(nearest, nearest | _FAR, wide.constant(0, none, 2), none.astype(jnp.int32), none != 0)
     at = lax.while_loop(lambda at: ~jnp.all(at.few), narrower, start)
     return at.holds(distances, among), at.before
 
 
 def _until_few(distance: Array, mass: Mass, goal: Wide) -> Reach:
     """A range that holds `ROOM` tokens at most, or one distance; tokens at the distance `_FAR` do not count."""
-    low, high = smallest(distance), largest(jnp.where(distance == _FAR, 0, distance))
+    low, high = _ends(distance)
     distance, *limbs = lax.optimization_barrier((distance, *mass))
     unfinished = lambda at: (at.low < at.high) & (count(at.holds(distance)) > ROOM)  # noqa: E731
     step = lambda at: _narrowed(at, distance, Mass(*limbs), goal)  # noqa: E731
@@ -220,7 +226,7 @@ def together(chosen: Array) -> Few:
     starts = ends - counts
     slots = lax.broadcasted_iota(jnp.int32, (words.shape[0], ROOM), 1)
     word = _word_of(slots, jnp.where(counts > 0, starts, ROOM))
-    bit = _nth_bit(jnp.take_along_axis(words, word, 1), slots - jnp.take_along_axis(starts, word, 1))
+    bit = _nth_bit(entries(words, word), slots - entries(starts, word))
     return Few(32 * word + bit, slots < ends[:, -1:])
 
 
@@ -229,7 +235,7 @@ def _running(v: Array, join: Callable[[Any, Any], Any], start: int) -> Array:
     upto = np.tri(32, dtype=bool)
     inside = reduced([jnp.where(upto, block(v, 32)[..., None, :], start)], join, start)[0]
     earlier = np.tri(inside.shape[1], k=-1, dtype=bool)
-    before = reduced([jnp.where(earlier, inside[:, None, :, -1], start)], join, start)[0]
+    before = joined(jnp.where(earlier, inside[:, None, :, -1], start), join, start)
     return join(inside, jnp.broadcast_to(before[..., None], inside.shape)).reshape(v.shape)
 
 

@@ -6,7 +6,7 @@ may reach a sum is held under FLT_MAX, a step no compiler may drop, and every co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,14 +14,16 @@ import numpy as np
 from jax import Array, lax
 
 from tirage.backends.jax import wide
-from tirage.backends.jax.passes import block, count, grouped, sums
+from tirage.backends.jax.passes import block, count, entries, grouped, sums
 from tirage.backends.jax.wide import Wide, u32
 from tirage.exact.keys import NEG_INF_KEY, TINY_BITS
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 FLT_MAX = np.float32(3.4028235e38)
 _NEG_INF_BITS = np.int32(-0x800000)
-_SIGN = np.int32(-0x80000000)
+_SIGN, _SIZE, _ZERO = np.int32(-0x80000000), np.int32(0x7FFFFFFF), np.int32(0)
+_BLOCK = 1024
+"""Weights that are located at once: the most whose sums are exact, and as many as a search brings together."""
 
 
 def bits_of(x: Array) -> Array:
@@ -37,12 +39,12 @@ def float_of(bits: Array) -> Array:
 def keys(x: Array) -> Array:
     """Keys of float32 `x`, int32 of the same shape. Rule S-N3."""
     b = bits_of(x)
-    return jnp.where(b >= 0, b, -(b & 0x7FFFFFFF))
+    return lax.select(lax.ge(b, _ZERO), b, lax.neg(lax.bitwise_and(b, _SIZE)))
 
 
 def values(key: Array) -> Array:
     """Logits, same shape, whose keys are `key`; +0.0 for both zeros."""
-    return float_of(jnp.where(key >= 0, key, _SIGN | -key))
+    return float_of(lax.select(lax.ge(key, _ZERO), key, lax.bitwise_or(lax.neg(key), _SIGN)))
 
 
 def ordered(key: Array) -> Array:
@@ -129,18 +131,31 @@ def weights(q: Array) -> Mass:
     return Mass(u32(high), u32(low))
 
 
-def uniform(key: tuple[Array, Array], step: Array, sample: Array, domain: int) -> Wide:
-    """U of Philox4x32-10 for uint32 arrays [B], as two limbs. Rule S-W7."""
-    m0, m1 = jnp.full_like(step, 0xD2511F53), jnp.full_like(step, 0xCD9E8D57)
+class Random(NamedTuple):
+    """Random bits of rows, uint32 [6, B, n], of n domains: taken apart where they are used, not in a kernel each."""
 
-    def turn(_: int, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        c0, c1, c2, c3, k0, k1 = state
+    words: Array
+
+    def uniform(self, n: int) -> Wide:
+        """U of a domain, [B], as two limbs."""
+        return self.words[3, :, n], self.words[2, :, n]
+
+
+def random_words(words: Array, domains: Sequence[int]) -> Random:
+    """What Philox4x32-10 makes of `words` uint32 [B, 4]: the seed's low and high half, step and sample. Rule S-W7."""
+    shape = words.shape[0], len(domains)
+    m0, m1 = jnp.full(shape, 0xD2511F53, jnp.uint32), jnp.full(shape, 0xCD9E8D57, jnp.uint32)
+
+    def turn(_: int, state: Array) -> Array:
+        k0, k1, c0, c1, c2, c3 = state
         (l0, h0), (l1, h1) = wide.mul32(m0, c0), wide.mul32(m1, c2)
-        return h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0, k0 + jnp.uint32(0x9E3779B9), k1 + jnp.uint32(0xBB67AE85)
+        words = k0 + jnp.uint32(0x9E3779B9), k1 + jnp.uint32(0xBB67AE85), h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0
+        return jnp.stack(words)
 
-    counter = step, sample, jnp.full_like(step, domain), jnp.zeros_like(step)
-    words = lax.fori_loop(0, 10, turn, (*counter, *key))
-    return words[1], words[0]
+    rest = np.stack([np.broadcast_to(np.array(domains, np.uint32), shape), np.zeros(shape, np.uint32)])
+    start = jnp.concatenate([jnp.broadcast_to(words.T[:, :, None], (4, *shape)), rest])
+    # The loop carries one array: each array of its own would be a kernel that makes it.
+    return Random(lax.fori_loop(0, 10, turn, start))
 
 
 # --- searching by integer thresholds ---------------------------------------------------------------------------
@@ -161,8 +176,12 @@ def locate(mass: Mass, rest: Wide) -> Array:
     group = count(~wide.less(tuple(limb[:, None] for limb in rest), wide.add(before, each)))
     group = jnp.minimum(group, each[0].shape[-1] - 1)
     rest = wide.sub(rest, wide.take(before, group))
-    one = Mass(*(jnp.take_along_axis(limb, group[:, None, None], 1)[:, 0] for limb in groups))
-    return group * one.low.shape[1] + _within_block(one, rest)
+    each_size = groups.low.shape[-1]
+    first = group * each_size
+    # With what comes after the group they are as many as elsewhere, and are located by the same kernels.
+    ids = jnp.minimum(first[:, None] + lax.broadcasted_iota(jnp.int32, (1, _BLOCK), 1), size - 1)
+    one = Mass(*(entries(limb, ids) for limb in mass))
+    return first + jnp.minimum(_within_block(one, rest), each_size - 1)
 
 
 def _within_block(mass: Mass, rest: Wide) -> Array:

@@ -1,6 +1,7 @@
 """Filters that keep the tokens nearest to a point until their mass reaches a goal: top-p and typical-p (S-O2, S-O4).
 
-The search is most of what such a filter compiles to. Where a program has several of them, one loop holds it once.
+The search is most of what such a filter compiles to. Where a program has several of them, one loop holds it once; the
+filters around them take turns in it too, and those that rest on the same sums (epsilon, eta, min-p) share them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +20,14 @@ from tirage.backends.jax import wide
 from tirage.backends.jax.axis import Cut
 from tirage.backends.jax.entropy import mean_exponent
 from tirage.backends.jax.program import Columns, TracedStage
-from tirage.backends.jax.rule import Mass
+from tirage.backends.jax.rule import Mass, exponents, values
 from tirage.backends.jax.steps import TracedState
-from tirage.backends.jax.sums import target
+from tirage.backends.jax.sums import share, target
 from tirage.backends.jax.wide import Wide, u32
 from tirage.operators import Operation
+from tirage.operators.epsilon import EPSILON
+from tirage.operators.eta import ETA
+from tirage.operators.min_p import MIN_P
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import RULES, TOP_P
 from tirage.operators.typical import TYPICAL
@@ -38,13 +43,6 @@ class Placed(NamedTuple):
 
 Apply = Callable[[TracedState, Placed], TracedState]
 """(state, stage) -> state without what the stage cuts."""
-
-
-class SearchTurn(NamedTuple):
-    """A search, and the filters that stand between it and the search before it."""
-
-    between: tuple[Placed, ...]
-    search: Placed
 
 
 class _Goal(NamedTuple):
@@ -67,13 +65,11 @@ class _Kind(NamedTuple):
 
 def _top_p_goal(state: TracedState, at: Placed, mass: Mass, total: Wide) -> _Goal:
     judged = state.judged() if at.stage.option("joint") else total
-    above = RULES[at.stage.option("rule")] == "le"
-    return _Goal(jnp.zeros_like(state.m, jnp.int32), target(at.given["p"], judged, above=above))
+    return _Goal(jnp.zeros_like(state.m, jnp.int32), target(at.given["p"], judged, above=_above(at.stage)))
 
 
 def _typical_goal(state: TracedState, at: Placed, mass: Mass, total: Wide) -> _Goal:
-    above = bool(at.stage.option("exceed"))
-    return _Goal(mean_exponent(state, state.q, mass, total), target(at.given["p"], total, above=above))
+    return _Goal(mean_exponent(state, state.q, mass, total), target(at.given["p"], total, above=_above(at.stage)))
 
 
 def _top_k_goal(state: TracedState, at: Placed, mass: Mass, total: Wide) -> _Goal:
@@ -130,61 +126,154 @@ def _trimmed(state: TracedState, kept: TracedState, cut: Cut, left: Wide, trims:
     )
 
 
-# --- several searches -------------------------------------------------------------------------------------------
+# --- several filters --------------------------------------------------------------------------------------------
+
+_NUMBERS: dict[Operation, tuple[str, str, str]] = {
+    TOP_P: ("p", "", ""),
+    TYPICAL: ("p", "", ""),
+    TOP_K: ("k", "", ""),
+    EPSILON: ("e", "s", ""),
+    ETA: ("e", "s", "distance"),
+    MIN_P: ("", "", "widest"),
+}
+"""The operands of filters that share code, by where a turn of the loop finds them."""
+_BOUNDS = frozenset({EPSILON, ETA, MIN_P})
+"""Filters that keep all tokens of at least a weight, or of at most an exponent."""
+_NO_KIND = _Kind(False, False, False, False)
 
 
-def turns(steps: Sequence[Placed], searches: Collection[Operation], plain: Collection[Operation]) -> list[SearchTurn]:
-    """The searches that `steps` begin with, with nothing but `plain` filters between them; [] unless there are two."""
-    found, between = [], []
-    for step in steps:
-        if step.stage.op in searches:
-            found.append(SearchTurn(tuple(between), step))
-            between = []
-        elif step.stage.op in plain:
-            between.append(step)
-        else:
-            break
-    return found if len(found) > 1 and not found[0].between else []
+class _Turn(NamedTuple):
+    """A turn of a loop: the number n, int32 [], of its filter, and its row of `_numbers`, uint32 [4, B]; the filters of
+    all turns, and how they search."""
+
+    n: Array
+    words: Array
+    listed: Sequence[Placed]
+    kinds: Sequence[_Kind]
+
+    @property
+    def on(self) -> Array:
+        """The rows that have the filter, bool [B]."""
+        return self.words[0] != 0
+
+    def number(self, at: int) -> Array:
+        """One of the filter's three numbers, uint32 [B]."""
+        return self.words[1 + at]
+
+    def is_one(self, ops: Collection[Operation]) -> Any:
+        """Whether the filter is of these operations, bool []; False where no filter of the loop is."""
+        return self.one_of([step.stage.op in ops for step in self.listed])
+
+    def one_of(self, those: Sequence[bool]) -> Any:
+        """What is said of the filter, bool []; False where it is said of none."""
+        return any(those) and jnp.asarray(those)[self.n]
 
 
-def searched(state: TracedState, listed: Sequence[SearchTurn], apply: Apply) -> TracedState:
-    """The state [B, N] after all turns, whose searches are compiled once."""
-    kinds = list(zip(*[_kind(turn.search.stage) for turn in listed], strict=True))
-    trims = any(_Kind(*kinds).trims)
-    on = jnp.stack([_rows(state, turn.search) for turn in listed])
-    begun = settled(state, (turn.search for turn in listed))
-    start = replace(begun, maxima=None, uncut=False, special=state.special or trims)
+class _Sums(NamedTuple):
+    """Of a set of tokens: their weights [B, N], the sum of these, two limbs [B], and the mean exponent, int32 [B]."""
 
-    def turn(n: Array, at: tuple[Array, Array, Wide]) -> tuple[Array, Array, Wide]:
-        now = replace(start, kept=at[0], trimmed=at[1], left=at[2])
-        if any(each.between for each in listed):
-            now = replace(now, kept=lax.switch(n, [partial(_between, now, each.between, apply) for each in listed]))
-        # Rows of one batch seldom have all searches.
-        return lax.cond(jnp.any(on[n]), partial(sought, n, now), lambda: (now.kept, *at[1:]))
-
-    def sought(n: Array, now: TracedState) -> tuple[Array, Array, Wide]:
-        mass = now.mass()
-        total = now.total(mass)
-        goals = [partial(_GOALS[each.search.stage.op], now, each.search, mass, total) for each in listed]
-        kind = _Kind(*(any(each) and jnp.asarray(each)[n] for each in kinds))
-        end = _cut(now, kind, lax.switch(n, goals), mass, on[n])
-        return end.kept, end.trimmed, end.left
-
-    kept, trimmed, left = lax.fori_loop(0, len(listed), turn, (state.kept, state.trimmed, state.left))
-    found = replace(start, kept=kept)
-    return replace(found, trimmed=trimmed, left=left) if trims else found
+    mass: Mass
+    total: Wide
+    mean: Array
 
 
-def _rows(state: TracedState, search: Placed) -> Array:
-    on = jnp.ones(state.m.shape, bool) if search.on is None else search.on
+def run_of(steps: Sequence[Placed], searches: Collection[Operation], plain: Collection[Operation]) -> list[Placed]:
+    """The searches and `plain` filters that `steps` begin with; [] unless two of them are searches."""
+    found = list(takewhile(lambda step: step.stage.op in searches or step.stage.op in plain, steps))
+    return found if sum(step.stage.op in searches for step in found) > 1 else []
+
+
+def searched(state: TracedState, listed: Sequence[Placed], apply: Apply) -> TracedState:
+    """The state [B, N] after all filters of a run. Those that rest on the same sums and means are compiled once."""
+    kinds = [_kind(step.stage) if step.stage.op in _GOALS else _NO_KIND for step in listed]
+    trims = any(kind.trims for kind in kinds)
+    start = replace(settled(state, listed), maxima=None, uncut=False, special=state.special or trims)
+    table = jnp.stack([_numbers(state, step) for step in listed])
+    # What no filter changes is not carried: XLA would copy it at each turn.
+    changed = ("kept", "trimmed", "left") if trims else ("kept",)
+
+    def turn(n: Array, at: dict[str, Any]) -> dict[str, Any]:
+        now = _Turn(n, lax.dynamic_index_in_dim(table, n, keepdims=False), listed, kinds)
+        # Rows of one batch seldom have all filters.
+        return lax.cond(jnp.any(now.on), partial(filtered, now), lambda at: at, at)
+
+    def filtered(now: _Turn, at: dict[str, Any]) -> dict[str, Any]:
+        return dict(zip(changed, _filtered(replace(start, **at), now, apply, changed), strict=True))
+
+    return replace(start, **lax.fori_loop(0, len(listed), turn, {name: getattr(state, name) for name in changed}))
+
+
+def _numbers(state: TracedState, step: Placed) -> Array:
+    """uint32 [4, B]: 1 for rows that have a filter, and its numbers."""
+    given, none = step.given, jnp.zeros(state.m.shape, jnp.uint32)
+    names = _NUMBERS.get(step.stage.op, ("", "", ""))
+    return jnp.stack([u32(_rows(state, step)), *(u32(given[name]) if name else none for name in names)])
+
+
+def _rows(state: TracedState, step: Placed) -> Array:
+    on = jnp.ones(state.m.shape, bool) if step.on is None else step.on
     # A top-k of 0 is that of rows that nobody looks at.
-    return on & (search.given["k"] > 0) if search.stage.op == TOP_K else on
+    return on & (step.given["k"] > 0) if step.stage.op == TOP_K else on
 
 
-def _between(state: TracedState, steps: Sequence[Placed], apply: Apply) -> Array:
-    for step in steps:
-        state = apply(state, step)
-    return state.kept
+def _filtered(state: TracedState, turn: _Turn, apply: Apply, changed: Sequence[str]) -> list[Any]:
+    """What one turn changes of the state, by these names."""
+    sums = _sums(state, turn)
+    ways: list[Callable[[], TracedState]] = [
+        partial(_by_search, state, turn, sums),
+        partial(_by_bound, state, turn, sums),
+    ]
+    way = []
+    for step in turn.listed:
+        shared = 0 if step.stage.op in _GOALS else 1 if step.stage.op in _BOUNDS else len(ways)
+        if shared == len(ways):
+            ways.append(partial(apply, state, step))
+        way.append(shared)
+    used = sorted(set(way))
+    branches = [lambda run=ways[at]: [getattr(end, name) for end in [run()] for name in changed] for at in used]
+    return lax.switch(jnp.asarray([used.index(at) for at in way], jnp.int32)[turn.n], branches)
+
+
+def _sums(state: TracedState, turn: _Turn) -> _Sums:
+    """The sums that a turn asks for; zeros in place of others."""
+    mass, zero = state.mass(), jnp.zeros_like(turn.number(0))
+    summed = turn.is_one({*_GOALS, EPSILON, ETA})
+    total = lax.cond(summed, lambda: state.total(mass), lambda: (zero, zero))
+    mean, asked = zero.astype(jnp.int32), turn.is_one({TYPICAL, ETA})
+    if asked is not False:
+        mean = lax.cond(asked, lambda: mean_exponent(state, state.q, mass, total), lambda: jnp.zeros_like(mean))
+    return _Sums(mass, total, mean)
+
+
+def _by_search(state: TracedState, turn: _Turn, sums: _Sums) -> TracedState:
+    """The state [B, N] without what the search of a turn cuts."""
+    listed = [(step.stage, step.stage.op in _GOALS) for step in turn.listed]
+    joint = turn.one_of([stage.op == TOP_P and bool(stage.option("joint")) for stage, _ in listed])
+    total = sums.total if joint is False else wide.select(joint, state.judged(), sums.total)
+    goal = target(turn.number(0), total, above=turn.one_of([of and _above(stage) for stage, of in listed]))
+    kind = _Kind(*(turn.one_of(each) for each in zip(*turn.kinds, strict=True)))
+    if kind.counts is not False:
+        goal = wide.select(kind.counts, wide.wide(turn.number(0), 2), goal)
+    centre = jnp.where(turn.is_one({TYPICAL}), sums.mean, 0)
+    return _cut(state, kind, _Goal(centre, goal), sums.mass, turn.on)
+
+
+def _above(stage: TracedStage) -> bool:
+    """Whether the mass of what is kept must lie above the goal, not reach it."""
+    if stage.op == TOP_P:
+        return RULES[stage.option("rule")] == "le"
+    return stage.op == TYPICAL and bool(stage.option("exceed"))
+
+
+def _by_bound(state: TracedState, turn: _Turn, sums: _Sums) -> TracedState:
+    """The state [B, N] with what is heavy enough, or near enough to the mean or, for min-p, to the largest."""
+    (e, s, reach), top = map(turn.number, range(3)), state.top()
+    likely = share({"e": e, "s": s.astype(jnp.int32)}, sums.total).at_least(sums.mass)
+    least_q = exponents(values(top)[:, None], state.m, state.c)[:, 0]
+    nearest = jnp.where(turn.is_one({MIN_P}), least_q, sums.mean) + reach.astype(jnp.int32)
+    likely &= turn.is_one({EPSILON, ETA})
+    near = (state.q <= nearest[:, None]) & turn.is_one({ETA, MIN_P})
+    return state.keep(likely | near | (state.key == top[:, None]), turn.on)
 
 
 def settled(state: TracedState, steps: Iterable[Placed]) -> TracedState:

@@ -13,7 +13,7 @@ from jax import Array, lax
 from tirage.backends.jax import wide
 from tirage.backends.jax.axis import ONE_DEVICE, Axis, Cut
 from tirage.backends.jax.candidates import in_id_order
-from tirage.backends.jax.passes import count, largest, padded_size
+from tirage.backends.jax.passes import count, entries, largest, padded_size
 from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import (
     NO_KEY,
@@ -144,12 +144,12 @@ class TracedState:
         if self.columns is None:
             return self.axis.key_at(key, ids)
         same = self.columns[:, None, :] == ids[:, :, None]
-        return jnp.max(jnp.where(same, key[:, None, :], NO_KEY), -1)
+        return largest(jnp.where(same, key[:, None, :], NO_KEY))
 
     def ranked(self, key: Array, n: int) -> tuple[Array, Array]:
         """The n largest of keys [B, N] and their ids, [B, n], in (key descending, id ascending) order."""
         key, at = self.axis.top(key, n)
-        return key, at if self.columns is None else jnp.take_along_axis(self.columns, at, 1)
+        return key, at if self.columns is None else entries(self.columns, at)
 
     def first(self, n: int) -> tuple[Array, Array]:
         """Keys and ids [B, n] of the first n tokens still in, in (key descending, id ascending) order."""

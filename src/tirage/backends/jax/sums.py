@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -34,10 +34,11 @@ def share(given: Columns, mass: Wide, *, strict: bool = False) -> Share:
     return Share(wide.select(huge, wide.constant(-1, total[0], 2), least[:2]))
 
 
-def target(p: Array, total: Wide, *, above: bool) -> Wide:
-    """max(1, ceil(P * W / 2^32)) of each row [B], or floor(P * W / 2^32) + 1 where mass must lie above (S-W4)."""
+def target(p: Array, total: Wide, *, above: Any) -> Wide:
+    """max(1, ceil(P * W / 2^32)) of each row [B], or floor(P * W / 2^32) + 1 where mass must lie above (S-W4):
+    `above` is one bool for all."""
     scaled = wide.mul(total, (jnp.asarray(p),))
     floor, rest = scaled[1:], scaled[0]
-    more = jnp.ones_like(rest) if above else (rest != 0).astype(jnp.uint32)
+    more = ((rest != 0) | above).astype(jnp.uint32)
     goal = wide.add(floor, wide.wide(more, 2))
     return wide.select(wide.is_zero(goal), wide.constant(1, rest, 2), goal)

@@ -16,10 +16,11 @@ from tirage.backends.jax.axis import ONE_DEVICE, Axis
 from tirage.backends.jax.candidates import block_maxima
 from tirage.backends.jax.filters import FILTERS, PLAIN, xtc
 from tirage.backends.jax.narrowing import narrow
+from tirage.backends.jax.parts import by_parts
 from tirage.backends.jax.passes import largest
 from tirage.backends.jax.program import TracedProgram
-from tirage.backends.jax.rule import bits_of, exponents, keys, product, uniform, values, weights
-from tirage.backends.jax.searches import Placed, apart, searched, settled, turns
+from tirage.backends.jax.rule import Random, bits_of, exponents, keys, product, random_words, values, weights
+from tirage.backends.jax.searches import Placed, apart, run_of, searched, settled
 from tirage.backends.jax.steps import (
     EDITS,
     TracedState,
@@ -73,10 +74,39 @@ class _Branch(NamedTuple):
         lp = _logprobs(key, state.m, state.inverse_t, self.total)
         if not state.special:
             return lp
+        known, value = self.known(ids)
+        return jnp.where(key > NEG_INF_KEY, jnp.where(known, value, lp), -np.inf)
+
+    def known(self, ids: Array) -> tuple[Array, Array]:
+        """Which of the tokens [B, n] have another weight than their logits say, and the logprobs of these."""
+        state = self.state
         cut = wide.ln_fixed(wide.ilog2(_at_least_one(state.left)) - wide.ilog2(_at_least_one(self.total)))
-        lp = jnp.where(ids == state.trimmed[:, None], cut[:, None], lp)
-        lp = jnp.where(state.greedy[:, None], np.float32(0), lp)
-        return jnp.where(key > NEG_INF_KEY, lp, -np.inf)
+        one = state.greedy[:, None]
+        return one | (ids == state.trimmed[:, None]), jnp.where(one, np.float32(0), cut[:, None])
+
+
+class _Measured(NamedTuple):
+    """What the logprob of each row's token is made of: all but its logarithm, of which a program needs one alone.
+
+    `number` is the mass of all tokens, or in rows that are `mixed` the token's probability in units of 2^-63. Tokens
+    that are `known` have their `logprob`. All are [B].
+    """
+
+    key: Array
+    m: Array
+    inverse_t: Array
+    number: Wide
+    mixed: Array
+    known: Array
+    logprob: Array
+
+    def logprobs(self) -> Array:
+        """The logprob of each row's token."""
+        unit = jnp.where(self.mixed, np.int32(_POINT), np.int32(40)) * OCTAVE
+        log = wide.ln_fixed(wide.ilog2(self.number) - unit)
+        lp = jnp.where(self.mixed, log, _log_share(self.key, self.m, self.inverse_t, log))
+        lp = jnp.where(self.known, self.logprob, lp)
+        return jnp.where(self.key > NEG_INF_KEY, lp, -np.inf)
 
 
 class _Ends(NamedTuple):
@@ -121,10 +151,12 @@ def draw(logits: Array, program: TracedProgram) -> Drawn:
     few = _divisor(rows, AT_ONCE // size)
     if few == rows:
         return _drawn(logits, program)
-    parts = jax.tree.map(lambda a: jnp.reshape(a, (rows // few, few, *a.shape[1:])), (logits, program))
-    found = lax.map(lambda part: {name: getattr(drawn, name) for drawn in [_drawn(*part)] for name in _FIELDS}, parts)
-    whole: dict[str, Any] = {name: jnp.reshape(value, (rows, *value.shape[2:])) for name, value in found.items()}
-    return Drawn(**whole)
+
+    def part(given: tuple[Array, TracedProgram]) -> dict[str, Any]:
+        drawn = _drawn(*given)
+        return {name: getattr(drawn, name) for name in _FIELDS}
+
+    return Drawn(**by_parts(part, (logits, program), rows // few))
 
 
 def _divisor(rows: int, most: int) -> int:
@@ -147,6 +179,7 @@ def draw_on(axis: Axis, logits: Array, program: TracedProgram) -> Drawn:
     maxima = maxima if final is x else block_maxima(final)
     whole = entered(axis, final, maxima)
     found = _chosen(whole, maxima, program)
+    found["sampled_logprobs"] = found.pop("measured").logprobs()
     ends = _Ends(*(found.pop(name) for name in _Ends._fields))
     sampled = {name: found.pop(name) for name in _REPORTED if name in found}
 
@@ -160,38 +193,36 @@ def draw_on(axis: Axis, logits: Array, program: TracedProgram) -> Drawn:
     return Drawn(status=cast("Any", code), **_without_bad_rows(found, code))
 
 
-def _chosen(whole: TracedState, maxima: Array, program: TracedProgram) -> dict[str, Array]:
+def _chosen(whole: TracedState, maxima: Array, program: TracedProgram) -> dict[str, Any]:
     """What the filters decide of rows [B, N] with these `block_maxima`, as `_after_filters` gives it."""
-    small, random = narrow(program, whole.x.shape[1]), _uniform(program, Domain.DRAW)
+    small, random = narrow(program, whole.x.shape[1]), _random(program)
     if small is None:
         return _after_filters(whole, program, random)
 
-    def chosen(program: TracedProgram) -> dict[str, Array]:
+    def chosen(program: TracedProgram) -> dict[str, Any]:
         # Entered anew on either side: what a side is given from outside would be written to memory for it.
         return _after_filters(entered(whole.axis, whole.x, maxima), program, random)
 
     return lax.cond(small.serves, lambda: chosen(small.program), lambda: chosen(program))
 
 
-def _after_filters(whole: TracedState, program: TracedProgram, random: Wide) -> dict[str, Array]:
-    """The token of each row, by its uniform; its logprob, support and `_Ends`, and its sampled view if one is asked."""
-    law = _filtered(whole, program)
-    token, key, branch = _token(law, random)
-    logprobs = branch.logprobs(key[:, None], token[:, None])[:, 0]
-    if law.split is not None:
-        logprobs = jnp.where(law.split.coin.mixed, _mixture(law.split, token[:, None])[:, 0], logprobs)
+def _after_filters(whole: TracedState, program: TracedProgram, random: Random) -> dict[str, Any]:
+    """The token of each row, by its uniform; what its logprob is made of, its support and `_Ends`; and its sampled view
+    if one is asked."""
+    law = _filtered(whole, program, random)
+    token, key, branch = _token(law, random.uniform(0))
     ends = {name: getattr(law.off, name) for name in _Ends._fields}
     viewed = View.SAMPLED in program.modes
     return {
         "token_ids": token,
-        "sampled_logprobs": logprobs,
+        "measured": _measured(law, branch, token, key),
         "support": _support(law),
         **ends,
         **(_reported(_sampled(law, branch), program, token) if viewed else {}),
     }
 
 
-def _filtered(state: TracedState, program: TracedProgram) -> _Law:
+def _filtered(state: TracedState, program: TracedProgram, random: Random) -> _Law:
     """The state after the filters; after an XTC stage, the states without it and with it."""
     steps = [
         Placed(stage, {name: jnp.asarray(column) for name, column in given.items()}, active)
@@ -206,7 +237,7 @@ def _filtered(state: TracedState, program: TracedProgram) -> _Law:
     state = replace(state, narrows=False)
     cut = xtc(state, stage, given, on, program.tables["protected"])
     sides = _both(state, cut, steps[at + 1 :], program)
-    return _Law(sides[0].state, _Split(*sides, _coin(given, on, program)))
+    return _Law(sides[0].state, _Split(*sides, _coin(given, on, random.uniform(1)[1])))
 
 
 def _active(on: Any) -> Array | None:
@@ -223,9 +254,9 @@ def _after(state: TracedState, steps: Sequence[Placed], program: TracedProgram) 
     searches = {TOP_P, TYPICAL} if ranks else {TOP_P, TYPICAL, TOP_K}
 
     while steps:
-        loop = turns(steps, searches, PLAIN)
+        loop = run_of(steps, searches, PLAIN)
         state = searched(state, loop, apply) if loop else apply(state, steps[0])
-        steps = steps[sum(1 + len(turn.between) for turn in loop) or 1 :]
+        steps = steps[len(loop) or 1 :]
     return state
 
 
@@ -253,17 +284,17 @@ def _both(
     return side(0), side(1)
 
 
-def _coin(given: dict[str, Any], on: Array | None, program: TracedProgram) -> XtcSplit:
+def _coin(given: dict[str, Any], on: Array | None, tossed: Array) -> XtcSplit:
     share = given["coin"][:, 0], given["coin"][:, 1]
-    tossed = _uniform(program, Domain.XTC)[1]
     heads = wide.less(wide.wide(tossed, 2), share)
     on = jnp.ones_like(heads) if on is None else on
     return XtcSplit(share=share, mixed=on, heads=on & heads)
 
 
-def _uniform(program: TracedProgram, domain: int) -> Wide:
-    words = jnp.asarray(program.keys)
-    return uniform((words[:, 0], words[:, 1]), words[:, 2], words[:, 3], domain)
+def _random(program: TracedProgram) -> Random:
+    """What rows draw by, and what they toss XTC's coin by if they have one."""
+    tosses = any(stage.op.base in COINS for stage in program.stages)
+    return random_words(jnp.asarray(program.keys), [Domain.DRAW, Domain.XTC][: 1 + tosses])
 
 
 def _token(law: _Law, random: Wide) -> tuple[Array, Array, _Branch]:
@@ -314,36 +345,66 @@ def _possible(state: TracedState) -> Array:
 def _logprobs(key: Array, m: Array, inverse_t: Array, total: Wide) -> Array:
     """ln p of tokens by key [B, n]; the rest are [B]. -inf for the key of -inf. Rule S-L2."""
     log_mass = wide.ln_fixed(wide.ilog2(total) - 40 * OCTAVE)
-    distance = product(m[:, None] - values(key), inverse_t[:, None]) + log_mass[:, None]
-    # 0 - v, without leaving it to the compiler whether that can be -0.0.
-    lp = jnp.where(bits_of(distance) & 0x7FFFFFFF == 0, np.float32(0), -distance)
+    lp = _log_share(key, *(each[:, None] for each in (m, inverse_t, log_mass)))
     return jnp.where(key > NEG_INF_KEY, lp, -np.inf)
+
+
+def _log_share(key: Array, m: Array, inverse_t: Array, log_mass: Array) -> Array:
+    """ln p of tokens by key, for the logarithm of the mass of all; of any one shape."""
+    distance = product(m - values(key), inverse_t) + log_mass
+    # 0 - v, without leaving it to the compiler whether that can be -0.0.
+    return jnp.where(bits_of(distance) & 0x7FFFFFFF == 0, np.float32(0), -distance)
+
+
+def _measured(law: _Law, branch: _Branch, token: Array, key: Array) -> _Measured:
+    """What the logprobs of the tokens [B], by id and key, are made of; one side of a coin can draw each."""
+    state, number, none = branch.state, branch.total, jnp.zeros(key.shape, bool)
+    mixed, known, logprob = none, none, jnp.zeros(key.shape, jnp.float32)
+    if law.split is not None:
+        mixed = law.split.coin.mixed
+        _, point = _points(law.split, token[:, None])
+        number = wide.select(mixed, tuple(limb[:, 0] for limb in point), number)
+    if state.special:
+        of_weight, value = (each[:, 0] for each in branch.known(token[:, None]))
+        known, logprob = of_weight & ~mixed, jnp.where(of_weight, value, logprob)
+    return _Measured(key, state.m, state.inverse_t, number, mixed, known, logprob)
 
 
 def _at_least_one(a: Wide) -> Wide:
     return wide.select(wide.is_zero(a), wide.constant(1, a[0], len(a)), a)
 
 
-def _mixture(law: _Split, ids: Array | None) -> Array:
-    """Logprobs over both sides of the coin, in units of 2^-63, of tokens [B, n], or of all columns if None (S-L4)."""
-    sides = [_weight_and_total(branch, ids) for branch in (law.off, law.on)]
-    # One quotient for both sides, so that it is compiled once.
-    weight, total = (tuple(map(jnp.stack, zip(*part, strict=True))) for part in zip(*sides, strict=True))
-    points = wide.fraction(weight, total, _POINT)
-    off, on = (tuple(limb[side] for limb in points) for side in (0, 1))
+def _mixture(law: _Split) -> Array:
+    """Logprobs over both sides of the coin, of all columns (S-L4)."""
+    possible, whole = _points(law, None)
+    return jnp.where(possible, wide.ln_fixed(wide.ilog2(whole) - _POINT * OCTAVE), -np.inf)
+
+
+def _points(law: _Split, ids: Array | None) -> tuple[Array, Wide]:
+    """Which of the tokens [B, n], or of all columns if None, either side of the coin can draw, and their probabilities
+    over both, in units of 2^-63 and at least 1 (S-L4)."""
+    sides = law.off.state, law.on.state
+    listed = [side.kept_key() if ids is None else side.key_at(side.kept_key(), ids) for side in sides]
+    known = sides[0].ids if ids is None else ids
+    # The rows of one side below those of the other, so that their weights and quotients are compiled once.
+    key, known = jnp.concatenate(listed), known if known.shape[0] == 1 else jnp.concatenate([known, known])
+    total = tuple(jnp.concatenate(limbs) for limbs in zip(law.off.total, law.on.total, strict=True))
+    weight = _beside(*sides).mass_of(key, known).wide()
+    points = wide.fraction(weight, _broadcast(tuple(limb[:, None] for limb in total), key), _POINT)
+    off, on = (tuple(jnp.split(limb, 2)[side] for limb in points) for side in (0, 1))
     share: Wide = tuple(limb[:, None] for limb in law.coin.share)
     rest = wide.sub(wide.constant(1 << 32, share[0], 2), share)
     mixed = [wide.mul(p, _broadcast(part, p[0])) for p, part in ((off, rest), (on, share))]
     possible = ~wide.is_zero(mixed[0]) | ~wide.is_zero(mixed[1])
-    whole = _at_least_one(wide.right(wide.add(*mixed), 32)[:2])
-    return jnp.where(possible, wide.ln_fixed(wide.ilog2(whole) - _POINT * OCTAVE), -np.inf)
+    return possible, _at_least_one(wide.right(wide.add(*mixed), 32)[:2])
 
 
-def _weight_and_total(branch: _Branch, ids: Array | None) -> tuple[Wide, Wide]:
-    """The weights of tokens [B, n] in one branch and, as often, that of all; two limbs each."""
-    state = branch.state
-    some = state.mass() if ids is None else state.mass_of(state.key_at(state.kept_key(), ids), ids)
-    return some.wide(), _broadcast(tuple(limb[:, None] for limb in branch.total), some.low)
+def _beside(off: TracedState, on: TracedState) -> TracedState:
+    """A state that weighs tokens [2 B, n], those of one side below those of the other."""
+    parts = [tuple(getattr(side, name) for name in ("m", "c", "trimmed", "left", "greedy")) for side in (off, on)]
+    m, c, trimmed, left, greedy = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), *parts)
+    special = off.special or on.special
+    return replace(off, m=m, c=c, trimmed=trimmed, left=left, greedy=greedy, special=special)
 
 
 def _broadcast(number: Wide, like: Array) -> Wide:
@@ -399,7 +460,7 @@ def _sampled(law: _Law, branch: _Branch) -> Described:
     if law.split is None:
         return Described(key, off, branch.logprobs)
     unmixed, mixed = law.split.off, law.split.coin.mixed[:, None]
-    mixture = jnp.where(mixed, keys(_mixture(law.split, None)), key)
+    mixture = jnp.where(mixed, keys(_mixture(law.split)), key)
 
     def logprobs(key: Array, ids: Array) -> Array:
         # The key that a mixture is ranked by is its logprob.

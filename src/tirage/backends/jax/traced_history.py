@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tirage.backends.jax.passes import smallest
 from tirage.history import History
 from tirage.sampling_metadata import MAX_VOCAB
 
@@ -60,17 +61,18 @@ class TracedHistory:
 @jax.jit
 def appended(past: TracedHistory, tokens: Array) -> TracedHistory:
     """The history with one output token more in each row, `tokens` [B]; -1 adds none."""
-    new, row = tokens >= 0, jnp.arange(tokens.shape[0])
-    same = past.counts[:, 0] == tokens[:, None]
-    seen = jnp.any(same, -1)
-    at = jnp.where(seen, jnp.argmax(same, -1).astype(jnp.int32), past.distinct)
-    at = jnp.where(new, at, past.room)
-    counts = past.counts.at[row, 0, at].set(tokens, mode="drop").at[row, 2, at].add(1, mode="drop")
+    new, row, ids = tokens >= 0, lax.iota(jnp.int32, tokens.shape[0]), past.counts[:, 0]
+    columns = lax.broadcasted_iota(jnp.int32, ids.shape, 1)
+    found = smallest(jnp.where(ids == tokens[:, None], columns, past.room))
+    seen = found < past.room
+    at = jnp.where(new, jnp.where(seen, found, past.distinct), past.room)
+    # What a free column holds becomes the id, in the write that counts it.
+    change = jnp.stack([jnp.where(seen, 0, tokens - BEYOND), jnp.ones_like(tokens)], 1)
     return TracedHistory(
         tokens=past.tokens.at[row, jnp.where(new, past.length, past.room)].set(tokens, mode="drop"),
         prompt=past.prompt,
         length=past.length + new,
-        counts=counts,
+        counts=past.counts.at[row[:, None], np.array([[0, 2]], np.int32), at[:, None]].add(change, mode="drop"),
         distinct=past.distinct + (new & ~seen),
     )
 

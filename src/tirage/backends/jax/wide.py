@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from tirage.backends.jax.passes import grouped, sums
+from tirage.backends.jax.passes import entries, grouped, sums
 
 Wide = tuple[Array, ...]
 """Limbs of a non-negative integer, or of one in two's complement where a function says so."""
@@ -20,6 +21,11 @@ Wide = tuple[Array, ...]
 LN2_31 = 1488522236
 """ln 2 in units of 2^-31."""
 OCTAVE = 1 << 23
+_16, _LOW = np.uint32(16), np.uint32(0xFFFF)
+_plus, _times, _either, _both = lax.add, lax.mul, lax.bitwise_or, lax.bitwise_and
+_up, _down = lax.shift_left, lax.shift_right_logical
+# Operators of arrays are functions of jnp, each compiled for itself: of what is used hundreds of times in a program,
+# they would be half of what it takes to trace.
 
 
 def u32(value: Any) -> Array:
@@ -56,14 +62,19 @@ def _added(a: Wide, b: Wide, carry: Array | None) -> Wide:
     """a + b + carry of one length, with no more operations than each limb needs: programs compile faster."""
     out = []
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
-        total = x + y
-        over = total < x if i + 1 < len(a) else None
+        x, y = _of_one_shape(x, y)
+        total = _plus(x, y)
+        over = lax.lt(total, x) if i + 1 < len(a) else None
         if carry is not None:
-            total = total + carry
-            over = None if over is None else over | (total < carry)
-        carry = None if over is None else over.astype(jnp.uint32)
+            total = _plus(total, carry)
+            over = None if over is None else _either(over, lax.lt(total, carry))
+        carry = None if over is None else lax.convert_element_type(over, jnp.uint32)
         out.append(total)
     return tuple(out)
+
+
+def _of_one_shape(x: Array, y: Array) -> Sequence[Array]:
+    return (x, y) if x.shape == y.shape else jnp.broadcast_arrays(x, y)
 
 
 def negated(a: Wide) -> Wide:
@@ -80,9 +91,12 @@ def sub(a: Wide, b: Wide) -> Wide:
 def less(a: Wide, b: Wide) -> Array:
     """a < b, unsigned."""
     size = max(len(a), len(b))
-    smaller = jnp.zeros(a[0].shape, bool)
+    smaller = None
     for x, y in zip(resized(a, size), resized(b, size), strict=True):
-        smaller = (x < y) | ((x == y) & smaller)
+        x, y = _of_one_shape(x, y)
+        below = lax.lt(x, y)
+        smaller = below if smaller is None else _either(below, _both(lax.eq(x, y), smaller))
+    assert smaller is not None
     return smaller
 
 
@@ -108,16 +122,18 @@ def take(a: Wide, index: Array) -> Wide:
 
 def column(values: Array, index: Array) -> Array:
     """The entry of each row of [B, N] at `index` [B]."""
-    return jnp.take_along_axis(values, index[:, None], 1)[:, 0]
+    return entries(values, index[:, None])[:, 0]
 
 
 def mul32(a: Array, b: Array) -> Wide:
     """a * b of two uint32 arrays, in two limbs, from products of 16-bit halves."""
-    a0, a1, b0, b1 = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
-    low = a0 * b0
-    middle = a1 * b0 + (low >> 16)
-    other = a0 * b1 + (middle & 0xFFFF)
-    return (other << 16) | (low & 0xFFFF), a1 * b1 + (middle >> 16) + (other >> 16)
+    a, b = _of_one_shape(a, b)
+    a0, a1, b0, b1 = _both(a, _LOW), _down(a, _16), _both(b, _LOW), _down(b, _16)
+    low = _times(a0, b0)
+    middle = _plus(_times(a1, b0), _down(low, _16))
+    other = _plus(_times(a0, b1), _both(middle, _LOW))
+    high = _plus(_plus(_times(a1, b1), _down(middle, _16)), _down(other, _16))
+    return _either(_up(other, _16), _both(low, _LOW)), high
 
 
 def mul(a: Wide, b: Wide, size: int | None = None) -> Wide:
@@ -196,37 +212,40 @@ def divide(a: Wide, b: Wide) -> Wide:
 
 def divide_short(a: Wide, b: Wide) -> Array:
     """floor(a / b), uint32, where it is below 2^32; `b` has a limb less than `a`."""
-    return last(lambda n: ~less(a, mul(b, (n,))), a[0])
+    return last(lambda n, a, b: ~less(a, mul(b, (n,))), a, b)
 
 
 def fraction(a: Wide, b: Wide, bits: int) -> Wide:
     """floor(a * 2^bits / b) of two-limb numbers a <= b < 2^63, for bits < 64; two limbs."""
 
     def body(_: Any, state: tuple[Wide, Wide]) -> tuple[Wide, Wide]:
-        rest, number = state
-        fits = ~less(rest, b)
+        # The barrier for the same reason as in `last`.
+        (rest, number), divisor = lax.optimization_barrier((state, b))
+        fits = ~less(rest, divisor)
         number = left(number, 1)
-        return left(select(fits, sub(rest, b), rest), 1), (number[0] | fits.astype(jnp.uint32), number[1])
+        return left(select(fits, sub(rest, divisor), rest), 1), (number[0] | fits.astype(jnp.uint32), number[1])
 
     return lax.fori_loop(0, bits + 1, body, (a, constant(0, a[0], 2)))[1]
 
 
 def isqrt(a: Wide) -> Array:
     """floor(sqrt(a)) of a two-limb number, uint32."""
-    return last(lambda n: ~less(a, mul32(n, n)), a[0])
+    return last(lambda n, a: ~less(a, mul32(n, n)), a)
 
 
-def last(holds: Callable[[Array], Array], like: Array) -> Array:
-    """The largest uint32 of a shape like `like` for which a condition holds that holds for all below it; 0 if for none.
+def last(holds: Callable[..., Array], *numbers: Wide) -> Array:
+    """The largest uint32 for which a condition on it and `numbers` holds that holds for all below it; 0 if for none.
 
     The loop carries one array, so that its body compiles to little.
     """
 
     def body(i: Any, found: Array) -> Array:
+        # Without the barrier XLA splits the numbers into halves before the loop, in a kernel for each half.
+        found, given = lax.optimization_barrier((found, numbers))
         tried = found | (jnp.uint32(1) << u32(31 - i))
-        return jnp.where(holds(tried), tried, found)
+        return jnp.where(holds(tried, *given), tried, found)
 
-    return lax.fori_loop(0, 32, body, _zero(like))
+    return lax.fori_loop(0, 32, body, _zero(numbers[0][0]))
 
 
 def bit_length(a: Wide) -> Array:
@@ -277,13 +296,13 @@ def from_digits(digits: Sequence[Array], size: int) -> Wide:
     """The sum of digits[i] * 2^(16 i), each digit a uint32 below 2^31, modulo 2^(32 * size); `size` limbs."""
     carry, halves = None, []
     for digit in digits[: 2 * size]:
-        whole = digit if carry is None else digit + carry
-        carry = whole >> 16
-        halves.append(whole & 0xFFFF)
+        whole = digit if carry is None else _plus(digit, carry)
+        carry = _down(whole, _16)
+        halves.append(_both(whole, _LOW))
     if len(halves) < 2 * size and carry is not None:
-        halves += [carry & 0xFFFF, carry >> 16]
+        halves += [_both(carry, _LOW), _down(carry, _16)]
     halves += [_zero(digits[0])] * (2 * size - len(halves))
-    return tuple(halves[2 * i] | (halves[2 * i + 1] << 16) for i in range(size))
+    return tuple(_either(halves[2 * i], _up(halves[2 * i + 1], _16)) for i in range(size))
 
 
 def digit_sums(parts: Sequence[Array]) -> list[Array]:
