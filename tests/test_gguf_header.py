@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import sys
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gguf_files import TOKENS, write_gguf
+from gguf_files import METADATA, TOKENS, text, value_of, write_gguf
 
 import tirage
 from tirage import ModelError, ParamsError
@@ -58,8 +60,15 @@ def test_what_is_no_gguf_file_is_refused(tmp_path: Path, content: bytes, says: s
     [
         ({"general.alignment": 3}, "general.alignment must be a power of 2, got 3"),
         ({"general.architecture": 7}, "general.architecture is of a wrong type, got int"),
-        ({"llama.block_count": 0}, "llama.block_count must be a positive integer, got 0"),
-        ({"llama.context_length": 2.0}, "llama.context_length must be a positive integer, got 2.0"),
+        ({"llama.block_count": 0}, "llama.block_count must be an integer in [1, 2147483647], got 0"),
+        ({"llama.context_length": 2.0}, "llama.context_length must be an integer in [1, 2147483647], got 2.0"),
+        ({"llama.context_length": 2**32 - 1}, "llama.context_length must be an integer in [1, 2147483647]"),
+        ({"llama.block_count": 2**31 - 1}, "block_count must be at most 1, the number of tensors, got 2147483647"),
+        ({"llama.expert_count": 513, "llama.expert_used_count": 2}, "expert_count must be at most 512, with 1 to"),
+        ({"llama.expert_count": 4, "llama.expert_used_count": 5}, "got 4 with expert_used_count 5"),
+        ({"llama.expert_count": 4}, "got 4 with expert_used_count 0"),
+        ({"llama.expert_used_count": 4}, "got 0 with expert_used_count 4"),
+        ({"llama.expert_count": [4]}, "got array([4], dtype=int32) with expert_used_count 0"),
         ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is of a wrong type, got ndarray"),
         ({"tokenizer.ggml.tokens": [*TOKENS[:-1], "<s>"]}, "must hold every token once, got '<s>' 2 times"),
         ({"tokenizer.ggml.scores": [0.0]}, "tokenizer.ggml.scores must have 261 entries as the tokens, got 1"),
@@ -88,6 +97,56 @@ def test_every_shorter_file_is_refused(tmp_path: Path) -> None:
         cut.write_bytes(whole[:size])
         with pytest.raises(ModelError, match=r"truncated|must be a GGUF file"):
             read_header(cut)
+
+
+def described(path: Path, shape: tuple[int, ...], kind: int, *, data: int, offset: int = 0) -> Path:
+    """A file that describes one tensor and has so many bytes of data."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(METADATA))
+    head += b"".join(text(key) + value_of(value) for key, value in METADATA.items())
+    head += text("a.weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+    path.write_bytes(head.ljust(-(-len(head) // 32) * 32, b"\0") + bytes(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "size"),
+    [((16,), 0, 64), ((), 0, 4), ((256, 2), 12, 288), ((64, 3), 8, 204), ((3, 2, 2, 2), 30, 48), ((800,), 99, 100)],
+)
+def test_a_tensor_must_lie_within_its_file(tmp_path: Path, shape: tuple[int, ...], kind: int, size: int) -> None:
+    assert read_header(described(tmp_path / "a.gguf", shape, kind, data=size)).tensor_types == {kind}
+    with pytest.raises(ModelError, match=r"truncated or damaged: tensor 'a.weight' of shape"):
+        read_header(described(tmp_path / "b.gguf", shape, kind, data=size - 1))
+    with pytest.raises(ModelError, match=r"truncated or damaged: tensor 'a.weight' of shape"):
+        read_header(described(tmp_path / "b.gguf", shape, kind, data=size, offset=32))
+
+
+@pytest.mark.parametrize("shape", [(2**62,), (2**32, 2**32), (2**63, 2**63, 2**63, 2**63), (2**64 - 1, 1)])
+@pytest.mark.parametrize("kind", [0, 12, 99])
+def test_tensors_that_are_declared_huge_are_refused(tmp_path: Path, shape: tuple[int, ...], kind: int) -> None:
+    with pytest.raises(ModelError, match=r"truncated or damaged: tensor .a.weight. of shape"):
+        read_header(described(tmp_path / "a.gguf", shape, kind, data=1 << 12))
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        struct.pack("<IQ", 8, 2**34),  # a text
+        struct.pack("<IIQ", 9, 8, 2**31),  # texts
+        struct.pack("<IIQ", 9, 12, 2**31),  # numbers
+    ],
+)
+def test_metadata_that_is_declared_huge_is_refused_before_it_is_read(tmp_path: Path, declared: bytes) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("tokenizer.ggml.tokens") + declared)
+    # A file with a hole takes no disk, however long it is.
+    os.truncate(path, 1 << 35)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="must have a header of at most 268435456 bytes, got at least"):
+            read_header(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow

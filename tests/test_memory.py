@@ -22,6 +22,7 @@ from small_torch import Numbers, build
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, Prompt, SamplingParams, warmup
 from tirage.engine import EngineRequest
 from tirage.models.huggingface import wrap_module
+from tirage.text.detokenizer import PieceDetokenizer
 
 PARAMS = SamplingParams(max_tokens=4, seed=1)
 LONG = PARAMS.replace(max_tokens=100, ignore_eos=True)
@@ -234,3 +235,35 @@ if sys.argv[1] == "raise":
 def test_a_program_that_leaves_while_the_engine_writes_ends_in_peace(way: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", LEAVES, way], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "left\n", "")
+
+
+# --- many samples of one prompt ------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_read_once_whatever_the_number_of_its_samples(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[int] = []
+    push = PieceDetokenizer.push
+    monkeypatch.setattr(
+        PieceDetokenizer, "push", lambda self, token_id: pushed.append(token_id) or push(self, token_id)
+    )
+    prompt = Prompt(token_ids=range(10, 90))
+    counts = []
+    for params in (PARAMS, PARAMS.replace(n=128), PARAMS.replace(best_of=20)):
+        pushed.clear()
+        llm.request(prompt, params)
+        counts.append(len(pushed))
+    assert counts == [80, 80, 80]
+
+
+def test_a_sample_that_waits_takes_less_than_a_kilobyte(llm: LLM) -> None:
+    def held(n: int) -> int:
+        gc.collect()
+        tracemalloc.start()
+        request = llm.request("Once upon a time", PARAMS.replace(n=n, stop=["abc"], bad_words=["cat"]))
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert len(request.samples) == n
+        return size
+
+    held(128)
+    assert held(128) - held(1) < 127 * 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from small_torch import Numbers, build
 
-from tirage import LLM, GuidedDecodingParams, Prompt, SamplingParams
+from tirage import LLM, GuidedDecodingParams, Prompt, SamplingParams, warmup
 from tirage.engine import SchedulerConfig, SequenceGroup
 from tirage.engine.scheduler import Scheduler
 from tirage.models.huggingface import wrap_module
@@ -87,6 +87,15 @@ def outcome(request: Any) -> Outcome:
 
 
 @dataclass(slots=True)
+class Lives:
+    """What some schedules had in them, and what differed from what was expected."""
+
+    requests: int = 0
+    aborted: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class World:
     """A scheduler over one model, and what each request draws alone in it."""
 
@@ -112,8 +121,8 @@ class World:
             scheduler.step()
         return outcome(group.request)
 
-    def live(self, seed: int, expected: Callable[[int], Outcome], *, logprobs: bool) -> list[str]:
-        """Runs the schedule of a seed; what differs from what is expected."""
+    def live(self, seed: int, expected: Callable[[int], Outcome], lives: Lives, *, logprobs: bool) -> None:
+        """Runs the schedule of a seed, and adds it to what is known of those before."""
         pick = np.random.default_rng(seed)
         scheduler = self.scheduler()
         running: list[tuple[int, SequenceGroup, bool]] = []
@@ -130,7 +139,9 @@ class World:
                 running[index] = (*running[index][:2], True)
         while scheduler.busy:
             scheduler.step()
-        return [
+        lives.requests += len(running)
+        lives.aborted += sum(aborted for *_, aborted in running)
+        lives.differences += [
             f"schedule {seed}, request {key}: {difference}"
             for key, group, aborted in running
             if (difference := differs(outcome(group.request), expected(key), aborted=aborted, logprobs=logprobs))
@@ -161,19 +172,31 @@ def isolation(
 ) -> Iterator[dict[str, Any]]:
     """So many schedules, shared among the models: no token differs, nor a log-probability where logits are equal.
 
-    There are fewer when so many `minutes` are over, of which each model has its part.
+    There are fewer when so many `minutes` are over, of which each model has its part. The kernels are made ready first:
+    a schedule over the plain path costs twice as much, and a server draws by the kernels.
     """
+    warmup()
     for name in names:
         base, one_by_one = MODELS[name]
         llm = opened(base)
         world = World(llm, OneByOne(llm.engine.model) if one_by_one else llm.engine.model)
-        expected = cache(world.alone)
-        began, differences, schedules = time.monotonic(), [], -(-count // len(names))
+        expected, lives = cache(world.alone), Lives()
+        began, spent, schedules = time.monotonic(), time.process_time(), -(-count // len(names))
         for number in range(seed, seed + schedules):
             if time.monotonic() - began > 60 * minutes / len(names):
                 schedules = number - seed
                 break
-            differences += world.live(number, expected, logprobs=one_by_one)
-        took = time.monotonic() - began
-        row = {"case": f"isolation, {name}", "schedules": schedules, "logprobs": one_by_one, "seconds": round(took)}
-        yield {**row, "differences": len(differences), "failures": differences[:10]}
+            world.live(number, expected, lives, logprobs=one_by_one)
+        took, spent = time.monotonic() - began, time.process_time() - spent
+        yield {
+            "case": f"isolation, {name}",
+            "schedules": schedules,
+            "seed": seed,
+            "requests": lives.requests,
+            "aborted": lives.aborted,
+            "logprobs": one_by_one,
+            "seconds": round(took),
+            "processor_s": round(spent),
+            "differences": len(lives.differences),
+            "failures": lives.differences[:10],
+        }

@@ -78,21 +78,21 @@ class EngineRequest:
         self.limit, limit_stop = budget.limit(params, self.prompt_tokens)
         self.beams = beams
         self.constraint, self.constraint_budget = constraint, ConstraintBudget()
-        self.samples = [
-            GrowingSample(
-                self.params,
-                tokenizer,
-                index=index,
-                context_ids=self.prompt_ids if context_ids is None else context_ids,
-                limit=self.limit,
-                limit_stop=limit_stop,
-                constraint=constraint,
-                draw_params=draw_params,
-                budget=self.constraint_budget,
-                reasoning=reasoning,
-            )
-            for index in range(params.best_of or params.n)
-        ]
+        first = GrowingSample(
+            self.params,
+            tokenizer,
+            index=0,
+            context_ids=self.prompt_ids if context_ids is None else context_ids,
+            limit=self.limit,
+            limit_stop=limit_stop,
+            constraint=constraint,
+            draw_params=draw_params,
+            budget=self.constraint_budget,
+            reasoning=reasoning,
+        )
+        # A copy has not to read the prompt and the bad words again.
+        others = range(1, params.best_of or params.n)
+        self.samples = [first, *(first.fork(index=index) for index in others)]
         if output_ids:
             self._begin(output_ids)
         self.live: Sequence[GrowingSample] = ()
@@ -107,9 +107,7 @@ class EngineRequest:
             first.begin_with(token_id)
             if first.stop is not None:
                 raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {first.stop.kind}")
-        for index in range(1, len(self.samples)):
-            self.samples[index] = first.fork()
-            self.samples[index].index = index
+        self.samples = [first, *(first.fork(index=index) for index in range(1, len(self.samples)))]
         self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))
 
     @property

@@ -17,6 +17,7 @@ from tirage.engine.grammar_state import CompiledConstraint, GrammarState
 from tirage.engine.reasoning import ReasoningState
 from tirage.params import SamplingParams
 from tirage.text import BadWords, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
+from tirage.text.copies import twin
 
 _LIMITS = ("max_tokens", "context", "cache")
 _ABORTS = ("abort",)
@@ -227,9 +228,10 @@ class GrowingSample:
                 return False
         return grammar is not None and grammar.can_close_after(token_id)
 
-    def fork(self) -> GrowingSample:
-        """An independent sample with the same tokens and text."""
-        other = copy(self)
+    def fork(self, *, index: int | None = None) -> GrowingSample:
+        """An independent sample with the same tokens and text, and another `index` if given."""
+        other = twin(self)
+        other.index = self.index if index is None else index
         other.token_ids, other.entries, other.records = [*self.token_ids], [*self.entries], [*self.records]
         other._stops, other._detokenizer = self._stops.copy(), self._detokenizer.copy()
         other._reasoning = copy(self._reasoning)

@@ -8,7 +8,6 @@ once, and those that start with a given rest are neighbours in the sorted vocabu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
 from tirage.text.aho_corasick import START, PhraseAutomaton
+from tirage.text.copies import twin
 from tirage.text.tokenizer import Tokenizer
 from tirage.text.vocabulary import vocabulary_of
 
@@ -95,7 +95,7 @@ class BadWords:
 
     def copy(self) -> BadWords:
         """An independent copy in the same state."""
-        return copy(self)
+        return twin(self)
 
     def forbidden(self) -> NDArray[np.int32]:
         """The ids of the tokens that would complete a phrase now, int32 [N], ascending."""

@@ -7,9 +7,9 @@ once, because waiting would block the stream; a real U+FFFD in the text does not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Protocol
 
+from tirage.text.copies import twin
 from tirage.text.decoder_rule import DecoderRule
 from tirage.text.tokenizer import Tokenizer
 
@@ -104,7 +104,7 @@ class PieceDetokenizer:
 
     def copy(self) -> PieceDetokenizer:
         """An independent detokenizer after the same tokens."""
-        other = copy(self)
+        other = twin(self)
         other._waiting = bytearray(self._waiting)
         return other
 
@@ -178,7 +178,7 @@ class WindowDetokenizer:
 
     def copy(self) -> WindowDetokenizer:
         """An independent detokenizer after the same tokens."""
-        other = copy(self)
+        other = twin(self)
         other._ids = [*self._ids]
         return other
 

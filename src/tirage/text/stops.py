@@ -9,7 +9,6 @@ The rules do not depend on how the text is cut into tokens:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -17,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from tirage.patterns import compile_pattern
 from tirage.text.aho_corasick import START, PhraseAutomaton
+from tirage.text.copies import twin
 
 StopKind = Literal[
     "eos",
@@ -133,7 +133,7 @@ class StopChecker:
 
     def copy(self) -> StopChecker:
         """An independent checker after the same text."""
-        other = copy(self)
+        other = twin(self)
         if self._pattern is not None:
             other._pattern = self._pattern.copy()
         return other

@@ -1,7 +1,8 @@
 """The header of a GGUF file, read as untrusted input before libllama sees it.
 
 libllama ends the process where an assertion fails, so what its assertions hold is checked here: the types of the
-metadata that it reads, token texts that are there twice, ids beyond the vocabulary. Format: ggml's `docs/gguf.md`.
+metadata that it reads, token texts that are there twice, ids beyond the vocabulary, experts. So are the sizes that it
+declares, before memory is taken for them. Format: ggml's `docs/gguf.md`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tirage.errors import ModelError
+from tirage.models.gguf.declared_size import Tensor, check_layers, check_tensors
 
 VERSIONS = (2, 3)
 _STRING, _ARRAY, _BOOL = 8, 9, 7
@@ -24,6 +26,8 @@ _SCALARS: Mapping[int, str] = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _NAME_BYTES = 65536
+_HEADER_BYTES = 1 << 28
+"""The longest header, several times those of the largest vocabularies; in memory texts take several times as much."""
 _NO_TOKEN = 2**32 - 1
 _TENSOR_BYTES = 4 + 8 + 4 + 8
 """The fewest bytes that describe a tensor besides its name: number of dimensions, one of them, type, offset."""
@@ -41,6 +45,10 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 """What the values of some keys must be."""
 _POSITIVE = ("block_count", "context_length", "embedding_length")
 """Keys of an architecture whose values must be positive."""
+_MOST = 2**31 - 1
+"""The largest of them; libllama tells a context length as a signed integer of 32 bits."""
+_MOST_EXPERTS = 512
+"""`LLAMA_MAX_EXPERTS`, above which libllama ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +80,10 @@ def read_header(path: Path) -> Header:
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            header = _read(path, data)
+            return _read(path, data)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"{path} cannot be read as a GGUF file: {reason}") from error
-    _check(header)
-    return header
 
 
 def _read(path: Path, data: mmap.mmap) -> Header:
@@ -94,12 +100,11 @@ def _read(path: Path, data: mmap.mmap) -> Header:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise ModelError(f"{path}: general.alignment must be a power of 2, got {alignment!r:.40}")
-    start = -(-reader.at // alignment) * alignment
-    last = start + max(offset for _, offset in described) if described else 0
-    if last >= len(data):
-        needed = f"at least {last + 1} bytes for its {tensors} tensors"
-        raise ModelError(f"{path} is truncated: it must have {needed}, got {len(data)}; download or copy it again")
-    return Header(path, metadata, frozenset(kind for kind, _ in described))
+    check_tensors(path, described, start=-(-reader.at // alignment) * alignment, end=len(data))
+    header = Header(path, metadata, frozenset(tensor.kind for tensor in described))
+    _check(header)
+    check_layers(path, header.of_architecture("block_count"), len(described))
+    return header
 
 
 class HeaderReader:
@@ -115,6 +120,7 @@ class HeaderReader:
                 f"{self._path} is truncated: its header needs {self.at + count} bytes, got {len(self._data)}; "
                 "download or copy it again"
             )
+        self._check_length(self.at + count)
         self.at += count
         return self._data[self.at - count : self.at]
 
@@ -125,7 +131,12 @@ class HeaderReader:
                 f"{self._path} is truncated or damaged: {count} entries of its header cannot be in "
                 f"{len(self._data)} bytes; download or copy it again"
             )
+        self._check_length(self.at + count * size)
         return iter(range(count))
+
+    def _check_length(self, end: int) -> None:
+        if end > _HEADER_BYTES:
+            raise ModelError(f"{self._path} must have a header of at most {_HEADER_BYTES} bytes, got at least {end}")
 
     def number(self, kind: str) -> Any:
         """The next number of a NumPy type."""
@@ -159,13 +170,13 @@ class HeaderReader:
         dtype = np.dtype(_SCALARS[inner])
         return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
 
-    def tensor(self) -> tuple[int, int]:
-        """The type of the next tensor, and the offset of its data."""
+    def tensor(self) -> Tensor:
+        """The description of the next tensor."""
         name, dimensions = self.text(), self.number("<u4")
         if dimensions > 4:
             raise ModelError(f"{self._path}: tensor {name!r:.80} must have at most 4 dimensions, got {dimensions}")
-        self.bytes(8 * dimensions)
-        return self.number("<u4"), self.number("<u8")
+        shape = tuple(self.number("<u8") for _ in range(dimensions))
+        return Tensor(name, shape, self.number("<u4"), self.number("<u8"))
 
 
 def _check(header: Header) -> None:
@@ -177,9 +188,23 @@ def _check(header: Header) -> None:
             raise ModelError(f"{path}: {key} is of a wrong type, got {type(metadata[key]).__name__}; convert it again")
     for name in _POSITIVE:
         value = header.of_architecture(name)
-        if not isinstance(value, int) or value < 1:
-            raise ModelError(f"{path}: {header.architecture}.{name} must be a positive integer, got {value!r:.40}")
+        if not isinstance(value, int) or not 1 <= value <= _MOST:
+            raise ModelError(
+                f"{path}: {header.architecture}.{name} must be an integer in [1, {_MOST}], got {value!r:.40}"
+            )
+    _check_experts(header)
     _check_tokens(header)
+
+
+def _check_experts(header: Header) -> None:
+    count, used = (header.of_architecture(f"expert_{name}") or 0 for name in ("count", "used_count"))
+    if not all(isinstance(value, int) for value in (count, used)) or not (
+        0 <= used <= count <= _MOST_EXPERTS and (used > 0) == (count > 0)
+    ):
+        raise ModelError(
+            f"{header.path}: {header.architecture}.expert_count must be at most {_MOST_EXPERTS}, with 1 to as many of "
+            f"them used, got {count!r:.40} with expert_used_count {used!r:.40}"
+        )
 
 
 def _check_tokens(header: Header) -> None:
