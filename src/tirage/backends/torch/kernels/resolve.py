@@ -234,8 +234,7 @@ def draw_row(
     m, c = value_of(high), first_c
     is_plain = (lowest >= top) & (first_c == last_c)
     base = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
-    above = base
-    ties = tl.full((), -1, tl.int32)
+    above, ties = base, tl.full((), -1, tl.int32)
     if is_plain == 0:
         above = sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
         if lowest + 1 == top:
@@ -252,9 +251,7 @@ def draw_row(
                 every, above = masses_under(mass_ptr, c == first_c, blocks, PADDED)
                 base = tl.where(cut_key > NEG_INF, base, every)
             if cut_key > NEG_INF:
-                base = above + open_sum(
-                    x_ptr, list_ptr, n, tile, ties, lowest, False, cut_key, cut_id, m, c, TILE
-                )
+                base = above + open_sum(x_ptr, list_ptr, n, tile, ties, lowest, False, cut_key, cut_id, m, c, TILE)
         if (op == _MIN_P) & (a < LIMIT):
             key = lowest_key(a.to(tl.int32), m, c, high)
             cut_id = tl.where(key > cut_key, NO_ID, cut_id)
@@ -267,9 +264,7 @@ def draw_row(
             if counts:
                 beyond = sum_of(count_ptr, ABOVE, blocks, PADDED).to(tl.int64)
             if counts | (cut_key > NEG_INF):
-                total = beyond + open_sum(
-                    x_ptr, list_ptr, n, tile, ties, lowest, counts, cut_key, cut_id, m, c, TILE
-                )
+                total = beyond + open_sum(x_ptr, list_ptr, n, tile, ties, lowest, counts, cut_key, cut_id, m, c, TILE)
             joint = tl.load(step_ptr + 4)
             target = tl.where(counts, a, target_of(a, tl.where(joint > 0, base, total), b))
             all_ties = tl.where(counts, b, tl.load(step_ptr + 3)) > 0
