@@ -21,7 +21,7 @@ _DENSEST = 8, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorInfo:
     """The description of a tensor: its shape, ggml's number of its type, and where its data begins."""
 
     name: str
@@ -36,7 +36,7 @@ class Tensor:
         return -(-math.prod(self.shape) // numbers) * size
 
 
-def check_tensors(path: Path, tensors: Sequence[Tensor], *, start: int, end: int) -> None:
+def check_tensors(path: Path, tensors: Sequence[TensorInfo], *, start: int, end: int) -> None:
     """Raises ModelError for a tensor whose data is not within the bytes from `start` to `end` of the file."""
     for tensor in tensors:
         needed = start + tensor.offset + tensor.nbytes

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tirage.errors import ModelError
-from tirage.models.gguf.declared_size import Tensor, check_layers, check_tensors
+from tirage.models.gguf.declared_size import TensorInfo, check_layers, check_tensors
 
 VERSIONS = (2, 3)
 _STRING, _ARRAY, _BOOL = 8, 9, 7
@@ -170,13 +170,13 @@ class HeaderReader:
         dtype = np.dtype(_SCALARS[inner])
         return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
 
-    def tensor(self) -> Tensor:
+    def tensor(self) -> TensorInfo:
         """The description of the next tensor."""
         name, dimensions = self.text(), self.number("<u4")
         if dimensions > 4:
             raise ModelError(f"{self._path}: tensor {name!r:.80} must have at most 4 dimensions, got {dimensions}")
         shape = tuple(self.number("<u8") for _ in range(dimensions))
-        return Tensor(name, shape, self.number("<u4"), self.number("<u8"))
+        return TensorInfo(name, shape, self.number("<u4"), self.number("<u8"))
 
 
 def _check(header: Header) -> None:
