@@ -18,7 +18,8 @@ Proposal = tuple[Sequence[int], int]
 _COST = 0.12
 # Drafts are no shorter than tokens of that cost together, and those of a source that was mostly wrong are left out for
 # so many times the cost: what may be lost is about the same for models that read drafts for nothing and for others.
-_AT_LEAST, _RETRY = 0.3, 140
+# Each trial in which no token was right doubles that, up to a bound.
+_AT_LEAST, _RETRY, _LONGEST_WAIT = 0.12, 140, 8
 # The share of the latest token in a rate.
 _WEIGHT = 0.25
 # Rates before the first token, by source: those of longer n-grams are higher, 0 is a draft model, and negative ones are
@@ -32,6 +33,7 @@ class AcceptanceRate:
 
     rate: float = _LONG_RATE
     _skipped: int = 0
+    _wait: int = 1
 
     def length(self, most: int, *, cost: float = _COST) -> int:
         """How many tokens are worth reading, at most so many: those that are right with a chance of their `cost`."""
@@ -42,13 +44,15 @@ class AcceptanceRate:
             likely = most if self.rate > 0.99 else math.floor(math.log(cost) / math.log(self.rate))
             return min(most, max(fewest, likely))
         self._skipped += 1
-        if self._skipped <= int(_RETRY * cost):
+        if self._skipped <= int(_RETRY * cost) * self._wait:
             return 0
-        self._skipped = 0
+        self._skipped, self._wait = 0, min(2 * self._wait, _LONGEST_WAIT)
         return min(most, fewest)
 
     def record(self, accepted: int, *, rejected: bool) -> None:
         """Counts tokens that were right, and one that was wrong after them."""
+        if accepted:
+            self._wait = 1
         for _ in range(accepted):
             self.rate += (1 - self.rate) * _WEIGHT
         if rejected:
