@@ -17,8 +17,6 @@ pytestmark = [needs_triton, needs_newest_triton]
 
 KERNELS = ("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses")
 MOST_REGISTERS = 96
-LONG_LISTS = {"top-p": 5.8, "half": 15.4}
-"""What is read where one low logit makes the bins of the others wide, so that a bin holds half of the tokens."""
 
 
 @pytest.mark.slow
@@ -27,15 +25,13 @@ def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_three_times(ro
     done = started("counts", [], rows)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
-    assert len(found) == 35
+    assert len(found) == 28
     for name, counts in found.items():
         shape, params = name.split(", ", 1)
-        # Sums of blocks are a fiftieth of the logits, blocks that hold an open token are read a third time.
-        most = 1.02 if params == "greedy" else 2.05 if params == "plain" else 2.3 if shape == "peaked" else 3.26
-        if shape == "flat and one below" and params in LONG_LISTS:
-            most = LONG_LISTS[params]
+        # Sums of blocks are a fiftieth of the logits; looking through an open range in turns is the rest.
+        most = 1.02 if params == "greedy" else 2.05 if params == "plain" else 2.35 if shape == "peaked" else 3.7
         assert counts["reads"] <= (3.12 if params == "temperature last" else most), name
-        assert counts["longest loop"] <= (160 if shape == "flat and one below" else 3), name
+        assert counts["longest loop"] <= 64, name
         assert counts["launches"] <= 6, name
         assert counts["scratch"] <= (0.02 if params == "greedy" else 1.04), name
         assert counts["differences"] == 0, name

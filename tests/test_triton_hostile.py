@@ -51,12 +51,6 @@ MISTAKES = {
         "_B3 + tl.minimum(r * f, _LARGEST) * 1.0001",
     ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
-    "a long list is searched in one part too few": ("ways == 0)).to", "ways == 0) | (ways == 1)).to"),
-    "a tile keeps what min-p has dropped": ("tl.where(tile < key, NEG_INF, tile)", "tile"),
-    "ties of the second block are counted in the first": (
-        "tl.where(tie, ids // BLOCK, 0), PADDED",
-        "tl.where(tie, 0, 0), PADDED",
-    ),
     "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, NO_ID), 0)", "blocks - 1"),
 }
 """A piece of the kernels, and a wrong one in its place."""

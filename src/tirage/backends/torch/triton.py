@@ -24,7 +24,7 @@ from tirage.sampling_metadata import STEP_WIDTH, Drawn, SamplingMetadata, View
 
 BLOCK = 512
 """Logits of a thread block of the kernels that read them."""
-TILE = 512
+TILE = 2048
 """Tokens that the thread block of a row looks at together in the last kernel."""
 
 REGISTERS = 96

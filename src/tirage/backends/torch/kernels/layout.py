@@ -36,7 +36,7 @@ WEIGHTY, ABOVE, ABOVE_WEIGHTY, OPEN = (tl.constexpr(at) for at in range(COUNTS))
 
 
 @triton.jit
-def constant(meta_ptr, at):
+def constant(meta_ptr, at: tl.constexpr):
     """A constant c of a row, float32, from its bits."""
     return tl.load(meta_ptr + at).to(tl.int32).to(tl.float32, bitcast=True)
 
