@@ -1,7 +1,8 @@
 """Is anything slower than at an earlier commit? The same questions asked of both in turns, on one machine.
 
-python -m benchmarks.before_after 64c7966 [operators engine ...] [--turns 3]
+python -m benchmarks.before_after 64c7966 [operators engine:small ...] [--turns 3]
 
+What follows a colon is the arguments of that benchmark.
 Each commit is checked out beside this tree and both are asked by the benchmarks of the earlier one, as a job that only
 one of them has would change the caches that its neighbours find. A ratio is a figure after the change divided by the
 figure before it, of one turn; the median over the turns is reported.
@@ -96,9 +97,10 @@ def asked(question: str, tree: Path) -> Figures:
     """The figures of one question, measured by a process of its own in a tree."""
     print(f"== {question} at {tree.name}", flush=True)
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
-    command = [sys.executable, "-m", f"benchmarks.{question}"]
+    name, *arguments = question.split(":")
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
     subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
-    rows = json.loads((tree / "benchmarks" / "results" / f"{question}.json").read_text())["rows"]
+    rows = json.loads((tree / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
     return dict(figures(rows))
 
 

@@ -64,10 +64,12 @@ class Compiler:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
         self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
+        # Their sizes as last measured: all after a compilation, else that of the grammar found.
+        self._sizes: dict[GuidedDecodingParams, int] = {}
         self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
         self._pending: dict[GuidedDecodingParams, Future[Grammar]] = {}
         self._lock = threading.Lock()
-        self._refused_bytes = self._compiled = self._hits = 0
+        self._cached_bytes = self._refused_bytes = self._compiled = self._hits = 0
 
     @property
     def nbytes(self) -> int:
@@ -122,6 +124,8 @@ class Compiler:
             if isinstance(outcome, Grammar):
                 self._compiled += 1
                 self._cached[guided] = outcome
+                for each, grammar in self._cached.items():
+                    self._measure(each, grammar)
                 self._trim()
             elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
                 self._cache_refusal(guided, outcome)
@@ -136,14 +140,21 @@ class Compiler:
         if grammar is not None:
             self._cached.move_to_end(guided)
             self._hits += 1
+            self._measure(guided, grammar)
             self._trim()
         return grammar
 
+    def _measure(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:
+        """Counts what a cached grammar takes now: grammars grow while texts follow them."""
+        size = grammar.nbytes
+        self._cached_bytes += size - self._sizes.get(guided, 0)
+        self._sizes[guided] = size
+
     def _trim(self) -> None:
-        """Drops the least recently used grammars beyond the budget; grammars grow while texts follow them."""
-        left = self._budget - self.nbytes
-        while len(self._cached) > 1 and left < 0:
-            left += self._cached.popitem(last=False)[1].nbytes
+        """Drops the least recently used grammars beyond the budget."""
+        while len(self._cached) > 1 and self._cached_bytes > self._budget:
+            guided, _ = self._cached.popitem(last=False)
+            self._cached_bytes -= self._sizes.pop(guided)
 
     def _cache_refusal(self, guided: GuidedDecodingParams, error: GrammarError) -> None:
         self._refused[guided] = copy(error)
