@@ -37,6 +37,9 @@ QUESTIONS = (
 )
 """What `make bench` asked at the first of the commits compared."""
 
+SIZES = ("B", "V", "streams", "logits_std")
+"""Numbers that were given, not measured."""
+
 Figures = dict[tuple[str, str], float]
 """A figure by the names of its row, as JSON, and its column."""
 
@@ -83,8 +86,8 @@ def _row(question: str, key: tuple[str, str], taken: list[list[Figures]]) -> dic
     ratios = sorted(after / before for before, after in pairs)
     names, column = key
     return {
-        "question": question,
         **json.loads(names),
+        "question": question,
         "figure": column,
         "before": statistics.median(before for before, _ in pairs),
         "after": statistics.median(after for _, after in pairs),
@@ -96,21 +99,24 @@ def _row(question: str, key: tuple[str, str], taken: list[list[Figures]]) -> dic
 def asked(question: str, tree: Path) -> Figures:
     """The figures of one question, measured by a process of its own in a tree."""
     print(f"== {question} at {tree.name}", flush=True)
-    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    # With bytecode, as an installation has it; a new checkout would be compiled at every import.
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": ""}
     name, *arguments = question.split(":")
     command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
     subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
     rows = json.loads((tree / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
-    return dict(figures(rows))
+    found = list(figures(rows))
+    assert len(dict(found)) == len(found), f"two rows of {name} have one name"
+    return dict(found)
 
 
 def figures(rows: list[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], float]]:
     """Every measured number of the rows; what is a word or a size names the row."""
     for row in rows:
-        names = {name: value for name, value in row.items() if not isinstance(value, float)}
-        for column, value in row.items():
-            if isinstance(value, float) and column != "goal":
-                yield (json.dumps(names, sort_keys=True), column), value
+        named = {name for name, value in row.items() if isinstance(value, str | bool) or name in SIZES}
+        names = {"what" if name == "question" else name: row[name] for name in named}
+        for column in row.keys() - named - {"goal"}:
+            yield (json.dumps(names, sort_keys=True), column), row[column]
 
 
 def checkout(tree: Path, commit: str) -> Path:
