@@ -39,6 +39,8 @@ MISTAKES = {
         "upper = tl.where(certain, first_lane(least",
         "upper = tl.where(certain, first_lane(most",
     ),
+    "a bin ends before its last exponents": ("(lane - first + 1).to(tl.int64)", "(lane - first).to(tl.int64)"),
+    "the greatest open key is forgotten": ("tl.load(row_ptr + GREATEST) + 1", "tl.load(row_ptr + GREATEST)"),
     "a range of one key counts its ties twice": (
         "ties = sum_of(count_ptr, OPEN, blocks, PADDED)",
         "ties = 2 * sum_of(count_ptr, OPEN, blocks, PADDED)",

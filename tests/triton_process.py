@@ -233,12 +233,25 @@ COUNTED_PARAMS = {
 }
 
 
+COUNTED_SHAPES: dict[str, Callable[[Any, np.random.Generator], Any]] = {
+    "peaked": lambda n, r: n * 6.0,
+    "medium": lambda n, r: n * 3.0,
+    "flat": lambda n, r: n * 0.1,
+    "constant": lambda n, r: n * 0 + 1.5,
+    "one far below": lambda n, r: np.where(np.arange(n.shape[1]) == 1000, -100.0, n * 0.1),
+    "holes": lambda n, r: np.where(r.random(n.shape) < 0.02, -np.inf, n * 0.1),
+    "two plateaus": lambda n, r: np.where(n > 0, 1.5, 0.5),
+    "rough plateaus": lambda n, r: np.where(n > 0, 1.5, 0.5) + n * 1e-3,
+    "ramp": lambda n, r: n * 0 + np.linspace(20.0, 0.0, n.shape[1]),
+    "tie": lambda n, r: np.where(r.random(n.shape) < 0.2, -0.14, n * 0.1),
+}
+"""Logits [rows, V] of a shape, from standard normal ones; top-p of 0.9 cuts in the tie of `tie`."""
+
+
 def counted_logits(shape: str, rows: int) -> NDArray[np.float32]:
     """Logits [rows, COUNTED_SIZE] of a shape."""
-    if shape == "constant":
-        return np.full((rows, COUNTED_SIZE), 1.5, np.float32)
-    scale = {"peaked": 6.0, "medium": 3.0, "flat": 0.1}[shape]
-    return (np.random.default_rng(1).standard_normal((rows, COUNTED_SIZE)) * scale).astype(np.float32)
+    r = np.random.default_rng(1)
+    return COUNTED_SHAPES[shape](r.standard_normal((rows, COUNTED_SIZE)), r).astype(np.float32)
 
 
 def nbytes(call: Any) -> int:
@@ -249,7 +262,7 @@ def nbytes(call: Any) -> int:
 def counts(rows: int) -> dict[str, dict[str, float]]:
     """What the kernels read of rows of each shape and program, in reads of the logits, and what they need besides."""
     found = {}
-    for shape in ("peaked", "medium", "flat", "constant"):
+    for shape in COUNTED_SHAPES:
         x = torch.from_numpy(counted_logits(shape, rows))
         for name, params in COUNTED_PARAMS.items():
             batch = SamplingBatch.of(row_states(tuple(x.shape), params, [((), ())] * rows, None, 7), x.shape[1])

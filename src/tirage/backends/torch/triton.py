@@ -95,9 +95,10 @@ def launch(
     wide = {"num_warps": 8, "maxnreg": REGISTERS, **exact}
 
     _MEASURE[b, blocks](x, ends, plane, size, blocks, BLOCK=block, **exact)
-    _SETTLE[b,](ends, bad.view(torch.uint8), row, status, bins, length, plane, blocks, PADDED=padded, **exact)
+    shape = (columns, size, blocks)
+    spoiled = bad.view(torch.uint8)
+    _SETTLE[b,](x, ends, spoiled, meta, row, status, bins, length, plane, *shape, BLOCK=block, PADDED=padded, **exact)
     if draws:
-        shape = (columns, size, blocks)
         _WEIGH[b, blocks](x, meta, row, status, mass, count, bins, *shape, BLOCK=block, **exact)
         _BOUND[b,](bins, meta, row, status, mass, columns, blocks, steps, PADDED=padded, **wide)
         if filters:

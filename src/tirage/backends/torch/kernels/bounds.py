@@ -7,18 +7,22 @@ import triton.language as tl
 
 from tirage.backends.torch.kernels.layout import (
     ALL_FIRST,
+    FAR,
     FIRST_C,
     HIGH,
     IS_GREEDY,
     LANES,
-    LOW,
     LOWEST,
+    NEAR,
     NOT_COUNTED,
     PROGRAM,
     TOP,
     VARYING,
+    WIDTH,
     constant,
-    shift_of,
+    first_lane,
+    lane_of,
+    last_exponent,
     sum_of,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, exponent_of, lowest_key, target_of, value_of, weight_of
@@ -34,12 +38,6 @@ _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in (TEMPERA
 def at_lane(values, lane):
     """One of the values [BINS]."""
     return tl.sum(tl.where(tl.arange(0, LANES) == lane, values, 0), 0)
-
-
-@triton.jit
-def first_lane(reached):
-    """The first lane where bool [BINS] is true, BINS if there is none."""
-    return tl.min(tl.where(reached, tl.arange(0, LANES), LANES), 0)
 
 
 @triton.jit
@@ -75,13 +73,15 @@ def bound(bins_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, blocks, st
     row = tl.program_id(0).to(tl.int64)
     meta_ptr += row * columns
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
-        high, low = tl.load(row_ptr + row * 4 + HIGH), tl.load(row_ptr + row * 4 + LOW)
+        high = tl.load(row_ptr + row * WIDTH + HIGH)
+        near, far = tl.load(row_ptr + row * WIDTH + NEAR), tl.load(row_ptr + row * WIDTH + FAR)
         m, c = value_of(high), constant(meta_ptr, FIRST_C)
-        first_c, shift = c, shift_of(m, low, c)
+        first_c = c
         lanes = tl.arange(0, LANES)
         counts = tl.load(bins_ptr + row * LANES + lanes)
-        edge = tl.maximum(lowest_key(((lanes + 1) << shift) - 1, m, c, high), tl.maximum(low, NEG_INF + 1))
-        before = tl.maximum(lowest_key((lanes << shift) - 1, m, c, high), tl.maximum(low, NEG_INF + 1))
+        edge = lowest_key(last_exponent(lanes, near, far), m, c, high)
+        limit = last_exponent(lanes - 1, near, far)
+        before = lowest_key(limit, m, c, high)
         numbers = tl.cumsum(counts, 0)
         whole = sum_of(mass_ptr + row * blocks * 4, ALL_FIRST, blocks, PADDED)
         least, most = masses(counts, edge, before, m, c)
@@ -100,8 +100,8 @@ def bound(bins_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, blocks, st
                 base_low, base_high = total_of(least, most, first, last)
             if (op == _MIN_P) & (a < LIMIT):
                 key = lowest_key(a.to(tl.int32), m, c, high)
-                lane = exponent_of(value_of(key), m, first_c) >> shift
-                lane = tl.minimum(tl.where(key > NEG_INF + 1, lane, NOT_COUNTED), NOT_COUNTED)
+                lane = lane_of(exponent_of(value_of(key), m, first_c), near, far)
+                lane = tl.where(key > NEG_INF + 1, lane, NOT_COUNTED)
                 first, last = tl.minimum(first, lane), tl.minimum(last, lane)
                 widest = tl.maximum(widest, last)
             if op == _TOP_K:
@@ -120,8 +120,8 @@ def bound(bins_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, blocks, st
                     first = tl.minimum(first, first_lane(most >= low_goal))
                     last = tl.minimum(tl.minimum(last, upper), NOT_COUNTED)
                     widest = tl.maximum(widest, last)
-        inside = tl.where(first < LANES, at_lane(before, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
-        inside = tl.where(first == 0, high + 1, inside)
+        above = tl.where(limit < 0, high + 1, before)
+        inside = tl.where(first < LANES, at_lane(above, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
         outside = tl.where(widest >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(widest, 0)))
-        tl.store(row_ptr + row * 4 + LOWEST, tl.where(widest < 0, inside, outside))
-        tl.store(row_ptr + row * 4 + TOP, inside)
+        tl.store(row_ptr + row * WIDTH + LOWEST, tl.where(widest < 0, inside, outside))
+        tl.store(row_ptr + row * WIDTH + TOP, inside)

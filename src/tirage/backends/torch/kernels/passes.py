@@ -12,22 +12,27 @@ from tirage.backends.torch.kernels.layout import (
     ABOVE_WEIGHTY,
     ALL_FIRST,
     ALL_LAST,
+    FAR,
     FIRST_C,
+    GREATEST,
     HIGH,
     IS_GREEDY,
     LANES,
     LAST_C,
-    LOW,
+    LEAST,
     LOWEST,
+    NEAR,
     NOT_COUNTED,
     OPEN,
     TOP,
     VARYING,
     WEIGHTY,
+    WIDTH,
     constant,
-    shift_of,
+    lane_of,
+    span_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.rule import NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
+from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -43,8 +48,14 @@ def measure(x_ptr, ends_ptr, plane, size, blocks, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=VARYING)
-def settle(ends_ptr, bad_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, plane, blocks, PADDED: tl.constexpr):
-    """Largest and smallest key of each row and its status; its histogram and its list are emptied."""
+def settle(
+    x_ptr, ends_ptr, bad_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, plane, columns, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Largest key of each row, its status, and where its bins lie, from a logit of each block.
+
+    Its histogram and its list are emptied.
+    """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, PADDED)
     there = at < blocks
@@ -52,8 +63,15 @@ def settle(ends_ptr, bad_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, plane, 
     low = tl.min(tl.load(ends_ptr + plane + row * blocks + at, mask=there, other=POS_INF), 0)
     spoiled = (tl.load(bad_ptr + row) != 0) | (top >= POS_INF) | (low < NEG_INF)
     status = tl.where(spoiled, 1, tl.where(top > NEG_INF, 0, 2))
-    tl.store(row_ptr + row * 4 + HIGH, top)
-    tl.store(row_ptr + row * 4 + LOW, low)
+    tl.store(row_ptr + row * WIDTH + HIGH, top)
+    tl.store(row_ptr + row * WIDTH + LEAST, POS_INF)
+    tl.store(row_ptr + row * WIDTH + GREATEST, NEG_INF)
+    if status == 0:
+        sample = tl.load(x_ptr + row * size + at * BLOCK, mask=there)
+        q = exponent_of(sample, value_of(top), constant(meta_ptr + row * columns, FIRST_C))
+        near, far = span_of(tl.where(there, q, LIMIT))
+        tl.store(row_ptr + row * WIDTH + NEAR, near)
+        tl.store(row_ptr + row * WIDTH + FAR, far)
     tl.store(status_ptr + row, status.to(tl.int8))
     lanes = tl.arange(0, LANES)
     tl.store(bins_ptr + row * LANES + lanes, lanes * 0)
@@ -68,8 +86,8 @@ def weigh(
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
-        m, c = value_of(tl.load(row_ptr + row * 4 + HIGH)), constant(meta_ptr, FIRST_C)
-        shift = shift_of(m, tl.load(row_ptr + row * 4 + LOW), c)
+        m, c = value_of(tl.load(row_ptr + row * WIDTH + HIGH)), constant(meta_ptr, FIRST_C)
+        near, far = tl.load(row_ptr + row * WIDTH + NEAR), tl.load(row_ptr + row * WIDTH + FAR)
         ids = block * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * size + ids, mask=ids < size, other=float("-inf"))
         q = exponent_of(x, m, c)
@@ -77,7 +95,7 @@ def weigh(
         at = row * blocks + block
         tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
         tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
-        found = tl.histogram(tl.where(key_of(x) > NEG_INF, q >> shift, NOT_COUNTED), LANES)
+        found = tl.histogram(tl.where(key_of(x) > NEG_INF, lane_of(q, near, far), NOT_COUNTED), LANES)
         lanes = tl.arange(0, LANES)
         tl.atomic_add(bins_ptr + row * LANES + lanes, found, mask=(found > 0) & (lanes < NOT_COUNTED), sem="relaxed")
 
@@ -89,19 +107,19 @@ def split(
 ):  # fmt: skip
     """Sums and counts of each block above the open range of keys, and the ids of the range, listed in any order.
 
-    A range of one key is only counted. Blocks that lie below the range are not read, nor are rows without filters.
+    The least and the greatest key in the range are those of the row. A range of one key is only counted. Blocks that lie below the range are not read, nor are rows without filters.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
     first_c, last_c = constant(meta_ptr, FIRST_C), constant(meta_ptr, LAST_C)
-    lowest, top = tl.load(row_ptr + row * 4 + LOWEST), tl.load(row_ptr + row * 4 + TOP)
+    lowest, top = tl.load(row_ptr + row * WIDTH + LOWEST), tl.load(row_ptr + row * WIDTH + TOP)
     draws = (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0)
     if draws & ((first_c != last_c) | (lowest < top)):
         at = row * blocks + block
         ids = block * BLOCK + tl.arange(0, BLOCK)
         read = (first_c != last_c) | (tl.load(ends_ptr + at) >= lowest)
         x = tl.load(x_ptr + row * size + ids, mask=ids < tl.where(read, size, 0), other=float("-inf"))
-        m, key = value_of(tl.load(row_ptr + row * 4 + HIGH)), key_of(x)
+        m, key = value_of(tl.load(row_ptr + row * WIDTH + HIGH)), key_of(x)
         w, last_w = weight_of(exponent_of(x, m, first_c)), weight_of(exponent_of(x, m, last_c))
         above, is_open = key >= top, (key >= lowest) & (key < top)
         tl.store(mass_ptr + at * 4 + ALL_LAST, tl.sum(last_w, 0))
@@ -115,5 +133,7 @@ def split(
         tl.store(count_ptr + at * 4 + ABOVE_WEIGHTY, tl.sum((above & (last_w > 0)).to(tl.int32), 0))
         tl.store(count_ptr + at * 4 + OPEN, count)
         if (count > 0) & (lowest + 1 < top):  # pyright: ignore[reportOperatorIssue]
+            tl.atomic_min(row_ptr + row * WIDTH + LEAST, tl.min(tl.where(is_open, key, POS_INF), 0), sem="relaxed")
+            tl.atomic_max(row_ptr + row * WIDTH + GREATEST, tl.max(tl.where(is_open, key, NEG_INF), 0), sem="relaxed")
             start = tl.atomic_add(length_ptr + row, count, sem="relaxed")
             tl.store(list_ptr + row * size + start + tl.cumsum(one, 0) - one, ids, mask=is_open)

@@ -13,9 +13,11 @@ from tirage.backends.torch.kernels.layout import (
     ALL_FIRST,
     ALL_LAST,
     FIRST_C,
+    GREATEST,
     HIGH,
     IS_GREEDY,
     LAST_C,
+    LEAST,
     LOWEST,
     OPEN,
     PROGRAM,
@@ -25,6 +27,7 @@ from tirage.backends.torch.kernels.layout import (
     TOP,
     VARYING,
     WEIGHTY,
+    WIDTH,
     constant,
     sum_of,
 )  # fmt: skip
@@ -139,6 +142,15 @@ def uniform_of(meta_ptr):
 
 
 @triton.jit
+def range_of(row_ptr, n):
+    """[lowest, top): the open range of a row; where `n` tokens are listed, only as far as their keys."""
+    lowest, top = tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
+    if n > 0:
+        lowest, top = tl.load(row_ptr + LEAST), tl.load(row_ptr + GREATEST) + 1
+    return lowest, top
+
+
+@triton.jit
 def masses_under(mass_ptr, whole, is_first, blocks, PADDED: tl.constexpr):
     """(mass of the row, mass above its open range) under the first temperature, or under the last."""
     every, above = whole, sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
@@ -161,13 +173,13 @@ def resolve(
     if tl.load(status_ptr + row) == 0:
         if tl.load(meta_ptr + IS_GREEDY) != 0:
             token = first_maximum(
-                x_ptr + row * size, ends_ptr + row * blocks, size, blocks, tl.load(row_ptr + row * 4), BLOCK, PADDED
+                x_ptr + row * size, ends_ptr + row * blocks, size, blocks, tl.load(row_ptr + row * WIDTH), BLOCK, PADDED
             )
             lp, support = tl.full((), 0.0, tl.float32), tl.full((), 1, tl.int32)
         else:
             token, lp, support = draw_row(
                 x_ptr + row * size, mass_ptr + row * blocks * 4, count_ptr + row * blocks * 4, list_ptr + row * size,
-                tl.load(length_ptr + row), meta_ptr, row_ptr + row * 4, size, blocks, steps, BLOCK, PADDED, TILE,
+                tl.load(length_ptr + row), meta_ptr, row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
             )
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)
@@ -180,7 +192,8 @@ def draw_row(
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
-    high, lowest, top = tl.load(row_ptr + HIGH), tl.load(row_ptr + LOWEST), tl.load(row_ptr + TOP)
+    high = tl.load(row_ptr + HIGH)
+    lowest, top = range_of(row_ptr, n)
     first_c, last_c = constant(meta_ptr, FIRST_C), constant(meta_ptr, LAST_C)
     m, c, inverse_t = value_of(high), first_c, tl.full((), 1.0, tl.float32)
     is_plain = (lowest >= top) & (first_c == last_c)
