@@ -14,7 +14,7 @@ from small_models import Script
 from small_tokenizers import Letters
 
 from tirage import LLM, BeamSearchParams, Completion, SamplingParams
-from tirage.engine import Engine, EngineRequest, SchedulerConfig, SequenceGroup
+from tirage.engine import Engine, EngineRequest, SchedulerConfig, SequenceGroup, prefill_queue
 from tirage.engine.fairness import (
     ALONE_S,
     STEP_S,
@@ -352,6 +352,46 @@ def test_a_request_alone_leaves_room_for_one_that_comes_later() -> None:
     for _ in range(2):
         scheduler.step()
     assert model.chunks.index("z") <= before + 1
+
+
+def without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a step read one pass of prompts beside others, and any number alone."""
+    monkeypatch.setattr(prefill_queue, "STEP_S", -1.0)
+    monkeypatch.setattr(prefill_queue, "ALONE_S", 1e9)
+
+
+def test_short_prompts_that_come_together_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_time(monkeypatch)
+    model = Counted()
+    scheduler = scheduler_of(model, 16)
+    for number in range(8):
+        scheduler.add(group_of("x", number=number))
+    scheduler.step()
+    assert [len(step) for step in model.steps] == [8]
+
+
+def test_short_prompts_are_read_in_turn_beside_one_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_time(monkeypatch)
+    model = Counted()
+    scheduler = scheduler_of(model, 16)
+    for number in range(4):
+        scheduler.add(group_of("x", number=number))
+        scheduler.step()
+    for number in range(4, 8):
+        scheduler.add(group_of("x", number=number))
+    scheduler.step()
+    assert [len(step) for step in model.steps] == [1, 2, 3, 4, 5]
+
+
+def test_a_short_prompt_beside_a_long_one_is_drawn_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_time(monkeypatch)
+    model = Counted()
+    scheduler = scheduler_of(model, 16)
+    scheduler.add(short := group_of("s", number=1))
+    scheduler.add(group_of("L" * (4 * CHUNK), number=2))
+    scheduler.step()
+    assert model.chunks == ["s"]
+    assert short.request.samples[0].token_ids
 
 
 def test_a_search_goes_on_in_parts_beside_a_text() -> None:

@@ -50,6 +50,11 @@ class PrefillQueue:
         """Whether a prompt is yet to be read."""
         return bool(self._reading)
 
+    @property
+    def fits(self) -> bool:
+        """Whether one step may read all that is left of the prompts."""
+        return sum(group.row.left for group in self._reading) <= PREFILL_BUDGET
+
     def open(self, group: SequenceGroup) -> bool:
         """Opens a row for the prompt of a request; False if that fails, which ends the request."""
         try:
@@ -74,7 +79,7 @@ class PrefillQueue:
     def step(self, *, alone: bool) -> None:
         """Reads chunks of the prompts in turn, short prompts together, until the budget is spent.
 
-        It ends after some time as well, later for a request that is `alone`: each prompt may take a pass, however
+        It ends after some time as well, later for requests that are `alone`: each prompt may take a pass, however
         short it is.
         """
         budget = PREFILL_BUDGET

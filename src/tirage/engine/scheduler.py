@@ -136,7 +136,7 @@ class Scheduler:
         began = self._meter.last_tick
         self._admit()
         if self._prompts.reading:
-            self._prompts.step(alone=len(self._open_rows(reserved=True)) <= 1)
+            self._prompts.step(alone=self._reads_alone())
         self._start()
         self._read_forced()
         self._meter.lap("read")
@@ -193,6 +193,14 @@ class Scheduler:
             self._fail(group, error)
 
     # --- prompts -------------------------------------------------------------------------------------------------
+
+    def _reads_alone(self) -> bool:
+        """Whether prompts keep nobody waiting but each other: those of one request, or short ones while none draws.
+
+        Short ones are as few as a step reads at most: then all draw together from their first token on.
+        """
+        drawing = self._running or self._searching or self._prompts.done or self._apart.busy
+        return (not drawing and self._prompts.fits) or len(self._open_rows(reserved=True)) <= 1
 
     def _open_rows(self, *, reserved: bool) -> Counter[FairnessKey]:
         """The slots that each request takes, those of searches that are yet to start included.

@@ -135,6 +135,17 @@ class Context:
         """The bytes of a sequence's keys and values."""
         return self._library.llama_state_seq_get_size(self._context, sequence)
 
+    def save(self, sequence: int) -> NDArray[np.uint8] | None:
+        """A copy uint8 [size] of a sequence's keys and values; None where libllama cannot make it."""
+        size = self.size_of(sequence)
+        state = np.empty(size, np.uint8)
+        written = self._library.llama_state_seq_get_data(self._context, _bytes_at(state), size, sequence)
+        return state if written == size else None
+
+    def load(self, sequence: int, state: NDArray[np.uint8]) -> bool:
+        """Fills an empty sequence with what `save` gave, uint8 [size]; False where the cache has no room for it."""
+        return bool(self._library.llama_state_seq_set_data(self._context, _bytes_at(state), state.size, sequence))
+
     def _logits(self, count: int) -> Logits:
         """The memory of libllama with the logits of the last batch; a view is kept, as making one takes long."""
         key = self._logits_address(self._context), count
@@ -180,6 +191,11 @@ class Context:
         # The model is an argument, because it must outlive the context.
         self._free = weakref.finalize(self, _free, library, new, self._loaded)
         self._free.atexit = False
+
+
+def _bytes_at(array: NDArray[np.uint8]) -> Any:
+    """A pointer to the bytes of an array, as libllama's functions take it."""
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _free(library: Any, context: Any, _: LoadedModel) -> None:

@@ -16,8 +16,9 @@ TESTED = ("0.3.36", "0.3.36")
 NEEDED = (
     *("llama_model_load_from_file", "llama_init_from_model", "llama_get_memory", "llama_memory_seq_cp"),
     *("llama_memory_seq_rm", "llama_decode", "llama_get_logits", "llama_state_get_data", "llama_state_set_data"),
-    *("llama_state_seq_get_size", "llama_tokenize", "llama_token_to_piece", "llama_vocab_get_attr"),
-    *("llama_vocab_is_eog", "llama_model_n_swa", "llama_model_is_hybrid", "llama_model_is_diffusion", "llama_log_set"),
+    *("llama_state_seq_get_size", "llama_state_seq_get_data", "llama_state_seq_set_data"),
+    *("llama_tokenize", "llama_token_to_piece", "llama_vocab_get_attr", "llama_vocab_is_eog"),
+    *("llama_model_n_swa", "llama_model_is_hybrid", "llama_model_is_diffusion", "llama_log_set"),
 )
 """The functions of llama-cpp-python that are called."""
 _ERROR = 4

@@ -117,9 +117,7 @@ class GGUFModel(TextOnly):
         # The last token is computed in any case: its logits are wanted.
         found = None if inputs.score else self._kept.find(row.token_ids[:-1], inputs.salt)
         if found is not None:
-            sequence, row.length = found
-            self._context.copy(sequence, row.sequence, row.length)
-            row.cached, row.left = row.length, inputs.length - row.length
+            self._begin(row, *found)
         return row
 
     def fork(self, cache: GGUFRow) -> GGUFRow:
@@ -134,16 +132,17 @@ class GGUFModel(TextOnly):
         """Frees a row; with `reuse` its sequence may stay for later prompts."""
         if not reuse or not self._resumes or row.length < SHORTEST:
             self._free_sequence(row.sequence)
-            return
-        ids = np.array(row.token_ids[: row.length], np.int32)
-        kept = KeptSequence(row.sequence, ids, row.inputs.salt, self._context.size_of(row.sequence))
-        for sequence in self._kept.add(kept):
-            self._free_sequence(sequence)
+        else:
+            ids = np.array(row.token_ids[: row.length], np.int32)
+            size = self._context.size_of(row.sequence)
+            for gone in self._kept.add(KeptSequence(ids, row.inputs.salt, size, row.sequence)):
+                self._drop(gone)
+        self._tidy_up()
 
     def forget(self) -> None:
         """Frees every kept sequence."""
-        for sequence in self._kept.take_all():
-            self._free_sequence(sequence)
+        for kept in self._kept.take_all():
+            self._drop(kept)
 
     def generation_config(self) -> dict[str, Any]:
         """The ids that end a generation, and the sampling defaults that the file recommends."""
@@ -310,7 +309,7 @@ class GGUFModel(TextOnly):
             except CacheFullError:
                 if not len(self._kept):
                     raise
-                self._free_sequence(self._kept.take_oldest())
+                self._drop(self._kept.take_oldest())
             except ModelError:
                 for row in rows:
                     self._cut(row)
@@ -329,9 +328,47 @@ class GGUFModel(TextOnly):
 
     # --- sequences -----------------------------------------------------------------------------------------------
 
+    def _begin(self, row: GGUFRow, kept: KeptSequence, length: int) -> None:
+        """Has a row start with the first tokens of a kept sequence, unless there is no room to copy that back."""
+        if kept.sequence is None:
+            assert kept.state is not None
+            sequence = self._new_sequence()
+            if not self._context.load(sequence, kept.state):
+                self._free_sequence(sequence)
+                return
+            kept.sequence = sequence
+        self._context.copy(kept.sequence, row.sequence, length)
+        row.length = row.cached = length
+        row.left = row.inputs.length - length
+
+    def _tidy_up(self) -> None:
+        """Empties the context once no row is open, since attention visits every cell that is taken.
+
+        Not before: tokens in the cells between those of others change the order of sums, and with it the last bits. A
+        kept sequence that is the only one stays, for a conversation that goes on.
+        """
+        kept = self._kept.resident
+        if 1 < len(kept) == self._context.sequences - len(self._free):
+            for each in kept:
+                self._copy_out(each)
+
+    def _copy_out(self, kept: KeptSequence) -> None:
+        assert kept.sequence is not None
+        if kept.state is None:
+            kept.state = self._context.save(kept.sequence)
+        if kept.state is None:
+            self._kept.remove(kept)
+        self._drop(kept)
+
+    def _drop(self, kept: KeptSequence) -> None:
+        """Frees what a kept sequence has in the context."""
+        if kept.sequence is not None:
+            self._free_sequence(kept.sequence)
+            kept.sequence = None
+
     def _new_sequence(self) -> int:
-        if not self._free and len(self._kept):
-            self._free_sequence(self._kept.take_oldest())
+        if not self._free and (resident := self._kept.resident):
+            self._copy_out(resident[0])
         if not self._free:
             self._free = list(reversed(self._context.add_sequences()))
         return self._free.pop()
