@@ -12,8 +12,9 @@ VARYING = ("plane", "columns", "steps")
 """Arguments that change with the requests: kernels are not compiled anew for their values."""
 
 BINS = 512
-"""Bins of the histogram of exponents, the last for what is not counted. Where they lie follows from a sample of the row,
-which a few logits cannot stretch."""
+"""Bins of the histogram of exponents, the last for what is not counted.
+
+Where they lie follows from a sample of the row, which a few logits cannot stretch."""
 LANES = tl.constexpr(BINS)
 NOT_COUNTED = tl.constexpr(BINS - 1)
 HEAD, BULK, TAIL = (tl.constexpr(n) for n in (192, 288, 31))
@@ -95,7 +96,7 @@ def scale_of(width, lanes: tl.constexpr):
 
 @triton.jit
 def parts_of(in_head, in_bulk, near, far):
-    """(first exponent, first lane, scale) of the part, head, bulk or tail, in which lanes or exponents, any shape, lie."""
+    """(first exponent, first lane, scale) of the part, head, bulk or tail, of lanes or exponents, any shape."""
     start = tl.where(in_head, 0, tl.where(in_bulk, near, far))
     lane = tl.where(in_head, 0, tl.where(in_bulk, HEAD, _MOST))
     rest = tl.where(in_bulk, scale_of(far - near, BULK), scale_of(1 - far + LIMIT, TAIL))

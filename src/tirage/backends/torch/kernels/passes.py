@@ -107,7 +107,8 @@ def split(
 ):  # fmt: skip
     """Sums and counts of each block above the open range of keys, and the ids of the range, listed in any order.
 
-    The least and the greatest key in the range are those of the row. A range of one key is only counted. Blocks that lie below the range are not read, nor are rows without filters.
+    The least and the greatest key in the range are those of the row. A range of one key is only counted. Blocks that
+    lie below the range are not read, nor are rows without filters.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
