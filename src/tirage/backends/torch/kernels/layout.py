@@ -80,12 +80,13 @@ def first_exponent(code):
 def span_of(q):
     """(near, far): the exponents between which most of a sample of a row's lie that have weight, and as far again."""
     found = tl.histogram(tl.where(q < LIMIT, octave_part(q), NOT_COUNTED), LANES)
-    reached = tl.cumsum(tl.where(tl.arange(0, LANES) < NOT_COUNTED, found, 0), 0)
-    number = tl.max(reached, 0)
-    begin = first_exponent(first_lane(reached > number // 16))
-    end = first_exponent(first_lane(reached >= number - number // 16) + 1)
-    near = tl.where(number > 0, begin, 0)
-    return near, tl.where(number > 0, tl.minimum(near + 2 * (end - near) + 512, LIMIT), LIMIT)
+    weighty = tl.where(tl.arange(0, LANES) < NOT_COUNTED, found, 0)
+    reached, number = tl.cumsum(weighty, 0), tl.sum(weighty, 0)
+    begin = first_exponent(first_lane(reached > number // 16))  # pyright: ignore[reportOperatorIssue]
+    end = first_exponent(first_lane(reached >= number - number // 16) + 1)  # pyright: ignore[reportOperatorIssue]
+    near = tl.where(number > 0, begin, 0)  # pyright: ignore[reportOperatorIssue]
+    far = tl.minimum(near + 2 * (end - near) + 512, LIMIT)
+    return near, tl.where(number > 0, far, LIMIT)  # pyright: ignore[reportOperatorIssue]
 
 
 @triton.jit

@@ -198,14 +198,13 @@ def draw_row(
     m, c, inverse_t = value_of(high), first_c, tl.full((), 1.0, tl.float32)
     is_plain = (lowest >= top) & (first_c == last_c)
     whole = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
-    every, above = whole, whole
+    every, above, base = whole, whole, whole
     number, ties = tl.full((), NO_ID, tl.int32), tl.full((), -1, tl.int32)
     if is_plain == 0:
         above = sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
         number = sum_of(count_ptr, ABOVE, blocks, PADDED)
         if lowest + 1 == top:
             ties = sum_of(count_ptr, OPEN, blocks, PADDED)
-    base = whole
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     left = tl.full((), 0, tl.int64)
     for s in range(steps):
