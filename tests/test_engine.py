@@ -243,10 +243,11 @@ def test_running_requests_count_as_the_share_of_their_tokens() -> None:
     llm = LLM(Script("abcdef"), tokenizer=Letters())
     request = llm.request("p", GREEDY.replace(max_tokens=4, n=2))
     assert (request.done_share, llm.engine.running_share()) == (0.0, 0.0)
-    request.samples[0].accept(0, 0.0)
+    first = request.start_next()
+    first.accept(0, 0.0)
     assert request.done_share == 1 / 8
     for _ in range(3):
-        request.samples[0].accept(0, 0.0)
+        first.accept(0, 0.0)
     assert request.done_share == 1 / 2
 
 
