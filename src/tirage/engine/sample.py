@@ -234,7 +234,7 @@ class GrowingSample:
         other.index = self.index if index is None else index
         other.token_ids, other.entries, other.records = [*self.token_ids], [*self.entries], [*self.records]
         other._stops, other._detokenizer = self._stops.copy(), self._detokenizer.copy()
-        other._reasoning = copy(self._reasoning)
+        other._reasoning = None if self._reasoning is None else copy(self._reasoning)
         other._bad_words = None if self._bad_words is None else self._bad_words.copy()
         other.grammar = None if self.grammar is None else self.grammar.fork()
         return other
