@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -360,27 +361,20 @@ def without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill_queue, "ALONE_S", 1e9)
 
 
-def test_short_prompts_that_come_together_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("together", "rows"), [([8], [8]), ([1, 1, 1, 1, 4], [1, 2, 3, 4, 5])], ids=["while none draws", "beside others"]
+)
+def test_short_prompts_that_come_together_are_drawn_together_while_none_draws(
+    monkeypatch: pytest.MonkeyPatch, together: list[int], rows: list[int]
+) -> None:
     without_time(monkeypatch)
-    model = Counted()
+    model, numbers = Counted(), itertools.count()
     scheduler = scheduler_of(model, 16)
-    for number in range(8):
-        scheduler.add(group_of("x", number=number))
-    scheduler.step()
-    assert [len(step) for step in model.steps] == [8]
-
-
-def test_short_prompts_are_read_in_turn_beside_one_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_time(monkeypatch)
-    model = Counted()
-    scheduler = scheduler_of(model, 16)
-    for number in range(4):
-        scheduler.add(group_of("x", number=number))
+    for count in together:
+        for number in itertools.islice(numbers, count):
+            scheduler.add(group_of("x", number=number))
         scheduler.step()
-    for number in range(4, 8):
-        scheduler.add(group_of("x", number=number))
-    scheduler.step()
-    assert [len(step) for step in model.steps] == [1, 2, 3, 4, 5]
+    assert [len(step) for step in model.steps] == rows
 
 
 def test_a_short_prompt_beside_a_long_one_is_drawn_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ class BatchingScheduler:
         sequences = (*self._running.values(), *self._resting)
         rows = Counter(each.key for each in (*self._scored.values(), *(one.group for one in sequences)))
         while rows.total() < self._max_running and (group := self._waiting.next_of(rows)) is not None:
-            first = len(group.pending) == len(group.request.samples) or not group.pending
+            first = group.unstarted in (0, group.request.sample_count)
             if first and not group.needs_prefill:
                 self._waiting.remove(group)
                 self._notify_all(group)
@@ -182,7 +182,7 @@ class BatchingScheduler:
                 self._fail(group, error)
                 continue
             rows[group.key] += 1
-            if not group.pending:
+            if not group.unstarted:
                 self._waiting.remove(group)
 
     def _start(self, group: SequenceGroup, *, first: bool) -> None:
@@ -194,8 +194,8 @@ class BatchingScheduler:
         inputs = request.inputs if scored else dataclasses.replace(request.inputs, score=False)
         count = request.params.prompt_logprobs if scored else None
         self._model.add(key, inputs, limit=max(request.limit, 1), prompt_logprobs=count)
-        if group.pending:
-            self._running[key] = RunningSequence(group, group.pending.popleft(), key, _NO_LOGITS)
+        if group.unstarted:
+            self._running[key] = RunningSequence(group, group.start_next(), key, _NO_LOGITS)
         else:
             self._scored[key] = group
 
@@ -411,14 +411,12 @@ class BatchingScheduler:
         for sequence in [each for each in self._resting if each.group is group]:
             self._resting.discard(sequence)
             self._apart.forget(sequence)
-        group.pending.clear()
-        for sample in group.request.samples:
-            if sample.stop is None:
-                sample.fail(stop)
-                self._notify(group, sample)
+        group.unstarted = 0
+        for sample in group.request.end(stop):
+            self._notify(group, sample)
 
     def _notify_all(self, group: SequenceGroup) -> None:
-        for sample in group.request.samples:
+        for sample in group.request.end(group.request.limit_stop):
             self._notify(group, sample)
 
     def _notify(self, group: SequenceGroup, sample: GrowingSample) -> None:

@@ -22,8 +22,8 @@ class DeltaBuilder:
     def __init__(self, request: EngineRequest, put: Put, *, whole: bool = False) -> None:
         self._request, self._put = request, put
         self._kind = RequestOutputKind.FINAL_ONLY if whole else request.params.output_kind
-        self._sent = {sample.index: (0, 0) for sample in request.samples}
-        self._unfinished = len(self._sent)
+        self._sent: dict[int, tuple[int, int]] = {}
+        self._unfinished = request.sample_count
 
     def __call__(self, sample: GrowingSample) -> None:
         """Passes on what is new of a sample that got a token or ended."""
@@ -37,7 +37,7 @@ class DeltaBuilder:
     def _delta_of(self, sample: GrowingSample) -> Delta | None:
         if self._kind is RequestOutputKind.FINAL_ONLY:
             return None if self._unfinished else make_delta(self._request, self._request.samples[0], 0, 0, whole=True)
-        chars, tokens = self._sent[sample.index]
+        chars, tokens = self._sent.get(sample.index, (0, 0))
         if self._request.params.detokenize and len(sample.text) == chars and sample.stop is None:
             return None
         self._sent[sample.index] = (len(sample.text), len(sample.token_ids))

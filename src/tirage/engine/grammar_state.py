@@ -341,11 +341,14 @@ class GrammarState:
 
     def fork(self) -> GrammarState:
         """An independent copy."""
-        other = copy(self)
+        # Slot by slot: `copy.copy` takes more than twice the time.
+        other = object.__new__(GrammarState)
+        for name in GrammarState.__slots__:
+            setattr(other, name, getattr(self, name))
         other._matcher, other._tokens = self._matcher.fork(), [*self._tokens]
         other._path = None if self._path is None else self._path.fork()
         other._answer_path = None if self._answer_path is None else self._answer_path.fork()
-        other._reasoning = copy(self._reasoning)
+        other._reasoning = None if self._reasoning is None else copy(self._reasoning)
         return other
 
     def end(self) -> Stop | None:

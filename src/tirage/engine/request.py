@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,9 @@ class EngineRequest:
     says who asks, for fair shares. With `beams` the samples are the hypotheses of a search, one without tokens until
     the search ends; `live` are those that may still be returned, or continued into ones that are. All samples begin
     with `output_ids`. With `keep_logits` the model's logits float32 [V] after the prompt are kept as `prompt_logits`.
+
+    Of `sample_count` samples a waiting request holds one. `samples` are those that have started and, until the last
+    has, the one that starts last, which has no token of its own and stands for those that are not made yet.
 
     Raises ParamsError for a prompt that is empty or too long, for ids that the vocabulary does not have, and for
     `output_ids` that leave no token to draw.
@@ -75,39 +78,37 @@ class EngineRequest:
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
         self._started, self._first_token, self._ended = time.perf_counter(), None, None
         self.prompt_tokens = self.inputs.length
-        self.limit, limit_stop = budget.limit(params, self.prompt_tokens)
+        self.limit, self.limit_stop = budget.limit(params, self.prompt_tokens)
         self.beams = beams
         self.constraint, self.constraint_budget = constraint, ConstraintBudget()
+        self.sample_count = params.best_of or params.n
         first = GrowingSample(
             self.params,
             tokenizer,
             index=0,
             context_ids=self.prompt_ids if context_ids is None else context_ids,
             limit=self.limit,
-            limit_stop=limit_stop,
+            limit_stop=self.limit_stop,
             constraint=constraint,
             draw_params=draw_params,
             budget=self.constraint_budget,
             reasoning=reasoning,
         )
-        # A copy has not to read the prompt and the bad words again.
-        others = range(1, params.best_of or params.n)
-        self.samples = [first, *(first.fork(index=index) for index in others)]
+        self.samples = [first]
         if output_ids:
             self._begin(output_ids)
         self.live: Sequence[GrowingSample] = ()
         if beams is not None:
-            self.samples[0].beam_score = 0.0
+            first.beam_score = 0.0
 
     def _begin(self, output_ids: Sequence[int]) -> None:
-        """Gives all samples their first tokens, and the prefill the same ones behind the prompt."""
+        """Gives the samples their first tokens, and the prefill the same ones behind the prompt."""
         check_beginning(self)
         first = self.samples[0]
         for token_id in output_ids:
             first.begin_with(token_id)
             if first.stop is not None:
                 raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {first.stop.kind}")
-        self.samples = [first, *(first.fork(index=index) for index in range(1, len(self.samples)))]
         self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))
 
     @property
@@ -123,14 +124,57 @@ class EngineRequest:
     @property
     def done_share(self) -> float:
         """How much of the answer is there, 0.0 to 1.0: of each sample its tokens among the most that it may have."""
-        shares = [1.0 if each.stop is not None else len(each.token_ids) / self.limit for each in self.samples]
+        most = max(self.limit, 1)
+        shares = [1.0 if each.stop is not None else len(each.token_ids) / most for each in self._every()]
         return sum(shares) / len(shares)
+
+    @property
+    def output_tokens(self) -> int:
+        """The number of tokens of all samples so far."""
+        return sum(len(sample.token_ids) for sample in self._every())
+
+    def start_next(self) -> GrowingSample:
+        """The sample that starts now: a copy of the one that stands for it and others, and at last that one itself."""
+        last = self.samples[-1]
+        if len(self.samples) == self.sample_count:
+            return last
+        sample = last.fork()
+        self._insert(sample)
+        return sample
+
+    def end(self, stop: Stop) -> Iterator[GrowingSample]:
+        """Ends the samples that have not ended, in order, and gives each when it has."""
+        *started, last = self.samples
+        for sample in started:
+            if sample.stop is None:
+                sample.fail(stop)
+                yield sample
+        if len(self.samples) < self.sample_count:
+            # Those that never start differ in nothing but their indices.
+            ended = last.ended(stop)
+            while len(self.samples) < self.sample_count:
+                sample = ended.renumbered(last.index)
+                self._insert(sample)
+                yield sample
+        if last.stop is None:
+            last.fail(stop)
+            yield last
+
+    def _insert(self, sample: GrowingSample) -> None:
+        """Adds a sample before the one that stands for those that are not made."""
+        self.samples[-1].index = len(self.samples)
+        self.samples.insert(-1, sample)
+
+    def _every(self) -> list[GrowingSample]:
+        """All samples in order, of which the last that is made stands for those that are not."""
+        samples = [*self.samples]
+        return samples + samples[-1:] * (self.sample_count - len(samples))
 
     def sampling_row(self, sample_index: int) -> SamplingRow:
         """A row of the sampler for one of the samples, with a history of its own that ends with the prompt."""
         checked = self._sampling_row
         history = checked.history.copy()
-        return dataclasses.replace(checked, history=history, seed=self.seed, sample_index=sample_index)
+        return SamplingRow(checked.compiled, history, self.seed, sample_index, checked.step, checked.state)
 
     def mark_token(self, now: float | None = None) -> float | None:
         """Notes the time of a token; returns the seconds since the request was made for the first one, else None."""
@@ -145,6 +189,7 @@ class EngineRequest:
         for index, (score, sample) in enumerate(hypotheses):
             sample.index, sample.beam_score = index, score
         self.samples, self.live = [sample for _, sample in hypotheses], ()
+        self.sample_count = len(self.samples)
 
     def completion(self) -> Completion:
         """The answer so far; it is complete once the request is `finished`."""
@@ -157,7 +202,7 @@ class EngineRequest:
             seed=self.seed,
             usage=Usage(
                 prompt_tokens=self.prompt_tokens,
-                completion_tokens=sum(len(sample.token_ids) for sample in self.samples),
+                completion_tokens=self.output_tokens,
                 cached_tokens=self.cached_tokens,
             ),
             timings=Timings(first_token_s=first, total_s=now - self._started),
@@ -167,9 +212,9 @@ class EngineRequest:
     def _returned(self) -> list[GrowingSample]:
         """The samples that the answer has: all, or the best `n` of `best_of`, best first."""
         if not _ranks(self.params):
-            return self.samples
+            return self._every()
         # The sort is stable, so equal samples keep the order in which they were drawn.
-        ranked = sorted(self.samples, key=lambda sample: -sample.score())
+        ranked = sorted(self._every(), key=lambda sample: -sample.score())
         return ranked[: self.params.n]
 
 

@@ -61,7 +61,7 @@ class GrowingSample:
         self.entries: list[LogprobEntry] = []
         self.records: list[TokenRecord] = []
         self.text = ""
-        self.stop: Stop | None = limit_stop if limit <= 0 else None
+        self.stop: Stop | None = None
         self.cumulative_logprob = 0.0
         self.hidden_states: NDArray[np.float32] | None = None
         self.beam_score: float | None = None
@@ -234,9 +234,22 @@ class GrowingSample:
         other.index = self.index if index is None else index
         other.token_ids, other.entries, other.records = [*self.token_ids], [*self.entries], [*self.records]
         other._stops, other._detokenizer = self._stops.copy(), self._detokenizer.copy()
-        other._reasoning = copy(self._reasoning)
+        other._reasoning = None if self._reasoning is None else copy(self._reasoning)
         other._bad_words = None if self._bad_words is None else self._bad_words.copy()
         other.grammar = None if self.grammar is None else self.grammar.fork()
+        return other
+
+    def ended(self, stop: Stop) -> GrowingSample:
+        """A sample that ends with the text that this one has, which is to get no more tokens."""
+        other = twin(self)
+        other._stops, other._detokenizer = self._stops.copy(), self._detokenizer.copy()
+        other.fail(stop)
+        return other
+
+    def renumbered(self, index: int) -> GrowingSample:
+        """A sample with another `index` like this one, which has ended: they share what no longer changes."""
+        other = twin(self)
+        other.index = index
         return other
 
     def fail(self, stop: Stop) -> None:

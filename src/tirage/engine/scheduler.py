@@ -251,7 +251,7 @@ class Scheduler:
     def _may_start(self, group: SequenceGroup) -> bool:
         if group not in self._prompts.done:
             return False
-        if not group.pending or group.request.beams is not None:
+        if not group.unstarted or group.request.beams is not None:
             return True
         # A search has its slots reserved from its admission on; samples take what is left.
         searches = [each for each in (*self._prompts, *self._searching) if each.request.beams]
@@ -263,7 +263,7 @@ class Scheduler:
         return has_room(rows, group.key, 1, capacity=self._max_running)
 
     def _start_next(self, group: SequenceGroup) -> None:
-        if not group.pending:
+        if not group.unstarted:
             self._prompts.remove(group)
             self._close_prompt(group)
             self._finish_empty(group)
@@ -279,10 +279,10 @@ class Scheduler:
 
     def _start_sample(self, group: SequenceGroup, logits: NDArray[np.float32]) -> None:
         """Starts the next sample of a prompt; the last takes the prompt's row, the others forks of it."""
-        sample, row = group.pending.popleft(), group.row
+        sample, row = group.start_next(), group.row
         if group.request.keep_logits:
             group.request.prompt_logits = logits
-        if not group.pending:
+        if not group.unstarted:
             group.row = group.logits = None
             self._prompts.remove(group)
         else:
@@ -296,7 +296,7 @@ class Scheduler:
         (self._apart.sequences if taken_apart else self._running).append(sequence)
 
     def _finish_empty(self, group: SequenceGroup) -> None:
-        for sample in group.request.samples:
+        for sample in group.request.end(group.request.limit_stop):
             self._notify(group, sample)
 
     # --- tokens --------------------------------------------------------------------------------------------------
@@ -510,15 +510,13 @@ class Scheduler:
         self._prompts.remove(group)
         for sequence in [each for each in [*self._running, *self._apart.sequences] if each.group is group]:
             self._remove(sequence, reuse=stop.kind == "abort")
-        group.pending.clear()
+        group.unstarted = 0
         self._close_prompt(group)
         if group in self._searching:
             self._end_search(group, stop)
             return
-        for sample in group.request.samples:
-            if sample.stop is None:
-                sample.fail(stop)
-                self._notify(group, sample)
+        for sample in group.request.end(stop):
+            self._notify(group, sample)
 
     def _notify(self, group: SequenceGroup, sample: GrowingSample) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ NO_LOGITS = np.empty(0, np.float32)
 
 
 class SequenceGroup:
-    """A request in the scheduler: the samples still to start, the state of its prefill, and its listener.
+    """A request in the scheduler: how many samples are `unstarted`, the state of its prefill, and its listener.
 
     `listener` is called in the engine's thread with each sample that got a token or ended; for a beam search with the
     best hypothesis after every step, and once more at the end. Requests that were submitted together have one number,
@@ -32,7 +31,7 @@ class SequenceGroup:
     def __init__(self, request: EngineRequest, listener: Listener, *, number: int = 0) -> None:
         self.request, self.listener = request, listener
         self.key = FairnessKey(request.tenant, number)
-        self.pending = deque(sample for sample in request.samples if sample.stop is None)
+        self.unstarted = request.sample_count if request.limit > 0 else 0
         self.row: Any = None
         self.logits: NDArray[np.float32] | None = None
         self.prompt_logprobs: PromptLogprobs | None = None
@@ -47,7 +46,13 @@ class SequenceGroup:
     @property
     def needs_prefill(self) -> bool:
         """Whether anything would be done with the logits of the prompt."""
-        return bool(self.pending) or self.request.inputs.score
+        return bool(self.unstarted) or self.request.inputs.score
+
+    def start_next(self) -> GrowingSample:
+        """The sample that starts next, which is then no longer `unstarted`."""
+        sample = self.request.start_next()
+        self.unstarted -= 1
+        return sample
 
     def slots(self, max_running: int) -> int:
         """The slots it needs to start: one, or one per beam of a search, but never more than `max_running`."""

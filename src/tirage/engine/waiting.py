@@ -69,7 +69,7 @@ def show_progress(streams: Sequence[RequestStream]) -> None:
             with contextlib.suppress(TimeoutError):
                 running[0].wait(_UPDATE_S)
             ended = sum(request.finished for request in requests)
-            tokens = sum(len(sample.token_ids) for request in requests for sample in request.samples)
+            tokens = sum(request.output_tokens for request in requests)
             speed = tokens / (time.perf_counter() - started)
             done = sum(request.done_share for request in requests)
             bar.update(task, completed=done, ended=ended, tokens=tokens, speed=speed)

@@ -293,5 +293,5 @@ def with_backend(engine_input: EngineInput, options: Options) -> EngineInput:
 
 def most_tokens(request: EngineRequest) -> int:
     """The tokens of a prompt and of its answer, if every sample reaches its limit."""
-    rows = len(request.samples) if request.beams is None else request.beams.returned
+    rows = request.sample_count if request.beams is None else request.beams.returned
     return request.inputs.length + request.limit * rows
