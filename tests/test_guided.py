@@ -292,6 +292,23 @@ def test_the_grammars_kept_stay_within_their_budget() -> None:
     assert stats["bytes"] == sum(grammar.nbytes for grammar in compiler._cached.values())
 
 
+def test_a_grammar_that_has_grown_when_it_is_found_takes_the_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Compiler(VOCABULARY, budget=1 << 20)
+    found = [GuidedDecodingParams(regex=f"a{i}") for i in range(4)]
+    grown, *others = [compiler.compile(guided) for guided in found]
+    assert compiler.stats()["grammars"] == 4
+    lexer = type(grown._start.shared)
+    grows = lexer.nbytes.fget
+    monkeypatch.setattr(
+        lexer, "nbytes", property(lambda self: grows(self) + (self is grown._start.shared) * ((1 << 20) - 400_000))
+    )
+    assert compiler.compile(found[0]) is grown
+    # The least recently used ones went, until the grown one and the rest fit.
+    assert [compiler._cached.get(guided) is None for guided in found] == [False, True, True, False]
+    assert compiler._cached_bytes == compiler.nbytes <= 1 << 20
+    assert compiler.compile(found[3]) is others[2]
+
+
 def test_threads_share_one_grammar_and_each_follows_it_alone() -> None:
     grammar = compiled(json=SCHEMAS[0])
 
