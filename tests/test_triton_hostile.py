@@ -24,9 +24,11 @@ ROWS, JOBS = 1000, 16
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""
 PRESET_JOBS = 25
 """One job for each preset."""
-SMALL_JOBS = (9, 25, 30, 35, 40, 50, 55, 60)
-"""Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens."""
-FEW_JOBS = SMALL_JOBS[::2]
+SMALL_JOBS = (9, 25, 30, 35, 40, 50, 55, 60, 39)
+"""Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens.
+
+The last has a min-p below a top-k that parted ties."""
+FEW_JOBS = SMALL_JOBS[:-1:2]
 
 MISTAKES = {
     "the draw takes the token before": ("+ before <= r", "+ before < r"),
