@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -17,8 +18,9 @@ from small_tokenizers import Letters
 
 from tirage import LLM, Delta, ParamsError, Prompt, RequestOutputKind, SamplingParams
 from tirage.engine import RequestStream
+from tirage.engine.notifier import Notifier
 from tirage.engine.plain_model import PlainModel
-from tirage.engine.request_stream import Notifier, merged
+from tirage.engine.request_stream import merged
 from tirage.errors import TirageError, UnavailableError
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -190,6 +192,66 @@ def test_readers_of_one_loop_are_woken_by_one_call(monkeypatch: pytest.MonkeyPat
         return len(calls)
 
     assert asyncio.run(wait_for_three()) == 1
+
+
+def test_no_delta_is_merged_beside_a_model_that_takes_no_time() -> None:
+    class Quick(Script):
+        def decode(self, token_ids: Sequence[int], caches: Sequence[list[int]]) -> NDArray[np.float32]:
+            return np.eye(1, self.vocab_size, ord("a"), dtype=np.float32).repeat(len(token_ids), axis=0)
+
+    async def read(llm: LLM, null: int) -> int:
+        count = 0
+        async for delta in llm.engine.submit(llm.request("p", letters(300)), buffer=8):
+            # Another thread may run meanwhile, as it may while a server sends.
+            os.write(null, b"event")
+            count += bool(delta.token_ids)
+        return count
+
+    async def read_many(llm: LLM) -> list[int]:
+        with open(os.devnull, "wb") as null:
+            return await asyncio.gather(*(read(llm, null.fileno()) for _ in range(64)))
+
+    with LLM(Quick("a"), tokenizer=Letters(), max_running=64) as llm:
+        assert sum(asyncio.run(read_many(llm))) > 64 * 300 * 0.9
+
+
+def test_a_loop_that_is_busy_with_something_else_delays_the_engine_once() -> None:
+    waits = []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    async def flush_unread() -> None:
+        notifier, waiter = Notifier(), asyncio.get_running_loop().create_future()
+        notifier.add(waiter)
+        monkeypatch.setattr(threading, "Event", Ended)
+        for _ in range(10):
+            notifier.flush()
+        monkeypatch.undo()
+        await waiter
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(flush_unread())
+    assert [each for each in waits if each] == [0.05]
+
+
+def test_a_loop_that_was_late_is_waited_for_again_once_it_has_come_back() -> None:
+    async def flush_twice() -> list[bool]:
+        notifier, found = Notifier(), []
+        for _ in range(2):
+            waiter = asyncio.get_running_loop().create_future()
+            notifier.add(waiter)
+            began = time.monotonic()
+            for _ in range(6):
+                notifier.flush()
+            found.append(time.monotonic() - began > 0.04)
+            await waiter
+            await asyncio.sleep(0.01)
+        return found
+
+    assert asyncio.run(flush_twice()) == [True, True]
 
 
 def test_a_loop_that_is_gone_harms_nobody() -> None:

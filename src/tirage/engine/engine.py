@@ -20,11 +20,12 @@ from tirage.engine.batching_scheduler import BatchingScheduler
 from tirage.engine.completion import Delta
 from tirage.engine.deltas import listener_of
 from tirage.engine.fairness import Tenant, share_of
+from tirage.engine.notifier import Notifier
 from tirage.engine.plain_model import as_step_model
 from tirage.engine.processor_draws import ProcessorDraws, run_into
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
-from tirage.engine.request_stream import Notifier, RequestStream
+from tirage.engine.request_stream import RequestStream
 from tirage.engine.runner import prefill
 from tirage.engine.scheduler import Scheduler
 from tirage.engine.scheduler_config import SchedulerConfig

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from tirage.engine.completion import Completion, Delta
+from tirage.engine.notifier import Notifier
 from tirage.engine.request import EngineRequest
-
-
-class Notifier:
-    """Wakes the readers in event loops that have something to read, with one call per loop for all its readers."""
-
-    def __init__(self) -> None:
-        self._waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-
-    def add(self, waiter: asyncio.Future[None]) -> None:
-        """Adds a reader to those that `flush` wakes; for the engine's thread."""
-        self._waiters.setdefault(waiter.get_loop(), []).append(waiter)
-
-    def flush(self) -> None:
-        """Wakes the readers added since the last call."""
-        if not self._waiters:
-            return
-        waiters, self._waiters = self._waiters, {}
-        for loop, each in waiters.items():
-            # A loop may be closed at any time, and then it has no readers left.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(wake, each)
-
-
-def wake(waiters: list[asyncio.Future[None]]) -> None:
-    """Completes the futures that readers wait for; runs in their event loop."""
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
 
 
 class RequestStream:
