@@ -201,7 +201,7 @@ def test_no_delta_is_merged_beside_a_model_that_takes_no_time() -> None:
 
     async def read(llm: LLM, null: int) -> int:
         count = 0
-        async for delta in llm.engine.submit(llm.request("p", letters(300)), buffer=8):
+        async for delta in llm.engine.submit(llm.request("p", letters(300)), buffer=16):
             # Another thread may run meanwhile, as it may while a server sends.
             os.write(null, b"event")
             count += bool(delta.token_ids)
@@ -227,7 +227,7 @@ def test_a_loop_that_is_busy_with_something_else_delays_the_engine_once() -> Non
         notifier, waiter = Notifier(), asyncio.get_running_loop().create_future()
         notifier.add(waiter)
         monkeypatch.setattr(threading, "Event", Ended)
-        for _ in range(10):
+        for _ in range(40):
             notifier.flush()
         monkeypatch.undo()
         await waiter
@@ -244,7 +244,7 @@ def test_a_loop_that_was_late_is_waited_for_again_once_it_has_come_back() -> Non
             waiter = asyncio.get_running_loop().create_future()
             notifier.add(waiter)
             began = time.monotonic()
-            for _ in range(6):
+            for _ in range(40):
                 notifier.flush()
             found.append(time.monotonic() - began > 0.04)
             await waiter
