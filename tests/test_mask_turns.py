@@ -16,6 +16,8 @@ from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, Samp
 from tirage.engine import constraint_budget, mask_turns, runner
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.mask_turns import MaskTurns
+from tirage.engine.request import EngineRequest
+from tirage.engine.sample import GrowingSample
 
 WORDS = GuidedDecodingParams(regex="([a-z]{2,8} ){3,9}end")
 MANY = SamplingParams(seed=3, n=6, max_tokens=12, temperature=1.2, guided_decoding=WORDS, logprobs=2)
@@ -58,6 +60,35 @@ def test_samples_whose_masks_come_later_draw_the_same_tokens(llm: LLM, params: S
     assert drawn(constrained) == expected
     assert drawn(neighbour) == plain
     assert llm.engine.progress().steps > 3 * params.max_tokens  # type: ignore[operator]
+
+
+def test_a_step_has_as_many_slow_tokens_as_there_is_time_for(llm: LLM) -> None:
+    def sample_of(request: EngineRequest, *, token_s: float, count: int) -> GrowingSample:
+        request.constraint_budget.token_s = token_s
+        sample = request.start_next()
+        sample.token_ids.extend([1] * count)
+        return sample
+
+    first, second = llm.request("Once upon", MANY), llm.request("Once upon", MANY)
+    slow = [sample_of(first, token_s=0.02, count=count) for count in (4, 3, 2, 1)]
+    quick = sample_of(second, token_s=0.001, count=9)
+    plain = llm.request("Once upon", PLAIN).samples[0]
+    samples = [plain, *slow, quick]
+    assert mask_turns.in_time([True] * 6, samples) == [True, False, False, True, True, True]
+    assert mask_turns.in_time([True, True, True, True, False, True], samples) == [True, False, True, True, False, True]
+    first.constraint_budget.token_s = 9.0
+    assert mask_turns.in_time([True] * 6, samples) == [True, False, False, False, True, True]
+
+
+@pytest.mark.slow
+def test_samples_whose_tokens_take_long_draw_them_one_after_another(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, plain = alone(MANY), alone(PLAIN)
+    add = constraint_budget.ConstraintBudget.add_token
+    monkeypatch.setattr(constraint_budget.ConstraintBudget, "add_token", lambda self, seconds: add(self, 0.04))
+    constrained, neighbour = llm.generate(["Once upon"] * 2, [MANY, PLAIN])
+    assert drawn(constrained) == expected
+    assert drawn(neighbour) == plain
+    assert llm.engine.progress().steps > 4 * MANY.max_tokens  # type: ignore[operator]
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 SLOW_S = 0.002
 """Processor time of a mask from which on the masks of a request are computed beside the engine's thread."""
+_FADING = 0.98
+"""What is left of the time that a token has taken when the next one of any sample takes none."""
 
 
 class ConstraintBudget:
@@ -16,12 +18,13 @@ class ConstraintBudget:
 
     `max_total_s` is for all samples together, `max_mask_s` for one mask; both are without limit unless they are set.
     `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
-    and take a thousand times as long from one token to the next, and the first of any.
+    and take a thousand times as long from one token to the next, and the first of any. `token_s` is what one more token
+    is expected to take: as long as one lately did, and the first one as long as its mask.
     """
 
     def __init__(self) -> None:
         self.max_total_s = self.max_mask_s = math.inf
-        self.total_s = 0.0
+        self.total_s = self.token_s = 0.0
         self.ambiguous, self.is_slow, self._is_first = False, True, True
 
     def allow(self, *, total_s: float, mask_s: float) -> None:
@@ -37,9 +40,16 @@ class ConstraintBudget:
         finally:
             self.total_s += time.thread_time() - began
 
+    def add_token(self, seconds: float) -> None:
+        """Counts the time in which the constraint took a token."""
+        self.total_s += seconds
+        self.token_s = max(seconds, _FADING * self.token_s)
+
     def add_mask(self, seconds: float) -> str:
         """Counts the time of a mask; says what it exceeds, empty while it exceeds nothing."""
         self.total_s += seconds
+        if self._is_first:
+            self.token_s = seconds
         known = self.ambiguous or (self.is_slow and not self._is_first)
         self.is_slow, self._is_first = known or seconds > SLOW_S, False
         if seconds > self.max_mask_s:

@@ -286,8 +286,11 @@ class GrammarState:
 
     def accept(self, token_id: int) -> None:
         """Advances by the token that was drawn."""
-        with self.budget.counting():
+        began = time.thread_time()
+        try:
             self._accept(token_id)
+        finally:
+            self.budget.add_token(time.thread_time() - began)
 
     def _accept(self, token_id: int) -> None:
         self._was_complete, self._mask = self._complete, None

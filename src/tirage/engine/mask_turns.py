@@ -1,4 +1,4 @@
-"""The masks of constrained samples, computed within a part of each step, so that no sample waits for another's mask.
+"""The turns of constrained samples: as many take part in a step as their constraints have time for in it.
 
 Cheap masks are computed in the engine's thread. Where one has been expensive, those of its constraint are computed in a
 thread of their own, and a sample whose mask is not ready draws its token in a later step: the same token, since it
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from tirage.engine.constraint_budget import SLOW_S
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.sample import GrowingSample
 
@@ -34,7 +35,8 @@ class MaskTurns:
         self._jobs: dict[int, tuple[Future[None], Sequence[GrammarState]]] = {}
 
     def ready(self, samples: Sequence[GrowingSample]) -> list[bool]:
-        """For each sample whether it can be drawn now: it has no constraint, or its mask has been computed."""
+        """For each sample whether it can be drawn now: it has no constraint, or its mask has been computed, and there
+        is time for its constraint to take the token."""
         if all(sample.grammar is None for sample in samples):
             return [True] * len(samples)
         deadline = self._clock() + SLICE_S
@@ -47,7 +49,7 @@ class MaskTurns:
         for key, states in groups.items():
             self._compute(key, states, deadline)
         self._wait(samples, deadline)
-        return [self._is_ready(sample.grammar) for sample in samples]
+        return in_time([self._is_ready(sample.grammar) for sample in samples], samples)
 
     def _compute(self, key: int, states: Sequence[GrammarState], deadline: float) -> None:
         """Computes the masks of a grammar's samples here, or starts to beside this thread."""
@@ -76,6 +78,21 @@ class MaskTurns:
 
     def _is_ready(self, state: GrammarState | None) -> bool:
         return state is None or (state.is_prepared and id(state.shared) not in self._jobs)
+
+
+def in_time(ready: list[bool], samples: Sequence[GrowingSample]) -> list[bool]:
+    """`ready`, but of samples whose constraints take long for a token only as many as a step has time for.
+
+    There is one at least; those that are behind go first.
+    """
+    slow = [at for at, each in enumerate(samples) if each.grammar is not None and each.grammar.budget.token_s > SLOW_S]
+    spent = 0.0
+    for at in sorted((at for at in slow if ready[at]), key=lambda at: len(samples[at].token_ids)):
+        grammar = samples[at].grammar
+        assert grammar is not None
+        ready[at] = not spent or spent + grammar.budget.token_s <= SLICE_S
+        spent += grammar.budget.token_s if ready[at] else 0.0
+    return ready
 
 
 def compute(states: Sequence[GrammarState], deadline: float, clock: Callable[[], float]) -> None:

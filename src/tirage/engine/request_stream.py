@@ -44,9 +44,11 @@ class RequestStream:
         """The deltas, for an event loop."""
         try:
             while True:
-                await self._until(lambda: bool(self._unread))
+                # Most often there are several: no lock is taken to see that.
                 if not self._unread:
-                    return
+                    await self._until(lambda: bool(self._unread))
+                    if not self._unread:
+                        return
                 yield self._pop()
         finally:
             self.abort()
