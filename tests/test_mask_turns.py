@@ -80,6 +80,20 @@ def test_a_step_has_as_many_slow_tokens_as_there_is_time_for(llm: LLM) -> None:
     assert mask_turns.in_time([True] * 6, samples) == [True, False, False, False, True, True]
 
 
+def test_a_sample_that_is_behind_need_not_wait_until_all_others_have_drawn(llm: LLM) -> None:
+    request = llm.request("Once upon", MANY)
+    ahead, behind = request.start_next(), request.start_next()
+    assert ahead.grammar is not None
+    assert behind.grammar is not None
+    ahead.token_ids.append(1)
+    ahead.grammar.prepare()
+    request.constraint_budget.is_slow = True
+    turns = MaskTurns()
+    for _ in range(200):
+        turns.ready([ahead, behind])
+    assert behind.grammar.is_prepared
+
+
 @pytest.mark.slow
 def test_samples_whose_tokens_take_long_draw_them_one_after_another(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, plain = alone(MANY), alone(PLAIN)

@@ -57,7 +57,7 @@ def test_rounds_of_requests_leave_no_objects_behind(client: TestClient) -> None:
         assert statuses[200] > 40
 
 
-def test_an_object_that_each_request_left_would_be_found(client: TestClient) -> None:
+def test_an_object_that_each_request_left_would_be_found() -> None:
     left: list[list[int]] = []
     before = types_alive()
     for _ in REQUESTS:

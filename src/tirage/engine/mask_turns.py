@@ -57,7 +57,8 @@ class MaskTurns:
             return
         if not any(state.budget.is_slow for state in states):
             compute(states, deadline, self._clock)
-        elif not any(state.is_prepared for state in states):
+        elif not states[0].is_prepared:
+            # Else the one that is furthest behind draws first: few of those whose tokens take long draw in a step.
             self._start(key, states, deadline)
 
     def _start(self, key: int, states: Sequence[GrammarState], deadline: float) -> None:
@@ -80,19 +81,18 @@ class MaskTurns:
         return state is None or (state.is_prepared and id(state.shared) not in self._jobs)
 
 
-def in_time(ready: list[bool], samples: Sequence[GrowingSample]) -> list[bool]:
+def in_time(ready: Sequence[bool], samples: Sequence[GrowingSample]) -> list[bool]:
     """`ready`, but of samples whose constraints take long for a token only as many as a step has time for.
 
     There is one at least; those that are behind go first.
     """
-    slow = [at for at, each in enumerate(samples) if each.grammar is not None and each.grammar.budget.token_s > SLOW_S]
-    spent = 0.0
-    for at in sorted((at for at in slow if ready[at]), key=lambda at: len(samples[at].token_ids)):
-        grammar = samples[at].grammar
-        assert grammar is not None
-        ready[at] = not spent or spent + grammar.budget.token_s <= SLICE_S
-        spent += grammar.budget.token_s if ready[at] else 0.0
-    return ready
+    expected = [0.0 if sample.grammar is None else sample.grammar.budget.token_s for sample in samples]
+    slow = [at for at, seconds in enumerate(expected) if ready[at] and seconds > SLOW_S]
+    chosen, spent = [*ready], 0.0
+    for at in sorted(slow, key=lambda at: len(samples[at].token_ids)):
+        chosen[at] = not spent or spent + expected[at] <= SLICE_S
+        spent += expected[at] * chosen[at]
+    return chosen
 
 
 def compute(states: Sequence[GrammarState], deadline: float, clock: Callable[[], float]) -> None:

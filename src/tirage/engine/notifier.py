@@ -39,7 +39,7 @@ class Notifier:
         Takes at most 50 ms for each such loop.
         """
         for loop, turn in [*self._turns.items()]:
-            if turn.has_ended() or loop.is_closed():
+            if loop.is_closed() or turn.has_ended():
                 del self._turns[loop]
         if not self._waiters:
             return
