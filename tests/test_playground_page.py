@@ -55,6 +55,14 @@ def page(browser: Any, server: Server) -> Iterator[Any]:
         yield page
 
 
+def shown_whole(page: Any, *, branch: str, finish: str) -> None:
+    """Waits until a branch is shown, drawn to its end; the name of a branch comes a frame before its tokens."""
+    page.get_by_text(f"branch {branch}").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => done()))")
+    assert finish in page.locator(".side:first-child .finish").inner_text()
+
+
 def generate(page: Any) -> None:
     """Draws the texts, and waits for their ends."""
     page.click("#generate")
@@ -126,16 +134,14 @@ def test_another_token_begins_a_branch_and_the_first_text_comes_back(page: Any) 
     other = page.locator(f"{ROWS}:not(.actual) button").first
     chosen = other.inner_text().replace("␣", " ")
     other.click()
-    page.get_by_text("branch 2 of 2").wait_for()
-    page.locator(".finish", has_text="100 tokens").wait_for()
+    shown_whole(page, branch="2 of 2", finish="100 tokens")
     now = page.locator(TOKENS).all_text_contents()
     assert now[:4] == [*tokens[:3], chosen]
     assert page.locator(f"{TOKENS}.chosen").count() == 1
     look_at(page, 9)
     assert page.locator(f"{ROWS}.drawn.actual").count() == 1
     page.get_by_role("button", name="Branch before").click()
-    page.get_by_text("branch 1 of 2").wait_for()
-    page.locator(".finish", has_text="100 tokens").wait_for()
+    shown_whole(page, branch="1 of 2", finish="100 tokens")
     assert text_of(page) == text
 
 
@@ -175,8 +181,7 @@ def test_a_constrained_text_branches_and_keeps_to_its_constraint(page: Any) -> N
     other = page.locator(f"{ROWS}:not(.actual) button:not([disabled])").first
     chosen = other.inner_text().replace("␣", " ")
     other.click()
-    page.get_by_text("branch 2 of 2").wait_for()
-    page.locator(".finish", has_text="the text has ended").wait_for()
+    shown_whole(page, branch="2 of 2", finish="the text has ended")
     assert page.locator(TOKENS).all_text_contents()[:3] == [*tokens[:2], chosen]
     assert re.fullmatch(r"[a-z]+( [a-z]+){5}\.", text_of(page).strip())
     look_at(page, 4)
@@ -189,13 +194,11 @@ def test_choosing_the_token_that_was_drawn_gives_the_same_text(page: Any) -> Non
     tokens = page.locator(TOKENS).all_text_contents()
     look_at(page, 4)
     page.locator(f"{ROWS}:not(.actual) button").first.click()
-    page.get_by_text("branch 2 of 2").wait_for()
-    page.locator(".finish", has_text="20 tokens").wait_for()
+    shown_whole(page, branch="2 of 2", finish="20 tokens")
     look_at(page, 4)
     back = page.locator(f"{ROWS} button").filter(has_text=re.compile(f"^{re.escape(tokens[4].replace(' ', '␣'))}$"))
     back.first.click()
-    page.get_by_text("branch 3 of 3").wait_for()
-    page.locator(".finish", has_text="20 tokens").wait_for()
+    shown_whole(page, branch="3 of 3", finish="20 tokens")
     assert page.locator(TOKENS).all_text_contents() == tokens
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -37,9 +38,17 @@ def say(text: str, *, tokenizer: Any = None, prompt: str = "p", max_length: int 
 
 
 def aborted() -> Completion:
-    with LLM(Script("a" * 900), tokenizer=Letters()) as llm:
-        stream = llm.engine.submit(llm.request("p", LONG.replace(max_tokens=900)))
+    asked = threading.Event()
+
+    class Waits(Script):
+        def decode(self, *given: Any) -> Any:
+            asked.wait(60)
+            return super().decode(*given)
+
+    with LLM(Waits("abcd"), tokenizer=Letters()) as llm:
+        stream = llm.engine.submit(llm.request("p", LONG))
         stream.abort()
+        asked.set()
         return stream.wait(60)
 
 
