@@ -71,13 +71,16 @@ def chance(first: Sequence[float], second: Sequence[float]) -> float:
 @pytest.mark.slow
 def test_the_time_to_a_token_says_nothing_of_what_another_key_has_asked() -> None:
     again, theirs, unseen = list[float](), list[float](), list[float]()
-    for number in range(0, 90, 3):
+    for number in range(0, 600, 3):
         seconds("one", story(number))
         seconds("one", story(number + 1))
         again.append(seconds("one", story(number)))
         theirs.append(seconds("two", story(number + 1)))
         unseen.append(seconds("two", story(number + 2)))
-    # The clock can tell a prompt that was kept from one that was not, or its silence would mean nothing.
+        # The clock can tell a prompt that was kept from one that was not, or its silence would mean nothing. On a busy
+        # machine that takes more of them.
+        if len(unseen) >= 30 and chance(again, unseen) < 1e-4:
+            break
     assert chance(again, unseen) < 1e-4
     assert chance(theirs, unseen) > 1e-6
 
