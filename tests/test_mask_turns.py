@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from test_compiled_texts import bytes_of, random_words
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
 from tirage.engine import constraint_budget, mask_turns, runner
+from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.mask_turns import MaskTurns
 from tirage.engine.request import EngineRequest
@@ -78,6 +80,27 @@ def test_a_step_has_as_many_slow_tokens_as_there_is_time_for(llm: LLM) -> None:
     assert mask_turns.in_time([True, True, True, True, False, True], samples) == [True, False, True, True, False, True]
     first.constraint_budget.token_s = 9.0
     assert mask_turns.in_time([True] * 6, samples) == [True, False, False, False, True, True]
+    # The next token of a grammar with many derivations may take eight times as long, and one that is unknown as long
+    # as it likes.
+    first.constraint_budget.token_s, first.constraint_budget.ambiguous = 0.002, True
+    assert mask_turns.in_time([True] * 6, samples) == [True, False, True, True, True, True]
+    first.constraint_budget.token_s = math.inf
+    assert mask_turns.in_time([True] * 6, samples) == [True, False, False, False, True, True]
+    # Cheap tokens need no turn, however many there are.
+    first.constraint_budget.token_s = 0.00002
+    assert mask_turns.in_time([True] * 6, samples) == [True] * 6
+
+
+def test_the_first_token_of_a_slow_constraint_is_tried_by_one_sample_alone() -> None:
+    budget = ConstraintBudget()
+    budget.add_mask(0.01)
+    assert budget.next_token_s == math.inf
+    budget.add_token(0.003)
+    budget.add_token(0.0)
+    assert budget.next_token_s == pytest.approx(0.003 * 0.98)
+    quick = ConstraintBudget()
+    quick.add_mask(0.001)
+    assert quick.next_token_s == 0
 
 
 def test_a_sample_that_is_behind_need_not_wait_until_all_others_have_drawn(llm: LLM) -> None:

@@ -12,14 +12,17 @@ SLOW_S = 0.002
 _FADING = 0.98
 """What is left of the time that a token has taken when the next one of any sample takes none."""
 
+_GROWTH = 8
+"""How many times as long as the last token the next one may take where texts have many derivations."""
+
 
 class ConstraintBudget:
     """The processor time that the samples of a request have taken for their constraint, and how much they may take.
 
     `max_total_s` is for all samples together, `max_mask_s` for one mask; both are without limit unless they are set.
     `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
-    and take a thousand times as long from one token to the next, and the first of any. `token_s` is what one more token
-    is expected to take: as long as one lately did, and the first one as long as its mask.
+    and take a thousand times as long from one token to the next, and the first of any. `token_s` is what a token lately
+    took at most; until one was taken, it is infinite where the first mask was slow.
     """
 
     def __init__(self) -> None:
@@ -40,16 +43,23 @@ class ConstraintBudget:
         finally:
             self.total_s += time.thread_time() - began
 
+    @property
+    def next_token_s(self) -> float:
+        """The processor time that one more token is expected to take."""
+        return self.token_s * (_GROWTH if self.ambiguous else 1)
+
     def add_token(self, seconds: float) -> None:
         """Counts the time in which the constraint took a token."""
         self.total_s += seconds
-        self.token_s = max(seconds, _FADING * self.token_s)
+        expected = 0.0 if math.isinf(self.token_s) else self.token_s
+        self.token_s = max(seconds, _FADING * expected)
 
     def add_mask(self, seconds: float) -> str:
         """Counts the time of a mask; says what it exceeds, empty while it exceeds nothing."""
         self.total_s += seconds
-        if self._is_first:
-            self.token_s = seconds
+        if self._is_first and seconds > SLOW_S:
+            # Tokens may take several times as long as masks: one sample tries it before others do.
+            self.token_s = math.inf
         known = self.ambiguous or (self.is_slow and not self._is_first)
         self.is_slow, self._is_first = known or seconds > SLOW_S, False
         if seconds > self.max_mask_s:

@@ -7,6 +7,7 @@ depends on neither.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -18,6 +19,8 @@ from tirage.engine.sample import GrowingSample
 SLICE_S, WAIT_S = 0.05, 0.005
 """The time that a step spends on masks in the engine's thread, or waits for them, and the time that it waits for them
 when it has something else to draw."""
+_CHEAP_S = SLICE_S / 256
+"""The expected time of a token below which it needs no turn: a whole batch of them fits into the time of a step."""
 _THREADS = 2
 
 
@@ -84,14 +87,17 @@ class MaskTurns:
 def in_time(ready: Sequence[bool], samples: Sequence[GrowingSample]) -> list[bool]:
     """`ready`, but of samples whose constraints take long for a token only as many as a step has time for.
 
-    There is one at least; those that are behind go first.
+    There is one at least of those that take long, and those that are behind go first.
     """
-    expected = [0.0 if sample.grammar is None else sample.grammar.budget.token_s for sample in samples]
-    slow = [at for at, seconds in enumerate(expected) if ready[at] and seconds > SLOW_S]
-    chosen, spent = [*ready], 0.0
-    for at in sorted(slow, key=lambda at: len(samples[at].token_ids)):
-        chosen[at] = not spent or spent + expected[at] <= SLICE_S
-        spent += expected[at] * chosen[at]
+    expected = [0.0 if sample.grammar is None else sample.grammar.budget.next_token_s for sample in samples]
+    chosen = [*ready]
+    # Apart, so that a text whose tokens take a millisecond does not wait for many whose tokens take long.
+    for least, most in ((_CHEAP_S, SLOW_S), (SLOW_S, math.inf)):
+        slow = [at for at, seconds in enumerate(expected) if ready[at] and least < seconds <= most]
+        spent = 0.0
+        for at in sorted(slow, key=lambda at: len(samples[at].token_ids)):
+            chosen[at] = not spent or spent + expected[at] <= SLICE_S
+            spent += expected[at] * chosen[at]
     return chosen
 
 
