@@ -320,6 +320,13 @@ def test_tokens_that_the_passage_did_not_have_are_noted() -> None:
     assert passage.varied == {text.index("2")}
 
 
+def test_a_passage_that_was_hardly_right_is_not_followed_past_another_token() -> None:
+    tokens = np.array([ord(letter) for letter in "ab=1;b=2;"], np.int32)
+    assert not Passage(2, 6, shared=1).follow(tokens)
+    assert not Passage(2, 6, shared=1).follow(tokens[:8])
+    assert Passage(2, 6, shared=2).follow(tokens)
+
+
 @pytest.mark.parametrize(("at", "length", "expected"), [(5, 8, 4), (9, 3, 3), (10, 2, 2), (5, 4, 4), (12, 6, 6)])
 def test_a_draft_ends_before_a_token_that_varied_unless_it_begins_there(at: int, length: int, expected: int) -> None:
     assert constant({9, 10}, at, length) == expected

@@ -23,6 +23,9 @@ LOOKUP_COST = 0.25
 _SEARCHED = 1 << 17
 # How many tokens of a passage the text may leave out at once, and how many it may have instead of one of them.
 _LEFT_OUT, _CHANGED = 8, 8
+# How many tokens a text has in common with a passage, the n-gram's included, before the passage is followed further
+# than its first other token: a text that repeats nothing departs from each at once.
+_SHARED = 3
 
 
 @dataclass(slots=True)
@@ -31,12 +34,14 @@ class Passage:
 
     `changed` counts the latest tokens of the text that the passage does not have; 0 where the last is the passage's.
     `varied` are the places of all tokens of the text that were not those of the passage that it went along there.
+    `shared` counts the tokens that both have in common, those of the n-gram included.
     """
 
     at: int
     read: int
     varied: set[int] = field(default_factory=set)
     changed: int = 0
+    shared: int = _SHARED
 
     def follow(self, tokens: NDArray[np.int32]) -> bool:
         """Goes on along the `tokens` int32 [T] that are new; whether the text still goes along the passage."""
@@ -52,12 +57,12 @@ class Passage:
             self.varied.add(position)
         found = np.flatnonzero(near == token_id)
         if found.size:
-            self.at, self.changed = self.at + int(found[0]) + 1, 0
+            self.at, self.changed, self.shared = self.at + int(found[0]) + 1, 0, self.shared + 1
             return True
         # The first other token stands for the passage's own, and more are the rest of it.
         self.at += not self.changed
         self.changed += 1
-        return self.changed <= _CHANGED and self.at < position
+        return self.shared >= _SHARED and self.changed <= _CHANGED and self.at < position
 
     @property
     def source(self) -> int:
@@ -99,7 +104,7 @@ class PromptLookup:
             length = rate(source).length(min(count, tokens.size - at), cost=self._cost)
             if length:
                 if source > 0:
-                    self._passages[sequence] = Passage(at, tokens.size, varied)
+                    self._passages[sequence] = Passage(at, tokens.size, varied, shared=source)
                 return tokens[at : at + constant(varied, at, length)].tolist(), source
         return (), 0
 
