@@ -13,9 +13,11 @@ from repeating_model import SYMBOLS, Repeating
 
 import tirage
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, ModelError, ParamsError, SamplingParams
+from tirage.backends.numpy import kernels
 from tirage.engine.draft_probe import distance
 from tirage.engine.drafts import AcceptanceRate, DraftState
-from tirage.engine.prompt_lookup import Passage, PromptLookup, look_up
+from tirage.engine.prompt_lookup import Passage, PromptLookup, constant, look_up
+from tirage.engine.single_row import SingleRow
 
 PROMPTS = ("abc", "a", "xyzxyz", "The cat. The cat", "0101010101", "zzzz")
 FEATURES: tuple[dict[str, Any], ...] = (
@@ -311,6 +313,25 @@ def test_a_passage_is_followed_over_values_that_differ(
         assert (text[passage.at :], passage.source) == expected
 
 
+def test_tokens_that_the_passage_did_not_have_are_noted() -> None:
+    text = "k=1;z k=2;z k="
+    passage = Passage(0, 6)
+    assert passage.follow(np.array([ord(letter) for letter in text], np.int32))
+    assert passage.varied == {text.index("2")}
+
+
+def test_a_passage_that_was_hardly_right_is_not_followed_past_another_token() -> None:
+    tokens = np.array([ord(letter) for letter in "ab=1;b=2;"], np.int32)
+    assert not Passage(2, 6, shared=1).follow(tokens)
+    assert not Passage(2, 6, shared=1).follow(tokens[:8])
+    assert Passage(2, 6, shared=2).follow(tokens)
+
+
+@pytest.mark.parametrize(("at", "length", "expected"), [(5, 8, 4), (9, 3, 3), (10, 2, 2), (5, 4, 4), (12, 6, 6)])
+def test_a_draft_ends_before_a_token_that_varied_unless_it_begins_there(at: int, length: int, expected: int) -> None:
+    assert constant({9, 10}, at, length) == expected
+
+
 def test_records_with_other_values_need_few_passes() -> None:
     text = "".join(f'{{"id": {i}, "name": "{name}"}}\n' for i, name in enumerate(("ann", "bob", "cy", "dora", "eve")))
     lookup = PromptLookup(most=4, fewest=1, cost=0.06)
@@ -361,6 +382,86 @@ def test_progress_counts_drafts_their_tokens_and_those_accepted() -> None:
     assert 0 < now.drafts < now.accepted_tokens <= now.draft_tokens
     assert now.output_tokens == 50
     assert now.steps < 25
+
+
+@pytest.fixture
+def single_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """What each step of a single row has returned, and how many tokens it has drawn."""
+    assert kernels.wait()
+    found: list[tuple[bool, int]] = []
+    own = SingleRow.step
+
+    def step(self: SingleRow) -> bool:
+        before = len(self.sequence.sample.token_ids)
+        done = own(self)
+        found.append((done, len(self.sequence.sample.token_ids) - before))
+        return done
+
+    monkeypatch.setattr(SingleRow, "step", step)
+    return found
+
+
+@pytest.mark.parametrize("draft", [None, Repeating()])
+def test_a_sample_alone_takes_steps_of_its_own_along_its_drafts(
+    draft: Any, plain: LLM, single_steps: list[tuple[bool, int]]
+) -> None:
+    params = [SamplingParams(seed=seed, temperature=0.7, max_tokens=60, stop=["Qa"]) for seed in range(6)]
+    expected = [told(plain.generate("abcabc", each)[0]) for each in params]
+    single_steps.clear()
+    with LLM(Repeating(), tokenizer=SYMBOLS, speculative_config={"prompt_lookup_max": 3}, draft=draft) as llm:
+        assert [told(llm.generate("abcabc", each)[0]) for each in params] == expected
+        now = llm.engine.progress()
+    assert all(done for done, _ in single_steps)
+    assert now.output_tokens == sum(len(each[0][1]) for each in expected)
+    assert 0 < now.accepted_tokens <= now.output_tokens - now.steps
+    assert sum(drawn for _, drawn in single_steps) > now.output_tokens / 2
+
+
+def test_a_single_row_counts_as_steps_of_all_rows_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels.wait()
+    counts = []
+    for patched in (False, True):
+        with monkeypatch.context() as patch, LLM(Repeating(), tokenizer=SYMBOLS, speculative_config={}) as llm:
+            if patched:
+                patch.setattr(SingleRow, "of", lambda *_, **__: None)
+            for seed in range(4):
+                llm.generate("xyzxyz", SamplingParams(seed=seed, temperature=0.5, max_tokens=50))
+            now = llm.engine.progress()
+            drafts = (now.drafts, now.draft_tokens, now.accepted_tokens)
+            counts.append((now.steps, now.output_tokens, sum(now.between.counts), drafts))
+    assert counts[0] == counts[1]
+    assert counts[0][3][2] > 20
+
+
+def test_a_draw_that_fails_along_a_draft_is_repeated_by_a_step_of_all_rows(
+    plain: LLM, monkeypatch: pytest.MonkeyPatch, single_steps: list[tuple[bool, int]]
+) -> None:
+    own = SingleRow._next
+    calls = itertools.count()
+    monkeypatch.setattr(SingleRow, "_next", lambda row: (-1, 0.0) if next(calls) % 5 == 4 else own(row))
+    params = SamplingParams(temperature=0, max_tokens=60)
+    with LLM(Repeating(), tokenizer=SYMBOLS, speculative_config={}) as llm:
+        assert told(llm.generate("xyzxyz", params)[0]) == told(plain.generate("xyzxyz", params)[0])
+    # Some failed behind a token of the same step.
+    assert any(drawn for done, drawn in single_steps if not done)
+
+
+def test_a_cache_that_takes_nothing_back_ends_the_sample_alone() -> None:
+    class Stubborn(Repeating):
+        stubborn = False
+
+        def truncate(self, cache: list[int], count: int) -> None:
+            if self.stubborn:
+                raise RuntimeError("planted")
+            super().truncate(cache, count)
+
+    model = Stubborn()
+    with LLM(model, tokenizer=SYMBOLS, draft=Repeating(key=1)) as llm:
+        model.stubborn = True
+        done = llm.generate("abc", SamplingParams(seed=1, max_tokens=50))[0]
+        assert (done.finish_reason, done.samples[0].stop.matched_text) == ("error", "RuntimeError: planted")
+        model.stubborn = False
+        assert len(llm.generate("abc", SamplingParams(seed=1, max_tokens=5, ignore_eos=True))[0].token_ids) == 5
 
 
 def test_there_are_no_drafts_where_many_samples_run() -> None:

@@ -81,6 +81,10 @@ class DraftState:
         """How many tokens the model has read that no draw has confirmed."""
         return 0 if self.draft is None else len(self.draft.ahead)
 
+    def expects(self, token_id: int) -> bool:
+        """Whether this token comes next in the draft."""
+        return self.draft is not None and bool(self.draft.ahead) and self.draft.ahead[0][0] == token_id
+
     def rate(self, source: int) -> AcceptanceRate:
         """The rate of a source."""
         return self.rates.setdefault(source, AcceptanceRate(_FIRST_RATES.get(source, _LONG_RATE)))

@@ -123,15 +123,18 @@ class Meter:
         name = f"{phase}_s"
         setattr(self, name, getattr(self, name) + self.tick())
 
-    def count_single_step(self, began: float, sampled: float, told: float) -> None:
-        """Counts a step of one token that ends now, by the times at which it began, had the token and passed it on."""
+    def count_single(self, began: float, sampled: float, told: float) -> None:
+        """Counts a token that the model has read now, by the times at which it began, was drawn and was passed on."""
         self.last_tick = now = time.perf_counter()
         self.sample_s += sampled - began
         self.text_s += told - sampled
         self.decode_s += now - told
-        self.last_step_s = now - began
         self.output_tokens += 1
+
+    def count_single_step(self, began: float) -> None:
+        """Counts a step of such tokens, which ended with the last of them."""
         self.steps += 1
+        self.last_step_s = self.last_tick - began
 
     def count_draw(self, drawn_at: Sequence[float]) -> None:
         """Counts the tokens of a draw that just ended; `drawn_at` is when each sample had one before, 0.0 for never."""

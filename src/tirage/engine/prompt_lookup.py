@@ -2,13 +2,14 @@
 
 Records, tables and edits repeat a passage with other values in it. So a passage that a draft came from is followed on
 when the text has departed from it: past the token that it has instead of the passage's, which n-grams that hold the new
-value would only find again a few tokens later.
+value would only find again a few tokens later. What was another value once is likely to be one again: a draft ends
+before such a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ LOOKUP_COST = 0.25
 _SEARCHED = 1 << 17
 # How many tokens of a passage the text may leave out at once, and how many it may have instead of one of them.
 _LEFT_OUT, _CHANGED = 8, 8
+# How many tokens a text has in common with a passage, the n-gram's included, before the passage is followed further
+# than its first other token: a text that repeats nothing departs from each at once.
+_SHARED = 3
 
 
 @dataclass(slots=True)
@@ -29,11 +33,15 @@ class Passage:
     """An earlier part of a text that the text goes along: the token at `at` is expected after the first `read` ones.
 
     `changed` counts the latest tokens of the text that the passage does not have; 0 where the last is the passage's.
+    `varied` are the places of all tokens of the text that were not those of the passage that it went along there.
+    `shared` counts the tokens that both have in common, those of the n-gram included.
     """
 
     at: int
     read: int
+    varied: set[int] = field(default_factory=set)
     changed: int = 0
+    shared: int = _SHARED
 
     def follow(self, tokens: NDArray[np.int32]) -> bool:
         """Goes on along the `tokens` int32 [T] that are new; whether the text still goes along the passage."""
@@ -45,19 +53,29 @@ class Passage:
 
     def _step(self, tokens: NDArray[np.int32], token_id: int, position: int) -> bool:
         near = tokens[self.at : min(self.at + 1 + _LEFT_OUT, position)]
+        if not near.size or near[0] != token_id:
+            self.varied.add(position)
         found = np.flatnonzero(near == token_id)
         if found.size:
-            self.at, self.changed = self.at + int(found[0]) + 1, 0
+            self.at, self.changed, self.shared = self.at + int(found[0]) + 1, 0, self.shared + 1
             return True
         # The first other token stands for the passage's own, and more are the rest of it.
         self.at += not self.changed
         self.changed += 1
-        return self.changed <= _CHANGED and self.at < position
+        return self.shared >= _SHARED and self.changed <= _CHANGED and self.at < position
 
     @property
     def source(self) -> int:
         """The kind of a draft from here: -1 after a token of the passage, -2 after another, -3 after more."""
         return -1 - min(self.changed, 2)
+
+
+def constant(varied: Collection[int], at: int, length: int) -> int:
+    """How many of the `length` tokens at `at` a draft has: those before the first in `varied`, all if that is at `at`.
+
+    Where a draft has to begin with a token that varies, it is tried as a whole.
+    """
+    return next((ahead for ahead in range(length) if at + ahead in varied), length) or length
 
 
 class PromptLookup:
@@ -69,6 +87,8 @@ class PromptLookup:
     def __init__(self, *, most: int, fewest: int, cost: float = LOOKUP_COST) -> None:
         self._most, self._fewest, self._cost = most, fewest, cost
         self._passages: dict[RunningSequence, Passage] = {}
+        # The places of tokens that were not as expected, by sample; see `Passage`.
+        self._varied: dict[RunningSequence, set[int]] = {}
 
     def propose(self, wanted: Sequence[tuple[RunningSequence, int]]) -> list[Proposal]:
         """For each sample a draft of at most so many tokens, which may be empty.
@@ -78,14 +98,14 @@ class PromptLookup:
         return [self._look(sequence, count) for sequence, count in wanted]
 
     def _look(self, sequence: RunningSequence, count: int) -> Proposal:
-        tokens = sequence.sampling_row.history.tokens()
+        tokens, varied = sequence.sampling_row.history.tokens(), self._varied.setdefault(sequence, set())
         rate = sequence.drafts.rate
         for source, at in sorted(self._places(sequence, tokens), key=lambda place: -rate(place[0]).rate):
             length = rate(source).length(min(count, tokens.size - at), cost=self._cost)
             if length:
                 if source > 0:
-                    self._passages[sequence] = Passage(at, tokens.size)
-                return tokens[at : at + length].tolist(), source
+                    self._passages[sequence] = Passage(at, tokens.size, varied, shared=source)
+                return tokens[at : at + constant(varied, at, length)].tolist(), source
         return (), 0
 
     def _places(self, sequence: RunningSequence, tokens: NDArray[np.int32]) -> list[tuple[int, int]]:
@@ -102,8 +122,9 @@ class PromptLookup:
         return places
 
     def forget(self, sequence: RunningSequence) -> None:
-        """Drops the passage of a sample that has ended."""
+        """Drops what is kept of a sample that has ended."""
         self._passages.pop(sequence, None)
+        self._varied.pop(sequence, None)
 
 
 def look_up(tokens: NDArray[np.int32], *, most: int, fewest: int) -> tuple[int, int]:

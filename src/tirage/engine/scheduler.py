@@ -161,11 +161,12 @@ class Scheduler:
     def _find_single(self, sequence: RunningSequence) -> SingleRow | None:
         """The running sample by itself, if nothing else is to be done and its steps are simple."""
         others = self._waiting or self._prompts or self._searching or self._apart.busy
-        if others or self._speculation.reads_ahead or self._batch is None or self._batch[0] != self._running:
+        if others or self._batch is None or self._batch[0] != self._running:
             return None
         return SingleRow.of(
-            self._model, sequence, self._batch[1], meter=self._meter, tell=self._tell, fail=self._fail_decode
-        )
+            self._model, sequence, self._batch[1], meter=self._meter, tell=self._tell, fail=self._fail_decode,
+            speculation=self._speculation if isinstance(self._speculation, Speculation) else None,
+        )  # fmt: skip
 
     def keep_logits(self) -> None:
         """Keeps all logits that are yet to be drawn from, which the next call of the model would overwrite."""

@@ -19,6 +19,7 @@ from tirage.engine.drawn_tokens import accept_token
 from tirage.engine.progress import Meter
 from tirage.engine.runner import Logits, as_matrix, describe
 from tirage.engine.sequence import RunningSequence, SequenceGroup
+from tirage.engine.speculation import Speculation
 from tirage.history import MAX_HISTORY
 from tirage.models import SingleStepModel, StepModel
 from tirage.sampling_batch import SamplingBatch
@@ -31,10 +32,11 @@ class SingleRow:
 
     `logits` float32 [1, V] are those that the next token is drawn from, in place of the sequence's own; they are valid
     until the next call of the model. `tell` is
-    called with the sequence when it has a token, before the model reads that; `fail` when the model cannot.
+    called with the sequence when it has a token, before the model reads that; `fail` when the model cannot. With
+    `speculation` the model may read drafts, along which a step draws further tokens.
     """
 
-    __slots__ = ("_decode", "_draw", "_fail", "_history", "_meter", "_tell", "logits", "sequence")
+    __slots__ = ("_decode", "_draw", "_fail", "_history", "_meter", "_speculation", "_tell", "logits", "sequence")
 
     def __init__(
         self,
@@ -45,8 +47,9 @@ class SingleRow:
         meter: Meter,
         tell: Callable[[RunningSequence], None],
         fail: Callable[[SequenceGroup, RunningSequence, BaseException], None],
+        speculation: Speculation | None = None,
     ) -> None:
-        self._draw, self._meter = draw, meter
+        self._draw, self._meter, self._speculation = draw, meter, speculation
         self._decode = model.decode_single if isinstance(model, SingleStepModel) else partial(decode_rows, model)
         self._tell, self._fail = tell, fail
         self.sequence, self._history = sequence, sequence.sampling_row.history
@@ -64,26 +67,37 @@ class SingleRow:
         return None if draw is None else cls(model, sequence, draw, **given)
 
     def step(self) -> bool:
-        """Draws a token and has the model read it, unless it ends the sample; False where nothing could be drawn.
+        """Draws a token, and others along its draft, until the model is to read one or the sample ends.
 
-        Then nothing has changed, and a step of all rows says what is wrong.
+        False where nothing could be drawn. Then nothing has changed since the token before, and a step of all rows says
+        what is wrong.
         """
-        sequence, meter = self.sequence, self._meter
-        began, (token_id, logprob) = meter.last_tick, self._next()
-        if token_id < 0:
-            return False
-        sampled = perf_counter()
-        meter.between.add(sampled - sequence.drawn_at)
+        meter = self._meter
+        began = at = meter.last_tick
+        while True:
+            token_id, logprob = self._next()
+            if token_id < 0:
+                return False
+            sampled = perf_counter()
+            self._take(token_id, logprob, sampled)
+            told = perf_counter()
+            ahead = self.sequence.sample.stop is None and self._read(token_id)
+            meter.count_single(at, sampled, told)
+            at = meter.last_tick
+            if not ahead:
+                break
+        meter.count_single_step(began)
+        return True
+
+    def _take(self, token_id: int, logprob: float, sampled: float) -> None:
+        """Gives the sample the token that was drawn at the time `sampled`, and passes it on."""
+        sequence = self.sequence
+        self._meter.between.add(sampled - sequence.drawn_at)
         sequence.drawn_at = sampled
         sequence.group.request.mark_token(sampled)
         self._history.append(token_id)
         accept_token(sequence.sample, token_id, logprob)
         self._tell(sequence)
-        told = perf_counter()
-        if sequence.sample.stop is None:
-            self._read(token_id)
-        meter.count_single_step(began, sampled, told)
-        return True
 
     def _next(self) -> tuple[int, float]:
         """The next token and its log-probability; -1 where a step of all rows is needed."""
@@ -96,13 +110,18 @@ class SingleRow:
             _log.warning("a draw failed and is repeated: %s", describe(error))
             return -1, 0.0
 
-    def _read(self, token_id: int) -> None:
-        """Has the model read the token just drawn."""
-        sequence = self.sequence
+    def _read(self, token_id: int) -> bool:
+        """Has the model read the token just drawn; whether it had read it as a draft."""
+        sequence, speculation, logits, known = self.sequence, self._speculation, None, False
         try:
-            self.logits = self._decode(token_id, sequence.row)
+            if speculation is not None:
+                known = sequence.drafts.expects(token_id)
+                logits = speculation.read_single(token_id, sequence)
+            self.logits = self._decode(token_id, sequence.row) if logits is None else logits
         except BaseException as error:
             self._fail(sequence.group, sequence, error)
+            return False
+        return known
 
 
 def decode_rows(model: StepModel, token_id: int, row: Any) -> Logits:

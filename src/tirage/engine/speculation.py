@@ -96,8 +96,33 @@ class Speculation:
         are decoded without.
         """
         drafts = self._propose(drawn) if len(rows) <= self._config.disable_by_batch_size else []
-        if not any(tokens for tokens, _ in drafts):
-            return decode(self._model, token_ids, rows)
+        found = self._read(token_ids, rows, drawn, drafts) if any(tokens for tokens, _ in drafts) else None
+        return decode(self._model, token_ids, rows) if found is None else found
+
+    def read_single(self, token_id: int, sequence: RunningSequence) -> Logits | None:
+        """Logits float32 [1, V] after the token just drawn for the only sample, read with a draft beyond it.
+
+        None where there is no draft, or its pass has failed: the model is yet to read the token. Raises what the model
+        raises when it takes back a draft before, and ModelError for logits of another shape.
+        """
+        sequence.unread = [token_id]
+        self._follow(sequence)
+        if not sequence.unread:
+            return sequence.logits[None]
+        sequence.unread = []
+        drafts = self._propose((sequence,))
+        found = self._read((token_id,), (sequence.row,), (sequence,), drafts) if drafts[0][0] else None
+        if found is None:
+            return None
+        logits, errors = found
+        for error in errors.values():
+            raise error
+        return logits
+
+    def _read(
+        self, token_ids: Sequence[int], rows: Sequence[Any], drawn: Sequence[RunningSequence], drafts: list[Proposal]
+    ) -> tuple[Logits, dict[int, BaseException]] | None:
+        """What `decode` gives, of a pass with these drafts; None where it fails."""
         ahead = [tokens for tokens, _ in drafts] + [()] * (len(rows) - len(drafts))
         ids = [[token_id, *tokens] for token_id, tokens in zip(token_ids, ahead, strict=True)]
         starts = [0, *accumulate(map(len, ids))]
@@ -105,7 +130,7 @@ class Speculation:
             found = self._model.extend_rows(ids, rows)
         except BaseException as error:
             _log.warning("a pass with drafts failed and is repeated without: %s", describe(error))
-            return decode(self._model, token_ids, rows)
+            return None
         shape = (starts[-1], self._model.vocab_size)
         try:
             logits = as_matrix(found, shape, "extend_rows")
@@ -124,13 +149,16 @@ class Speculation:
         A sample that waits for the tokens that its constraint forces keeps its draft until they are known. One that
         the model cannot take back to its text ends.
         """
+        if sequence.may_force or sequence.sample.stop is not None:
+            return
         try:
-            self._settle(sequence)
+            self._follow(sequence)
         except BaseException as error:
             sequence.sample.fail(model_failed(error))
 
-    def _settle(self, sequence: RunningSequence) -> None:
-        if sequence.drafts.draft is None or sequence.may_force or sequence.sample.stop is not None:
+    def _follow(self, sequence: RunningSequence) -> None:
+        """Takes the unread tokens of a sample from its draft while they are the draft's, with the logits after them."""
+        if sequence.drafts.draft is None:
             return
         before = sequence.drafts.draft.accepted
         logits = sequence.drafts.take(sequence.unread)
