@@ -222,11 +222,12 @@ class LlguidanceCursor:
             mask[-1] &= (1 << self._width % 32) - 1
 
     def may_begin(self) -> bool:
-        """Whether some token may come next, or none need."""
-        allowed = self._computed()
+        """Whether some token may begin a text, or none need: asked of the start itself, before there are copies."""
+        room = _ROOMS.of(self._width)
+        self._lexer.compute(self._start, room.address, room.size)
         if self._width % 32:
-            allowed[-1] &= (1 << self._width % 32) - 1
-        return bool(np.count_nonzero(allowed)) or self.complete()
+            room.mask[-1] &= (1 << self._width % 32) - 1
+        return bool(np.count_nonzero(room.mask)) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.
