@@ -337,7 +337,7 @@ def lark_of(constraint: Constraint, special: Mapping[int, bytes] | None = None) 
     match constraint.kind:
         case "json":
             assert constraint.schema is not None
-            return _EXACT + "\n".join(schema_lark(constraint.schema)) + "\n"
+            return _EXACT + schema_lark(constraint.schema)
         case "regex":
             return _EXACT + regex_lark(constraint.expression)
         case "gbnf":
