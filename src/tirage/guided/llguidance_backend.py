@@ -19,7 +19,6 @@ import numpy as np
 
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint
-from tirage.guided.gbnf import read_gbnf
 from tirage.guided.gbnf_to_lark import regex_lark, to_lark
 from tirage.guided.json_schema.lark import schema_lark
 from tirage.guided.matcher import Cursor, Mask
@@ -341,7 +340,7 @@ def lark_of(constraint: Constraint, special: Mapping[int, bytes] | None = None) 
         case "regex":
             return _EXACT + regex_lark(constraint.expression)
         case "gbnf":
-            return _EXACT + to_lark(read_gbnf(constraint.text))
+            return _EXACT + to_lark(constraint.rules)
         case "lark":
             return exact_header(constraint.text)
     return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace, special)
