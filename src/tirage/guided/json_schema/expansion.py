@@ -339,7 +339,10 @@ class Expansion:
                 return True
             if one.required:
                 self._steps.take(len(one.required) // 4)
-            return any(self.is_nothing(self.member(one, name), depth) for name in one.required)
+            for name in one.required:
+                if self.is_nothing(self.member(one, name), depth):
+                    return True
+            return False
         if isinstance(one, Arrays):
             short = one.high is not None and one.low > one.high
             places = range(min(one.low, len(one.prefix) + 1))
