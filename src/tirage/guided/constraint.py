@@ -26,8 +26,8 @@ class Constraint:
     """What the text of a request must be.
 
     `text` is a schema as written or a structural tag, as JSON, or a grammar; `schema` is the grammar of the schema,
-    `rules` are those of a grammar in GBNF, `expression` is the parsed pattern or choice. `whitespace` is the pattern of the whitespace between JSON tokens, "" for
-    none.
+    `rules` are those of a grammar in GBNF, `expression` is the parsed pattern or choice. `whitespace` is the pattern of
+    the whitespace between JSON tokens, "" for none.
     """
 
     kind: Kind

@@ -88,19 +88,13 @@ def productive(rules: dict[str, Expression]) -> set[str]:
 def is_productive(node: Expression, alive: set[str]) -> bool:
     """Whether an expression matches some text, given the rules that do."""
     if isinstance(node, (Sequence, Intersection)):
-        for part in node.parts:
-            if not isinstance(part, Terminal) and not is_productive(part, alive):
-                return False
-        return True
+        return all(isinstance(part, Terminal) or is_productive(part, alive) for part in node.parts)
     if isinstance(node, RuleReference):
         return node.name in alive
     if isinstance(node, Repeat):
         return node.low == 0 or is_productive(node.part, alive)
     if isinstance(node, Alternatives):
-        for part in node.parts:
-            if isinstance(part, Terminal) or is_productive(part, alive):
-                return True
-        return False
+        return any(isinstance(part, Terminal) or is_productive(part, alive) for part in node.parts)
     return bool(node.ranges) if isinstance(node, Chars) else True
 
 

@@ -195,7 +195,7 @@ def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
             (), f"must combine its parts in fewer than {STEPS} steps; leave out oneOf, not or allOf where they are many"
         )
     rules = pruned(writer.rules, is_complete=writer.is_complete)
-    return SchemaGrammar(rules, tuple(document.ignored), tokens)
+    return SchemaGrammar(rules, tokens, tuple(document.ignored))
 
 
 def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expression]:

@@ -339,10 +339,7 @@ class Expansion:
                 return True
             if one.required:
                 self._steps.take(len(one.required) // 4)
-            for name in one.required:
-                if self.is_nothing(self.member(one, name), depth):
-                    return True
-            return False
+            return any(self.is_nothing(self.member(one, name), depth) for name in one.required)
         if isinstance(one, Arrays):
             short = one.high is not None and one.low > one.high
             places = range(min(one.low, len(one.prefix) + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tirage.guided.json_schema.json_tokens import JsonTokens, json_tokens
+from tirage.guided.json_schema.json_tokens import JsonTokens
 from tirage.guided.regular.expression import Expression
 
 ROOT = "root"
@@ -15,10 +15,11 @@ ROOT = "root"
 class SchemaGrammar:
     """The JSON texts that satisfy a schema.
 
-    `rules` refer to each other by name, beginning with `ROOT`; what stands in a `Terminal` is regular. `ignored` are
-    the places in the schema of keywords and formats that decide nothing; `tokens` are those of JSON, with the whitespace around them.
+    `rules` refer to each other by name, beginning with `ROOT`; what stands in a `Terminal` is regular. `tokens` are
+    those of JSON with the whitespace around them, `ignored` the places in the schema of keywords and formats that
+    decide nothing.
     """
 
     rules: Mapping[str, Expression]
+    tokens: JsonTokens
     ignored: tuple[str, ...] = ()
-    tokens: JsonTokens = json_tokens("")
