@@ -67,7 +67,8 @@ class Compiler:
         # Their sizes as last measured: all after a compilation, else that of the grammar found.
         self._sizes: dict[GuidedDecodingParams, int] = {}
         self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
-        self._pending: dict[GuidedDecodingParams, Future[Grammar]] = {}
+        # Those that are being compiled, with what other threads that want them wait for, if there are any.
+        self._pending: dict[GuidedDecodingParams, Future[Grammar] | None] = {}
         self._lock = threading.Lock()
         self._cached_bytes = self._refused_bytes = self._compiled = self._hits = 0
 
@@ -95,32 +96,41 @@ class Compiler:
             with self._lock:
                 if (grammar := self._find(guided)) is not None:
                     return grammar
-                other = self._pending.get(guided)
-                future = self._pending.setdefault(guided, Future())
+                other = self._compiled_elsewhere(guided)
             if other is None:
-                return self._compile_into(future, guided)
+                return self._compile_for_all(guided)
             # The other compilation may be cancelled; then this one tries again.
             with contextlib.suppress(CancelledError):
                 return outcome(other)
 
-    def _compile_into(self, future: Future[Grammar], guided: GuidedDecodingParams) -> Grammar:
-        """The grammar, compiled for all threads that wait for the future; of errors only GrammarError is shared."""
+    def _compiled_elsewhere(self, guided: GuidedDecodingParams) -> Future[Grammar] | None:
+        """The outcome of the compilation in another thread; None if there is none, and this one shall compile it."""
+        if guided not in self._pending:
+            self._pending[guided] = None
+            return None
+        found = self._pending[guided] = self._pending[guided] or Future()
+        return found
+
+    def _compile_for_all(self, guided: GuidedDecodingParams) -> Grammar:
+        """The grammar, compiled for all threads that wait for it; of errors only GrammarError is shared."""
         try:
             grammar = self._compile(guided)
         except BaseException as error:
-            self._finish(guided, error)
-            if isinstance(error, GrammarError):
-                future.set_exception(error)
-            else:
-                future.cancel()
+            waited_for = self._finish(guided, error)
+            if waited_for is not None and isinstance(error, GrammarError):
+                waited_for.set_exception(error)
+            elif waited_for is not None:
+                waited_for.cancel()
             raise
-        self._finish(guided, grammar)
-        future.set_result(grammar)
+        waited_for = self._finish(guided, grammar)
+        if waited_for is not None:
+            waited_for.set_result(grammar)
         return grammar
 
-    def _finish(self, guided: GuidedDecodingParams, outcome: Grammar | BaseException) -> None:
+    def _finish(self, guided: GuidedDecodingParams, outcome: Grammar | BaseException) -> Future[Grammar] | None:
+        """Caches an outcome; gives what other threads wait for."""
         with self._lock:
-            del self._pending[guided]
+            waited_for = self._pending.pop(guided)
             if isinstance(outcome, Grammar):
                 self._compiled += 1
                 self._cached[guided] = outcome
@@ -129,19 +139,20 @@ class Compiler:
                 self._trim()
             elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
                 self._cache_refusal(guided, outcome)
+        return waited_for
 
     def _find(self, guided: GuidedDecodingParams) -> Grammar | None:
         """The cached grammar, if there is one. Raises GrammarError for a constraint that was refused before."""
-        grammar, refused = self._cached.get(guided), self._refused.get(guided)
-        if refused is not None:
-            self._refused.move_to_end(guided)
-            # Another one for each, since each gets the traceback of its thread.
-            raise copy(refused)
+        grammar = self._cached.get(guided)
         if grammar is not None:
             self._cached.move_to_end(guided)
             self._hits += 1
             self._measure(guided, grammar)
             self._trim()
+        elif (refused := self._refused.get(guided)) is not None:
+            self._refused.move_to_end(guided)
+            # Another one for each, since each gets the traceback of its thread.
+            raise copy(refused)
         return grammar
 
     def _measure(self, guided: GuidedDecodingParams, grammar: Grammar) -> None:

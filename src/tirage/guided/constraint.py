@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tirage.errors import GrammarError
-from tirage.guided.gbnf import read_gbnf
+from tirage.guided.gbnf import Rules, read_gbnf
 from tirage.guided.json_schema import SchemaGrammar, as_text, compile_schema, read_schema
 from tirage.guided.regular.expression import EMPTY, Alternatives, Expression, LiteralText
 from tirage.guided.regular.python_regex import read_pattern
@@ -26,13 +26,14 @@ class Constraint:
     """What the text of a request must be.
 
     `text` is a schema as written or a structural tag, as JSON, or a grammar; `schema` is the grammar of the schema,
-    `expression` the parsed pattern or choice. `whitespace` is the pattern of the whitespace between JSON tokens, "" for
-    none.
+    `rules` are those of a grammar in GBNF, `expression` is the parsed pattern or choice. `whitespace` is the pattern of
+    the whitespace between JSON tokens, "" for none.
     """
 
     kind: Kind
     text: str = ""
     schema: SchemaGrammar | None = None
+    rules: Rules = field(default_factory=dict)
     expression: Expression = EMPTY
     whitespace: str = WHITESPACE
 
@@ -72,8 +73,7 @@ def read_grammar(text: str) -> Constraint:
     """
     if re.search(r"(?m)^\s*[?!]?start(?:\[[^\]]*\])?(?:\.-?\d+)?\s*:(?!:=)", text):
         return Constraint(kind="lark", text=text)
-    read_gbnf(text)
-    return Constraint(kind="gbnf", text=text)
+    return Constraint(kind="gbnf", text=text, rules=read_gbnf(text))
 
 
 def read_whitespace(guided: GuidedDecodingParams) -> str:

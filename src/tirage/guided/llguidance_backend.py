@@ -19,7 +19,6 @@ import numpy as np
 
 from tirage.errors import GrammarError
 from tirage.guided.constraint import Constraint
-from tirage.guided.gbnf import read_gbnf
 from tirage.guided.gbnf_to_lark import regex_lark, to_lark
 from tirage.guided.json_schema.lark import schema_lark
 from tirage.guided.matcher import Cursor, Mask
@@ -222,11 +221,12 @@ class LlguidanceCursor:
             mask[-1] &= (1 << self._width % 32) - 1
 
     def may_begin(self) -> bool:
-        """Whether some token may come next, or none need."""
-        allowed = self._computed()
+        """Whether some token may begin a text, or none need: asked of the start itself, before there are copies."""
+        room = _ROOMS.of(self._width)
+        self._lexer.compute(self._start, room.address, room.size)
         if self._width % 32:
-            allowed[-1] &= (1 << self._width % 32) - 1
-        return bool(np.count_nonzero(allowed)) or self.complete()
+            room.mask[-1] &= (1 << self._width % 32) - 1
+        return bool(np.count_nonzero(room.mask)) or self.complete()
 
     def _computed(self) -> Mask:
         """The mask int32 [ceil(V / 32)], in room that the next one takes in this thread.
@@ -336,11 +336,11 @@ def lark_of(constraint: Constraint, special: Mapping[int, bytes] | None = None) 
     match constraint.kind:
         case "json":
             assert constraint.schema is not None
-            return _EXACT + "\n".join(schema_lark(constraint.schema)) + "\n"
+            return _EXACT + schema_lark(constraint.schema)
         case "regex":
             return _EXACT + regex_lark(constraint.expression)
         case "gbnf":
-            return _EXACT + to_lark(read_gbnf(constraint.text))
+            return _EXACT + to_lark(constraint.rules)
         case "lark":
             return exact_header(constraint.text)
     return _EXACT + tagged_lark(json.loads(constraint.text), constraint.whitespace, special)

@@ -7,7 +7,6 @@ milliseconds; tests/test_guided_small.py has the worst ones. SPEC.md S-G5.
 from __future__ import annotations
 
 from tirage.guided.constraint import Constraint
-from tirage.guided.gbnf import read_gbnf
 from tirage.guided.regular.expression import Alternatives, Expression, LiteralText, Repeat, RuleReference, Sequence
 
 WEIGHT = 1024
@@ -26,7 +25,7 @@ def is_small(constraint: Constraint, grammar: str) -> bool:
         case "regex":
             return weight(constraint.expression) <= WEIGHT
         case "gbnf":
-            return sum(map(weight, read_gbnf(constraint.text).values())) <= WEIGHT
+            return sum(map(weight, constraint.rules.values())) <= WEIGHT
     return False
 
 

@@ -81,7 +81,7 @@ class StructuralTagWriter:
         """Adds the rules of a schema; returns the name of the first."""
         name = f"f{len(self._lines)}"
         grammar = compile_schema(json.dumps(schema, ensure_ascii=False), self._whitespace)
-        self._lines += schema_lark(grammar, name, f"{name}_")
+        self._lines += schema_lark(grammar, name, f"{name}_").removesuffix("\n").split("\n")
         return name
 
     def _regular(self, given: dict[str, Any]) -> Expression | None:

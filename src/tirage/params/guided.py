@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirage.errors import ParamsError
-from tirage.fields.record import Record, check_fields, param
+from tirage.fields.record import Record, check_fields, param, specs
 from tirage.fields.rules import Bool, Json, OneOf, Text, Texts
 
 PATTERN_BYTES = 16 * 1024
@@ -124,6 +124,15 @@ class GuidedDecodingParams(Record):
         object.__setattr__(self, "backend_was_auto", self.backend in (None, "auto"))
         _check_choices(self.choice)
         _check_options(self)
+
+    def __hash__(self) -> int:
+        """The hash of all fields, worked out once: grammars are cached by their constraints."""
+        try:
+            return self.memo
+        except AttributeError:
+            found = hash(tuple(getattr(self, name) for name in specs(type(self))))
+            object.__setattr__(self, "memo", found)
+            return found
 
     @property
     def mode(self) -> str:

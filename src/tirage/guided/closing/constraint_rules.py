@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from tirage.guided.constraint import read_constraint
-from tirage.guided.gbnf import read_gbnf
 from tirage.guided.reduction import productive, prune
 from tirage.guided.regular.expression import EMPTY, NOTHING, Alternatives, Expression, LiteralText, Sequence
 from tirage.params import GuidedDecodingParams
@@ -25,9 +24,8 @@ def constraint_rules(guided: GuidedDecodingParams) -> Mapping[str, Expression] |
         case "regex":
             return {ROOT: one_of(list(guided.choice)) if guided.choice else constraint.expression}
         case "gbnf":
-            rules = read_gbnf(constraint.text)
-            alive = productive(rules)
-            return {name: prune(rules[name], alive) for name in rules if name in alive}
+            alive = productive(constraint.rules)
+            return {name: prune(node, alive) for name, node in constraint.rules.items() if name in alive}
         case "json":
             return None if constraint.schema is None else constraint.schema.rules
     return None

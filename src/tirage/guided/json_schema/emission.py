@@ -195,7 +195,7 @@ def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
             (), f"must combine its parts in fewer than {STEPS} steps; leave out oneOf, not or allOf where they are many"
         )
     rules = pruned(writer.rules, is_complete=writer.is_complete)
-    return SchemaGrammar(rules, tuple(document.ignored), tokens.space)
+    return SchemaGrammar(rules, tokens, tuple(document.ignored))
 
 
 def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expression]:
@@ -206,9 +206,9 @@ def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expr
     alive, left, size = set[str](), list(rules), -1
     # Most rules come before those they refer to, and those of runs of members after them.
     while left and len(left) != size:
+        checkpoint()
         size, names, left = len(left), reversed(left), []
         for name in names:
-            checkpoint()
             if is_productive(rules[name], alive):
                 alive.add(name)
             else:

@@ -325,7 +325,11 @@ class Expansion:
         return found
 
     def _is_nothing(self, sets: ValueSet, depth: int) -> bool:
-        return all(self._is_empty(one, depth) for each in sets.values() for one in each)
+        for each in sets.values():
+            for one in each:
+                if not self._is_empty(one, depth):
+                    return False
+        return True
 
     def _is_empty(self, one: Values, depth: int) -> bool:
         if isinstance(one, Strings):
@@ -347,7 +351,8 @@ class Expansion:
         if objects.names is not ANYTHING and not self.is_name(objects.names, name):
             return NEVER
         if len(objects.members) == 1:
-            return member_of(objects.members[0], name)
+            only = objects.members[0]
+            return member_of(only, name) if only.patterns else only.named.get(name, only.others)
         return ANYTHING.union(*[member_of(each, name) for each in objects.members])
 
     def _is_empty_strings(self, strings: Strings) -> bool:

@@ -113,7 +113,7 @@ _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 def hostname() -> str:
     """Host names of RFC 1123, at most 253 characters, without labels in Punycode (`xn--`)."""
-    return rf"(?={_ANY}{{1,253}}$)(?!(?:{_ANY}*\.)?[Xx][Nn]--)(?:{_LABEL}\.)*{_LABEL}"
+    return rf"(?=[A-Za-z0-9.-]{{1,253}}$)(?!(?:{_ANY}*\.)?[Xx][Nn]--)(?:{_LABEL}\.)*{_LABEL}"
 
 
 def idn_hostname() -> str:
@@ -124,7 +124,7 @@ def idn_hostname() -> str:
     """
     others = (point for low, high in _ALPHABETS for point in range(low, high) if is_plain_letter(chr(point)))
     letters = f"[{class_of(others)}\\u3400-\\u4dbf\\u4e00-\\u9fff\\uac00-\\ud7a3a-z0-9]"
-    return rf"(?={_ANY}{{1,60}}$)(?:{letters}{{1,10}}\.)*{letters}{{1,10}}|{hostname()}"
+    return rf"(?=[^\u0000-\u001f\u0022\u005c]{{1,60}}$)(?:{letters}{{1,10}}\.)*{letters}{{1,10}}|{hostname()}"
 
 
 _ALPHABETS = ((0x80, 0x3400), (0xA000, 0xAC00), (0xF900, 0xFE00))
@@ -147,19 +147,21 @@ def class_of(points: Iterable[int]) -> str:
 
 def email() -> str:
     """Mailboxes of RFC 5321, 4.1.2, with at most 64 characters before the `@` and 255 after it."""
-    return _mailbox("[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{|}~]", r"[ !#-\[\]-~]", rf"(?:{_LABEL}\.)*{_LABEL}")
+    return _mailbox("[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{|}~]", rf"(?:{_LABEL}\.)*{_LABEL}", beyond="")
 
 
 def idn_email() -> str:
     """Mailboxes of RFC 6531: characters beyond ASCII before the `@`, an `idn-hostname` after it."""
     beyond = r"\u{80}-\u{10ffff}"
-    return _mailbox(f"[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{{|}}~{beyond}]", rf"[ !#-\[\]-~{beyond}]", idn_hostname())
+    atom = f"[A-Za-z0-9!#$%&'*+\\-\\/=?^_`{{|}}~{beyond}]"
+    return _mailbox(atom, idn_hostname(), beyond=beyond)
 
 
-def _mailbox(atom: str, quoted: str, domain: str) -> str:
-    local = rf"""(?:{atom}+(?:\.{atom}+)*|"(?:{quoted}|\\[ -~])*")"""
+def _mailbox(atom: str, domain: str, *, beyond: str) -> str:
+    # Lengths are counted over characters that may be there, since llguidance takes long to count any at all.
+    local = rf"""(?:{atom}+(?:\.{atom}+)*|"(?:[ !#-\[\]-~{beyond}]|\\[ -~])*")"""
     literal = rf"\[(?:{_IPV4}|IPv6:(?:{ipv6()}))\]"
-    return rf"(?={_ANY}{{1,64}}@[^@]{{1,255}}$){local}@(?:(?:{domain})|{literal})"
+    return rf"(?=[ -~{beyond}]{{1,64}}@[ -?A-~{beyond}]{{1,255}}$){local}@(?:(?:{domain})|{literal})"
 
 
 def uuid() -> str:

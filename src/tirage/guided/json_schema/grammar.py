@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tirage.guided.regular.expression import EMPTY, Expression
+from tirage.guided.json_schema.json_tokens import JsonTokens
+from tirage.guided.regular.expression import Expression
 
 ROOT = "root"
 
@@ -14,10 +15,11 @@ ROOT = "root"
 class SchemaGrammar:
     """The JSON texts that satisfy a schema.
 
-    `rules` refer to each other by name, beginning with `ROOT`; what stands in a `Terminal` is regular. `ignored` are
-    the places in the schema of keywords and formats that decide nothing; `space` may stand between the tokens of JSON.
+    `rules` refer to each other by name, beginning with `ROOT`; what stands in a `Terminal` is regular. `tokens` are
+    those of JSON with the whitespace around them, `ignored` the places in the schema of keywords and formats that
+    decide nothing.
     """
 
     rules: Mapping[str, Expression]
+    tokens: JsonTokens
     ignored: tuple[str, ...] = ()
-    space: Expression = EMPTY

@@ -43,6 +43,10 @@ class JsonTokens:
         self.open_array, self.close_array = spaced("[", space), spaced(space, "]")
         self.empty_object, self.empty_array = spaced("{", space, "}"), spaced("[", space, "]")
         self.comma, self.colon = spaced(space, ",", space), spaced(space, ":", space)
+        self.all = (
+            self.open_object, self.close_object, self.open_array, self.close_array,
+            self.empty_object, self.empty_array, self.comma, self.colon,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=16)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring
+from typing import NamedTuple
 
 from tirage.errors import GrammarError
+from tirage.guided.json_schema.emission import ANY, any_value
 from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
-from tirage.guided.json_schema.json_tokens import ANY_STRING
+from tirage.guided.json_schema.json_tokens import ANY_INTEGER, ANY_NUMBER, ANY_STRING, JsonTokens
 from tirage.guided.reduction import depth
 from tirage.guided.regular.expression import (
     EMPTY,
@@ -25,49 +28,91 @@ from tirage.workers.cancel import checkpoint
 
 MOST_DEPTH = 2_500
 """Most rules that follow each other: llguidance recurses into them, on a stack of 64 MiB (`llguidance_backend`)."""
+EMPTY_TEXT = '""'
+_RULE, _TERMINAL = "\0", "\1"
+"""Stand for the prefix before the names of rules and of terminals that many grammars have."""
+_ANY = f"{_RULE}any"
+_STRING, _SPACE = f"{_TERMINAL}S", f"{_TERMINAL}W"
+"""The terminals of any string and of whitespace, which others are made of."""
 
 
-def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") -> list[str]:
+def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") -> str:
     """The lines of a Lark grammar with a rule `start`; all other names begin with `prefix`.
 
     Raises GrammarError for rules of which too many follow each other.
     """
-    if len(grammar.rules) > MOST_DEPTH and (found := depth(grammar.rules, ROOT)) > MOST_DEPTH:
+    rules = grammar.rules
+    if len(rules) > MOST_DEPTH and (found := depth(rules, ROOT)) > MOST_DEPTH:
         rule = f"must lead from schema to schema in at most about {MOST_DEPTH:,} steps, got {found:,}"
         raise GrammarError(f"schema {rule}; let schemas refer to each other in fewer steps")
-    return LarkWriter(grammar, start, prefix).lines()
+    names = {name: f"{_RULE}r{i}" for i, name in enumerate(rules)}
+    names[ANY] = _ANY
+    # Where the first rule only refers to another, that one is the start.
+    root = rules[ROOT]
+    first = root.name if isinstance(root, RuleReference) and root.name != ANY else ROOT
+    names[first] = start
+    writer = LarkWriter(names, grammar.tokens, words(grammar.tokens))
+    lines = [writer.rule(name, node) for name, node in rules.items() if name == first or name != ROOT]
+    text = "\n".join([*lines, *writer.lines, ""])
+    return text.replace(_RULE, prefix).replace(_TERMINAL, prefix.upper())
 
 
-EMPTY_TEXT = '""'
-_STRING, _SPACE = "\0S", "\0W"
-"""Stand for the terminals of any string and of whitespace, which others are made of."""
+class Word(NamedTuple):
+    """What stands for a node, and the lines that define the terminals in it."""
+
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+Words = Mapping[int, Word]
+"""Words by the identity of their nodes, since equality compares whole expressions."""
+
+
+@lru_cache(maxsize=16)
+def words(tokens: JsonTokens) -> Words:
+    """The words that many grammars have: terminals of JSON, and the rule of any value, which is in most of them."""
+    found = {id(ANY_STRING): Word(f"{_STRING} ", (shared(tokens)[_STRING],))}
+    nodes = {"N": ANY_NUMBER, "I": ANY_INTEGER} | {f"J{i}": node for i, node in enumerate(tokens.all)}
+    for name, node in nodes.items():
+        if not isinstance(node.part, LiteralText):
+            body = printed(node.part, tokens)
+            found[id(node)] = Word(f"{_TERMINAL}{name} ", (*body.lines, f"{_TERMINAL}{name}:{body.text}"))
+    writer, anything = LarkWriter({ANY: _ANY}, tokens, found), any_value(tokens)[ANY]
+    return found | {id(anything): Word(writer.rule(ANY, anything), tuple(writer.lines))}
+
+
+@lru_cache(maxsize=16)
+def shared(tokens: JsonTokens) -> Mapping[str, str]:
+    """The lines of the terminals that others are made of, by their names."""
+    nodes = {_STRING: ANY_STRING.part, _SPACE: tokens.space}
+    return {name: f"{name}:{lark_terminal(node)}" for name, node in nodes.items()}
 
 
 @lru_cache(maxsize=512)
-def printed(node: Expression, space: Expression) -> str:
+def printed(node: Expression, tokens: JsonTokens) -> Word:
     """The right side of a terminal; remembered, since that of a format takes a while."""
-    names = {ANY_STRING.part: _STRING} | ({} if space == EMPTY else {space: _SPACE})
-    return lark_terminal(node, names)
+    names = {ANY_STRING.part: _STRING} | ({} if tokens.space == EMPTY else {tokens.space: _SPACE})
+    text = lark_terminal(node, names)
+    return Word(text, tuple(line for name, line in shared(tokens).items() if name in text))
 
 
 class LarkWriter:
-    """Names rules and terminals; equal terminals are one."""
+    """Writes rules, whose names are given, and notes the lines that define their terminals; equal terminals are one."""
 
-    def __init__(self, grammar: SchemaGrammar, start: str, prefix: str) -> None:
-        self._grammar, self._prefix = grammar, prefix
-        self._names = {name: f"{prefix}r{i}" for i, name in enumerate(grammar.rules)}
-        self._names[next(iter(grammar.rules))] = start
+    def __init__(self, names: Mapping[str, str], tokens: JsonTokens, known: Words) -> None:
+        self._names, self._tokens, self._known = names, tokens, known
         self._terminals: dict[str, str] = {}
-        # By identity, since equality compares whole expressions; the grammar keeps them alive.
+        # By identity, as in `Words`; the grammar keeps the nodes alive.
         self._written: dict[int, str] = {}
+        self.lines: dict[str, None] = {}
 
-    def lines(self) -> list[str]:
-        """The rules, then the terminals."""
-        rules = [self._rule(name, node) for name, node in self._grammar.rules.items()]
-        return [*rules, *(f"{name}:{body}" for body, name in self._terminals.items())]
-
-    def _rule(self, name: str, node: Expression) -> str:
+    def rule(self, name: str, node: Expression) -> str:
+        """The line of a rule."""
         checkpoint()
+        known = self._known.get(id(node))
+        if known is not None and not isinstance(node, Terminal):
+            self.lines.update(dict.fromkeys(known.lines))
+            return known.text
         return f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
 
     def _write(self, node: Expression) -> str:
@@ -89,7 +134,7 @@ class LarkWriter:
         """A part of a sequence."""
         if isinstance(node, Terminal):
             part = node.part
-            text = encode_basestring(part.text) if isinstance(part, LiteralText) else self._terminal(part)
+            text = encode_basestring(part.text) if isinstance(part, LiteralText) else self._terminal(node)
         elif isinstance(node, RuleReference):
             text = f" {self._names[node.name]}"
         elif isinstance(node, Alternatives):
@@ -101,17 +146,13 @@ class LarkWriter:
         self._written[id(node)] = text
         return text
 
-    def _terminal(self, part: Expression) -> str:
-        body = printed(part, self._grammar.space)
-        if "\0" in body:
-            if _STRING in body:
-                body = body.replace(_STRING, self._named(printed(ANY_STRING.part, EMPTY)))
-            if _SPACE in body:
-                body = body.replace(_SPACE, self._named(printed(self._grammar.space, EMPTY)))
-        return f"{self._named(body)} "
-
-    def _named(self, body: str) -> str:
-        found = self._terminals.get(body)
-        if found is None:
-            found = self._terminals[body] = f"{self._prefix.upper()}T{len(self._terminals)}"
-        return found
+    def _terminal(self, node: Terminal) -> str:
+        known = self._known.get(id(node))
+        if known is None:
+            body, lines = printed(node.part, self._tokens)
+            name = self._terminals.get(body)
+            if name is None:
+                name = self._terminals[body] = f"{_TERMINAL}T{len(self._terminals)}"
+            known = Word(f"{name} ", (*lines, f"{name}:{body}"))
+        self.lines.update(dict.fromkeys(known.lines))
+        return known.text

@@ -108,7 +108,9 @@ class ObjectRules:
     def _names(self) -> dict[str, None]:
         """The names that are listed: of properties, required ones, and those of `propertyNames` if it lists them."""
         objects = self._objects
-        names = dict.fromkeys(name for each in objects.members for name in each.named)
+        names: dict[str, None] = {}
+        for each in objects.members:
+            names |= dict.fromkeys(each.named)
         names |= dict.fromkeys(objects.required)
         allowed = self._allowed_names()
         if allowed is not None and all(one.values is not None for one in allowed):

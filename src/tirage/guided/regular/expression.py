@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tirage.guided.regular.charset import EVERY, Ranges, complement, merged
@@ -174,7 +175,7 @@ def to_regex(node: Expression) -> str:
     """
     match node:
         case LiteralText(characters):
-            return "".join(map(spell, characters))
+            return spell_text(characters)
         case Chars(ranges):
             return spell_set(ranges)
         case Sequence(parts):
@@ -203,6 +204,7 @@ def count(low: int, high: int | None) -> str:
     return signs.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
 
+_UNESCAPED = re.compile("""[A-Za-z0-9 _"'<>%&,:;=@`~!]*""")
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -216,6 +218,11 @@ def spell(char: str) -> str:
         return "\\" + char
     point = ord(char)
     return f"\\x{point:02x}" if point < 0x80 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def spell_text(text: str) -> str:
+    """A text, with the characters escaped that need it; most have none."""
+    return text if _UNESCAPED.fullmatch(text) else "".join(map(spell, text))
 
 
 def spell_set(ranges: Ranges) -> str:

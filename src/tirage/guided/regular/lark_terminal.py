@@ -19,6 +19,7 @@ from tirage.guided.regular.expression import (
     Terminal,
     count,
     spell,
+    spell_text,
 )
 
 _ANY = r"(?s:.)"
@@ -39,7 +40,8 @@ def lark_terminal(node: Expression, names: Names = _NO_NAMES) -> str:
     matches it.
     """
     if is_plain(node) and not (isinstance(node, Sequence) and any(part in names for part in node.parts)):
-        return f"/{regex(node)}/" if regex(node) else '""'
+        text = regex(node)
+        return f"/{text}/" if text else '""'
     match node:
         case Sequence(parts):
             return " ".join(_part(part, names) for part in parts)
@@ -106,7 +108,7 @@ def regex(node: Expression) -> str:
     """A plain expression in the syntax of Rust's regex crate, safe between slashes."""
     match node:
         case LiteralText(text):
-            return "".join(map(spell, text))
+            return spell_text(text)
         case Chars(ranges):
             return spell_class(ranges)
         case Sequence(parts):
