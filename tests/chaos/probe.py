@@ -94,7 +94,7 @@ def accepts(server: Server, route: str, body: Mapping[str, Any], *, seconds: flo
 
 def begins(server: Server, route: str, body: Mapping[str, Any]) -> bool:
     """Whether the answer to a request begins; of one that is not streamed, whether it is not refused at once."""
-    status = attack(server, route, body, seconds=20.0 if body.get("stream") else 3.0, after=0.0).status
+    status = attack(server, route, body, seconds=8.0 if body.get("stream") else 3.0, after=0.0).status
     return status == 200 or (status == 0 and not body.get("stream"))
 
 
