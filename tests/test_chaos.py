@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -18,9 +19,10 @@ from chaos.faults import drained, full_disk, killed
 from chaos.isolation import MODELS, isolation
 from chaos.known_attacks import KNOWN_ATTACKS
 from chaos.load import storm
-from chaos.maxima import EXPLAIN, ROUTES, Growth, fields_of, growths, ladder, largest
+from chaos.maxima import EXPLAIN, ROUTES, Growth, Maximum, body_with, fields_of, growths, ladder, largest
 from chaos.neighbour import Neighbour, Sighting
 from chaos.probe import FLAGS, NEIGHBOUR, Limits, Probe, accepts, joined, known, pairs, single
+from chaos.together import Cover, costly_pairs, narrowed
 from servers import Server
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are watched in /proc")
@@ -45,6 +47,79 @@ def test_the_largest_accepted_size_is_found_to_within_a_quarter() -> None:
         assert 0.75 * most <= found.size <= most
     assert largest(growth, lambda body: False) is None
     assert 128 in ladder(1 << 20)
+
+
+def maxima_of(route: str) -> list[Maximum]:
+    return [Maximum(growth=growth, size=min(growth.most, 2)) for growth in growths(route)]
+
+
+def takes(chosen: Sequence[Maximum]) -> bool:
+    """Like a server: some fields exclude each other, two ways do, and one request holds only so much."""
+    fields = {each.growth.field.removeprefix("sampling_params.") for each in chosen}
+    ways = {(each.growth.field, each.growth.way) for each in chosen}
+    one_of = {"regex", "ebnf", "json_schema", "structural_tag", "guided_json", "guided_regex", "response_format"}
+    return len(fields & one_of) < 2 and len(chosen) <= 60 and not {("ignore_eos", "true"), ("seed", "number")} <= ways
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_pair_of_a_route_is_in_an_accepted_request_or_is_refused_as_two(route: str) -> None:
+    found, asked = maxima_of(route), list[frozenset[str]]()
+
+    def noted(chosen: Sequence[Maximum]) -> bool:
+        if len(chosen) == 2 and not takes(chosen):
+            asked.append(frozenset(each.name for each in chosen))
+        return takes(chosen)
+
+    cover = Cover(found, noted, apart=maxima.WHOLE)
+    requests = [*cover.requests()]
+    assert all(map(takes, requests))
+    together = {frozenset((a.name, b.name)) for request in requests for a, b in combinations(request, 2)}
+    for a, b in combinations(found, 2):
+        pair = frozenset((a.name, b.name))
+        assert a.growth.field == b.growth.field or pair in together or pair in asked, pair
+    assert {frozenset((found[i].name, found[j].name)) for i, j in cover.refused} <= {*asked}
+    assert all(len({each.growth.field for each in request}) == len(request) for request in requests)
+    whole = [request for request in requests if any(each.growth.field in maxima.WHOLE for each in request)]
+    assert len(whole) < 80
+    # One by one they would be 15,000 to 36,000.
+    assert len(requests) < 1000
+
+
+def test_a_request_of_many_has_every_maximum_whatever_others_need_beside_them() -> None:
+    for route in ROUTES:
+        many = {each.growth.field: each for each in maxima_of(route) if not each.growth.field.startswith("sampling_p")}
+        body = body_with(*many.values())
+        assert all(body[name] == each.growth.make(each.size) for name, each in many.items() if name in body)
+        assert {*many} - {*body} <= {"text", "messages", "prompt", "max_tokens", "sampling_seed"}
+    inner = [each for each in maxima_of("/generate") if each.growth.field.startswith("sampling_params.")]
+    given = {each.growth.field.removeprefix("sampling_params."): each.growth.make(each.size) for each in inner}
+    # The last way of each field stands.
+    params = body_with(*inner)["sampling_params"]
+    assert {name: params[name] for name in given} == given
+
+
+def test_several_sets_of_parameters_each_have_what_is_asked_beside_them() -> None:
+    found = {each.growth.name: each for each in maxima_of(EXPLAIN)}
+    body = body_with(found[f"{EXPLAIN} sampling_params count"], found[f"{EXPLAIN} sampling_params.top_k number"])
+    assert body["sampling_params"] == [{"sampling_seed": seed, "top_p": 0.9, "top_k": 2} for seed in range(2)]
+
+
+def test_what_fails_is_narrowed_to_what_it_takes() -> None:
+    many = maxima_of("/generate")[:40]
+    assert narrowed(many, lambda part: many[3] in part and many[31] in part) == [many[3], many[31]]
+    assert narrowed(many, lambda part: many[17] in part) == [many[17]]
+    assert narrowed(many, lambda part: len(part) == 40) == many
+
+
+def test_costly_pairs_are_those_of_two_that_cost_or_of_one_that_is_multiplied() -> None:
+    found = maxima_of("/generate")
+    by_name = {each.name.split("=")[0]: number for number, each in enumerate(found)}
+    n, text, top = (
+        by_name[f"/generate {name}"]
+        for name in ("sampling_params.n number", "text count", "sampling_params.top_k number")
+    )
+    pairs_alone = costly_pairs(found, costly={found[text].name, found[top].name}, multiply=["n"])
+    assert {*map(frozenset, pairs_alone)} == {frozenset((text, top)), frozenset((n, text)), frozenset((n, top))}
 
 
 def seen(**values: float) -> Sighting:

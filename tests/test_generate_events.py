@@ -202,3 +202,8 @@ def test_a_template_leaves_texts_that_look_like_its_holes_alone() -> None:
     event = {"id": '"a":null', "a": None, "b": {"c": '\\"d":null', "d": None}}
     filled = JsonTemplate(event, ["a", "d"]).fill(b"[1]", b'"x"')
     assert json.loads(filled) == {"id": '"a":null', "a": [1], "b": {"c": '\\"d":null', "d": "x"}}
+
+
+def test_a_template_takes_per_cent_signs_for_what_they_are() -> None:
+    event = {"id": "100 %b of %", "a%d": None}
+    assert json.loads(JsonTemplate(event, ["a%d"]).fill(b'"5 %b"')) == {"id": "100 %b of %", "a%d": "5 %b"}

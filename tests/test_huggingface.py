@@ -289,6 +289,19 @@ def test_a_forked_row_goes_its_own_way() -> None:
     assert np.allclose(again, np.stack(expected), atol=1e-4)
 
 
+def test_forks_are_on_the_tensors_of_their_prompt_until_they_join_a_batch() -> None:
+    model = wrap_module(build())
+    row = read_all(model, [5, 6, 7, 8])
+    forks = [model.fork(row) for _ in range(3)]
+    assert len({each.cache.layers[0].keys.data_ptr() for each in [row, *forks]}) == 1
+    expected = [read_all(model, [5, 6, 7, 8]) for _ in range(4)]
+    for token_id, one, own in zip((9, 10, 11, 12), [*forks, row], expected, strict=True):
+        # Each alone, which writes behind the prompt.
+        assert np.array_equal(model.decode([token_id], [one]), model.decode([token_id], [own]))
+    last = model.decode([13] * 4, [*forks, row])
+    assert np.array_equal(last, model.decode([13] * 4, expected))
+
+
 @pytest.mark.slow
 def test_score_and_prefill_agree_over_pieces() -> None:
     module = build(max_position_embeddings=1024)

@@ -76,6 +76,15 @@ WAYS: dict[str, Callable[[LLM], object]] = {
 }
 
 
+def test_samples_of_a_long_prompt_share_its_cache(llm: LLM) -> None:
+    tracemalloc.start()
+    llm.generate(Prompt(token_ids=[5] * 428), PARAMS.replace(n=128, ignore_eos=True, max_tokens=2))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # 128 copies of the prompt's keys and values were 180 MB.
+    assert peak < 24 << 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_that_is_over_is_freed_without_a_collector(

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+import tracemalloc
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from small_llama import CONFIG, random_tensors, reference_logits, write_folder
 from threadpoolctl import threadpool_limits
+from tries import tries
 
 from tirage.errors import ModelError
 from tirage.models import Model, bundled, find_folder, load
@@ -144,6 +150,59 @@ def test_a_forked_cache_goes_its_own_way(model: Model) -> None:
     model.decode([1], [cache])
     expected = model.decode([2], [model.prefill(IDS)[1]])
     assert np.array_equal(expected, model.decode([2], [copy]))
+
+
+@tries(30)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 4)), max_size=40))
+def test_forks_share_their_past_and_change_no_bit(steps: list[tuple[int, int, int]]) -> None:
+    model = small_model()
+    read, caches = [IDS[:2]], [model.prefill(IDS[:2])[1]]
+    model.decode([IDS[2]], caches)
+    read[0].append(IDS[2])
+    for which, token_id, act in steps:
+        index = which % len(caches)
+        held, ids = caches[index], read[index]
+        if act == 0 and len(caches) < 6:
+            caches.append(model.fork(held))
+            read.append([*ids])
+        elif act == 1 and len(ids) > 3:
+            model.truncate(held, 2)
+            del ids[-2:]
+        elif act == 2 and len(caches) > 1:
+            del caches[index], read[index]
+        elif len(ids) < 24:
+            ids.append(token_id)
+            assert np.array_equal(model.decode([token_id], [held])[0], alone(tuple(ids)))
+
+
+@cache
+def small_model() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return load(write_folder(Path(folder) / "m", random_tensors(CONFIG)))
+
+
+@cache
+def alone(ids: tuple[int, ...]) -> np.ndarray:
+    """The logits after ids, the last of them decoded one by one as samples do, in a cache that nobody shares."""
+    logits, own = small_model().prefill(ids[:2])
+    for token_id in ids[2:]:
+        logits = small_model().decode([token_id], [own])[0]
+    return logits
+
+
+def test_forks_take_no_memory_before_they_write() -> None:
+    model, ids = load(find_folder("tiny")), [5] * 428
+    tracemalloc.start()
+    _, cache = model.prefill(ids)
+    before, _ = tracemalloc.get_traced_memory()
+    forks = [model.fork(cache) for _ in range(127)]
+    after, _ = tracemalloc.get_traced_memory()
+    model.decode([7] * 128, [cache, *forks])
+    written, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after < 1.05 * before
+    # Each has room for 16 positions of its own, 24 cannot be told from the noise of the rest.
+    assert written - after < 128 * 24 * 3072
 
 
 def test_the_context_limit_is_an_error_that_says_so(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,47 @@ Row = dict[str, Any]
 
 
 def neighbour(given: argparse.Namespace) -> Iterator[Row]:
-    """One row that counts all cases of the probe, and one for each that failed."""
-    counts = {"cases": 0, "refused": 0, "failed": 0}
-    limits, minutes = probe.Limits(clock=given.clock), 60 * 12 * given.scale
-    alone: Row = {}
-    for row in probe.probed(routes=given.routes, minutes=minutes, limits=limits, copies=given.copies, seed=given.seed):
+    """A row for each part of the probe, given anew every minute until it is `done`: counts, the worst, failures."""
+    limits, over = probe.Limits(clock=given.clock), time.monotonic() + 60 * min(60 * 12 * given.scale, given.minutes)
+    told, total = time.monotonic(), Row()
+    rows = probe.probed(
+        routes=given.routes, limits=limits, together=not given.pairs_alone, copies=given.copies, seed=given.seed
+    )
+    for part, row in rows:
         print(json.dumps(row), file=sys.stderr, flush=True)
-        alone = alone or row
-        counts["refused" if row.get("refused") else "cases"] += 1
-        if row["failures"]:
-            counts["failed"] += 1
-            yield {**row, "case": f"neighbour beside {row['case']}"}
-    yield {**alone, "case": "neighbour", **counts, "routes": given.routes, "copies": given.copies, "failures": []}
+        name = f"neighbour: {part}"
+        if total and total["case"] != name:
+            yield {**total, "done": True}
+            total = Row()
+        total = counted(total or empty(name), row)
+        if time.monotonic() > told + 60:
+            told = time.monotonic()
+            yield {**total, "done": False}
+        if time.monotonic() > over:
+            break
+    else:
+        total["done"] = True
+    yield {"done": False, **total}
+
+
+WORST = ("first_ms", "gap_ms", "first_spent_ms", "gap_spent_ms", "peak_mb", "rest_s")
+
+
+def empty(name: str) -> Row:
+    """The row of a part of which no case has run."""
+    return {"case": name, "cases": 0, "refused": 0, "failed": 0, "seconds": 0.0, "failures": []}
+
+
+def counted(total: Row, row: Row) -> Row:
+    """The row of a part with one more of its cases."""
+    count = "refused" if row.get("refused") else "cases"
+    worst = {name: max(total.get(name, 0), row[name]) for name in WORST if name in row}
+    kept = {name: row[name] for name in ("left", "refused_pairs") if name in row}
+    failures = [f"{row['case']}: {failure}" for failure in row["failures"]]
+    return {
+        **total, count: total[count] + 1, **worst, **kept, "failed": total["failed"] + bool(failures),
+        "seconds": round(total["seconds"] + row.get("seconds", 0.0), 2), "failures": [*total["failures"], *failures],
+    }  # fmt: skip
 
 
 def scaled(count: int, given: argparse.Namespace) -> int:
@@ -84,10 +114,13 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="soak, bad-requests and isolation end after so many"
+        "--minutes", type=float, default=math.inf, help="soak, bad-requests, isolation and neighbour end after so many"
     )
     parser.add_argument("--routes", nargs="+", choices=ROUTES, default=list(ROUTES))
     parser.add_argument("--copies", type=int, default=1, help="how often the stranger sends its request at once")
+    parser.add_argument(
+        "--pairs-alone", action="store_true", help="neighbour: every two maxima in a request of their own"
+    )
     parser.add_argument("--targets", nargs="+", choices=tuple(fuzz_run.SEEDS), default=list(fuzz_run.SEEDS))
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file that rows are kept in")
     given = parser.parse_args(arguments)
@@ -97,7 +130,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return given
 
 
-IN_PARTS = ("fuzz", "isolation")
+IN_PARTS = ("fuzz", "isolation", "neighbour")
 """Cases whose rows are runs of their own, a few of which may be run alone."""
 
 
@@ -158,15 +191,15 @@ def main() -> int:
     given = options()
     failed = 0
     for case in given.cases or CASES:
-        rows = []
+        rows = dict[str, Row]()
         for row in rows_of(case, given):
             print(json.dumps(row), flush=True)
-            rows.append(row)
+            rows[row["case"]] = row
             if case in IN_PARTS:
                 save(case, [row], given)
         if case not in IN_PARTS:
-            save(case, rows, given)
-        failed += sum(bool(row["failures"]) for row in rows)
+            save(case, [*rows.values()], given)
+        failed += sum(bool(row["failures"]) for row in rows.values())
     return 1 if failed else 0
 
 

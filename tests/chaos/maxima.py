@@ -65,9 +65,9 @@ class Maximum:
         """What a report calls it."""
         return f"{self.growth.name}={self.size}"
 
-    def at(self, size: int) -> dict[str, Any]:
-        """The fields of a body that set this one to a smaller size, with those that it needs beside it."""
-        return with_field(self.growth, size)
+    def at(self, size: int) -> Maximum:
+        """The same growth at another size."""
+        return Maximum(growth=self.growth, size=size)
 
 
 # --- growths by name: constraints, conversations, and what has no schema -----------------------------------------
@@ -311,13 +311,24 @@ def beside(route: str, field: str) -> dict[str, Any]:
     return dict(effect.beside) if isinstance(effect, Effect) else {}
 
 
-def with_field(growth: Growth, size: int) -> dict[str, Any]:
-    """The fields of a body that set one to a size, with those that it needs beside it."""
-    needed, value = beside(growth.route, growth.field), growth.make(size)
+def needed(growth: Growth) -> dict[str, Any]:
+    """The fields of a body that a growth needs beside it."""
+    found = beside(growth.route, growth.field)
     if growth.field.startswith(_INNER):
-        asked = {"sampling_params": {**needed, growth.field.removeprefix(_INNER): value}}
-        return asked if growth.route == EXPLAIN else {**asked, "return_logprob": True}
-    return {**needed, growth.field: value}
+        return {"sampling_params": found, **({} if growth.route == EXPLAIN else {"return_logprob": True})}
+    return found
+
+
+def value(growth: Growth, size: int) -> dict[str, Any]:
+    """The field of a body that a growth sets, alone."""
+    made, name = growth.make(size), growth.field.removeprefix(_INNER)
+    return {name: made} if name == growth.field else {"sampling_params": {name: made}}
+
+
+def body_with(*maxima: Maximum) -> dict[str, Any]:
+    """The body of a request with all these, of one route: none is changed by what another needs beside it."""
+    needs = [needed(each.growth) for each in maxima]
+    return body_of(maxima[0].growth.route, *needs, *(value(each.growth, each.size) for each in maxima))
 
 
 _PLAIN: Mapping[str, dict[str, Any]] = {
@@ -345,16 +356,18 @@ def body_of(route: str, *parts: Mapping[str, Any]) -> dict[str, Any]:
     """The plain body of a route with these fields, streamed where that can be."""
     whole = any(name in WHOLE for part in parts for name in names_in(part))
     body: dict[str, Any] = {**_PLAIN[route], **({} if route == EXPLAIN else {"stream": not whole})}
+    plain, inner = body.get("sampling_params", {}), dict[str, Any]()
     for part in parts:
-        inner = [name for name in ("sampling_params",) if isinstance(part.get(name), Mapping)]
-        merged = {name: {**body.get(name, {}), **part[name]} for name in inner}
-        body |= {**part, **merged}
+        params = part.get("sampling_params")
+        inner |= params if isinstance(params, Mapping) else {}
+        body |= part
     given = {name for part in parts for name in names_in(part)}
     dropped = {other for name in given for other in _INSTEAD.get(name, ())} - given
-    body = {name: value for name, value in body.items() if name not in dropped}
-    if isinstance(body.get("sampling_params"), Mapping):
-        body["sampling_params"] = {k: v for k, v in body["sampling_params"].items() if k not in dropped}
-    return body
+    body, plain = ({name: v for name, v in each.items() if name not in dropped} for each in (body, plain))
+    several = next((part["sampling_params"] for part in parts if isinstance(part.get("sampling_params"), list)), None)
+    if several is not None:
+        return {**body, "sampling_params": [{**each, **inner} for each in several]}
+    return {**body, "sampling_params": {**plain, **inner}} if "sampling_params" in body else body
 
 
 # --- the largest size --------------------------------------------------------------------------------------------
@@ -371,7 +384,7 @@ def largest(growth: Growth, accepts: Callable[[dict[str, Any]], bool]) -> Maximu
     """The growth at the largest size that `accepts` takes, to within a quarter; None when it takes none."""
     refused = 0
     for size in ladder(growth.most):
-        if accepts(body_of(growth.route, with_field(growth, size))):
+        if accepts(body_with(Maximum(growth=growth, size=size))):
             return Maximum(growth=growth, size=closer(growth, size, refused, accepts))
         refused = size
     return None
@@ -381,7 +394,7 @@ def closer(growth: Growth, low: int, high: int, accepts: Callable[[dict[str, Any
     """The largest accepted size between an accepted one and a refused one, to within a quarter."""
     while high - low > max(1, low // 4):
         middle = (low + high) // 2
-        if accepts(body_of(growth.route, with_field(growth, middle))):
+        if accepts(body_with(Maximum(growth=growth, size=middle))):
             low = middle
         else:
             high = middle

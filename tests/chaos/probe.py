@@ -6,18 +6,19 @@ gets none or others than it gets undisturbed, or when the server takes more memo
 
 from __future__ import annotations
 
-import json
+import math
 import random
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 from chaos.known_attacks import KNOWN_ATTACKS
-from chaos.maxima import Growth, Maximum, body_of, growths, largest
+from chaos.maxima import WHOLE, Maximum, body_with, growths, largest
 from chaos.neighbour import Neighbour, Sighting, worst
+from chaos.together import Cover, costly_pairs, narrowed
 from hostile import memory
 from raw_http import connect, request, status_of
 from servers import Server
@@ -27,6 +28,8 @@ FLAGS = ("--api-key", NEIGHBOUR, "--api-key", STRANGER)
 FIRST_S, GAP_S, MEMORY_BYTES = 1.0, 0.25, 64 << 20
 KNOWN_S = 15.0
 LOOK_S = 0.05
+TOGETHER_S = 0.75
+"""How long the stranger stays after its answer has begun, where it asks for much together."""
 REST_S = 20.0
 """How long the server may go on with a request whose client has left."""
 
@@ -65,17 +68,19 @@ class Attack:
     answer: bytes = b""
 
 
-def attack(server: Server, route: str, body: Mapping[str, Any], *, seconds: float, read: bool = True) -> Attack:
-    """The stranger's request, left after so many seconds; without `read` as soon as its status is there."""
+def attack(server: Server, route: str, body: Mapping[str, Any], *, seconds: float, after: float = math.inf) -> Attack:
+    """The stranger's request, left after so many seconds, or so many `after` its status is there."""
     began, parts = time.monotonic(), b""
+    over = began + seconds
     with connect(server.port) as connection:
         try:
             connection.sendall(request(route, body, headers=[f"Authorization: Bearer {STRANGER}"]))
-            while (left := began + seconds - time.monotonic()) > 0:
+            while (left := over - time.monotonic()) > 0:
                 connection.settimeout(left)
                 part = connection.recv(1 << 16)
+                over = over if parts else min(over, time.monotonic() + after)
                 parts = parts + part if len(parts) < 1 << 16 else parts
-                if not part or (not read and parts):
+                if not part:
                     break
         except OSError:  # a reset, or its time is over
             pass
@@ -84,7 +89,13 @@ def attack(server: Server, route: str, body: Mapping[str, Any], *, seconds: floa
 
 def accepts(server: Server, route: str, body: Mapping[str, Any], *, seconds: float = 5.0) -> bool:
     """Whether a request is not refused within some seconds."""
-    return attack(server, route, body, seconds=seconds, read=False).status in {0, 200}
+    return attack(server, route, body, seconds=seconds, after=0.0).status in {0, 200}
+
+
+def begins(server: Server, route: str, body: Mapping[str, Any]) -> bool:
+    """Whether the answer to a request begins; of one that is not streamed, whether it is not refused at once."""
+    status = attack(server, route, body, seconds=8.0 if body.get("stream") else 3.0, after=0.0).status
+    return status == 200 or (status == 0 and not body.get("stream"))
 
 
 def at_rest(server: Server) -> float:
@@ -143,6 +154,7 @@ class Probe:
     neighbour: Neighbour
     limits: Limits
     seconds: float = 3.0
+    after: float = math.inf
     attempts: int = 3
     ids: tuple[int, ...] = ()
 
@@ -184,7 +196,7 @@ class Probe:
         found: list[Attack] = []
 
         def one(body: Mapping[str, Any]) -> None:
-            found.append(attack(self.server, case.route, body, seconds=self.seconds))
+            found.append(attack(self.server, case.route, body, seconds=self.seconds, after=self.after))
 
         running = [threading.Thread(target=one, args=(body,)) for body in case.bodies]
         for thread in running:
@@ -212,17 +224,10 @@ def failures_of(attacks: Sequence[Attack], rest: float) -> list[str]:
     return [*found, *([f"still at work {rest:.0f} s after its client left"] if rest >= REST_S else [])]
 
 
-def maxima(server: Server, routes: Sequence[str]) -> Iterator[tuple[Growth, Maximum | None]]:
-    """Each growth of each field with its largest size that the server accepts, None for none."""
-    for route in routes:
-        for growth in growths(route):
-            yield growth, largest(growth, lambda body, route=route: accepts(server, route, body))
-
-
 def single(maximum: Maximum, *, copies: int = 1) -> Case:
     """The case of one field at its maximum, sent so many times."""
     route = maximum.growth.route
-    return Case(name=maximum.name, route=route, bodies=[body_of(route, maximum.at(maximum.size))] * copies)
+    return Case(name=maximum.name, route=route, bodies=[body_with(maximum)] * copies)
 
 
 def known() -> Iterator[Case]:
@@ -246,12 +251,8 @@ MULTIPLES = (
 
 
 def pairs(found: Sequence[Maximum], *, seed: int = 0) -> list[tuple[Maximum, Maximum]]:
-    """Every two maxima of different fields of one route: those that multiply first, each part in an order by a seed."""
-    two = [
-        (a, b)
-        for a, b in combinations(found, 2)
-        if a.growth.route == b.growth.route and a.growth.field != b.growth.field
-    ]
+    """Every two maxima of different fields: those that multiply first, each part in an order by a seed."""
+    two = [(a, b) for a, b in combinations(found, 2) if a.growth.field != b.growth.field]
     random.Random(seed).shuffle(two)
     return sorted(two, key=lambda pair: not any(each.growth.field.split(".")[-1] in MULTIPLES for each in pair))
 
@@ -259,10 +260,12 @@ def pairs(found: Sequence[Maximum], *, seed: int = 0) -> list[tuple[Maximum, Max
 def joined(server: Server, first: Maximum, second: Maximum) -> Case | None:
     """The case of two fields: one at its maximum, the other as large as is permitted beside it; None for none."""
     route = first.growth.route
+    if not accepts(server, route, body_with(first.at(1), second.at(1))):
+        return None
     for one, other in ((first, second), (second, first)):
         size = other.size
         while size:
-            body = body_of(route, one.at(one.size), other.at(size))
+            body = body_with(one, other.at(size))
             if accepts(server, route, body):
                 name = f"{one.name} with {other.growth.field} {other.growth.way}={size}"
                 return Case(name=name, route=route, bodies=[body])
@@ -270,40 +273,106 @@ def joined(server: Server, first: Maximum, second: Maximum) -> Case | None:
     return None
 
 
-def printed(row: Mapping[str, Any]) -> None:
-    """Prints a row, so that a long run can be watched."""
-    print(json.dumps(row), flush=True)
+def share_of_limits(row: Mapping[str, Any], limits: Limits) -> float:
+    """The largest part of a limit that a case has taken."""
+    which = "_spent_ms" if limits.clock == "spent" else "_ms"
+    waits = (row[f"first{which}"] / (1000 * limits.first_s), row[f"gap{which}"] / (1000 * limits.gap_s))
+    return max(*waits, (row["peak_mb"] << 20) / limits.memory_bytes)
+
+
+COSTLY = 0.25
+"""A maximum that takes this part of a limit by itself is asked for alone with others that do."""
+Row = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class RouteProbe:
+    """All cases of one route: every maximum, then every two of them, by a probe that runs."""
+
+    probe: Probe
+    route: str
+    copies: int = 1
+    seed: int = 0
+    found: list[Maximum] = field(default_factory=list)
+    # By their places in `found`.
+    refused: set[tuple[int, int]] = field(default_factory=set)
+    costly: set[str] = field(default_factory=set)
+
+    def singles(self) -> Iterator[Row]:
+        """A row for each growth of each field."""
+        for growth in growths(self.route):
+            maximum = largest(growth, lambda body: accepts(self.probe.server, self.route, body))
+            if maximum is None:
+                yield refused(growth.name)
+                continue
+            self.found.append(maximum)
+            row = self.probe.run(single(maximum, copies=self.copies))
+            if share_of_limits(row, self.probe.limits) > COSTLY:
+                self.costly.add(maximum.name)
+            yield row
+
+    def together(self) -> Iterator[Row]:
+        """A row for each request of many, with the number of pairs `left`; every pair is in one, or refused."""
+        cover = Cover(self.found, self._takes, apart=WHOLE)
+        probe = replace(self.probe, after=TOGETHER_S)
+        for chosen in cover.requests():
+            row = probe.run(several(chosen))
+            if row["failures"]:
+                fewest = narrowed(chosen, lambda part: self._fails(probe, part))
+                row["case"] = several(fewest).name
+            yield {**row, "maxima": len(chosen), "left": cover.count_left, "refused_pairs": len(cover.refused)}
+        self.refused = cover.refused
+
+    def alone(self) -> Iterator[Row]:
+        """A row for each pair that is costly, or that is refused at its largest and may be taken at less."""
+        costly = costly_pairs(self.found, costly=self.costly, multiply=MULTIPLES)
+        for a, b in sorted({*costly, *self.refused}):
+            yield self._pair(self.found[a], self.found[b])
+
+    def pairs(self) -> Iterator[Row]:
+        """A row for each pair."""
+        for first, second in pairs(self.found, seed=self.seed):
+            yield self._pair(first, second)
+
+    def _pair(self, first: Maximum, second: Maximum) -> Row:
+        case = joined(self.probe.server, first, second)
+        return refused(f"{first.name} with {second.name}") if case is None else self.probe.run(case)
+
+    def _takes(self, chosen: Sequence[Maximum]) -> bool:
+        return begins(self.probe.server, self.route, body_with(*chosen))
+
+    def _fails(self, probe: Probe, chosen: Sequence[Maximum]) -> bool:
+        """Whether some of a request that failed do, too; refused ones do not."""
+        return bool(self._takes(chosen) and replace(probe, attempts=1).run(several(chosen))["failures"])
+
+
+def several(chosen: Sequence[Maximum]) -> Case:
+    """The case of many maxima of one route."""
+    name = " with ".join([chosen[0].name, *(f"{m.growth.field} {m.growth.way}={m.size}" for m in chosen[1:])])
+    return Case(name=name, route=chosen[0].growth.route, bodies=[body_with(*chosen)])
+
+
+def refused(name: str) -> Row:
+    """The row of what no server takes."""
+    return {"case": name, "refused": True, "failures": []}
 
 
 def probed(
-    *,
-    routes: Sequence[str],
-    minutes: float,
-    limits: Limits,
-    copies: int = 1,
-    seed: int = 0,
-) -> Iterator[dict[str, Any]]:
-    """Rows of the probe: the neighbour alone, what was found before, every maximum, then pairs for so many minutes."""
-    over = time.monotonic() + 60 * minutes
+    *, routes: Sequence[str], limits: Limits, together: bool = True, copies: int = 1, seed: int = 0
+) -> Iterator[tuple[str, Row]]:
+    """(part, row): the neighbour alone, what was found before, then for each route every maximum and every two.
+
+    Two that cost little are asked for `together` with many others; without, each two are a request of their own.
+    """
     with Server("tiny", *FLAGS) as server, Neighbour(server, key=NEIGHBOUR) as neighbour:
         probe = Probe(server=server, neighbour=neighbour, limits=limits)
-        yield {"case": "the neighbour alone", **probe.alone(10.0), "failures": []}
+        yield "alone", {"case": "the neighbour alone", **probe.alone(10.0), "failures": []}
         for case in known():
             # What they did showed only after a while.
-            yield replace(probe, seconds=KNOWN_S).run(case)
-        found: list[Maximum] = []
-        for growth, maximum in maxima(server, routes):
-            if maximum is None:
-                yield {"case": growth.name, "refused": True, "failures": []}
-                continue
-            found.append(maximum)
-            yield probe.run(single(maximum, copies=copies))
-        for first, second in pairs(found, seed=seed):
-            if time.monotonic() > over:
-                return
-            case = joined(server, first, second)
-            yield (
-                {"case": f"{first.name} with {second.name}", "refused": True, "failures": []}
-                if case is None
-                else (probe.run(case))
-            )
+            yield "known attacks", replace(probe, seconds=KNOWN_S).run(case)
+        for route in routes:
+            each = RouteProbe(probe=probe, route=route, copies=copies, seed=seed)
+            yield from ((f"{route} fields", row) for row in each.singles())
+            if together:
+                yield from ((f"{route} together", row) for row in each.together())
+            yield from ((f"{route} pairs", row) for row in (each.alone() if together else each.pairs()))

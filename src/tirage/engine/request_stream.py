@@ -27,7 +27,9 @@ class RequestStream:
     ) -> None:
         self.request, self.finished = request, False
         self._buffer, self._patience_s, self._abort = buffer, patience_s, abort
-        self._changed = threading.Condition()
+        # Of the lock itself a `with` costs half of what it does of the condition; `_sleeping` threads wait for it.
+        self._lock = threading.RLock()
+        self._changed, self._sleeping = threading.Condition(self._lock), 0
         self._unread: deque[Delta] = deque()
         self._read_at = 0.0
         self._waiter: asyncio.Future[None] | None = None
@@ -75,8 +77,8 @@ class RequestStream:
 
     def wait(self, timeout: float | None = None) -> Completion:
         """`result` for a thread. Raises TimeoutError after `timeout` seconds, and the request goes on."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.finished, timeout):
+        with self._lock:
+            if not self._sleep(lambda: self.finished, timeout):
                 raise TimeoutError(f"request must end within {timeout} seconds, it is still running")
         return self.request.completion()
 
@@ -87,10 +89,11 @@ class RequestStream:
 
     def put(self, delta: Delta | None, notifier: Notifier) -> None:
         """Takes the next delta, or None after the last one; for the engine's thread."""
-        with self._changed:
+        with self._lock:
             stalled = self._add(delta) if delta is not None else False
             self.finished = self.finished or delta is None
-            self._changed.notify_all()
+            if self._sleeping:
+                self._changed.notify_all()
             waiter, self._waiter = self._waiter, None
         if waiter is not None:
             notifier.add(waiter)
@@ -116,19 +119,27 @@ class RequestStream:
         return next((at for at in positions if self._unread[at].index == sample_index), None)
 
     def _next(self) -> Delta | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._unread or self.finished)
+        with self._lock:
+            self._sleep(lambda: bool(self._unread) or self.finished)
         return self._pop() if self._unread else None
 
+    def _sleep(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits in a thread that holds the lock until something is ready; False if it is not after `timeout` s."""
+        self._sleeping += 1
+        try:
+            return self._changed.wait_for(ready, timeout)
+        finally:
+            self._sleeping -= 1
+
     def _pop(self) -> Delta:
-        with self._changed:
+        with self._lock:
             self._read_at = time.monotonic()
             return self._unread.popleft()
 
     async def _until(self, ready: Callable[[], bool]) -> None:
         """Waits until something is ready or the request has finished."""
         while True:
-            with self._changed:
+            with self._lock:
                 if ready() or self.finished:
                     return
                 self._waiter = waiter = asyncio.get_running_loop().create_future()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tirage.errors import ModelError
 from tirage.models.blas import on_one_thread
 from tirage.models.config import LlamaConfig
+from tirage.models.kv_cache import KVCache
 from tirage.models.rope import Rotations, inverse_frequencies, rotate
 
 Array = NDArray[np.float32]
@@ -64,33 +65,6 @@ class Layer:
     mlp_norm: Array
     gate_up: Linear
     down: Linear
-
-
-class KVCache:
-    """The KV cache of one request: `keys` and `values` [layers, kv_heads, capacity, head_dim], `length` of them filled.
-
-    The capacity doubles when it is exceeded.
-    """
-
-    __slots__ = ("keys", "length", "values")
-
-    def __init__(self, keys: Array, values: Array, length: int = 0) -> None:
-        self.keys, self.values, self.length = keys, values, length
-
-    def reserve(self, length: int) -> None:
-        """Extends the capacity to at least `length` positions."""
-        capacity = self.keys.shape[2]
-        if length <= capacity:
-            return
-        shape = (*self.keys.shape[:2], max(length, 2 * capacity), self.keys.shape[3])
-        for name in ("keys", "values"):
-            grown = np.zeros(shape, np.float32)
-            grown[:, :, : self.length] = getattr(self, name)[:, :, : self.length]
-            setattr(self, name, grown)
-
-    def copy(self) -> KVCache:
-        """An independent copy."""
-        return KVCache(self.keys.copy(), self.values.copy(), self.length)
 
 
 class LlamaNumpy:
@@ -191,10 +165,10 @@ class LlamaNumpy:
 
     def truncate(self, cache: KVCache, count: int) -> None:
         """Takes back the last `count` ids of a cache."""
-        cache.length -= count
+        cache.truncate(count)
 
     def fork(self, cache: KVCache) -> KVCache:
-        """An independent copy of the cache."""
+        """A second cache with the same past, which it shares with the first: both are for one thread."""
         return cache.copy()
 
     def _prefill(self, token_ids: Sequence[int]) -> tuple[KVCache, Array]:

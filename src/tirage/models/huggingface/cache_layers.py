@@ -36,6 +36,11 @@ def cropped(cache: Any, count: int) -> Any:
     return part
 
 
+def forked(cache: Any, length: int) -> Any:
+    """A second cache of `length` positions, on the same tensors where it is croppable; None for none."""
+    return cropped(cache, length) if cache is not None and is_croppable(cache, length) else copy.deepcopy(cache)
+
+
 def truncated(cache: Any, length: int) -> Any:
     """A row's own cache with its first `length` positions; it goes on in the same buffers."""
     part = copy.copy(cache)

@@ -24,7 +24,7 @@ from tirage.models.huggingface.batched_prefill import (
     padded_ids,
     padded_positions,
 )
-from tirage.models.huggingface.cache_layers import cropped, is_croppable, is_plain, size_of, truncated
+from tirage.models.huggingface.cache_layers import cropped, forked, is_croppable, is_plain, size_of, truncated
 from tirage.models.huggingface.forward import (
     ForwardPass,
     context_of,
@@ -164,12 +164,12 @@ class HuggingFaceModel:
 
     @torch.inference_mode()
     def fork(self, cache: HuggingFaceRow) -> HuggingFaceRow:
-        """A second row with the same past."""
+        """A second row with the same past, on the same tensors where a row that goes on leaves them as they are."""
         if self._is_dropped(cache):
             self._prefill_again(cache)
         other = copy.copy(cache)
         other.token_ids, other.group = list(cache.token_ids), None
-        other.cache = copy.deepcopy(cache.cache) if cache.group is None else cache.group.extract(cache)
+        other.cache = forked(cache.cache, cache.length) if cache.group is None else cache.group.extract(cache)
         return other
 
     @torch.inference_mode()

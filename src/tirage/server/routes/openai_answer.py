@@ -22,7 +22,7 @@ from tirage.server.request_group import RequestGroup, RunningRequest
 from tirage.server.request_manager import RequestManager
 from tirage.server.routes.openai_request import OpenAIRequest
 from tirage.server.routes.openai_shapes import ResponseMetadata, raise_failed, shown_entries, stops_of, usage
-from tirage.server.sse import Event, EventStream, JsonAnswer, JsonTemplate, dump
+from tirage.server.sse import Event, EventStream, JsonAnswer, JsonTemplate, dump_text
 from tirage.text import Stop
 
 
@@ -243,7 +243,7 @@ class AnswerBuilder:
         """The chunk of a text alone, from JSON that is prepared once for each choice."""
         if choice.template is None:
             choice.template = JsonTemplate(self._chunk(choice.text_choice(None)), [choice.text_member])
-        return choice.template.fill(dump(text))
+        return choice.template.fill(dump_text(text))
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         if self._running_usage:

@@ -14,7 +14,7 @@ from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup
 from tirage.server.routes.sglang_request import GenerateBody
 from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, Sent, TokenText
-from tirage.server.sse import Event, JsonTemplate, dump
+from tirage.server.sse import Event, JsonTemplate, dump, dump_text
 
 
 class SampleStream:
@@ -33,7 +33,7 @@ class SampleStream:
 
     def add(self, delta: Delta) -> None:
         """Appends a delta."""
-        self._text += dump(delta.text)[1:-1]
+        self._text += dump_text(delta.text)[1:-1]
         for token in delta.token_ids:
             self._ids += b",%d" % token
         self._characters += len(delta.text)
