@@ -27,7 +27,7 @@ UNTILED = 63
 _FIRST_CELLS = 4096
 _FEW_SCATTERED = 16
 """The fewest tokens of a row for which its cells are put side by side."""
-_MOST_GATHERED = 256 << 20
+_MOST_GATHERED = 96 << 20
 """The most bytes of keys and values that are put side by side at once, which a step waits for."""
 _F32, _Q8_0 = 0, 8
 _RECOMMENDED = {
