@@ -86,9 +86,9 @@ class Pace(StepPace):
         return self._most
 
 
-def scheduler_of(model: Script, max_running: int, *, rows: int = 1 << 20) -> Scheduler:
+def scheduler_of(model: Script, max_running: int, *, rows: int = 1 << 20, **given: Any) -> Scheduler:
     """A scheduler whose steps with several requests have so many rows, and never more than there are slots."""
-    scheduler = Scheduler(as_step_model(model), TOKENIZER, config=SchedulerConfig(max_running=max_running))
+    scheduler = Scheduler(as_step_model(model), TOKENIZER, config=SchedulerConfig(max_running=max_running), **given)
     scheduler._rows._pace = Pace(rows)
     return scheduler
 
@@ -375,6 +375,46 @@ def test_short_prompts_that_come_together_are_drawn_together_while_none_draws(
             scheduler.add(group_of("x", number=number))
         scheduler.step()
     assert [len(step) for step in model.steps] == rows
+
+
+@pytest.mark.parametrize(
+    ("late", "rows"),
+    [(["x", "y", "z"], "wxyz"), (["x" * 200, "y" * 200], "wx"), (["L" * (4 * CHUNK)], "w")],
+    ids=["short prompts", "those that fit", "a long one"],
+)
+def test_prompts_that_come_while_others_are_read_are_drawn_together_with_them(
+    monkeypatch: pytest.MonkeyPatch, late: list[str], rows: str
+) -> None:
+    without_time(monkeypatch)
+    model, coming = Counted(), [group_of(each, number=number) for number, each in enumerate(late, 1)]
+
+    def take_new() -> bool:
+        for group in (found := coming[:1]):
+            scheduler.add(group)
+        del coming[:1]
+        return bool(found)
+
+    scheduler = scheduler_of(model, 16, take_new=take_new)
+    scheduler.add(group_of("w"))
+    scheduler.step()
+    assert model.steps == [rows]
+
+
+def test_prompts_that_come_while_others_draw_wait_for_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_time(monkeypatch)
+    model, coming = Counted(), [group_of("y", number=3)]
+
+    def take_new() -> bool:
+        if not scheduler.running or not coming:
+            return False
+        scheduler.add(coming.pop())
+        return True
+
+    scheduler = scheduler_of(model, 16, take_new=take_new)
+    for number, letter in enumerate("wx"):
+        scheduler.add(group_of(letter, number=number))
+        scheduler.step()
+    assert model.steps == ["w", "wx"]
 
 
 def test_a_short_prompt_beside_a_long_one_is_drawn_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,14 @@ class Engine:
             self.model = as_step_model(cast("Model", model))
             drafts = open_speculation(self.model, speculative_config, draft, self._meter)
             self._scheduler = Scheduler(
-                self.model, tokenizer, config=config, meter=self._meter, flush=flush, apart=apart, speculation=drafts
+                self.model,
+                tokenizer,
+                config=config,
+                meter=self._meter,
+                flush=flush,
+                apart=apart,
+                speculation=drafts,
+                take_new=self._take_submitted,
             )
         self._numbers = itertools.count()
         self._actions: deque[Callable[[], None]] = deque()
@@ -308,13 +315,21 @@ class Engine:
             if not self._has_work:
                 self._thread = None
                 return False
-            while self._submitted:
-                self._scheduler.add(self._submitted.popleft())
+            self._take_submitted()
             actions, self._actions = self._actions, deque()
         if actions:
             self._scheduler.keep_logits()
         for action in actions:
             self._guarded(action)
+        return True
+
+    def _take_submitted(self) -> bool:
+        """Queues new requests; whether there were any."""
+        if not self._submitted:
+            return False
+        with self._changed:
+            while self._submitted:
+                self._scheduler.add(self._submitted.popleft())
         return True
 
     @property

@@ -50,10 +50,9 @@ class PrefillQueue:
         """Whether a prompt is yet to be read."""
         return bool(self._reading)
 
-    @property
-    def fits(self) -> bool:
-        """Whether one step may read all that is left of the prompts."""
-        return sum(group.row.left for group in self._reading) <= PREFILL_BUDGET
+    def fits(self, budget: int) -> bool:
+        """Whether a step that may read so many more tokens reads all that is left of the prompts."""
+        return sum(group.row.left for group in self._reading) <= budget
 
     def open(self, group: SequenceGroup) -> bool:
         """Opens a row for the prompt of a request; False if that fails, which ends the request."""
@@ -76,14 +75,13 @@ class PrefillQueue:
             if group in queue:
                 queue.remove(group)
 
-    def step(self, *, alone: bool) -> None:
-        """Reads chunks of the prompts in turn, short prompts together, until the budget is spent.
+    def step(self, budget: int = PREFILL_BUDGET, *, began: float, alone: bool) -> int:
+        """Reads chunks of the prompts in turn, short prompts together, until the budget is spent; gives what is left.
 
-        It ends after some time as well, later for requests that are `alone`: each prompt may take a pass, however
-        short it is.
+        It ends some time after it `began` as well, later for requests that are `alone`: each prompt may take a pass,
+        however short it is. Then nothing is left.
         """
-        budget = PREFILL_BUDGET
-        over = time.perf_counter() + (ALONE_S if alone else STEP_S)
+        over = began + (ALONE_S if alone else STEP_S)
         turns = interleaved(self._reading, lambda group: group.key, self._turns)
         while turns and budget > 0:
             groups = self._next(turns)
@@ -94,7 +92,8 @@ class PrefillQueue:
             turns = [group for group in turns if group not in groups]
             turns += [group for group in groups if group.row is not None and group.row.left]
             if time.perf_counter() > over:
-                return
+                return 0
+        return budget
 
     def _next(self, turns: Sequence[SequenceGroup]) -> Sequence[SequenceGroup]:
         """The request whose turn it is, and those behind it whose prompts can be read in the same pass."""

@@ -9,6 +9,7 @@ the same tokens in later steps. An error ends the request or the sample that it 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -19,7 +20,7 @@ from tirage.engine.beams import BeamSearch
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, has_room
 from tirage.engine.forced_turns import ForcedTurns
-from tirage.engine.prefill_queue import PrefillQueue
+from tirage.engine.prefill_queue import PREFILL_BUDGET, PrefillQueue
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
@@ -47,6 +48,7 @@ class Scheduler:
     A running sample or beam takes one of the `max_running` slots of a step. Up to twice as many are open when requests
     come while others hold more than their share (`fairness.has_room`). `flush` is called in each step once all
     listeners have been called, before the forward pass. Samples that `apart` takes are drawn beside the step.
+    `take_new` adds the requests that have come since the step began, and says whether there were any.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class Scheduler:
         flush: Callable[[], None] = lambda: None,
         apart: ProcessorDraws | None = None,
         speculation: Speculation | None = None,
+        take_new: Callable[[], bool] = lambda: False,
     ) -> None:
         self._speculation = NoSpeculation(model) if speculation is None else speculation
         self._model, self._tokenizer, self._max_running = model, tokenizer, config.max_running
-        self._meter, self._flush = Meter() if meter is None else meter, flush
+        self._meter, self._flush, self._take_new = Meter() if meter is None else meter, flush, take_new
         self._waiting = RequestQueue()
         self._prompts = PrefillQueue(model, tokenizer, meter=self._meter, fail=self._fail)
         self._running: list[RunningSequence] = []
@@ -136,7 +139,7 @@ class Scheduler:
         began = self._meter.last_tick
         self._admit()
         if self._prompts.reading:
-            self._prompts.step(alone=self._reads_alone())
+            self._read()
         self._start()
         self._read_forced()
         self._meter.lap("read")
@@ -195,13 +198,22 @@ class Scheduler:
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
-    def _reads_alone(self) -> bool:
-        """Whether prompts keep nobody waiting but each other: those of one request, or short ones while none draws.
+    def _read(self) -> None:
+        """Reads prompts for a step; while nothing is drawn, also those that come meanwhile.
 
-        Short ones are as few as a step reads at most: then all draw together from their first token on.
+        These keep nobody waiting but each other if they are as few tokens as a step reads at most: then all draw
+        together from their first token on.
         """
+        began, budget = time.perf_counter(), PREFILL_BUDGET
         drawing = self._running or self._searching or self._prompts.done or self._apart.busy
-        return (not drawing and self._prompts.fits) or len(self._open_rows(reserved=True)) <= 1
+        together = not drawing and self._prompts.fits(budget)
+        alone = together or len(self._open_rows(reserved=True)) <= 1
+        budget = self._prompts.step(budget, began=began, alone=alone)
+        while together and budget > 0 and self._take_new():
+            self._admit()
+            together = self._prompts.reading and self._prompts.fits(budget)
+            if together:
+                budget = self._prompts.step(budget, began=began, alone=True)
 
     def _open_rows(self, *, reserved: bool) -> Counter[FairnessKey]:
         """The slots that each request takes, those of searches that are yet to start included.
