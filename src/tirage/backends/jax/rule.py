@@ -96,6 +96,25 @@ class Mass(NamedTuple):
         low, high = sums([grouped(self.low), grouped(self.high)])
         return Mass(high, low).total_of_sums()
 
+    def total_and_count(self) -> tuple[Wide, Array]:
+        """As `total`, and how many weights are above 0, int32 [...], in the same pass."""
+        if self.low.shape[-1] <= 1024:
+            low, high, number = sums([self.low, self.high, self._positive()])
+            return Mass(high, low).wide(), number.astype(jnp.int32)
+        each, numbers = self.in_groups()
+        return each.total_of_sums(), sums([numbers])[0].astype(jnp.int32)
+
+    def in_groups(self) -> tuple[Mass, Array]:
+        """The sums of groups of weights [..., n], and how many of a group are above 0, uint32 [..., n]."""
+        # Without the barrier XLA works out the sums that are used together in one pass, and those of others in another.
+        low, high, numbers = lax.optimization_barrier(
+            tuple(sums([grouped(part) for part in (self.low, self.high, self._positive())]))
+        )
+        return Mass(high, low), numbers
+
+    def _positive(self) -> Array:
+        return u32((self.low | self.high) != 0)
+
     def total_of_sums(self) -> Wide:
         """As `total`, of sums [..., n] of at most 1024 weights each; at most 1024 of them."""
         parts = sums([half for limb in self for half in (limb & 0xFFFF, limb >> 16)])
@@ -169,14 +188,13 @@ def locate(mass: Mass, rest: Wide) -> Array:
     size = mass.low.shape[-1]
     if size <= 1024:
         return _within_block(mass, rest)
-    groups = Mass(*map(grouped, mass))
-    low, high = sums([groups.low, groups.high])
-    each = Mass(high, low).wide()
+    # The sums that `total_and_count` asks for, so that they are worked out once.
+    each = mass.in_groups()[0].wide()
     before = _before(each)
     group = count(~wide.less(tuple(limb[:, None] for limb in rest), wide.add(before, each)))
     group = jnp.minimum(group, each[0].shape[-1] - 1)
     rest = wide.sub(rest, wide.take(before, group))
-    each_size = groups.low.shape[-1]
+    each_size = size // each[0].shape[-1]
     first = group * each_size
     # With what comes after the group they are as many as elsewhere, and are located by the same kernels.
     ids = jnp.minimum(first[:, None] + lax.broadcasted_iota(jnp.int32, (1, _BLOCK), 1), size - 1)

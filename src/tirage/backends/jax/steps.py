@@ -139,6 +139,11 @@ class TracedState:
         """The sum of weights [B, N], two limbs [B]."""
         return self.axis.sum_wide(mass.total())
 
+    def total_and_count(self, mass: Mass) -> tuple[Wide, Array]:
+        """As `total`, and how many of the weights are above 0, int32 [B]."""
+        total, number = mass.total_and_count()
+        return self.axis.sum_wide(total), self.axis.sum(number)
+
     def key_at(self, key: Array, ids: Array) -> Array:
         """Of keys [B, N], those of the tokens `ids` [B, n]; that of -inf for tokens without a column."""
         if self.columns is None:
