@@ -150,7 +150,7 @@ def all_exponents() -> NDArray[np.int32]:
 
 
 def device_weights(q: NDArray[np.int32]) -> NDArray[np.uint64]:
-    high, low = jax.jit(lambda q: tuple(rule.weights(q)))(jnp.asarray(q))
+    high, low = jax.jit(lambda q: tuple(rule.weights(q).mass()))(jnp.asarray(q))
     return (np.asarray(high).astype(np.uint64) << np.uint64(20)) | np.asarray(low).astype(np.uint64)
 
 

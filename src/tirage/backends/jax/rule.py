@@ -113,7 +113,7 @@ class Mass(NamedTuple):
         return Mass(high, low), numbers
 
     def _positive(self) -> Array:
-        return u32((self.low | self.high) != 0)
+        return jnp.minimum(self.low | self.high, jnp.uint32(1))
 
     def total_of_sums(self) -> Wide:
         """As `total`, of sums [..., n] of at most 1024 weights each; at most 1024 of them."""
@@ -130,24 +130,42 @@ class Mass(NamedTuple):
         """The weight of each row's entry at `index` [B], two limbs."""
         return wide.take(self.wide(), index)
 
+    def mass(self) -> Mass:
+        """Itself."""
+        return self
+
 
 def mass_of(number: Wide) -> Mass:
     """Two limbs as a Mass of the same shape."""
     return Mass((number[0] >> 20) | (number[1] << 12), number[0] & 0xFFFFF)
 
 
-def weights(q: Array) -> Mass:
+class FloatMass(NamedTuple):
+    """Integer weights that a float32 holds exactly: half as much to write down and to read again as a Mass."""
+
+    w: Array
+
+    def where(self, kept: Array) -> FloatMass:
+        """The weights of kept tokens, 0 for the others, same shape."""
+        return FloatMass(jnp.where(kept, self.w, np.float32(0)))
+
+    def mass(self) -> Mass:
+        """The same weights as limbs."""
+        high = (self.w * np.float32(2.0**-20)).astype(jnp.int32)
+        # The product and the difference are exact, so it does not matter whether XLA fuses them.
+        low = (self.w - high.astype(jnp.float32) * np.float32(2.0**20)).astype(jnp.int32)
+        return Mass(u32(high), u32(low))
+
+
+def weights(q: Array) -> FloatMass:
     """Weights of exponents, same shape: w(0) = 2^40, w(41 * 2^23) = 0. Rule S-W2."""
     f = float_of((q & 0x7FFFFF) | 0x3F800000) - np.float32(1)
     r = jnp.full(q.shape, COEFFICIENTS[5])
     for b in COEFFICIENTS[4::-1]:
         r = b + product(r, f)
     # Without the barrier XLA works out the polynomial anew for each limb and each of its uses.
-    w = lax.optimization_barrier(jnp.where(q < Q_LIMIT, float_of(bits_of(r) - (q & np.int32(-0x800000))), 0))
-    high = (w * np.float32(2.0**-20)).astype(jnp.int32)
-    # The product and the difference are exact, so it does not matter whether XLA fuses them.
-    low = (w - high.astype(jnp.float32) * np.float32(2.0**20)).astype(jnp.int32)
-    return Mass(u32(high), u32(low))
+    w = jnp.where(q < Q_LIMIT, float_of(bits_of(r) - (q & np.int32(-0x800000))), 0)
+    return FloatMass(lax.optimization_barrier(w))
 
 
 class Random(NamedTuple):

@@ -450,7 +450,7 @@ def _described(raw: Array, whole: TracedState, ends: _Ends, view: View) -> Descr
     c = jnp.where(plain, _UNIT, ends.c)
     inverse_t = jnp.where(plain, np.float32(1), ends.inverse_t)
     m = values(whole.axis.max(largest(key)))
-    total = whole.total(weights(exponents(jnp.where(finite, x, -np.inf), m, c)))
+    total = whole.total(weights(exponents(jnp.where(finite, x, -np.inf), m, c)).mass())
     return Described(key, whole, lambda key, ids: _logprobs(key, m, inverse_t, _at_least_one(total)))
 
 
