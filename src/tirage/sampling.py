@@ -16,7 +16,7 @@ from tirage.draw import Draw
 from tirage.errors import ParamsError
 from tirage.history import History
 from tirage.params import SamplingParams
-from tirage.sampling_batch import SamplingBatch, SamplingRow
+from tirage.sampling_batch import SamplingBatch, SamplingRow, distinct
 from tirage.sampling_metadata import Drawn
 from tirage.token_records import TokenRecords
 
@@ -218,12 +218,14 @@ def row_states(
     pairs = [((), ())] * count if history is None else _pairs(history, count)
     steps = [None] * count if step is None else _counters(step, count, "step")
     samples = _counters(sample_index, count, "sample_index")
-    rows = []
+    rows: list[SamplingRow] = []
     for p, (prompt, output), at, index in zip(each, pairs, steps, samples, strict=True):
         row = SamplingRow.of(p, History.of(prompt, output, vocab_size=vocab_size), sample_index=index, step=at)
-        row.compiled.check(vocab_size)
-        if history is None:
-            row.compiled.check_history()
+        # Once for rows of one SamplingParams.
+        if not rows or row.compiled is not rows[-1].compiled:
+            row.compiled.check(vocab_size)
+            if history is None:
+                row.compiled.check_history()
         rows.append(row)
     _carry(rows, state)
     return rows
@@ -258,9 +260,9 @@ def _numbers(value: States, count: int) -> list[float]:
 
 def refuse_several(states: Sequence[SamplingRow]) -> None:
     """Raises ParamsError for rows whose parameters ask for several samples."""
-    for state in states:
+    for one in distinct(states):
         for name in ("n", "best_of"):
-            count = getattr(state.params, name)
+            count = getattr(one.params, name)
             if count is not None and count > 1:
                 raise ParamsError(
                     f"{name} must be 1 for a row of logits, which is one sample, got {count}; use tirage.LLM, or one "

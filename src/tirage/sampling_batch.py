@@ -116,19 +116,21 @@ class SamplingBatch:
     @classmethod
     def of(cls, states: Sequence[SamplingRow], vocab_size: int) -> SamplingBatch:
         """The batch of checked requests over one vocabulary."""
-        processes = tuple(processors_of(state) for state in states)
-        fixed = all(state.compiled.fixed is not None for state in states)
-        base = _base(states, vocab_size, fixed)
+        each = distinct(states)
+        custom = any(one.params.logits_processors for one in each)
+        fixed = all(one.fixed is not None for one in each)
+        carried = any(one.carrier is not None for one in each)
+        base = _base(states, each, vocab_size, fixed)
         batch = cls(
             states=states,
             vocab_size=vocab_size,
             base=base,
-            processes=processes if any(processes) else None,
+            processes=tuple(processors_of(state) for state in states) if custom else None,
             wants_logprobs=base.wants_logprobs,
             fixed=fixed,
-            counted=any(state.compiled.needs_counts for state in states),
-            guided=next((name for state in states if (name := needs_mask(state.params))), ""),
-            carried=[r for r, state in enumerate(states) if state.compiled.carrier is not None],
+            counted=any(one.needs_counts for one in each),
+            guided=next((name for one in each if (name := needs_mask(one.params))), ""),
+            carried=[r for r, state in enumerate(states) if state.compiled.carrier is not None] if carried else [],
         )
         batch._mask(None)
         return batch
@@ -243,6 +245,11 @@ class SamplingBatch:
         return resample
 
 
+def distinct(states: Sequence[SamplingRow]) -> list[CompiledParams]:
+    """The compiled parameters of rows, each once: rows of one SamplingParams share theirs, and are asked together."""
+    return list({id(state.compiled): state.compiled for state in states}.values())
+
+
 @lru_cache(maxsize=1024)
 def _named(compiled: CompiledParams) -> bytes:
     """A digest of the parameters, with stops and everything else that a draw does not read."""
@@ -258,8 +265,10 @@ def needs_mask(params: SamplingParams) -> str:
     return "bad_words_level 'text'" if params.bad_words and params.bad_words_level == "text" else ""
 
 
-def _base(states: Sequence[SamplingRow], vocab_size: int, fixed: bool) -> SamplingMetadata:
-    """Rows without counts and masks, and without steps unless they are fixed."""
+def _base(
+    states: Sequence[SamplingRow], each: Sequence[CompiledParams], vocab_size: int, fixed: bool
+) -> SamplingMetadata:
+    """Rows without counts and masks, and without steps unless they are fixed; `each` of their parameters once."""
     programs, edit_ids, edit_values = packed([state.lower() for state in states] if fixed else [])
     return SamplingMetadata(
         programs=programs,
@@ -275,8 +284,8 @@ def _base(states: Sequence[SamplingRow], vocab_size: int, fixed: bool) -> Sampli
         seeds=np.array([state.seed for state in states], np.int64),
         steps=np.zeros(len(states), np.int64),
         samples=np.array([state.sample_index for state in states], np.int64),
-        records=_records(states),
-        chances=np.full(len(states), np.nan) if any(s.compiled.needs_chances for s in states) else None,
+        records=_records(states) if any(one.params.return_kept for one in each) else None,
+        chances=np.full(len(states), np.nan) if any(one.needs_chances for one in each) else None,
         **_asked(states, vocab_size),
     )
 
@@ -285,6 +294,9 @@ def packed(lowered: Sequence[Program]) -> tuple[NDArray[np.int64], NDArray[np.in
     """Programs [B, S, 6], with operands of operations that list tokens moved to positions in the joined edit arrays."""
     longest = max((len(low.steps) for low in lowered), default=0) + 1
     programs = np.zeros((len(lowered), longest, STEP_WIDTH), np.int64)
+    if len({*map(id, lowered)}) == 1 and not lowered[0].edit_ids.size:
+        programs[:, : longest - 1] = _table(lowered[0].steps) if longest > 1 else 0
+        return programs, _NONE, np.zeros(0, np.float32)
     moved = 0
     for r, low in enumerate(lowered):
         n = len(low.steps)
@@ -319,9 +331,7 @@ def _asked(states: Sequence[SamplingRow], vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _records(states: Sequence[SamplingRow]) -> TokenRecords | None:
-    if not any(state.params.return_kept for state in states):
-        return None
+def _records(states: Sequence[SamplingRow]) -> TokenRecords:
     limits = [state.params.max_kept_ids if state.params.return_kept else 0 for state in states]
     return TokenRecords.of(np.array(limits, np.int64))
 

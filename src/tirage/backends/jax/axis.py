@@ -12,8 +12,8 @@ from jax import Array, lax
 
 from tirage.backends.jax.candidates import highest, highest_logits
 from tirage.backends.jax.passes import entries
-from tirage.backends.jax.reach import first_reaching, kth
-from tirage.backends.jax.rule import Mass, locate
+from tirage.backends.jax.reach import Made, first_reaching, kth
+from tirage.backends.jax.rule import FloatMass, Mass, locate
 from tirage.backends.jax.wide import Wide, u32
 
 
@@ -61,7 +61,7 @@ class Axis(Protocol):
         """As `top` of the keys of logits [B, N] whose `block_maxima` on this device are [B, N / 32]."""
         ...
 
-    def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+    def reach(self, coarse: Made, key: Made, among: Array, mass: Mass | FloatMass, goal: Wide) -> tuple[Cut, Wide]:
         """The last token needed for the mass `goal` [B], in (key descending, id ascending) order, and the mass before
         it; the last of all when the goal is too high. `coarse` uint32 [B, N] rises as the key falls."""
         ...
@@ -118,7 +118,7 @@ class OneDevice:
         """The n largest keys of logits [B, N], and their positions."""
         return highest_logits(x, maxima, n)
 
-    def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+    def reach(self, coarse: Made, key: Made, among: Array, mass: Mass | FloatMass, goal: Wide) -> tuple[Cut, Wide]:
         """As `Axis.reach`, of [B, N]."""
         at, key_of_last, before = first_reaching(coarse, key, among, mass, goal)
         return Cut(key_of_last, at), before

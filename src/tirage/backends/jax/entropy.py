@@ -67,7 +67,7 @@ def _long(words: Array) -> Wide:
 def _entropy_fraction(state: TracedState, m: Array, given: Columns) -> Wide:
     """(H / H max) ** exponent in units of 2^-32, entropies at T = 1 over the current set; two limbs."""
     q = exponents(state.x, m, jnp.full_like(m, _UNIT))
-    w = weights(q).where(state.kept)
+    w = weights(q).where(state.kept).mass()
     total = state.total(w)
     size = u32(state.count(state.kept))
     log_mass, most = wide.ilog2(tuple(jnp.stack(limbs) for limbs in zip(total, wide.wide(size, 2), strict=True)))
@@ -78,7 +78,7 @@ def _entropy_fraction(state: TracedState, m: Array, given: Columns) -> Wide:
     scaled = wide.right_by(wide.mul32(u32(octaves), jnp.asarray(given["e"])), jnp.asarray(given["s"]))
     far = (scaled[1] != 0) | (scaled[0] > Q_LIMIT)
     power = jnp.where(far, Q_LIMIT, scaled[0].astype(jnp.int32))
-    fraction = wide.right(weights(power).wide(), 8)
+    fraction = wide.right(weights(power).mass().wide(), 8)
     none = (entropy <= 0) | (most <= 0)
     return wide.select(none, wide.constant(0, fraction[0], 2), fraction)
 

@@ -106,7 +106,7 @@ def top_a(state: TracedState, stage: TracedStage, given: Columns, on: Array | No
     """The state [B, N] that keeps at least a share of the square of the largest probability."""
     mass, top = state.mass(), state.top()
     total = state.total(mass)
-    best: wide.Wide = tuple(w[:, 0] for w in weights(exponents(values(top)[:, None], state.m, state.c)).wide())
+    best: wide.Wide = tuple(w[:, 0] for w in weights(exponents(values(top)[:, None], state.m, state.c)).mass().wide())
     square = wide.mul(wide.mul(best, best), (jnp.asarray(given["e"]),), 4)
     one = wide.constant(1, total[0], 4)
     # Rounded up twice, which is as once: ceil(ceil(E M^2 / 2^s) / W).

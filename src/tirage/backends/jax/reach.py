@@ -7,9 +7,10 @@ Once few tokens are left in question, they are brought together and ranked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -17,7 +18,7 @@ from jax import Array, lax
 from tirage.backends.jax import wide
 from tirage.backends.jax.candidates import ranked
 from tirage.backends.jax.passes import block, count, entries, grouped, joined, reduced, sums
-from tirage.backends.jax.rule import NO_KEY, Mass, locate, ordered
+from tirage.backends.jax.rule import NO_KEY, FloatMass, Mass, locate, ordered
 from tirage.backends.jax.wide import Wide
 
 ROOM = 1024
@@ -26,19 +27,24 @@ _WAYS = 8
 _LANES = np.arange(32, dtype=np.uint32)
 _FAR = np.uint32(0xFFFFFFFF)
 
+Made = Callable[[], Array]
+"""What makes an array [B, N] wherever it is asked for: a loop that is given an array has it written down first."""
 
-def first_reaching(coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Array, Array, Wide]:
+
+def first_reaching(
+    coarse: Made, key: Made, among: Array, mass: Mass | FloatMass, goal: Wide
+) -> tuple[Array, Array, Wide]:
     """Of tokens `among`, bool [B, N], the last that is needed for the mass `goal` [B]: its position and key, int32 [B],
     and the mass before it; the last of all when the goal is too high.
 
     `coarse` uint32 [B, N] rises as the key falls, and is below 2^32 - 1; `mass` is 0 for tokens that are not `among`.
     """
-    if key.shape[1] <= 2 * ROOM:
-        return _ranked(key, among, mass, goal)
-    inside, before = narrowed((coarse, ~ordered(key), _positions(key)), among, mass, goal)
+    if among.shape[1] <= 2 * ROOM:
+        return _ranked(key(), among, mass.mass(), goal)
+    inside, before = narrowed((coarse, lambda: ~ordered(key()), lambda: _positions(among)), among, mass, goal)
     ids, there = together(inside)
-    key, *limbs = (entries(part, ids) for part in (key, *mass))
-    at, last, rest = _ranked(key, there, Mass(*limbs).where(there), wide.sub(goal, before))
+    few, mass = jax.tree.map(lambda part: entries(part, ids), (key(), mass))
+    at, last, rest = _ranked(few, there, mass.mass().where(there), wide.sub(goal, before))
     return wide.column(ids, at), last, wide.add(before, rest)
 
 
@@ -83,7 +89,8 @@ def _eighth(low: Array, high: Array, distance: Array, least: Array) -> tuple[Arr
 
 def _ends(distance: Array) -> tuple[Array, Array]:
     """The smallest and the largest of distances, uint32 [B, N], but for `_FAR`; in one pass."""
-    below, high = reduced([~distance, jnp.where(distance == _FAR, 0, distance)], lax.max, 0)
+    parts = [grouped(each) for each in (~distance, jnp.where(distance == _FAR, 0, distance))]
+    below, high = reduced(reduced(parts, lax.max, 0), lax.max, 0)
     return ~below, high
 
 
@@ -135,13 +142,13 @@ class _Question(NamedTuple):
     by: Array
     few: Array
 
-    def holds(self, distances: tuple[Array, ...], among: Array) -> Array:
-        for level, distance in enumerate(distances):
+    def holds(self, distances: Sequence[Made], among: Array) -> Array:
+        for level, distance in enumerate(made() for made in distances):
             among &= (distance >= self.low[level][:, None]) & (distance <= self.high[level][:, None])
         return among
 
 
-def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide) -> tuple[Array, Wide]:
+def narrowed(distances: Sequence[Made], among: Array, mass: Mass | FloatMass, goal: Wide) -> tuple[Array, Wide]:
     """At most `ROOM` tokens among which the last needed one is, bool [B, N], and the mass of all that are nearer.
 
     Tokens are compared by the first distance, uint32 [B, N], those with equal ones by the next; no two agree in all.
@@ -149,15 +156,15 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
     none = jnp.zeros_like(goal[0])
 
     def asked(at: _Question) -> Array:
-        distance = distances[-1]
+        distance = distances[-1]()
         for level in range(len(distances) - 2, -1, -1):
-            distance = jnp.where((at.by == level)[:, None], distances[level], distance)
+            distance = jnp.where((at.by == level)[:, None], distances[level](), distance)
         return jnp.where(at.holds(distances, among), distance, _FAR)
 
     def narrower(at: _Question) -> _Question:
         here = at.by == jnp.arange(len(distances), dtype=jnp.int32)[:, None]
         # Most rows need the first distance alone: no others are read for it.
-        first = lambda _: jnp.where(among, distances[0], _FAR)  # noqa: E731
+        first = lambda _: jnp.where(among, distances[0](), _FAR)  # noqa: E731
         distance = lax.cond(jnp.all(at.by == 0), first, asked, at)
         found = _until_few(distance, mass, wide.sub(goal, at.before))
         few = count(found.holds(distance)) <= ROOM
@@ -175,12 +182,12 @@ def narrowed(distances: tuple[Array, ...], among: Array, mass: Mass, goal: Wide)
     return at.holds(distances, among), at.before
 
 
-def _until_few(distance: Array, mass: Mass, goal: Wide) -> Reach:
+def _until_few(distance: Array, mass: Mass | FloatMass, goal: Wide) -> Reach:
     """A range that holds `ROOM` tokens at most, or one distance; tokens at the distance `_FAR` do not count."""
     low, high = _ends(distance)
-    distance, *limbs = lax.optimization_barrier((distance, *mass))
+    distance, mass = lax.optimization_barrier((distance, mass))
     unfinished = lambda at: (at.low < at.high) & (count(at.holds(distance)) > ROOM)  # noqa: E731
-    step = lambda at: _narrowed(at, distance, Mass(*limbs), goal)  # noqa: E731
+    step = lambda at: _narrowed(at, distance, mass.mass(), goal)  # noqa: E731
     start = Reach(low, high, wide.constant(0, low, 2))
     return lax.while_loop(lambda at: jnp.any(unfinished(at)), step, start)
 

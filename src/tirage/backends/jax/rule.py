@@ -96,6 +96,25 @@ class Mass(NamedTuple):
         low, high = sums([grouped(self.low), grouped(self.high)])
         return Mass(high, low).total_of_sums()
 
+    def total_and_count(self) -> tuple[Wide, Array]:
+        """As `total`, and how many weights are above 0, int32 [...], in the same pass."""
+        if self.low.shape[-1] <= 1024:
+            low, high, number = sums([self.low, self.high, self._positive()])
+            return Mass(high, low).wide(), number.astype(jnp.int32)
+        each, numbers = self.in_groups()
+        return each.total_of_sums(), sums([numbers])[0].astype(jnp.int32)
+
+    def in_groups(self) -> tuple[Mass, Array]:
+        """The sums of groups of weights [..., n], and how many of a group are above 0, uint32 [..., n]."""
+        # Without the barrier XLA works out the sums that are used together in one pass, and those of others in another.
+        low, high, numbers = lax.optimization_barrier(
+            tuple(sums([grouped(part) for part in (self.low, self.high, self._positive())]))
+        )
+        return Mass(high, low), numbers
+
+    def _positive(self) -> Array:
+        return jnp.minimum(self.low | self.high, jnp.uint32(1))
+
     def total_of_sums(self) -> Wide:
         """As `total`, of sums [..., n] of at most 1024 weights each; at most 1024 of them."""
         parts = sums([half for limb in self for half in (limb & 0xFFFF, limb >> 16)])
@@ -111,24 +130,42 @@ class Mass(NamedTuple):
         """The weight of each row's entry at `index` [B], two limbs."""
         return wide.take(self.wide(), index)
 
+    def mass(self) -> Mass:
+        """Itself."""
+        return self
+
 
 def mass_of(number: Wide) -> Mass:
     """Two limbs as a Mass of the same shape."""
     return Mass((number[0] >> 20) | (number[1] << 12), number[0] & 0xFFFFF)
 
 
-def weights(q: Array) -> Mass:
+class FloatMass(NamedTuple):
+    """Integer weights that a float32 holds exactly: half as much to write down and to read again as a Mass."""
+
+    w: Array
+
+    def where(self, kept: Array) -> FloatMass:
+        """The weights of kept tokens, 0 for the others, same shape."""
+        return FloatMass(jnp.where(kept, self.w, np.float32(0)))
+
+    def mass(self) -> Mass:
+        """The same weights as limbs."""
+        high = (self.w * np.float32(2.0**-20)).astype(jnp.int32)
+        # The product and the difference are exact, so it does not matter whether XLA fuses them.
+        low = (self.w - high.astype(jnp.float32) * np.float32(2.0**20)).astype(jnp.int32)
+        return Mass(u32(high), u32(low))
+
+
+def weights(q: Array) -> FloatMass:
     """Weights of exponents, same shape: w(0) = 2^40, w(41 * 2^23) = 0. Rule S-W2."""
     f = float_of((q & 0x7FFFFF) | 0x3F800000) - np.float32(1)
     r = jnp.full(q.shape, COEFFICIENTS[5])
     for b in COEFFICIENTS[4::-1]:
         r = b + product(r, f)
     # Without the barrier XLA works out the polynomial anew for each limb and each of its uses.
-    w = lax.optimization_barrier(jnp.where(q < Q_LIMIT, float_of(bits_of(r) - (q & np.int32(-0x800000))), 0))
-    high = (w * np.float32(2.0**-20)).astype(jnp.int32)
-    # The product and the difference are exact, so it does not matter whether XLA fuses them.
-    low = (w - high.astype(jnp.float32) * np.float32(2.0**20)).astype(jnp.int32)
-    return Mass(u32(high), u32(low))
+    w = jnp.where(q < Q_LIMIT, float_of(bits_of(r) - (q & np.int32(-0x800000))), 0)
+    return FloatMass(lax.optimization_barrier(w))
 
 
 class Random(NamedTuple):
@@ -169,14 +206,13 @@ def locate(mass: Mass, rest: Wide) -> Array:
     size = mass.low.shape[-1]
     if size <= 1024:
         return _within_block(mass, rest)
-    groups = Mass(*map(grouped, mass))
-    low, high = sums([groups.low, groups.high])
-    each = Mass(high, low).wide()
+    # The sums that `total_and_count` asks for, so that they are worked out once.
+    each = mass.in_groups()[0].wide()
     before = _before(each)
     group = count(~wide.less(tuple(limb[:, None] for limb in rest), wide.add(before, each)))
     group = jnp.minimum(group, each[0].shape[-1] - 1)
     rest = wide.sub(rest, wide.take(before, group))
-    each_size = groups.low.shape[-1]
+    each_size = size // each[0].shape[-1]
     first = group * each_size
     # With what comes after the group they are as many as elsewhere, and are located by the same kernels.
     ids = jnp.minimum(first[:, None] + lax.broadcasted_iota(jnp.int32, (1, _BLOCK), 1), size - 1)

@@ -20,7 +20,7 @@ from tirage.backends.jax import wide
 from tirage.backends.jax.axis import Cut
 from tirage.backends.jax.entropy import mean_exponent
 from tirage.backends.jax.program import Columns, TracedStage
-from tirage.backends.jax.rule import Mass, exponents, values
+from tirage.backends.jax.rule import FloatMass, Mass, exponents, keys, values
 from tirage.backends.jax.steps import TracedState
 from tirage.backends.jax.sums import share, target
 from tirage.backends.jax.wide import Wide, u32
@@ -93,20 +93,31 @@ def _kind(stage: TracedStage) -> _Kind:
 def search(state: TracedState, stage: TracedStage, given: Columns, on: Array | None, width: int) -> TracedState:
     """The state [B, N] that keeps the shortest prefix with its share of the mass, by the stage's options: the tokens
     with the largest logits, or those nearest to the mean exponent."""
-    at, mass = Placed(stage, given, on), state.mass()
-    goal = _GOALS[stage.op.base](state, at, mass, state.total(mass))
-    return _cut(state, _kind(stage), goal, mass, on)
+    at, mass = Placed(stage, given, on), state.compact_mass()
+    goal = _GOALS[stage.op.base](state, at, mass.mass(), state.total(mass.mass()))
+    cut = _cut(state, _kind(stage), goal, mass, on)
+    # What the search writes down of the weights of the tokens that it sees is read after it, not worked out again.
+    return replace(cut, weighing=lambda: (state.q, mass)) if isinstance(mass, FloatMass) else cut
 
 
-def _cut(state: TracedState, kind: _Kind, goal: _Goal, mass: Mass, on: Array | None) -> TracedState:
-    q = state.q if kind.by_logit is True else jnp.abs(state.q - goal.centre[:, None])
-    key = _choose(kind.by_logit, state.key, -q)
+def _cut(state: TracedState, kind: _Kind, goal: _Goal, mass: Mass | FloatMass, on: Array | None) -> TracedState:
+    place = partial(_place, state, kind, goal)
     if kind.counts is not False:
-        mass = _choose(kind.counts, Mass(jnp.zeros_like(mass.high), u32(state.kept)), mass)
-    cut, before = state.reach(u32(q), key, mass, goal.mass)
-    level = (key == cut.key[:, None]) & (kind.ties | (state.ids <= cut.id[:, None]))
-    kept = state.keep((key > cut.key[:, None]) | level, on)
+        counted = Mass(jnp.zeros_like(state.key, jnp.uint32), u32(state.kept))
+        mass = _choose(kind.counts, counted, mass.mass())
+    cut, before = state.reach(lambda: u32(place()[0]), lambda: place()[1], mass, goal.mass)
+    _, key = place()
+    level = kind.ties | (state.ids <= cut.id[:, None])
+    kept = state.keep(key > cut.key[:, None] - level.astype(jnp.int32), on)
     return kept if kind.trims is False else _trimmed(state, kept, cut, wide.sub(goal.mass, before), kind.trims, on)
+
+
+def _place(state: TracedState, kind: _Kind, goal: _Goal) -> tuple[Array, Array]:
+    """Where tokens stand, int32 [B, N]: how far they are, coarsely, and keys that fall with it."""
+    if kind.by_logit is True:
+        return exponents(state.x, state.m, state.c), keys(state.x)
+    q = jnp.abs(state.q - goal.centre[:, None])
+    return q, _choose(kind.by_logit, state.key, -q)
 
 
 def _choose(first: Any, a: Any, b: Any) -> Any:

@@ -17,6 +17,7 @@ from tirage.backends.jax.passes import count, entries, largest, padded_size
 from tirage.backends.jax.program import TracedProgram
 from tirage.backends.jax.rule import (
     NO_KEY,
+    FloatMass,
     Mass,
     clamped,
     cleaned,
@@ -52,7 +53,7 @@ class Weighing:
     def __init__(self, x: Array, m: Array, c: Array) -> None:
         self._of, self._known = (x, m, c), None
 
-    def __call__(self) -> tuple[Array, Mass]:
+    def __call__(self) -> tuple[Array, FloatMass]:
         """q int32 [B, N] and the weights."""
         if self._known is None:
             q = exponents(*self._of)
@@ -79,7 +80,7 @@ class TracedState:
     m: Array
     c: Array
     inverse_t: Array
-    weighing: Callable[[], tuple[Array, Mass]]
+    weighing: Callable[[], tuple[Array, FloatMass]]
     judged: Callable[[], Wide]
     trimmed: Array
     left: Wide
@@ -104,16 +105,22 @@ class TracedState:
     @property
     def w(self) -> Mass:
         """Weights of all columns at the present m and c, [B, N]."""
-        return self.weighing()[1]
+        return self.weighing()[1].mass()
 
     def mass(self) -> Mass:
         """Weights [B, N] of the tokens still in, a truncated one included; 0 for the others."""
-        return self._special(self.w, self.ids).where(self.kept)
+        return self.compact_mass().mass()
+
+    def compact_mass(self) -> Mass | FloatMass:
+        """As `mass`, in the least that holds it."""
+        if self.special:
+            return self._special(self.w, self.ids).where(self.kept)
+        return self.weighing()[1].where(self.kept)
 
     def mass_of(self, key: Array, ids: Array) -> Mass:
         """Weights of tokens still in by key and id, [B, n]; 0 for the key of -inf."""
         w = weights(exponents(values(key), self.m, self.c))
-        return self._special(w, ids).where(key > NO_KEY)
+        return self._special(w.mass(), ids).where(key > NO_KEY)
 
     def _special(self, w: Mass, ids: Array) -> Mass:
         if not self.special:
@@ -139,6 +146,11 @@ class TracedState:
         """The sum of weights [B, N], two limbs [B]."""
         return self.axis.sum_wide(mass.total())
 
+    def total_and_count(self, mass: Mass) -> tuple[Wide, Array]:
+        """As `total`, and how many of the weights are above 0, int32 [B]."""
+        total, number = mass.total_and_count()
+        return self.axis.sum_wide(total), self.axis.sum(number)
+
     def key_at(self, key: Array, ids: Array) -> Array:
         """Of keys [B, N], those of the tokens `ids` [B, n]; that of -inf for tokens without a column."""
         if self.columns is None:
@@ -157,7 +169,9 @@ class TracedState:
             return self.ranked(self.kept_key(), n)
         return self.axis.top_logits(self.x, self.maxima, n)
 
-    def reach(self, coarse: Array, key: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+    def reach(
+        self, coarse: Callable[[], Array], key: Callable[[], Array], mass: Mass | FloatMass, goal: Wide
+    ) -> tuple[Cut, Wide]:
         """As `Axis.reach`, among the tokens still in."""
         cut, before = self.axis.reach(coarse, key, self.kept, mass, goal)
         return self._with_ids(cut), before
@@ -190,7 +204,7 @@ class TracedState:
         weighing, kept, before = Weighing(self.x, m, c), self.kept, self.judged
 
         def judged() -> Wide:
-            seen = self.total(weighing()[1].where(kept))
+            seen = self.total(weighing()[1].where(kept).mass())
             return seen if on is None else wide.select(on, seen, before())
 
         uncut = self.uncut or on is None
@@ -270,7 +284,7 @@ def entered(axis: Axis, x: Array, maxima: Array) -> TracedState:
         c=c,
         inverse_t=jnp.ones(rows, jnp.float32),
         weighing=weighing,
-        judged=lambda: axis.sum_wide(weighing()[1].where(kept).total()),
+        judged=lambda: axis.sum_wide(weighing()[1].where(kept).mass().total()),
         trimmed=jnp.full(rows, -1, jnp.int32),
         left=(zero, zero),
         greedy=jnp.zeros(rows, bool),

@@ -210,13 +210,14 @@ def _after_filters(whole: TracedState, program: TracedProgram, random: Random) -
     """The token of each row, by its uniform; what its logprob is made of, its support and `_Ends`; and its sampled view
     if one is asked."""
     law = _filtered(whole, program, random)
-    token, key, branch = _token(law, random.uniform(0))
+    branch, support = _drawn_from(law)
+    token, key = _token(branch, random.uniform(0))
     ends = {name: getattr(law.off, name) for name in _Ends._fields}
     viewed = View.SAMPLED in program.modes
     return {
         "token_ids": token,
         "measured": _measured(law, branch, token, key),
-        "support": _support(law),
+        "support": support,
         **ends,
         **(_reported(_sampled(law, branch), program, token) if viewed else {}),
     }
@@ -297,21 +298,23 @@ def _random(program: TracedProgram) -> Random:
     return random_words(jnp.asarray(program.keys), [Domain.DRAW, Domain.XTC][: 1 + tosses])
 
 
-def _token(law: _Law, random: Wide) -> tuple[Array, Array, _Branch]:
-    """The token, first in id order whose running weight exceeds floor(U * W / 2^64), its key, and its branch."""
-    branch = _drawn_from(law)
+def _token(branch: _Branch, random: Wide) -> tuple[Array, Array]:
+    """The token, first in id order whose running weight exceeds floor(U * W / 2^64), and its key."""
     state = branch.state
     rest = wide.mul(random, branch.total)[2:]
     # A row without a token has none to point at.
     token = jnp.maximum(state.pick(state.mass(), rest), 0)
-    return token, state.key_at(state.key, token[:, None])[:, 0], branch
+    return token, state.key_at(state.key, token[:, None])[:, 0]
 
 
-def _drawn_from(law: _Law) -> _Branch:
+def _drawn_from(law: _Law) -> tuple[_Branch, Array]:
+    """The branch of each row, and how many tokens its law can draw, [B]."""
     if law.split is None:
-        return _Branch(law.off, law.off.total(law.off.mass()))
+        total, support = law.off.total_and_count(law.off.mass())
+        return _Branch(law.off, total), support
     off, on, coin = law.split
-    return _Branch(_either(coin.heads, on.state, off.state), wide.select(coin.heads, on.total, off.total))
+    branch = _Branch(_either(coin.heads, on.state, off.state), wide.select(coin.heads, on.total, off.total))
+    return branch, _support(law.split)
 
 
 def _either(condition: Array, a: TracedState, b: TracedState) -> TracedState:
@@ -323,15 +326,12 @@ def _either(condition: Array, a: TracedState, b: TracedState) -> TracedState:
     return replace(a, **picked, left=left, weighing=weighing, special=a.special or b.special)
 
 
-def _support(law: _Law) -> Array:
-    possible = _possible(law.off)
-    if law.split is not None:
-        coin = law.split.coin
-        with_xtc = _possible(law.split.on.state)
-        always = coin.share[1] != 0
-        mixed = (possible & ~always[:, None]) | with_xtc
-        possible = jnp.where(coin.mixed[:, None], mixed, possible)
-    return law.off.count(possible)
+def _support(law: _Split) -> Array:
+    off, on, coin = law
+    possible, with_xtc = _possible(off.state), _possible(on.state)
+    always = coin.share[1] != 0
+    mixed = (possible & ~always[:, None]) | with_xtc
+    return off.state.count(jnp.where(coin.mixed[:, None], mixed, possible))
 
 
 def _possible(state: TracedState) -> Array:
@@ -450,7 +450,7 @@ def _described(raw: Array, whole: TracedState, ends: _Ends, view: View) -> Descr
     c = jnp.where(plain, _UNIT, ends.c)
     inverse_t = jnp.where(plain, np.float32(1), ends.inverse_t)
     m = values(whole.axis.max(largest(key)))
-    total = whole.total(weights(exponents(jnp.where(finite, x, -np.inf), m, c)))
+    total = whole.total(weights(exponents(jnp.where(finite, x, -np.inf), m, c)).mass())
     return Described(key, whole, lambda key, ids: _logprobs(key, m, inverse_t, _at_least_one(total)))
 
 

@@ -15,7 +15,8 @@ from tirage.backends.jax import wide
 from tirage.backends.jax.axis import Cut
 from tirage.backends.jax.candidates import ranked
 from tirage.backends.jax.passes import count, largest, smallest
-from tirage.backends.jax.rule import NO_KEY, Mass, keys, least, locate, ordered
+from tirage.backends.jax.reach import Made
+from tirage.backends.jax.rule import NO_KEY, FloatMass, Mass, keys, least, locate, ordered
 from tirage.backends.jax.wide import Wide, u32
 
 NO_ID = -1
@@ -97,13 +98,13 @@ class MeshAxis:
         """As `top` of the keys of logits [B, N]; the maxima are not needed."""
         return self.top(keys(x), n)
 
-    def reach(self, coarse: Array, key: Array, among: Array, mass: Mass, goal: Wide) -> tuple[Cut, Wide]:
+    def reach(self, coarse: Made, key: Made, among: Array, mass: Mass | FloatMass, goal: Wide) -> tuple[Cut, Wide]:
         """As `Axis.reach`, of [B, N] on each device; a round of the bisection exchanges 16 bytes per row.
 
         Tokens of one key must have one weight for the id and the mass to be right, as they do unless `key` is a
         distance.
         """
-        distance = ~ordered(key)
+        mass, distance = mass.mass(), ~ordered(key())
         low = self.min(smallest(jnp.where(among, distance, jnp.uint32(0xFFFFFFFF))))
         high = self.max(largest(jnp.where(among, distance, 0)))
         within = lambda t: self.sum_wide(mass.where(distance <= t[:, None]).total())  # noqa: E731
@@ -123,7 +124,7 @@ class MeshAxis:
     def kth(self, key: Array, among: Array, k: Array) -> Cut:
         """As `Axis.kth`, of [B, N] on each device; exchanges what `reach` does."""
         one = Mass(jnp.zeros_like(key, jnp.uint32), jnp.ones_like(key, jnp.uint32)).where(among)
-        return self.reach(u32(key), key, among, one, wide.wide(u32(k), 2))[0]
+        return self.reach(lambda: u32(key), lambda: key, among, one, wide.wide(u32(k), 2))[0]
 
     def key_at(self, key: Array, ids: Array) -> Array:
         """Keys [B, n] of tokens by global id, from all devices' keys [B, N]; below NO_KEY for ids that nobody holds."""
