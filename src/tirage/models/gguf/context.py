@@ -146,20 +146,6 @@ class Context:
         """Fills an empty sequence with what `save` gave, uint8 [size]; False where the cache has no room for it."""
         return bool(self._library.llama_state_seq_set_data(self._context, _bytes_at(state), state.size, sequence))
 
-    def gather(self, sequences: Sequence[int]) -> list[int]:
-        """Puts the tokens of each sequence into cells side by side, bit for bit; gives sequences that were lost.
-
-        No two of them may share tokens. libllama takes the next free cell for each token of a batch, so that those of
-        sequences that are decoded together lie between one another, and attention finds few of them in the caches.
-        """
-        states = [self.save(sequence) for sequence in sequences]
-        if any(state is None for state in states):
-            return []
-        for sequence in sequences:
-            self.cut(sequence)
-        pairs = zip(sequences, states, strict=True)
-        return [sequence for sequence, state in pairs if state is None or not self.load(sequence, state)]
-
     def _logits(self, count: int) -> Logits:
         """The memory of libllama with the logits of the last batch; a view is kept, as making one takes long."""
         key = self._logits_address(self._context), count

@@ -25,10 +25,6 @@ CHUNK = 256
 UNTILED = 63
 """The most tokens of a batch whose attention libllama computes row by row; from one more on, in tiles of 64 rows."""
 _FIRST_CELLS = 4096
-_FEW_SCATTERED = 16
-"""The fewest tokens of a row for which its cells are put side by side."""
-_MOST_GATHERED = 96 << 20
-"""The most bytes of keys and values that are put side by side at once, which a step waits for."""
 _F32, _Q8_0 = 0, 8
 _RECOMMENDED = {
     "general.sampling.temp": "temperature",
@@ -44,17 +40,15 @@ class GGUFRow:
     """One request in flight; implements `tirage.models.CachedRow`.
 
     `length` tokens are in the KV cache under `sequence`, which is None once the row is closed. `left` prompt tokens
-    are still to be prefilled; `cached` were taken from another sequence. `scattered` are in cells between those of
-    other rows; `shares` says whether some may be those of another sequence, too.
+    are still to be prefilled; `cached` were taken from another sequence.
     """
 
-    __slots__ = ("cached", "hidden", "inputs", "left", "length", "scattered", "sequence", "shares", "token_ids")
+    __slots__ = ("cached", "hidden", "inputs", "left", "length", "sequence", "token_ids")
 
     def __init__(self, inputs: Inputs, sequence: int) -> None:
         self.inputs, self.sequence = inputs, sequence
         self.token_ids = list(inputs.token_ids)
         self.left, self.length, self.cached = inputs.length, 0, 0
-        self.scattered, self.shares = 0, False
         self.hidden: NDArray[np.float32] | None = None
 
 
@@ -105,9 +99,6 @@ class GGUFModel(TextOnly):
         whole = library.llama_model_is_recurrent(loaded.pointer) or library.llama_model_is_hybrid(loaded.pointer)
         self._resumes = not whole and library.llama_model_n_swa(loaded.pointer) == 0
         self._kept = KeptSequences(prefix_bytes if self._resumes else 0)
-        # A GPU's memory is far away, and float32 attention is a product over all cells, wherever tokens lie.
-        on_cpu = gpu_layers == 0 or not library.llama_supports_gpu_offload()
-        self._gathers = self._resumes and on_cpu and not exact
 
     # --- inputs --------------------------------------------------------------------------------------------------
 
@@ -135,7 +126,6 @@ class GGUFModel(TextOnly):
         other = GGUFRow(cache.inputs, self._new_sequence())
         self._context.copy(cache.sequence, other.sequence)
         other.token_ids, other.length, other.left = [*cache.token_ids], cache.length, cache.left
-        cache.shares = other.shares = True
         return other
 
     def close(self, row: GGUFRow, *, reuse: bool = False) -> None:
@@ -230,13 +220,12 @@ class GGUFModel(TextOnly):
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[GGUFRow]) -> Logits:
         """Logits [B, V] after one more id per row; ModelError beyond the context, and when there is no memory."""
-        positions, sequences, scattered = list[int](), list[int](), 0
+        positions, sequences = list[int](), list[int]()
         for row in caches:
             if row.length < len(row.token_ids):
                 self._restore(row)
             positions.append(row.length)
             sequences.append(row.sequence)
-            scattered += row.scattered
         if max(positions) >= self.max_length:
             raise ModelError(f"the model's context holds {self.max_length} tokens, got {max(positions) + 1}")
         # One batch: there are no more rows than a batch has room for.
@@ -244,9 +233,6 @@ class GGUFModel(TextOnly):
         for token_id, row in zip(token_ids, caches, strict=True):
             row.token_ids.append(token_id)
             row.length += 1
-            row.scattered += 1
-        if 2 * scattered > sum(positions) and scattered >= _FEW_SCATTERED * len(positions) > _FEW_SCATTERED:
-            self._gather(caches)
         return logits
 
     def decode_single(self, token_id: int, row: GGUFRow) -> Logits:
@@ -342,23 +328,6 @@ class GGUFModel(TextOnly):
 
     # --- sequences -----------------------------------------------------------------------------------------------
 
-    def _gather(self, rows: Sequence[GGUFRow]) -> None:
-        """Puts the tokens of rows that share none side by side, if these are not too many.
-
-        Each time most of them are new, so that a token is moved twice or so in all.
-        """
-        own = [row for row in rows if not row.shares] if self._gathers else []
-        for row in rows:
-            row.scattered = 0
-        if len(own) < 2 or sum(self._context.size_of(row.sequence) for row in own) > _MOST_GATHERED:
-            return
-        lost = set(self._context.gather([row.sequence for row in own]))
-        for row in own:
-            if row.sequence in lost:
-                # Computed again before the next token.
-                self._context.cut(row.sequence)
-                row.length = 0
-
     def _begin(self, row: GGUFRow, kept: KeptSequence, length: int) -> None:
         """Has a row start with the first tokens of a kept sequence, unless there is no room to copy that back."""
         if kept.sequence is None:
@@ -370,7 +339,7 @@ class GGUFModel(TextOnly):
             kept.sequence = sequence
         self._context.copy(kept.sequence, row.sequence, length)
         row.length = row.cached = length
-        row.left, row.shares = row.inputs.length - length, True
+        row.left = row.inputs.length - length
 
     def _tidy_up(self) -> None:
         """Empties the context once no row is open, since attention visits every cell that is taken.
