@@ -43,6 +43,7 @@ _ADD, _REPETITION, _FREQUENCY, _PRESENCE, _SCALE = (
 _AVERAGED, _COMPLETED, _PROLONGED = (tl.constexpr(op) for op in (AVERAGED, COMPLETED, PROLONGED))
 _EDIT, _SCOPE, _FIRST, _SECOND = (tl.constexpr(at) for at in (EDIT, SCOPE, FIRST, SECOND))
 _ANY = tl.constexpr(ANY)
+_BANS, _BIASES = tl.constexpr(True), tl.constexpr(False)
 
 SIZES = (
     "plane", "columns", "given", "masks", "early", "places", "biases", "counts", "ring", "ngrams", "powers", "phrases",
@@ -103,7 +104,7 @@ def edit(
     if phrases != 0:
         complete(
             y_ptr, first, last, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, prompt_ptr, ring_ptr,
-            slot, phrases, phrase, length, ring, True, TILE,
+            slot, phrases, phrase, length, ring, _BANS, TILE,
         )
     edits_ptr += slot * places * 4
     place, end = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
@@ -118,7 +119,7 @@ def edit(
         if op == _COMPLETED:
             spoiled |= complete(
                 y_ptr, first, last, phrases_ptr, phrase_ids_ptr, phrase_bias_ptr, phrase_own_ptr, prompt_ptr, ring_ptr,
-                slot, phrases, phrase, length, ring, False, TILE,
+                slot, phrases, phrase, length, ring, _BIASES, TILE,
             )
         if op == _PROLONGED:
             spoiled |= punish_prolonged(

@@ -123,7 +123,7 @@ def tell(
         wanted = tl.minimum(tl.load(top_n_ptr + slot), most).to(tl.int32)
         best = tl.max(ends, 0)
         while (listed < wanted) & (best != _ABSENT):
-            first = ((best & _LAST_ID) ^ _LAST_ID).to(tl.int32)
+            first = ((best & _LAST_ID) ^ _LAST_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
             tl.store(top_id_ptr + listed, first.to(tl.int64))
             tl.store(top_logprob_ptr + listed, viewed_logprob(value_of(key_in(best)), m, inverse_t, total))
             block = first // BLOCK
