@@ -51,6 +51,7 @@ def _logits(step: int, rows: int) -> torch.Tensor:
     x[r.random(x.shape) < 0.1] = -np.inf
     x[r.random(x.shape) < 0.05] = np.float32(-0.0)
     x[r.random(x.shape) < 0.003] = np.nan
+    x[r.random(x.shape) < 0.003] = np.inf
     return torch.from_numpy(x)
 
 
