@@ -203,8 +203,10 @@ def _steady(device: torch.device) -> dict[str, Any]:
 def _sizes(device: torch.device) -> dict[str, Any]:
     """How many kernels other batch sizes compile once one was drawn."""
     from tirage.backends.torch import triton
+    from tirage.backends.torch.device import launches
 
-    kernels = [getattr(triton, f"_{name}") for name in ("MEASURE", "SETTLE", "WEIGH", "BOUND", "SPLIT", "RESOLVE")]
+    kernels = [getattr(triton, f"_{name}") for name in ("MEASURE", "WEIGH", "BOUND", "SPLIT", "RESOLVE")]
+    kernels += [getattr(launches, f"_{name}") for name in ("EDIT", "SETTLE_SLOTS", "APPEND")]
 
     def drawn(rows: int) -> int:
         batch = batch_on(device, rows)

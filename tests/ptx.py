@@ -13,6 +13,8 @@ from triton.compiler import ASTSource
 
 from tirage.backends.torch import kernels
 from tirage.backends.torch import triton as triton_launch
+from tirage.backends.torch.device import launches
+from tirage.backends.torch.kernels import advance, edits, views
 
 _TYPES = (
     dict.fromkeys(("mass_ptr", "meta_ptr", "token_ptr", "support_ptr"), "*i64")
@@ -21,10 +23,53 @@ _TYPES = (
     | dict.fromkeys(("plane", "columns", "size", "blocks", "steps"), "i32")
     | {"status_ptr": "*i8", "bad_ptr": "*u8"}
 )
+_SLOTS = (
+    dict.fromkeys(
+        (
+            "slots_ptr", "length_ptr", "least_ptr", "said_ptr", "fault_ptr", "distinct_ptr", "bias_ids_ptr",
+            "count_ids_ptr", "prompt_ptr", "ngram_ptr", "window_ptr", "last_power_ptr", "unbroken_ptr",
+            "phrase_ids_ptr", "seed_ptr", "slots_meta_ptr",
+            "view_ptr", "top_n_ptr", "rank_ptr", "top_id_ptr",
+        ),
+        "*i64",
+    )
+    | dict.fromkeys(
+        (
+            "y_ptr", "candidates_ptr", "bias_values_ptr", "powers_ptr", "phrase_bias_ptr", "edited_ptr", "scale_ptr",
+            "top_logprob_ptr",
+        ),
+        "*fp32",
+    )
+    | dict.fromkeys(
+        (
+            "given_ptr", "words_ptr", "early_ptr", "edits_ptr", "in_prompt_ptr", "in_output_ptr", "ring_ptr",
+            "ahead_ptr", "breaks_ptr", "phrases_ptr", "tail_ptr", "above_ptr",
+        ),
+        "*i32",
+    )
+    | dict.fromkeys((*edits.SIZES, *advance.SIZES, *views.SIZES), "i32")
+    | dict.fromkeys(("used_ptr", "phrase_own_ptr"), "*u8")
+)  # fmt: skip
+"""Arguments of the kernels that step rows whose tables lie on the device, where others have other types."""
+_OWN = {name: {"length_ptr": "*i64"} for name in ("edit", "append")} | {
+    name: {"given_ptr": "*fp32", "ends_ptr": "*i64"} for name in ("view_ends", "view_weigh", "tell")
+}
+"""Arguments that have another type in some kernels."""
 _SIZES = {"BLOCK": 128, "PADDED": 128, "TILE": 256}
 
 
 _LAUNCHED = {"BLOCK": triton_launch.BLOCK, "PADDED": 256, "TILE": triton_launch.TILE}
+_FIRST = ("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses")
+_OF_SLOTS = {
+    "BLOCK": triton_launch.BLOCK,
+    "PADDED": 256,
+    "PART": launches.PART,
+    "COPIED": launches.COPIED,
+    "TILE": launches.IDS,
+    "IS_BFLOAT": False,
+    "FULL": 4,
+    "EMPTY": 3,
+}
 
 
 def compiled(kernel: Any, *, fusion: bool = False) -> str:
@@ -35,9 +80,12 @@ def compiled(kernel: Any, *, fusion: bool = False) -> str:
 def as_launched(name: str, capability: int) -> str:
     """The PTX of one of our kernels with the sizes and options of a launch over 128,000 logits."""
     options: dict[str, Any] = {"enable_fp_fusion": False}
-    if name in ("bound", "resolve"):
+    if name in ("bound", "resolve", "edit"):
         options |= {"num_warps": 8, "maxnreg": triton_launch.REGISTERS}
-    return _compiled(getattr(kernels, name), _LAUNCHED, capability, options)
+    sizes = _LAUNCHED if name in _FIRST else _OF_SLOTS
+    if name in ("view_ends", "view_weigh", "tell"):
+        sizes = sizes | {"BLOCK": launches.VIEWED}
+    return _compiled(getattr(kernels, name), sizes, capability, options)
 
 
 def assembled(name: str, capability: int, folder: Path) -> str:
@@ -52,9 +100,10 @@ def assembled(name: str, capability: int, folder: Path) -> str:
 
 
 def _compiled(kernel: Any, sizes: dict[str, int], capability: int, options: dict[str, Any]) -> str:
+    types = _SLOTS | _TYPES | _OWN.get(kernel.__name__, {})
     program = ASTSource(
         fn=kernel,
-        signature={name: _TYPES.get(name, "constexpr") for name in kernel.arg_names},
+        signature={name: types.get(name, "constexpr") for name in kernel.arg_names},
         constexprs={name: value for name, value in sizes.items() if name in kernel.arg_names},
     )
     return triton.compile(program, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]

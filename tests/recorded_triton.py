@@ -6,8 +6,9 @@ arguments. So a device function is kept as a tree of what it asks of the interpr
 each of which ends where Python asks for a value (`if`, `while`, `range`) and goes on by the answer. The builder's own
 methods do the operations, on arrays [programs, size]; programs part at a question and meet again at the function's end.
 At an answer that no program gave before, the interpreter itself runs the function for one program, which adds to the
-tree. So a function must do the same when it runs twice, and programs must not depend on each other. Atomic operations
-are done once, when all programs run: no question may hang on what they leave.
+tree. What it writes is undone, and before it what all programs have written in this function, which then begins anew.
+Programs must not depend on each other. Atomic operations are done when all programs run: no question may hang on what
+they leave.
 """
 
 from __future__ import annotations
@@ -74,21 +75,35 @@ class Function:
 
     def __call__(self, *inputs: TensorHandle) -> list[TensorHandle]:
         """What the function returns for inputs [programs, size] or [1, size]: handles of the same shape."""
-        parts: list[tuple[Rows, list[TensorHandle]]] = []
-        rows = np.arange(max(len(handle.data) for handle in inputs))
-        self._follow(self.start, list(inputs), {rows.size: rows}, parts)
-        return parts[0][1] if len(parts) == 1 else _joined(parts, rows.size)
+        rows, begun = np.arange(max(len(handle.data) for handle in inputs)), len(_written)
+        read = counted.bytes_read
+        while True:
+            counted.bytes_read = read
+            parts: list[tuple[Rows, list[TensorHandle]]] = []
+            try:
+                self._follow(self.start, list(inputs), {rows.size: rows}, parts, begun)
+            except _BegunAnewError:
+                continue
+            return parts[0][1] if len(parts) == 1 else _joined(parts, rows.size)
 
-    def _follow(self, stretch: Stretch, values: list[Any], levels: dict[int, Rows], parts: list[Any]) -> None:
+    def _follow(
+        self, stretch: Stretch, values: list[Any], levels: dict[int, Rows], parts: list[Any], begun: int
+    ) -> None:
         """Append to `parts` which programs come from here to a return, and what they return.
 
         `levels` holds the programs that came to each parting, by their number; the last are those that are here. They
-        become fewer each time, so the length of a value tells which programs it is of.
+        become fewer each time, so the length of a value tells which programs it is of. `begun` is what was written
+        before the function began.
         """
         rows = next(reversed(levels.values()))
         while True:
             if not stretch.is_complete():
+                has_written = len(_written) > begun
+                _undo(begun)
                 self._record([_first(_taken(value, rows, levels)) for value in values[: self.start.first]])
+                _undo(begun)
+                if has_written:
+                    raise _BegunAnewError
             for at in stretch.needed:
                 values[at] = _taken(values[at], rows, levels)
             for function, pick in stretch.steps:
@@ -102,7 +117,7 @@ class Function:
             stretch = stretch.branch(answers[0], len(values))
         for answer in np.unique(answers):
             some = rows[answers == answer]
-            self._follow(stretch.branch(answer, len(values)), values.copy(), {**levels, some.size: some}, parts)
+            self._follow(stretch.branch(answer, len(values)), values.copy(), {**levels, some.size: some}, parts, begun)
 
     def _record(self, inputs: Sequence[TensorHandle]) -> None:
         """Run the function in the interpreter for one program, which adds what it does to the tree."""
@@ -189,6 +204,30 @@ def _picker(places: Sequence[int]) -> Picker:
     return itemgetter(slice(places[0], places[0] + 1)) if places else lambda values: ()
 
 
+# --- what is written, and undone --------------------------------------------------------------------------------------
+
+_written: list[tuple[NDArray, NDArray, NDArray]] = []
+"""Of each write of the launch that runs: where, what stood there, and which of it was written."""
+
+
+class _BegunAnewError(Exception):
+    """All that a function wrote was undone."""
+
+
+def _writes(ptrs: TensorHandle, mask: TensorHandle | None) -> None:
+    """Keeps what stands where something is about to be written."""
+    there = np.ones(ptrs.data.shape, bool) if mask is None else mask.data
+    kind = interpreter._get_np_dtype(ptrs.get_element_ty())
+    old = interpreter._interpreter.load(ptrs.data, there, np.zeros(ptrs.data.shape, kind), kind)
+    _written.append((ptrs.data, old, there))
+
+
+def _undo(begun: int) -> None:
+    """Takes back all writes but so many."""
+    while len(_written) > begun:
+        interpreter._interpreter.store(*_written.pop())
+
+
 # --- handles of one program and of all of them ------------------------------------------------------------------------
 
 
@@ -266,7 +305,9 @@ class WideBuilder(InterpreterBuilder):
         return super().create_masked_load(ptrs, there, _spread(other, ptrs), *policy)
 
     def create_masked_store(self, ptrs: TensorHandle, value: Any, mask: Any, *policy: Any) -> None:
-        super().create_masked_store(ptrs, _spread(value, ptrs), _spread(mask, ptrs), *policy)
+        there = _spread(mask, ptrs)
+        _writes(ptrs, there)
+        InterpreterBuilder.create_masked_store(self, ptrs, _spread(value, ptrs), there, *policy)
 
     def create_histogram(self, data: TensorHandle, bins: int, mask: Any) -> TensorHandle:
         assert mask is None, "no kernel has one"
@@ -281,6 +322,7 @@ class WideBuilder(InterpreterBuilder):
         given, there = _spread(value, ptr), _spread(mask, ptr)
         if any(_recorders):  # a function that is recorded runs again, for all programs
             return InterpreterBuilder.create_masked_load(self, ptr, there, given, None, False)
+        _writes(ptr, there)
         return InterpreterBuilder.create_atomic_rmw(self, op, ptr, given, there, *policy)
 
 
@@ -354,7 +396,8 @@ def install() -> None:
     wide = WideBuilder()
     names = [name for name in dir(InterpreterBuilder) if name.startswith(("create_", "get_"))]
     methods = {name: _recorded_method(name, getattr(InterpreterBuilder, name), wide) for name in names}
-    methods["create_atomic_rmw"] = _recorded_method("create_atomic_rmw", WideBuilder.create_atomic_rmw, wide)
+    for name in ("create_atomic_rmw", "create_masked_store"):
+        methods[name] = _recorded_method(name, getattr(WideBuilder, name), wide)
     builder: Any = interpreter.interpreter_builder
     builder.__class__ = type("RecordedBuilder", (InterpreterBuilder,), methods)
     builder.options = options
@@ -375,6 +418,7 @@ def _launch(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **opti
     inputs = [_wide(tensor.handle) for tensor in _tensors((*named.values(),))]
     inputs += [TensorHandle(axis, tl.int32) for axis in np.indices((*grid, 1, 1)[:3], np.int32).reshape(3, -1, 1)]
     _unrecorded(Function.of(run, (), named, inputs=len(inputs)), *inputs)
+    _written.clear()
 
 
 def _device_call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -404,7 +448,7 @@ def _patched(kernel: Any) -> Callable[..., Any]:
         tensor: Any = tl.tensor
         tensor.__index__ = _answer
         # A block is asked only whether it is there.
-        tensor.__bool__ = lambda self: self.handle.data.size > 1 or bool(_answer(self))
+        tensor.__bool__ = lambda self: self.handle.data.size > 1 or bool(_answer(self, lambda data: data != 0))
     return run
 
 

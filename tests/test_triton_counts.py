@@ -15,7 +15,10 @@ from test_triton_hostile import started
 
 pytestmark = [needs_triton, needs_newest_triton]
 
-KERNELS = ("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses")
+KERNELS = (
+    *("measure", "settle", "weigh", "bound", "split", "resolve", "log_masses"),
+    *("edit", "settle_slots", "append", "view_ends", "view_weigh", "tell"),
+)
 MOST_REGISTERS = 96
 LONG_LISTS = {"rough plateaus, top-p": 42, "rough plateaus, half": 35, "tie, top-p": 19}
 """What is read where a bin holds so many different logits that the cut is looked for in a long list."""

@@ -51,8 +51,8 @@ MISTAKES = {
     "min-p forgets which ties an earlier cut dropped": ("tl.where(key > cut_key, NO_ID, cut_id)", "NO_ID"),
     "minus zero is below zero": ("tl.where(bits >= 0, bits, -(bits", "tl.where(bits >= 0, bits, -1 - (bits"),
     "a coefficient of the weights is a little off": (
-        "_B3 + tl.minimum(r * f, _LARGEST)",
-        "_B3 + tl.minimum(r * f, _LARGEST) * 1.0001",
+        "_B3 + tl.minimum(r * f, LARGEST)",
+        "_B3 + tl.minimum(r * f, LARGEST) * 1.0001",
     ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
     "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, NO_ID), 0)", "blocks - 1"),

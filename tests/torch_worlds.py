@@ -16,6 +16,7 @@ from schedules import FEATURES, PASTS, Pick, Request, V, World
 
 from tirage import Batch, ParamsError, SamplingParams
 from tirage.backends.torch import draw_op, eager
+from tirage.backends.torch.device import ops
 from tirage.backends.torch.device.row_form import form_of
 from tirage.backends.torch.plan import metadata_of
 from tirage.backends.torch.results import blank
@@ -125,4 +126,12 @@ def by_tensors(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor, **_: bool
 def drawn_by(function: Callable[..., draw_op.DrawnRows]) -> Iterator[None]:
     """Rows on the CPU drawn by another function than the NumPy backend's."""
     with patch.object(draw_op, "on_host", function), np.errstate(all="ignore"):
+        yield
+
+
+@contextmanager
+def stepped_by(stepper: Any) -> Iterator[None]:
+    """Rows on the CPU drawn, moved on and reported by other functions than those of tensor operations."""
+    given = {"by_tensors": stepper.draw, "append_by_tensors": stepper.append, "report_by_tensors": stepper.report}
+    with patch.multiple(ops, **given), np.errstate(all="ignore"):
         yield

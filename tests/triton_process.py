@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -27,11 +28,15 @@ import torch
 from numpy.typing import NDArray
 from preset_rows import requests, states
 from random_rows import EDGES, SHAPES, Pile, logits_rows, random_filters, rows_of, varied
+from steady_steps import Steps
+from torch_worlds import TorchWorld, stepped_by
 
+import tirage
 from tirage import SamplingParams
 from tirage.backends.numpy import distribution
 from tirage.backends.numpy.dispatch import draw_rows
 from tirage.backends.torch import as_logits, kernels, triton
+from tirage.backends.torch.device import launches, ops
 from tirage.backends.torch.dispatch import draw_on_device
 from tirage.operators.row import Process, RowState
 from tirage.operators.top_p import TOP_P
@@ -174,7 +179,11 @@ def _same(expected: NDArray, actual: NDArray) -> NDArray[np.bool_]:
 
 # --- changed kernels --------------------------------------------------------------------------------------------------
 
-KERNELS = ("measure", "settle", "weigh", "bound", "split", "resolve")
+KERNELS = {
+    triton: ("measure", "settle", "weigh", "bound", "split", "resolve"),
+    launches: ("edit", "settle_slots", "append", "view_ends", "view_weigh", "tell"),
+}
+"""The kernels by the module that launches them."""
 SEED_AS_UNIFORM = ("return (a.to(tl.uint64) << 32) | b.to(tl.uint64)", "return seed.to(tl.uint64)")
 
 
@@ -194,8 +203,9 @@ def changed(pieces: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
     with patch.object(sys, "path", [str(folder), *sys.path]):
         module = import_module(name)
     with ExitStack() as stack:
-        for each in KERNELS:
-            stack.enter_context(patch.object(triton, f"_{each.upper()}", getattr(module, each)))
+        for home, names in KERNELS.items():
+            for each in names:
+                stack.enter_context(patch.object(home, f"_{each.upper()}", getattr(module, each)))
         yield
 
 
@@ -285,26 +295,166 @@ def counts(rows: int) -> dict[str, dict[str, float]]:
     return found
 
 
+EDITED = {
+    "mask": {"allowed_token_ids": range(0, COUNTED_SIZE, 2)},
+    "penalties": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.1},
+    "bias and penalties": {"repetition_penalty": 1.2, "logit_bias": {at * 7: 0.5 for at in range(300)}},
+    "DRY and bigrams": {"dry_multiplier": 0.5, "dry_sequence_breakers": (), "no_repeat_ngram_size": 2},
+    "logprobs": {"logprobs": 20},
+}
+"""What rows ask for of which the reads are counted, with a prompt of 500 tokens."""
+
+
+def edited_counts() -> dict[str, dict[str, float]]:
+    """What one step over a row of each request reads, in reads of its float32 logits, and allocates."""
+    from tirage.batch.torch import TorchBatch
+
+    found, x = {}, torch.from_numpy(counted_logits("medium", 1))
+    for name, asked in EDITED.items():
+        batch: Any = TorchBatch(COUNTED_SIZE, 1, like=x, history_capacity=1024)
+        batch.add(SamplingParams(**asked, seed=1), [at * 251 for at in range(500)])
+        rows, made, stepped = batch.device_rows(), Mock(wraps=torch.empty), Launched()
+        before = replace(recorded_triton.counted)
+        with patch.object(torch, "empty", made), stepped_by(stepped):
+            (token, *_), *_ = rows.step_reported(x, most=20) if "logprobs" in asked else (rows.step(x),)
+        expected = tirage.sample(x, SamplingParams(**asked, seed=1), history=[([at * 251 for at in range(500)], ())])
+        now = recorded_triton.counted
+        found[name] = {
+            "reads": round((now.bytes_read - before.bytes_read) / x.nbytes, 3),
+            "launches": now.launches - before.launches,
+            "scratch": round(sum(map(nbytes, made.call_args_list)) / x.nbytes, 3),
+            "differences": int((token != expected.token_ids).sum()),
+        }
+    return found
+
+
+class Launched:
+    """The steps of rows on a device by the kernels, as they are launched on CUDA."""
+
+    report = staticmethod(launches.report)
+
+    def draw(self, x: Any, words: Any, slots: Any, tables: Any, order: Any, **options: bool) -> Any:
+        return launches.draw(x, words, slots, tables, **options)
+
+    def append(self, token: Any, slots: Any, tables: Any, room: int, size: int) -> None:
+        launches.append(token, slots, tables, room=room, size=size)
+
+
 # --- lives of a batch -------------------------------------------------------------------------------------------------
 
 
-def lives(seeds: Sequence[int]) -> list[dict[str, int]]:
-    """Random lives of a batch whose rows lie on a device, drawn by the kernels; an AssertionError where one differs."""
-    from schedules import live
-    from torch_worlds import TorchWorld, drawn_by
+_FOUND = ("token", "logprob", "support", "status", "seed", "logits")
+_BY_TENSORS, _APPEND_BY_TENSORS, _REPORT = ops.by_tensors, ops.append_by_tensors, ops.report_by_tensors
 
-    launches: list[int] = []
 
-    def by_kernels(x: torch.Tensor, bad: torch.Tensor, meta: torch.Tensor, *, draws: bool, filters: bool) -> Any:
-        before = recorded_triton.counted.launches
-        found = triton.launch(x, bad, meta, draws=draws, filters=filters, block=8, tile=16)
-        launches.append(recorded_triton.counted.launches - before)
+class Stepped:
+    """The steps of rows on a device by the kernels, in small blocks: compared with tensor operations, and counted."""
+
+    def __init__(self, dtypes: Sequence[torch.dtype] = ()) -> None:
+        self.dtypes = dtypes
+        self.draws, self.appends, self.most = 0, 0, Counter[str]()
+
+    def counts(self) -> dict[str, int]:
+        """How many steps there were, and the most that the device was given to do in one."""
+        told = {f"launches of {name}": most for name, most in self.most.items()}
+        return {"draws": self.draws, "appends": self.appends, **told}
+
+    def draw(self, x: torch.Tensor, words: Any, slots: Any, tables: Any, order: Any, **options: Any) -> Any:
+        """What `ops.by_tensors` gives; logits of each type are drawn from."""
+        for dtype in self.dtypes:
+            self._draw(x.to(dtype), words, slots, tables, order, **{**options, "copies": True})
+        self.draws += 1
+        return self._draw(x, words, slots, tables, order, **options)
+
+    def _draw(self, x: torch.Tensor, words: Any, slots: Any, tables: Any, order: Any, **options: Any) -> Any:
+        expected = _BY_TENSORS(x, words, slots, tables, order, **options)
+        found = self._counted(
+            "draw", lambda: launches.draw(x, words, slots, tables, **options, block=8, tile=16, part=16)
+        )
+        ok = expected[0][3] == 0
+        for name, one, other in zip(_FOUND, (*expected[0], *expected[1:]), (*found[0], *found[1:]), strict=True):
+            # What becomes of logits that no token comes from is nobody's.
+            one, other = (each[ok] if name == "logits" else each for each in (one, other))
+            assert _same(one.numpy(), other.numpy()).all(), (name, one, other)
         return found
 
-    with drawn_by(by_kernels):
+    def append(self, token: torch.Tensor, slots: torch.Tensor, tables: Any, room: int, size: int) -> None:
+        """What `ops.append_by_tensors` does."""
+        expected = {name: table.clone() for name, table in tables.items()}
+        _APPEND_BY_TENSORS(token, slots, expected, room, size)
+        self._counted("append", lambda: launches.append(token, slots, tables, room=room, size=size, ids=8))
+        for name, table in tables.items():
+            one, other = expected[name].numpy(), table.numpy()
+            if name in ("count_ids", "in_prompt", "in_output"):
+                # Past a row's last entry the kernels leave, and find, anything; tensor operations need the first again.
+                there = np.arange(one.shape[1]) < expected["distinct"].numpy()[:, None]
+                one, other = one[there], other[there]
+            np.testing.assert_array_equal(one, other, name)
+            table.copy_(expected[name])
+        self.appends += 1
+
+    def report(self, given: torch.Tensor, *rest: Any, most: int) -> Any:
+        """What `ops.report_by_tensors` gives."""
+        for dtype in (*self.dtypes, torch.float32):
+            x = given.to(dtype)
+            expected = _REPORT(x, *rest, most=most)
+            found = self._counted("report", lambda x=x: launches.report(x, *rest, most=most, block=8))
+            for one, other in zip(expected, found, strict=True):
+                assert _same(one.numpy(), other.numpy()).all(), (one, other)
+        return expected
+
+    def _counted(self, name: str, launch: Callable[[], Any]) -> Any:
+        before = recorded_triton.counted.launches
+        with Steps() as steps:
+            found = launch()
+        own = sum(count for operation, count in steps.operations.items() if not operation.startswith("aten.empty"))
+        self.most[name] = max(self.most[name], recorded_triton.counted.launches - before + own)
+        return found
+
+
+def lives(seeds: Sequence[int]) -> list[dict[str, int]]:
+    """Random lives of a batch whose rows lie on a device, stepped by the kernels; an AssertionError where one differs.
+
+    Every request is one that a batch of its own draws with NumPy. Counts what the device is given to do.
+    """
+    from schedules import live
+
+    stepped = Stepped()
+    with stepped_by(stepped), patch.object(launches, "IDS", 8):
         for seed in seeds:
             live("torch", seed, TorchWorld)
-    return [{"draws": len(launches), "launches of a draw": max(launches)}]
+    return [stepped.counts()]
+
+
+def pasts(steps: int) -> list[dict[str, int]]:
+    """The same for requests whose steps follow from the order of their tokens, and logits of each type."""
+    from test_batch_torch_past import ASKED, IN_A_RING, same
+
+    stepped = Stepped(DTYPES[1:])
+    with stepped_by(stepped), patch.object(launches, "IDS", 4):
+        for names in (ASKED, IN_A_RING):
+            same(steps * (1 if names is ASKED else 3), tuple(names))
+    return [stepped.counts()]
+
+
+def views(steps: int) -> list[dict[str, int]]:
+    """The same for requests that report logprobs."""
+    from test_batch_torch_views import same
+
+    stepped = Stepped(DTYPES[1:])
+    with stepped_by(stepped):
+        same(steps)
+    return [stepped.counts()]
+
+
+def mistake_in(run: Callable[[int], object], steps: int, piece: Sequence[str], folder: Path) -> list[dict[str, bool]]:
+    """Whether some step differs where a piece of the kernels is replaced."""
+    try:
+        with changed([piece], folder):
+            run(steps)
+    except AssertionError:
+        return [{"seen": True}]
+    return [{"seen": False}]
 
 
 def main() -> None:
@@ -318,7 +468,12 @@ def main() -> None:
             "programs": lambda: [*at_programs(jobs, rows, [], folder)],
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
             "counts": lambda: [counts(rows)],
+            "edited counts": lambda: [edited_counts()],
             "lives": lambda: lives(jobs),
+            "pasts": lambda: pasts(rows),
+            "views": lambda: views(rows),
+            "past mistake": lambda: mistake_in(pasts, rows, json.load(sys.stdin), folder),
+            "view mistake": lambda: mistake_in(views, rows, json.load(sys.stdin), folder),
             "presets": lambda: [compared(preset_job(number, rows)) for number in jobs],
         }
         if kind == "mistake":

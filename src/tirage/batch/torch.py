@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tirage.backends import find, known, type_name
-from tirage.backends.torch.arrays import check_device
+from tirage.backends.torch.arrays import as_given, check_device
 from tirage.backends.torch.device.row_form import RowForm, form_of
 from tirage.backends.torch.device.rows import DeviceRows, uploaded
 from tirage.batch.host import Batch, bounded
@@ -99,7 +99,7 @@ class TorchBatch(Batch):
 
     def sample(self, logits: Any, mask: Any = None) -> Draw:
         backend = find(logits)
-        matrix = backend.as_logits(logits)
+        matrix = as_given(logits) if isinstance(logits, Tensor) else backend.as_logits(logits)
         slots, words = self._fitted(backend, logits, matrix, mask)
         if not self._is_drawn_there(matrix, words):
             self._to_host()
@@ -110,10 +110,10 @@ class TorchBatch(Batch):
             words = uploaded({"words": words}, matrix.device)["words"]
         at = None if len(slots) == self.capacity else self._places()
         if not self._reporting():
-            drawn, views = self._there.draw(matrix, words, at), {}
+            (drawn, seeds), views = self._there.draw(matrix, words, at), {}
         else:
             most, which = self._viewed(slots)
-            drawn, told = self._there.draw_reported(matrix, words, at, most=most, which=which)
+            drawn, seeds, told = self._there.draw_reported(matrix, words, at, most=most, which=which)
             views = {
                 "logprobs": told.logprobs,
                 "ranks": told.ranks,
@@ -127,7 +127,7 @@ class TorchBatch(Batch):
             sampled_logprobs=logprob,
             support_sizes=support,
             status=status,
-            seeds=self._there.seeds(at),
+            seeds=seeds,
             **views,
         )
 
@@ -144,7 +144,7 @@ class TorchBatch(Batch):
         at = None if len(self._rows(len(tokens))) == self.capacity else self._places()
         self._upload()
         self._make_room()
-        self._there.append(self._there.spread(tokens, at))
+        self._there.append(tokens, at)
         self._bounds[:, [*self.slots]] += 1
         self._ahead = True
 

@@ -23,6 +23,13 @@ def as_logits(logits: Any) -> Tensor:
 
     A contiguous float32 tensor is not copied. float16 and bfloat16 are widened exactly, float64 is rounded.
     """
+    given = as_given(logits)
+    ready = given.dtype is torch.float32 and given.is_contiguous()
+    return given if ready else given.to(torch.float32).contiguous()
+
+
+def as_given(logits: Any) -> Tensor:
+    """`logits` as a tensor [B, V] of their own dtype, detached, without lazy negation; errors as `as_logits` has."""
     if type(logits) not in _PLAIN_TYPES or not _is_dense(logits) or logits.is_meta:
         raise ParamsError(f"logits must be a dense torch.Tensor with data, got {_kind(logits)}; pass the local tensor")
     dtype = logits.dtype
@@ -33,8 +40,7 @@ def as_logits(logits: Any) -> Tensor:
         raise ParamsError(f"logits must have shape [V] or [B, V], got {tuple(shape)}; reshape them")
     if not 1 <= shape[-1] <= MAX_VOCAB:
         raise ParamsError(f"logits must have 1 to {MAX_VOCAB} columns, got {shape[-1]}")
-    ready = dtype is torch.float32 and logits.is_contiguous() and not (logits.requires_grad or logits.is_neg())
-    matrix = logits if ready else logits.detach().resolve_neg().to(torch.float32).contiguous()
+    matrix = logits.detach().resolve_neg() if logits.requires_grad or logits.is_neg() else logits
     return matrix[None] if len(shape) == 1 else matrix
 
 

@@ -7,6 +7,7 @@ too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -76,40 +77,105 @@ def launch(
     `meta` int64 [B, columns] is that of a DrawPlan; `draws` and `filters` say whether any row may draw, or filter.
     Everything is allocated here and nothing is read by the host, so the launches may be part of a CUDA graph.
     """
-    (b, size), device = x.shape, x.device
-    blocks = triton.cdiv(size, block)
-    padded, plane = triton.next_power_of_2(blocks), b * blocks
-    columns = meta.shape[1]
-    steps = (columns - HEADER) // STEP_WIDTH
-    ends = torch.empty(2, b, blocks, dtype=torch.int32, device=device)
-    row = torch.empty(b, kernels.ROW, dtype=torch.int32, device=device)
-    bins = torch.empty(b, kernels.BINS, dtype=torch.int32, device=device)
-    length = torch.empty(b, dtype=torch.int32, device=device)
-    status, support = torch.empty(b, dtype=torch.int8, device=device), torch.empty(b, dtype=torch.int64, device=device)
+    work = Workspace.of(x, columns=meta.shape[1], draws=draws, filters=filters, block=block, tile=tile)
+    measure(x, work)
+    places = (work.row, work.status, work.bins, work.length)
+    shape = (work.plane, work.columns, work.size, work.blocks)
+    _SETTLE[work.rows,](
+        x, work.ends, bad.view(torch.uint8), meta, *places, *shape, BLOCK=block, PADDED=work.padded, **EXACT
+    )
+    return drawn(x, meta, work)
+
+
+EXACT: dict[str, Any] = {"enable_fp_fusion": False}
+"""Options of every launch."""
+WIDE: dict[str, Any] = {"num_warps": 8, "maxnreg": REGISTERS, **EXACT}
+"""Options of the kernels that run a row's steps or edits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """What the kernels of one draw of `rows` rows of `size` logits pass on to each other: see `kernels.layout`."""
+
+    rows: int
+    size: int
+    columns: int
+    block: int
+    tile: int
+    draws: bool
+    filters: bool
+    ends: Tensor
+    row: Tensor
+    bins: Tensor
+    length: Tensor
+    status: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, *, columns: int, draws: bool, filters: bool, block: int, tile: int) -> Workspace:
+        """That of logits [B, V] with so many columns of numbers for each row, in blocks and tiles of these sizes."""
+        (b, size), device = x.shape, x.device
+        return cls(
+            rows=b,
+            size=size,
+            columns=columns,
+            block=block,
+            tile=tile,
+            draws=draws,
+            filters=filters,
+            ends=torch.empty(2, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
+            row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
+            bins=torch.empty(b, kernels.BINS, dtype=torch.int32, device=device),
+            length=torch.empty(b, dtype=torch.int32, device=device),
+            status=torch.empty(b, dtype=torch.int8, device=device),
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks of a row in the kernels that read it."""
+        return triton.cdiv(self.size, self.block)
+
+    @property
+    def padded(self) -> int:
+        """The same, rounded up to a power of two."""
+        return triton.next_power_of_2(self.blocks)
+
+    @property
+    def plane(self) -> int:
+        """How many numbers lie between the largest and the smallest key of a block."""
+        return self.rows * self.blocks
+
+
+def measure(x: Tensor, work: Workspace) -> None:
+    """Writes the ends of the blocks of logits [B, V]."""
+    _MEASURE[work.rows, work.blocks](x, work.ends, work.plane, work.size, work.blocks, BLOCK=work.block, **EXACT)
+
+
+def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(token, logprob, support, status), each [B], of edited logits [B, V] once their rows are settled."""
+    b, blocks, device = work.rows, work.blocks, x.device
+    support = torch.empty(b, dtype=torch.int64, device=device)
     token, logprob = torch.empty_like(support), torch.empty(b, dtype=torch.float32, device=device)
-    drawing = b if draws else 0
+    drawing = b if work.draws else 0
     mass = torch.empty(drawing, blocks, kernels.PLANES, dtype=torch.int64, device=device)
     count = torch.empty(drawing, blocks, kernels.COUNTS, dtype=torch.int32, device=device)
-    listed = torch.empty(b if filters else 0, size, dtype=torch.int32, device=device)
-    exact: dict[str, Any] = {"enable_fp_fusion": False}
-    wide = {"num_warps": 8, "maxnreg": REGISTERS, **exact}
+    listed = torch.empty(b if work.filters else 0, work.size, dtype=torch.int32, device=device)
+    shape, steps = (work.columns, work.size, blocks), (work.columns - HEADER) // STEP_WIDTH
+    row, status, block, padded = work.row, work.status, work.block, work.padded
 
-    _MEASURE[b, blocks](x, ends, plane, size, blocks, BLOCK=block, **exact)
-    shape = (columns, size, blocks)
-    spoiled = bad.view(torch.uint8)
-    _SETTLE[b,](x, ends, spoiled, meta, row, status, bins, length, plane, *shape, BLOCK=block, PADDED=padded, **exact)
-    if draws:
-        _WEIGH[b, blocks](x, meta, row, status, mass, count, bins, *shape, BLOCK=block, **exact)
-        _BOUND[b,](bins, meta, row, status, mass, columns, blocks, steps, PADDED=padded, **wide)
-        if filters:
-            _SPLIT[b, blocks](x, meta, row, status, ends, mass, count, listed, length, *shape, BLOCK=block, **exact)
+    if work.draws:
+        _WEIGH[b, blocks](x, meta, row, status, mass, count, work.bins, *shape, BLOCK=block, **EXACT)
+        _BOUND[b,](work.bins, meta, row, status, mass, work.columns, blocks, steps, PADDED=padded, **WIDE)
+        if work.filters:
+            _SPLIT[b, blocks](
+                *(x, meta, row, status, work.ends, mass, count, listed, work.length, *shape), BLOCK=block, **EXACT
+            )
     _RESOLVE[b,](
-        *(x, ends, mass, count, listed, length, meta, row, status, token, logprob, support),
-        *(columns, size, blocks, steps),
+        *(x, work.ends, mass, count, listed, work.length, meta, row, status, token, logprob, support),
+        *(*shape, steps),
         BLOCK=block,
         PADDED=padded,
-        TILE=tile,
-        **wide,
+        TILE=work.tile,
+        **WIDE,
     )
     return token, logprob, support, status
 
@@ -118,5 +184,5 @@ def log_masses(mass: Tensor) -> Tensor:
     """ln of integer masses int64 [B], at least 1, as `log_op.log_mass` gives them: float32 [B]."""
     found = torch.empty(mass.shape, dtype=torch.float32, device=mass.device)
     if mass.numel():
-        _LOG_MASSES[mass.numel(),](mass.contiguous(), found, enable_fp_fusion=False)
+        _LOG_MASSES[mass.numel(),](mass.contiguous(), found, **EXACT)
     return found

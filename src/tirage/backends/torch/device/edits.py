@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tirage.backends.torch.device import past
 from tirage.backends.torch.device.past import Tables
-from tirage.backends.torch.device.row_form import AVERAGED, COMPLETED, COUNTING, FIRST, ON, PROLONGED, SCOPE, SECOND
+from tirage.backends.torch.device.row_form import AVERAGED, COMPLETED, COUNTING, EDIT, FIRST, PROLONGED, SCOPE, SECOND
 from tirage.backends.torch.plan import STEP
 from tirage.backends.torch.rule import FLT_MAX, clamped, cleaned, keys
 from tirage.exact.keys import NEG_INF_KEY, POS_INF_KEY
@@ -110,7 +110,7 @@ def _operand(tables: Tables, place: int, which: int) -> Tensor:
 
 def _runs(tables: Tables, place: int) -> Tensor:
     """bool [B, 1]: rows that have the edit in this place."""
-    return tables["edits"][:, place, ON, None] != 0
+    return tables["edits"][:, place, EDIT, None] != 0
 
 
 def _add(x: Tensor, tables: Tables, place: int) -> Tensor:

@@ -47,9 +47,9 @@ COUNTING = (int(REPETITION), int(FREQUENCY), int(PRESENCE), AVERAGED)
 """The edits that read counts."""
 EDITS = (ADD, REPETITION, FREQUENCY, PRESENCE, SCALE)
 """The edits that rows on a device run, beside bans, which are bits of their masks."""
-ON, SCOPE, FIRST, SECOND = range(4)
-"""What the table of edits holds of a row and a place: whether it runs there, whose tokens it counts, and two operands,
-mostly float32 as bits."""
+EDIT, SCOPE, FIRST, SECOND = range(4)
+"""What the table of edits holds of a row and a place: the edit that runs there, or 0, whose tokens it counts, and two
+operands, mostly float32 as bits."""
 _FEWEST = 256
 """Tokens that a table of counts has room for beyond those that a request brings along."""
 
@@ -76,6 +76,11 @@ class RowsLayout:
     tail: int = 0
     past: PastSizes = NO_PAST
     views: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether some row's logits may be masked or edited."""
+        return bool(self.edits or self.masks or self.early or self.past.ngrams or self.past.phrases)
 
     def joined(self, form: RowForm, *, counted: int, length: int, room: int | None) -> RowsLayout:
         """The least layout, in powers of two, that also holds a request with `length` tokens so far, of which
@@ -104,7 +109,7 @@ class RowForm:
     """What a device is given of a request, apart from its tokens, seed and position; the same for all that ask alike.
 
     `meta` int64 [columns] is its row of a DrawPlan, where seed, step and sample are still to come. `ops` are its
-    edits with `operands` int32 [P, 4] as `ON` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
+    edits with `operands` int32 [P, 4] as `EDIT` to `SECOND` name them. `bias_ids` int64 [n] and `bias_values` float32
     [n]; `banned` ids int32 [n], `allowed` ids or None, and `stop_ids` int32 [n], banned before `least` tokens. `past`
     is what it asks of the order of its tokens. `view` is whose logprobs it reports, `view_scale` float32 [2] c and
     1 / T of that law, and `top_n` how many first candidates.
@@ -174,7 +179,7 @@ def _form(compiled_params: CompiledParams) -> RowForm | None:
     return replace(
         found,
         ops=tuple(int(op) for _, op, _ in changes),
-        operands=np.array([operands for *_, operands in changes], np.int32).reshape(-1, 4),
+        operands=np.array([(op, *operands) for _, op, operands in changes], np.int32).reshape(-1, 4),
         banned=np.array(banned, np.int32),
         least=params.min_tokens,
         counts=compiled_params.needs_counts,
@@ -194,16 +199,16 @@ def _off(params: SamplingParams, *, averages: bool) -> dict[str, Any]:
     }
 
 
-def _following(given: CompiledParams, past: PastForm) -> Iterator[tuple[str, int, tuple[int, int, int, int]]]:
-    """(stage, edit, its row of the table of edits) of what follows from the tokens."""
+def _following(given: CompiledParams, past: PastForm) -> Iterator[tuple[str, int, tuple[int, int, int]]]:
+    """(stage, edit, its scope and operands) of what follows from the tokens."""
     params, semantics = given.params, given.semantics
     if past.averages:
         scope_of = scope(semantics.frequency_history, semantics.penalty_window)
-        yield "frequency", AVERAGED, (1, scope_of, numbers.bits(numbers.operand(params.frequency_penalty)), past.window)
+        yield "frequency", AVERAGED, (scope_of, numbers.bits(numbers.operand(params.frequency_penalty)), past.window)
     if past.phrases.biases:
-        yield "sequence_bias", COMPLETED, (1, 0, 0, 0)
+        yield "sequence_bias", COMPLETED, (0, 0, 0)
     if past.powers.size:
-        yield "dry", PROLONGED, (1, 0, past.allowed, past.dry_window)
+        yield "dry", PROLONGED, (0, past.allowed, past.dry_window)
 
 
 def _runs(edits: Sequence[Step], rows: SamplingMetadata) -> bool:
@@ -248,11 +253,11 @@ def _scale_of(view: View, filters: Sequence[Step]) -> NDArray[np.float32]:
     return np.array(last[-1][1:3], np.int32).view(np.float32)
 
 
-def _operands(step: Step) -> tuple[int, int, int, int]:
-    """A row of the table of edits: scope and operands of a penalty, or the factor of a scale."""
+def _operands(step: Step) -> tuple[int, int, int]:
+    """Scope and operands of a penalty, or the factor of a scale."""
     if step.op == SCALE:
-        return 1, 0, step.a, 0
-    return (1, 0, 0, 0) if step.op == ADD else (1, step.a, step.b, step.c)
+        return 0, step.a, 0
+    return (0, 0, 0) if step.op == ADD else (step.a, step.b, step.c)
 
 
 def _listed(fixed: Program, edits: Sequence[Step], op: int, values: NDArray[Any]) -> NDArray[Any]:

@@ -14,13 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tirage.backends.torch.device import edits, past
+from tirage.backends.torch.device import ops, past
 from tirage.backends.torch.device.past_form import ABSENT
 from tirage.backends.torch.device.report import Reported, reported
 from tirage.backends.torch.device.row_form import RowForm, RowsLayout, arrays_of
-from tirage.backends.torch.draw_op import DrawnRows, draw
-from tirage.backends.torch.plan import SEED, STEP
-from tirage.draw import Status
+from tirage.backends.torch.draw_op import DrawnRows
 from tirage.sampling_batch import SamplingRow
 
 _ALIGNED = 16
@@ -38,6 +36,7 @@ class DeviceRows:
         self.tables: dict[str, Tensor] = {}
         self.is_shared = False
         self._retired: list[dict[str, Tensor]] = []
+        self._every = torch.arange(capacity, device=device)
         self.grow(self.layout)
 
     # --- what the host does --------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ class DeviceRows:
 
     def step(self, logits: Tensor, words: Tensor | None = None) -> DrawnRows:
         """What `draw` gives for logits [capacity, V] of any float type; the tokens are appended to their rows."""
-        drawn = self.draw(logits.detach().to(torch.float32).contiguous(), words)
+        drawn, _ = self.draw(logits, words)
         self.append(drawn[0])
         return drawn
 
@@ -127,120 +126,77 @@ class DeviceRows:
 
         Some request of the rows must have asked for logprobs.
         """
-        drawn, told = self.draw_reported(logits.detach().to(torch.float32).contiguous(), words, most=most)
+        drawn, _, told = self.draw_reported(logits, words, most=most)
         self.append(drawn[0])
         return drawn, told
 
-    def draw(self, x: Tensor, words: Tensor | None = None, slots: Tensor | None = None) -> DrawnRows:
-        """One token for each row of float32 logits [B, V], of the slots int64 [B], by default of all of them.
+    def draw(
+        self, logits: Tensor, words: Tensor | None = None, slots: Tensor | None = None
+    ) -> tuple[DrawnRows, Tensor]:
+        """(one token for each row, its seed int64 [B]) of logits [B, V] of the slots int64 [B], by default of all.
 
         `words` int32 [B, ceil(V / 32)] is a bitmask from outside. A slot without a request gives `empty_slot`, a
         request that has outgrown its room `history_full`.
         """
-        return self._drawn(x, words, slots)[0]
+        return self._drawn(readable(logits), words, self._every if slots is None else slots)[:2]
 
     def draw_reported(
         self,
-        x: Tensor,
+        logits: Tensor,
         words: Tensor | None = None,
         slots: Tensor | None = None,
         *,
         most: int,
         which: Tensor | None = None,
-    ) -> tuple[DrawnRows, Reported]:
+    ) -> tuple[DrawnRows, Tensor, Reported]:
         """What `draw` gives for logits [B, V], and what the rows report, with at most `most` first candidates each.
 
-        `which` int64 [n] are the rows that report something; without it the work is done for all of them.
+        `which` int64 [n] are the rows that report something; without it long lists are made for all of them.
         """
-        drawn, edited, tables = self._drawn(x, words, slots)
+        x, at = readable(logits), self._every if slots is None else slots
+        drawn, seeds, edited = self._drawn(x, words, at)
         token, _, _, status = drawn
+        if most <= ops.MOST_LISTED:
+            return drawn, seeds, ops.report(x, edited, token, status, at, self.tables, most=most)
         if which is None:
-            return drawn, reported(x, edited, token, status, tables, most=most)
-        given, edited, token, own = (each.index_select(0, which) for each in (x, edited, token, status))
-        views = {name: tables[name].index_select(0, which) for name in ("view", "view_scale", "top_n")}
-        return drawn, reported(given, edited, token, own, views, most=most).spread(which, status)
+            told = reported(x.to(torch.float32), edited, token, status, self._views(at), most=most)
+            return drawn, seeds, told
+        given, edited, token, own, at = (each.index_select(0, which) for each in (x, edited, token, status, at))
+        told = reported(given.to(torch.float32), edited, token, own, self._views(at), most=most)
+        return drawn, seeds, told.spread(which, status)
 
-    def _drawn(
-        self, x: Tensor, words: Tensor | None, slots: Tensor | None
-    ) -> tuple[DrawnRows, Tensor, dict[str, Tensor]]:
-        """(what was drawn, the edited logits [B, V], the rows' tables)."""
-        tables = self._of(slots)
-        x, bad = edits.edited(x, tables, self.layout.edits, edits.allowed_words(tables, words))
-        full, empty = tables["length"] > self.room, ~tables["used"]
+    def _drawn(self, x: Tensor, words: Tensor | None, slots: Tensor) -> tuple[DrawnRows, Tensor, Tensor]:
+        """(what was drawn, seeds [B], the edited logits float32 [B, V])."""
         layout = self.layout
-        found = draw(x, bad | full | empty, tables["meta"], draws=layout.draws, filters=layout.filters)
-        token, logprob, support, status = found
-        status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
-        return (token, logprob, support, status), x, tables
+        copies = layout.changes or words is not None or x.dtype is not torch.float32
+        return ops.draw(
+            x,
+            words,
+            slots,
+            self.tables,
+            layout.edits,
+            room=self.room,
+            draws=layout.draws,
+            filters=layout.filters,
+            copies=copies,
+        )
 
-    def seeds(self, slots: Tensor | None = None) -> Tensor:
-        """The seed of each row int64 [B], 0 where there is none."""
-        tables = self._of(slots)
-        return tables["meta"][:, SEED].masked_fill(~tables["used"], 0)
+    def _views(self, slots: Tensor) -> dict[str, Tensor]:
+        return {name: self.tables[name].index_select(0, slots) for name in ops.VIEWS}
 
-    def _of(self, slots: Tensor | None) -> dict[str, Tensor]:
-        if slots is None:
-            return self.tables
-        read = {name: table for name, table in self.tables.items() if name not in {"tail", "said", "fault", "distinct"}}
-        # Of tables without columns only the shape is asked for.
-        return {name: table.index_select(0, slots) if table.numel() else table for name, table in read.items()}
+    def append(self, token: Tensor, slots: Tensor | None = None) -> None:
+        """Appends a token int [B] to each row, of `slots` int64 [B] or of all; -1 leaves it as it is.
 
-    def append(self, token: Tensor) -> None:
-        """Appends a token int64 [capacity] to each row; -1 leaves it as it is. A wrong one is found by `read_back`."""
-        tables = self.tables
-        legal = (token >= 0) & (token < self.vocab_size) & tables["used"]
-        wrong = (token != -1) & ~legal & (tables["fault"] == -1)
-        tables["fault"].copy_(torch.where(wrong, token, tables["fault"]))
-        new = legal & (tables["length"] < self.room)
-        self._say(token, new)
-        if self.layout.counts:
-            self._count(token, new)
-        if self.layout.past.ring:
-            past.remember(tables, token, new)
-        tables["said"].add_(new)
-        tables["length"].add_(legal)
-        tables["meta"][:, STEP].add_(new)
-
-    def _say(self, token: Tensor, new: Tensor) -> None:
-        tail = self.tables["tail"]
-        at = self.tables["said"].clamp(max=self.layout.tail - 1)[:, None]
-        tail.scatter_(1, at, torch.where(new[:, None], token[:, None].to(torch.int32), tail.gather(1, at)))
-
-    def _count(self, token: Tensor, new: Tensor) -> None:
-        tables = self.tables
-        ids, distinct = tables["count_ids"], tables["distinct"][:, None]
-        places = torch.arange(self.layout.counts, device=token.device)
-        # Entries past the last repeat the first one, so what comes first in a row fills all of them.
-        place, here = distinct, (places == distinct) | (distinct == 0)
-        if self.layout.past.windows:
-            place, here = self._freed(places, new)
-        same = (ids == token[:, None]) & (distinct > 0) & new[:, None]
-        first = new & ~same.any(1)
-        here = here & first[:, None]
-        ids.copy_(torch.where(here, token[:, None], ids))
-        tables["in_output"].add_(same).masked_fill_(here, 1)
-        tables["in_prompt"].masked_fill_(here, 0)
-        tables["distinct"].add_(first if place is distinct else first & (place == distinct)[:, 0])
-
-    def _freed(self, places: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-        """(the place [B, 1] of a token not counted before, bool [B, n]: the entries that hold what is there).
-
-        The token that leaves a window is counted once less; the place of one that is counted no more is free.
+        A wrong one is found by `read_back`.
         """
-        tables = self.tables
-        distinct = tables["distinct"][:, None]
-        gone = (tables["count_ids"] == past.leaving(tables)) & (distinct > 0) & new[:, None]
-        tables["in_output"].sub_(gone.to(torch.int32))
-        is_free = (tables["in_output"] + tables["in_prompt"] == 0) & (places < distinct)
-        place = torch.where(is_free, places, distinct).amin(1, keepdim=True)
-        return place, (places == place) | ((place == 0) & (places >= distinct))
+        at = self._every if slots is None else slots
+        ops.append(token.contiguous(), at, self.tables, room=self.room, size=self.vocab_size)
 
-    def spread(self, token: Tensor, slots: Tensor | None) -> Tensor:
-        """Tokens [B] of `slots`, or of all, as int64 [capacity] with -1 elsewhere."""
-        token = token.to(torch.int64)
-        if slots is None:
-            return token
-        return token.new_full((self.capacity,), -1).index_copy_(0, slots, token)
+
+def readable(logits: Tensor) -> Tensor:
+    """Logits [B, V] of any float type as a draw reads them: contiguous, and float32 unless they have 16 bits."""
+    is_short = logits.dtype in (torch.bfloat16, torch.float16)
+    return (logits.detach() if is_short else logits.detach().to(torch.float32)).contiguous()
 
 
 _REPEATED = frozenset({"bias_ids", "bias_values", "count_ids", "in_prompt", "in_output"})

@@ -24,6 +24,7 @@ from tirage.backends.torch.kernels.layout import (
     NEAR,
     NOT_COUNTED,
     OPEN,
+    SEED,
     TOP,
     VARYING,
     WEIGHTY,
@@ -47,35 +48,76 @@ def measure(x_ptr, ends_ptr, plane, size, blocks, BLOCK: tl.constexpr):
     tl.store(at + plane, tl.min(tl.where(inside, key, POS_INF), 0))
 
 
+# fmt: off
 @triton.jit(do_not_specialize=VARYING)
 def settle(
     x_ptr, ends_ptr, bad_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, plane, columns, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
+):
     """Largest key of each row, its status, and where its bins lie, from a logit of each block.
 
     Its histogram and its list are emptied.
     """
     row = tl.program_id(0).to(tl.int64)
+    first_c = constant(meta_ptr + row * columns, FIRST_C)
+    given = (tl.load(bad_ptr + row) != 0).to(tl.int32)
+    settle_row(
+        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, row, given, first_c, plane, size, blocks, BLOCK,
+        PADDED,
+    )
+
+
+@triton.jit(do_not_specialize=VARYING)
+def settle_slots(
+    x_ptr, ends_ptr, slots_ptr, used_ptr, said_ptr, slots_meta_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr, bins_ptr,
+    length_ptr, room, plane, columns, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, FULL: tl.constexpr,
+    EMPTY: tl.constexpr,
+):
+    """The same for rows whose tables lie at slots: each one's numbers and seed are brought to its row.
+
+    `said` is how many tokens it has, `room` how many it may have.
+    """
+    row, slot = tl.program_id(0).to(tl.int64), tl.load(slots_ptr + tl.program_id(0))
+    for start in range(0, columns, 32):
+        at = start + tl.arange(0, 32)
+        read = tl.load(slots_meta_ptr + slot * columns + at, mask=at < columns, other=0)
+        tl.store(meta_ptr + row * columns + at, read, mask=at < columns)
+    used = tl.load(used_ptr + slot) != 0
+    given = tl.where(used, tl.where(tl.load(said_ptr + slot) > room, FULL, 0), EMPTY)
+    seed = tl.load(slots_meta_ptr + slot * columns + SEED)
+    tl.store(seed_ptr + row, tl.where(used, seed, 0))
+    settle_row(
+        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, row, given,
+        constant(slots_meta_ptr + slot * columns, FIRST_C), plane, size, blocks, BLOCK, PADDED,
+    )
+
+
+@triton.jit
+def settle_row(
+    x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, row, given, first_c, plane, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+):
+    """What `settle` does with a row whose status is `given` where that is not 0."""
     at = tl.arange(0, PADDED)
     there = at < blocks
     top = tl.max(tl.load(ends_ptr + row * blocks + at, mask=there, other=NEG_INF), 0)
     low = tl.min(tl.load(ends_ptr + plane + row * blocks + at, mask=there, other=POS_INF), 0)
-    spoiled = (tl.load(bad_ptr + row) != 0) | (top >= POS_INF) | (low < NEG_INF)
-    status = tl.where(spoiled, 1, tl.where(top > NEG_INF, 0, 2))
+    found = tl.where((top >= POS_INF) | (low < NEG_INF), 1, tl.where(top > NEG_INF, 0, 2))
+    status = tl.where(given != 0, given, found)
     tl.store(status_ptr + row, status.to(tl.int8))
     tl.store(row_ptr + row * WIDTH + HIGH, top)
     tl.store(row_ptr + row * WIDTH + LEAST, POS_INF)
     tl.store(row_ptr + row * WIDTH + GREATEST, NEG_INF)
     if status == 0:
         sample = tl.load(x_ptr + row * size + at * BLOCK, mask=there)
-        q = exponent_of(sample, value_of(top), constant(meta_ptr + row * columns, FIRST_C))
+        q = exponent_of(sample, value_of(top), first_c)
         near, far = span_of(tl.where(there, q, LIMIT))
         tl.store(row_ptr + row * WIDTH + NEAR, near)
         tl.store(row_ptr + row * WIDTH + FAR, far)
     lanes = tl.arange(0, LANES)
     tl.store(bins_ptr + row * LANES + lanes, lanes * 0)
     tl.store(length_ptr + row, 0)
+# fmt: on
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tirage.exact.keys import FLT_MAX
+from tirage.exact.keys import FLT_MAX, TINY_BITS
 from tirage.exact.logs import LN2_31, OCTAVE
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
@@ -13,7 +13,8 @@ NEG_INF = tl.constexpr(-0x7F800000)
 POS_INF = tl.constexpr(0x7F800000)
 NO_ID = tl.constexpr(0x7FFFFFFF)
 LIMIT = tl.constexpr(int(Q_LIMIT))
-_LARGEST = tl.constexpr(float(FLT_MAX))
+LARGEST = tl.constexpr(float(FLT_MAX))
+_TINY = tl.constexpr(int(TINY_BITS))
 _B0, _B1, _B2, _B3, _B4, _B5 = (tl.constexpr(float(b)) for b in COEFFICIENTS)
 _LN2 = tl.constexpr(LN2_31)
 _UNIT_LOG = tl.constexpr(40 * OCTAVE)
@@ -33,6 +34,36 @@ def value_of(key):
 
 
 @triton.jit
+def logits_at(x_ptr, ids, there, IS_BFLOAT: tl.constexpr):
+    """float32 logits of `ids`, any shape, -inf where they are not `there`; bfloat16 ones are given as their bits."""
+    if IS_BFLOAT:
+        # Widened as integers: no conversion could make zeros of the smallest ones.
+        bits = tl.load(x_ptr + ids, mask=there, other=-128)  # -inf
+        x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        x = tl.load(x_ptr + ids, mask=there, other=float("-inf")).to(tl.float32)
+    return x
+
+
+@triton.jit
+def is_spoiled(key):
+    """Whether keys, any shape, are those of +inf or NaN."""
+    return (key >= POS_INF) | (key < NEG_INF)
+
+
+@triton.jit
+def cleaned(x):
+    """float32 `x`, any shape, with every |v| <= 2^-126 made +0.0 (S-N7)."""
+    return tl.where((x.to(tl.int32, bitcast=True) & 0x7FFFFFFF) <= _TINY, 0.0, x)
+
+
+@triton.jit
+def clamped(x):
+    """float32 `x`, any shape, held within the finite range, then cleaned (S-N7)."""
+    return cleaned(tl.maximum(tl.minimum(x, LARGEST), -LARGEST))
+
+
+@triton.jit
 def exponent_of(x, m, c):
     """int32 exponents of float32 logits, any shape (S-W1)."""
     return tl.minimum((m - x) * c, 343932928.0).to(tl.int32)
@@ -42,11 +73,11 @@ def exponent_of(x, m, c):
 def weight_of(q):
     """int64 weights of int32 exponents, any shape (S-W2)."""
     f = ((q & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True) - 1.0
-    r = _B4 + tl.minimum(f * _B5, _LARGEST)
-    r = _B3 + tl.minimum(r * f, _LARGEST)
-    r = _B2 + tl.minimum(r * f, _LARGEST)
-    r = _B1 + tl.minimum(r * f, _LARGEST)
-    r = _B0 + tl.minimum(r * f, _LARGEST)
+    r = _B4 + tl.minimum(f * _B5, LARGEST)
+    r = _B3 + tl.minimum(r * f, LARGEST)
+    r = _B2 + tl.minimum(r * f, LARGEST)
+    r = _B1 + tl.minimum(r * f, LARGEST)
+    r = _B0 + tl.minimum(r * f, LARGEST)
     w = (r.to(tl.int32, bitcast=True) - (q & -8388608)).to(tl.float32, bitcast=True)
     return tl.where(q < LIMIT, w, 0.0).to(tl.int64)
 
@@ -75,7 +106,7 @@ def log2_fixed(n):
 @triton.jit
 def ln_of(log2):
     """Natural logarithm, float32, of a fixed-point base-2 logarithm (int64)."""
-    return tl.minimum(((log2 * _LN2) >> 31).to(tl.float32) * 1.1920928955078125e-07, _LARGEST)
+    return tl.minimum(((log2 * _LN2) >> 31).to(tl.float32) * 1.1920928955078125e-07, LARGEST)
 
 
 @triton.jit
@@ -119,7 +150,7 @@ def uniform(seed, step, sample):
 @triton.jit
 def logprob_of(x, m, inverse_t, total):
     """ln of a token's probability when the set weighs `total`."""
-    distance = tl.minimum((m - x) * inverse_t, _LARGEST)
+    distance = tl.minimum((m - x) * inverse_t, LARGEST)
     return 0.0 - (distance + ln_of(log2_fixed(total.to(tl.uint64)) - _UNIT_LOG))
 
 

@@ -1,0 +1,153 @@
+"""The steps of rows whose tables lie on a CUDA device, as launches of Triton kernels: six draw, one appends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from tirage.backends.torch import kernels
+from tirage.backends.torch.device.past import Tables
+from tirage.backends.torch.draw_op import DrawnRows
+from tirage.backends.torch.triton import BLOCK, EXACT, TILE, WIDE, Workspace, drawn, measure
+from tirage.draw import Status
+
+PART = 4096
+"""Logits that a thread block edits: each looks through all ids that a row biases or counts."""
+COPIED = 2048
+"""Logits that such a block copies at a time."""
+VIEWED = 1024
+"""Logits of a thread block of the kernels that report: each reads the ends of all blocks of its row."""
+IDS = 1024
+"""Ids that a thread block looks at together."""
+
+_EDIT: Any = kernels.edit
+_SETTLE_SLOTS: Any = kernels.settle_slots
+_APPEND: Any = kernels.append
+_VIEW_ENDS: Any = kernels.view_ends
+_VIEW_WEIGH: Any = kernels.view_weigh
+_TELL: Any = kernels.tell
+
+_EDITED = (
+    "meta", "length", "least", "words", "early", "edits", "bias_ids", "bias_values", "count_ids", "in_prompt",
+    "in_output", "distinct", "ring", "ahead", "prompt", "ngram", "powers", "last_power", "breaks", "unbroken",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own",
+)  # fmt: skip
+"""The tables that `edit` reads."""
+
+
+def draw(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Tables,
+    *,
+    room: int,
+    draws: bool,
+    filters: bool,
+    copies: bool,
+    block: int = BLOCK,
+    tile: int = TILE,
+    part: int = PART,
+) -> tuple[DrawnRows, Tensor, Tensor]:
+    """(what was drawn, seeds [B], the edited logits float32 [B, V]) of logits [B, V]; arguments as `ops.draw` has them.
+
+    `block`, `tile` and `part` are powers of two, `part` at least `block`, and change no result.
+    """
+    columns = tables["meta"].shape[1]
+    work = Workspace.of(x, columns=columns, draws=draws, filters=filters, block=block, tile=tile)
+    meta = torch.empty(work.rows, columns, dtype=torch.int64, device=x.device)
+    seeds = torch.empty(work.rows, dtype=torch.int64, device=x.device)
+    if copies:
+        x = _edited(x, words, slots, tables, work, part=max(part, block))
+    else:
+        measure(x, work)
+    _SETTLE_SLOTS[work.rows,](
+        *(x, work.ends, slots, tables["used"].view(torch.uint8), tables["length"], tables["meta"], meta, seeds),
+        *(work.row, work.status, work.bins, work.length, room, work.plane, columns, work.size, work.blocks),
+        BLOCK=block,
+        PADDED=work.padded,
+        FULL=int(Status.history_full),
+        EMPTY=int(Status.empty_slot),
+        **EXACT,
+    )
+    return drawn(x, meta, work), seeds, x
+
+
+def _edited(x: Tensor, words: Tensor | None, slots: Tensor, tables: Tables, work: Workspace, *, part: int) -> Tensor:
+    """Logits [B, V] after their masks and edits, float32; the ends of their blocks are written on the way."""
+    y = torch.empty(work.rows, work.size, dtype=torch.float32, device=x.device)
+    ring = tables["ring"].shape[1]
+    powers = tables["powers"].shape[1]
+    candidates = torch.empty(work.rows, ring if powers else 0, dtype=torch.float32, device=x.device)
+    is_bfloat = x.dtype is torch.bfloat16
+    _EDIT[work.rows, triton.cdiv(work.size, part)](
+        x.view(torch.int16) if is_bfloat else x,
+        *(tables["words"] if words is None else words, slots, y, work.ends, candidates),
+        *(_octets(tables[name]) for name in _EDITED),
+        *(work.plane, work.columns, int(words is not None)),
+        *(int(tables[name].shape[1] > 0) for name in ("words", "early")),
+        *(tables[name].shape[1] for name in ("edits", "bias_ids", "count_ids", "ring", "ngram", "powers")),
+        *(*tables["phrases"].shape[1:], work.size, work.blocks),
+        BLOCK=work.block,
+        PART=part,
+        COPIED=min(part, COPIED),
+        TILE=IDS,
+        IS_BFLOAT=is_bfloat,
+        **WIDE,
+    )
+    return y
+
+
+def report(
+    given: Tensor,
+    edited: Tensor,
+    token: Tensor,
+    status: Tensor,
+    slots: Tensor,
+    views: Sequence[Tensor],
+    *,
+    most: int,
+    block: int = VIEWED,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(logprobs, ranks, top ids, top logprobs) of rows; arguments as `ops.report` has them, `views` its tables."""
+    (b, size), device = given.shape, given.device
+    blocks, is_bfloat = triton.cdiv(size, block), given.dtype is torch.bfloat16
+    view, scale, top_n = views
+    ends, mass = (torch.empty(b, blocks, dtype=torch.int64, device=device) for _ in range(2))
+    above = torch.empty(b, blocks, dtype=torch.int32, device=device)
+    logprob, rank = (torch.empty(b, dtype=kind, device=device) for kind in (torch.float32, torch.int64))
+    ids, logprobs = (torch.empty(b, most, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
+    x = (given.view(torch.int16) if is_bfloat else given, edited, slots, view)
+    each: dict[str, Any] = {"BLOCK": block, "IS_BFLOAT": is_bfloat, **EXACT}
+    padded = triton.next_power_of_2(blocks)
+    _VIEW_ENDS[b, blocks](*x, status, ends, size, blocks, **each)
+    _VIEW_WEIGH[b, blocks](*x, scale, status, token, ends, mass, above, size, blocks, PADDED=padded, **each)
+    _TELL[b,](
+        *(*x, scale, top_n, status, token, ends, mass, above, logprob, rank, ids, logprobs, most, size, blocks),
+        PADDED=padded,
+        EMPTY=int(Status.empty_slot),
+        **each,
+    )
+    return logprob, rank, ids, logprobs
+
+
+def append(token: Tensor, slots: Tensor, tables: Tables, *, room: int, size: int, ids: int = IDS) -> None:
+    """Appends tokens [B] to the rows of `slots`, as `ops.append` describes it; `ids` changes no result."""
+    names = ("count_ids", "in_prompt", "in_output", "distinct", "window", "ring", "ahead", "breaks", "unbroken")
+    width = {name: tables[name].shape[1] for name in ("meta", "tail", "count_ids", "window", "ring", "ahead", "powers")}
+    _APPEND[token.shape[0],](
+        *(token, slots, tables["used"].view(torch.uint8)),
+        *(tables[name] for name in ("meta", "length", "said", "fault", "tail", *names)),
+        *(width["meta"], room, width["tail"], width["count_ids"], width["window"], width["ring"], width["ahead"]),
+        *(width["powers"], size),
+        TILE=ids,
+        **EXACT,
+    )
+
+
+def _octets(table: Tensor) -> Tensor:
+    return table.view(torch.uint8) if table.dtype is torch.bool else table

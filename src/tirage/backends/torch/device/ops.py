@@ -1,0 +1,274 @@
+"""The steps of rows on a device as operators of PyTorch's, `torch.ops.tirage.draw_slots`, `report_slots` and `append`.
+
+On CUDA each is launches of the Triton kernels (`launches`), on the CPU tensor operations on the same tables (`edits`,
+`past`, `counts`, `report`), which the tests hold the kernels to. None reads a value on the host, so
+`torch.compile(fullgraph=True)` keeps each whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from tirage.backends.torch import draw_op
+from tirage.backends.torch.device import counts, edits
+from tirage.backends.torch.device.report import Reported, reported
+from tirage.backends.torch.draw_op import DrawnRows
+from tirage.backends.torch.plan import SEED
+from tirage.draw import Status
+
+WRITTEN: tuple[str, ...] = (
+    "meta", "length", "said", "fault", "tail", "count_ids", "in_prompt", "in_output", "distinct", "ring", "ahead",
+    "unbroken",
+)  # fmt: skip
+"""The tables that `append` writes to."""
+READ = ("used", "window", "powers", "breaks")
+"""Those that it only reads."""
+TABLES: tuple[str, ...] = (
+    "meta", "used", "length", "least", "edits", "bias_ids", "bias_values", "words", "early", "count_ids", "in_prompt",
+    "in_output", "distinct", "ring", "ahead", "prompt", "window", "ngram", "powers", "last_power", "breaks", "unbroken",
+    "phrases", "phrase_ids", "phrase_bias", "phrase_own",
+)  # fmt: skip
+"""The tables that a draw reads."""
+
+VIEWS = ("view", "view_scale", "top_n")
+"""Those that say what a row reports."""
+MOST_LISTED = 64
+"""First candidates that `report` takes one by one; where a row asks for more they are sorted."""
+
+torch.library.define(
+    "tirage::draw_slots",
+    "(Tensor x, Tensor? words, Tensor slots, Tensor[] tables, int[] order, int room, bool draws, bool filters, "
+    "bool copies) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "tirage::report_slots",
+    "(Tensor given, Tensor edited, Tensor token, Tensor status, Tensor slots, Tensor view, Tensor view_scale, "
+    "Tensor top_n, int most) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "tirage::append",
+    "(Tensor token, Tensor slots, "
+    + ", ".join(f"Tensor({chr(ord('a') + at)}!) {name}" for at, name in enumerate(WRITTEN))
+    + "".join(f", Tensor {name}" for name in READ)
+    + ", int room, int size) -> ()",
+)
+
+
+def draw(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Mapping[str, Tensor],
+    order: Sequence[int],
+    *,
+    room: int,
+    draws: bool,
+    filters: bool,
+    copies: bool,
+) -> tuple[DrawnRows, Tensor, Tensor]:
+    """(what was drawn, seeds int64 [B], the edited logits float32 [B, V]) of the rows of `slots` int64 [B].
+
+    Logits [B, V] are float32, bfloat16 or float16. `copies` says whether they need a mask, an edit or another type,
+    in the `order` of `RowsLayout.edits`; without it `x` itself is what comes back. A row of more than `room` tokens
+    has status `history_full`.
+    """
+    given = [tables[name] for name in TABLES]
+    *found, seeds, edited = torch.ops.tirage.draw_slots(x, words, slots, given, order, room, draws, filters, copies)
+    token, logprob, support, status = found
+    return (token, logprob, support, status), seeds, edited if copies else x
+
+
+def report(
+    given: Tensor,
+    edited: Tensor,
+    token: Tensor,
+    status: Tensor,
+    slots: Tensor,
+    tables: Mapping[str, Tensor],
+    *,
+    most: int,
+) -> Reported:
+    """What the rows of `slots` int64 [B] report of their `token` int64 [B] and of at most `most` first candidates.
+
+    `given` are their logits [B, V] of any type that `draw` takes, `edited` those that it gave back.
+    """
+    views = [tables[name] for name in VIEWS]
+    return Reported(*torch.ops.tirage.report_slots(given, edited, token, status, slots, *views, most))
+
+
+def append(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], *, room: int, size: int) -> None:
+    """Appends a token int [B] to the rows of `slots` int64 [B]; -1 leaves a row as it is.
+
+    One that is not in [0, `size`), or for an empty slot, is its `fault`; a row keeps no more than `room` tokens.
+    """
+    torch.ops.tirage.append(token, slots, *(tables[name] for name in (*WRITTEN, *READ)), room, size)
+
+
+# --- on each kind of device -------------------------------------------------------------------------------------------
+
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@torch.library.register_fake("tirage::draw_slots")
+def _shapes(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Sequence[Tensor],
+    order: Sequence[int],
+    room: int,
+    draws: bool,
+    filters: bool,
+    copies: bool,
+) -> Found:
+    rows, size = x.shape
+    kinds = (torch.int64, torch.float32, torch.int64, torch.int8, torch.int64)
+    token, logprob, support, status, seeds = (torch.empty(rows, dtype=kind, device=x.device) for kind in kinds)
+    edited = torch.empty(rows if copies else 0, size, dtype=torch.float32, device=x.device)
+    return token, logprob, support, status, seeds, edited
+
+
+@torch.library.impl("tirage::draw_slots", "CPU")
+def _draw_on_cpu(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Sequence[Tensor],
+    order: Sequence[int],
+    room: int,
+    draws: bool,
+    filters: bool,
+    copies: bool,
+) -> Found:
+    named = dict(zip(TABLES, tables, strict=True))
+    drawn, seeds, edited = by_tensors(
+        x, words, slots, named, order, room=room, draws=draws, filters=filters, copies=copies
+    )
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
+
+
+@torch.library.impl("tirage::draw_slots", "CUDA")
+def _draw_on_cuda(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Sequence[Tensor],
+    order: Sequence[int],
+    room: int,
+    draws: bool,
+    filters: bool,
+    copies: bool,
+) -> Found:
+    from tirage.backends.torch.device import launches
+
+    named = dict(zip(TABLES, tables, strict=True))
+    # Triton launches on the current device, which need not be the one that holds the logits.
+    with torch.cuda.device_of(x):
+        drawn, seeds, edited = launches.draw(
+            x, words, slots, named, room=room, draws=draws, filters=filters, copies=copies
+        )
+    return *drawn, seeds, edited if copies else edited.new_empty(0, x.shape[1])
+
+
+def by_tensors(
+    x: Tensor,
+    words: Tensor | None,
+    slots: Tensor,
+    tables: Mapping[str, Tensor],
+    order: Sequence[int],
+    *,
+    room: int,
+    draws: bool,
+    filters: bool,
+    copies: bool,
+) -> tuple[DrawnRows, Tensor, Tensor]:
+    """What `draw` gives, by tensor operations on tables on the CPU."""
+    # Of tables without columns only the shape is asked for.
+    rows = {name: table.index_select(0, slots) if table.numel() else table for name, table in tables.items()}
+    y, bad = edits.edited(x.to(torch.float32), rows, order, edits.allowed_words(rows, words))
+    full, empty = rows["length"] > room, ~rows["used"]
+    found = draw_op.on_host(y, bad | full | empty, rows["meta"], draws=draws, filters=filters)
+    token, logprob, support, status = found
+    status = status.masked_fill(full, int(Status.history_full)).masked_fill(empty, int(Status.empty_slot))
+    return (token, logprob, support, status), rows["meta"][:, SEED].masked_fill(empty, 0), y
+
+
+Told = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+@torch.library.register_fake("tirage::report_slots")
+def _told_shapes(given: Tensor, *rest: Tensor | int) -> Told:
+    rows, most = given.shape[0], rest[-1]
+    assert isinstance(most, int)
+    logprob, rank = (torch.empty(rows, dtype=kind, device=given.device) for kind in (torch.float32, torch.int64))
+    ids, listed = (torch.empty(rows, most, dtype=kind, device=given.device) for kind in (torch.int64, torch.float32))
+    return logprob, rank, ids, listed
+
+
+@torch.library.impl("tirage::report_slots", "CPU")
+def _report_on_cpu(
+    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor, scale: Tensor,
+    top_n: Tensor, most: int,
+) -> Told:  # fmt: skip
+    return report_by_tensors(given, edited, token, status, slots, (view, scale, top_n), most=most)
+
+
+@torch.library.impl("tirage::report_slots", "CUDA")
+def _report_on_cuda(
+    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, view: Tensor, scale: Tensor,
+    top_n: Tensor, most: int,
+) -> Told:  # fmt: skip
+    from tirage.backends.torch.device import launches
+
+    with torch.cuda.device_of(given):
+        return launches.report(given, edited, token, status, slots, (view, scale, top_n), most=most)
+
+
+def report_by_tensors(
+    given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, views: Sequence[Tensor], *, most: int
+) -> Told:
+    """What `report` gives, by tensor operations on the CPU."""
+    rows = {name: table.index_select(0, slots) for name, table in zip(VIEWS, views, strict=True)}
+    told = reported(given.to(torch.float32), edited, token, status, rows, most=most)
+    return told.logprobs, told.ranks, told.top_ids, told.top_logprobs
+
+
+@torch.library.register_fake("tirage::append")
+def _nothing(*_: Tensor | int) -> None:
+    pass
+
+
+@torch.library.impl("tirage::append", "CPU")
+def _append_on_cpu(token: Tensor, slots: Tensor, *rest: Tensor | int) -> None:
+    append_by_tensors(token, slots, *_named(rest))
+
+
+@torch.library.impl("tirage::append", "CUDA")
+def _append_on_cuda(token: Tensor, slots: Tensor, *rest: Tensor | int) -> None:
+    from tirage.backends.torch.device import launches
+
+    tables, room, size = _named(rest)
+    with torch.cuda.device_of(token):
+        launches.append(token, slots, tables, room=room, size=size)
+
+
+def append_by_tensors(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], room: int, size: int) -> None:
+    """What `append` does, by tensor operations on tables on the CPU."""
+    rows = tables["length"].shape[0]
+    counts.append(token.new_full((rows,), -1, dtype=torch.int64).index_copy_(0, slots, token.to(torch.int64)),
+                  tables, room=room, size=size)  # fmt: skip
+
+
+def _named(rest: Sequence[Tensor | int]) -> tuple[dict[str, Tensor], int, int]:
+    """(tables by name, room, size) of the arguments behind token and slots."""
+    *given, room, size = rest
+    assert isinstance(room, int)
+    assert isinstance(size, int)
+    return (
+        {name: each for name, each in zip((*WRITTEN, *READ), given, strict=True) if isinstance(each, Tensor)},
+        room,
+        size,
+    )

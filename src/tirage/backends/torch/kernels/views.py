@@ -1,0 +1,150 @@
+"""Logprobs, ranks and first candidates of rows in their views, in three launches: ends, masses, and what is told.
+
+`view_ends` finds the first candidate of each block, `view_weigh` the mass of the block and how many tokens lie above
+the drawn one; `tell` puts the blocks of a row together, and takes its first candidates one by one: after each it looks
+for the next one of that block alone. Rows that report nothing, or have no token, are not read (S-L5).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tirage.backends.torch.kernels.rule import (
+    NEG_INF,
+    exponent_of,
+    is_spoiled,
+    key_of,
+    logits_at,
+    logprob_of,
+    value_of,
+    weight_of,
+)
+from tirage.sampling_metadata import View
+
+_NONE, _RAW = tl.constexpr(int(View.NONE)), tl.constexpr(int(View.RAW))
+_LAST_ID = tl.constexpr((1 << 20) - 1)
+_ABSENT = tl.constexpr(-1)
+
+SIZES = ("most",)
+"""Arguments that kernels are not compiled anew for."""
+
+
+@triton.jit
+def view_at(given_ptr, edited_ptr, is_raw, ids, there, IS_BFLOAT: tl.constexpr):
+    """Logits of a row in its view: as they came, where those that are not finite count as -inf, or after its edits."""
+    if is_raw:
+        given = logits_at(given_ptr, ids, there, IS_BFLOAT)
+        x = tl.where(is_spoiled(key_of(given)), float("-inf"), given)
+    else:
+        x = tl.load(edited_ptr + ids, mask=there, other=float("-inf"))
+    return x
+
+
+@triton.jit
+def order_of(key, ids):
+    """int64, any shape: larger first is the order of every cut (S-W3); ABSENT where a token is no candidate."""
+    order = ((key.to(tl.int64) + (1 << 31)) << 20) | (ids ^ _LAST_ID).to(tl.int64)
+    return tl.where(key > NEG_INF, order, _ABSENT)
+
+
+@triton.jit
+def key_in(order):
+    """int32 keys of such numbers; -inf's for ABSENT."""
+    return tl.where(order == _ABSENT, NEG_INF, (order >> 20) - (1 << 31)).to(tl.int32)
+
+
+@triton.jit
+def largest_in(ends_ptr, blocks, PADDED: tl.constexpr):
+    """The largest logit of a row in its view, any number where it has no candidate."""
+    at = tl.arange(0, PADDED)
+    key = key_in(tl.max(tl.load(ends_ptr + at, mask=at < blocks, other=_ABSENT), 0))
+    return value_of(tl.where(key > NEG_INF, key, 0))
+
+
+# fmt: off
+@triton.jit
+def view_ends(
+    given_ptr, edited_ptr, slots_ptr, view_ptr, status_ptr, ends_ptr, size, blocks,
+    BLOCK: tl.constexpr, IS_BFLOAT: tl.constexpr,
+):
+    """The first candidate of a block, as `order_of` has it."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    view = tl.load(view_ptr + tl.load(slots_ptr + row))
+    if (view != _NONE) & (tl.load(status_ptr + row) == 0):
+        ids = block * BLOCK + tl.arange(0, BLOCK)
+        x = view_at(given_ptr + row * size, edited_ptr + row * size, view == _RAW, ids, ids < size, IS_BFLOAT)
+        tl.store(ends_ptr + row * blocks + block, tl.max(order_of(key_of(x), ids), 0))
+
+
+@triton.jit
+def view_weigh(
+    given_ptr, edited_ptr, slots_ptr, view_ptr, scale_ptr, status_ptr, token_ptr, ends_ptr, mass_ptr, above_ptr,
+    size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr,
+):
+    """The mass of a block under the row's view, and how many of its tokens lie above the drawn one."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    slot = tl.load(slots_ptr + row)
+    view = tl.load(view_ptr + slot)
+    if (view != _NONE) & (tl.load(status_ptr + row) == 0):
+        given_ptr, edited_ptr = given_ptr + row * size, edited_ptr + row * size
+        m, c = largest_in(ends_ptr + row * blocks, blocks, PADDED), tl.load(scale_ptr + slot * 2)
+        ids = block * BLOCK + tl.arange(0, BLOCK)
+        x = view_at(given_ptr, edited_ptr, view == _RAW, ids, ids < size, IS_BFLOAT)
+        token = tl.load(token_ptr + row)
+        drawn = view_at(given_ptr, edited_ptr, view == _RAW, token, token >= 0, IS_BFLOAT)
+        above = (key_of(x) > key_of(drawn)) & (ids < size)
+        tl.store(mass_ptr + row * blocks + block, tl.sum(weight_of(exponent_of(x, m, c)), 0))
+        tl.store(above_ptr + row * blocks + block, tl.sum(above.to(tl.int32), 0))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def tell(
+    given_ptr, edited_ptr, slots_ptr, view_ptr, scale_ptr, top_n_ptr, status_ptr, token_ptr, ends_ptr, mass_ptr,
+    above_ptr, logprob_ptr, rank_ptr, top_id_ptr, top_logprob_ptr, most, size, blocks,
+    BLOCK: tl.constexpr, PADDED: tl.constexpr, IS_BFLOAT: tl.constexpr, EMPTY: tl.constexpr,
+):
+    """Logprob, rank and at most `most` first candidates of a row; what it does not report is NaN, 0, -1 and -inf."""
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED)
+    slot, status = tl.load(slots_ptr + row), tl.load(status_ptr + row)
+    view = tl.load(view_ptr + slot)
+    given_ptr, edited_ptr = given_ptr + row * size, edited_ptr + row * size
+    top_id_ptr, top_logprob_ptr = top_id_ptr + row * most, top_logprob_ptr + row * most
+    lp, rank, listed = tl.full((), float("nan"), tl.float32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
+    if (view != _NONE) & (status == 0):
+        there = at < blocks
+        ends = tl.load(ends_ptr + row * blocks + at, mask=there, other=_ABSENT)
+        m, inverse_t = largest_in(ends_ptr + row * blocks, blocks, PADDED), tl.load(scale_ptr + slot * 2 + 1)
+        total = tl.maximum(tl.sum(tl.load(mass_ptr + row * blocks + at, mask=there, other=0), 0), 1)
+        rank = 1 + tl.sum(tl.load(above_ptr + row * blocks + at, mask=there, other=0), 0).to(tl.int64)
+        token = tl.load(token_ptr + row)
+        drawn = view_at(given_ptr, edited_ptr, view == _RAW, token, token >= 0, IS_BFLOAT)
+        lp = viewed_logprob(drawn, m, inverse_t, total)
+        wanted = tl.minimum(tl.load(top_n_ptr + slot), most).to(tl.int32)
+        best = tl.max(ends, 0)
+        while (listed < wanted) & (best != _ABSENT):
+            first = ((best & _LAST_ID) ^ _LAST_ID).to(tl.int32)  # pyright: ignore[reportOperatorIssue]
+            tl.store(top_id_ptr + listed, first.to(tl.int64))
+            tl.store(top_logprob_ptr + listed, viewed_logprob(value_of(key_in(best)), m, inverse_t, total))
+            block = first // BLOCK
+            ids = block * BLOCK + tl.arange(0, BLOCK)
+            order = order_of(
+                key_of(view_at(given_ptr, edited_ptr, view == _RAW, ids, ids < size, IS_BFLOAT)), ids
+            )
+            ends = tl.where(at == block, tl.max(tl.where(order < best, order, _ABSENT), 0), ends)
+            best = tl.max(ends, 0)
+            listed += 1
+    rest = tl.where((status == 0) | (status == EMPTY), float("-inf"), float("nan"))
+    while listed < most:
+        tl.store(top_id_ptr + listed, tl.full((), -1, tl.int64))
+        tl.store(top_logprob_ptr + listed, rest)
+        listed += 1
+    tl.store(logprob_ptr + row, lp)
+    tl.store(rank_ptr + row, rank)
+# fmt: on
+
+
+@triton.jit
+def viewed_logprob(x, m, inverse_t, total):
+    """ln of the probability of a logit when its view weighs `total`; -inf for -inf (S-L2)."""
+    return tl.where(key_of(x) == NEG_INF, float("-inf"), logprob_of(x, m, inverse_t, total))

@@ -1,0 +1,172 @@
+"""The steps of rows on a device as operators and kernels: checked by PyTorch, counted, and mistakes in them seen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from platforms import needs_newest_triton, needs_triton
+from test_batch_torch import EVERYTHING, PLAIN, V, batch_of, logits, stepped_by_kernels
+from test_triton_hostile import started
+
+from tirage.backends.torch.device import ops
+
+MISTAKES = {
+    "a match is not made longer": ("tl.where(agrees, before + 1, 0)", "tl.where(agrees, before, 0)"),
+    "the match at the ring's end is lost": ("turned = tl.load(ring_ptr + ring - 1) == token", "turned = token < 0"),
+    "the token that leaves a window stays counted": ("leaves = (window > 0) & (at >= 0)", "leaves = window < 0"),
+    "a free place is not used again": ("place = tl.minimum(place, tl.min(", "place = tl.maximum(place, tl.min("),
+    "a penalty by the average is not divided": ("cleaned(tl.div_rn(penalty,", "cleaned(tl.div_rn(penalty * counted,"),
+    "DRY takes the last penalty": (
+        'tl.atomic_min(y_ptr + ids, new, mask=mine & (new < float("inf")), sem="relaxed")',
+        'tl.store(y_ptr + ids, new, mask=mine & (new < float("inf")))',
+    ),
+    "DRY looks beyond its window": ("seen - 1 - ((length", "length - 1 - ((length"),
+    "words of the prompt are those of the output": (
+        "tl.where(is_own, own, length)",
+        "tl.where(is_own, length, length)",
+    ),
+    "n-grams are a token too long": ("other=0) >= ngram - 1)", "other=0) >= ngram)"),
+    "the second penalty is forgotten": ("            p += 1\n", "            p += 2\n"),
+    "an edit that is not finite is forgotten": ("spoiled != 0, POS_INF", "spoiled < 0, POS_INF"),
+    "the smallest bfloat16 are zeros": (
+        "x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)",
+        "x = cleaned((bits.to(tl.int32) << 16).to(tl.float32, bitcast=True))",
+    ),
+}
+"""A piece of the kernels, and a wrong one in its place."""
+VIEW_MISTAKES = {
+    "ties are in no order": ("(ids ^ _LAST_ID)", "(ids & _LAST_ID)"),
+    "the next candidate is forgotten": (
+        "tl.where(order < best, order, _ABSENT)",
+        "tl.where(order < 0, order, _ABSENT)",
+    ),
+    "a rank counts the ties": ("key_of(x) > key_of(drawn)", "key_of(x) >= key_of(drawn)"),
+    "infinite logits count": ("tl.where(is_spoiled(key_of(given)), float", "tl.where(given != given, float"),
+    "every view is raw": ("    if is_raw:\n        given", "    if is_raw | True:\n        given"),
+}
+
+MOST_READ = {"mask": 4.1, "penalties": 3.4, "bias and penalties": 3.7, "DRY and bigrams": 3.6, "logprobs": 4.6}
+"""Reads of a row of float32 logits without filters in one step, 2.0 of them the draw's own.
+
+A word of a mask is counted for each of its tokens, which lie in one cache line."""
+
+
+def given(*params: Any) -> tuple[Any, ...]:
+    """Arguments of `ops.draw` for a batch."""
+    there = batch_of(*params, history_capacity=32).device_rows()
+    tables = [there.tables[name].clone() for name in ops.TABLES]
+    return logits(3), None, torch.arange(4), tables, there.layout.edits, 32, True, True, there.layout.changes
+
+
+@pytest.mark.parametrize("params", [[PLAIN] * 4, [EVERYTHING] * 4])
+def test_pytorch_finds_nothing_wrong_with_the_draw(params: Sequence[Any]) -> None:
+    # Rows without a token have NaN, which it takes for a difference: every slot holds a request.
+    found = torch.library.opcheck(torch.ops.tirage.draw_slots.default, given(*params))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_pytorch_finds_nothing_wrong_with_what_is_appended() -> None:
+    there = batch_of(EVERYTHING, PLAIN, history_capacity=32).device_rows()
+    tables = [there.tables[name].clone() for name in (*ops.WRITTEN, *ops.READ)]
+    slots, token = torch.arange(4), torch.tensor([7, -1, 3, V])
+    found = torch.library.opcheck(torch.ops.tirage.append.default, (token, slots, *tables, 32, V))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.slow
+@needs_triton
+@needs_newest_triton
+@pytest.mark.parametrize("steps", [6, pytest.param(60, marks=pytest.mark.exhaustive)])
+def test_what_follows_from_the_tokens_is_stepped_by_the_kernels(steps: int) -> None:
+    """Float32, bfloat16 and float16 logits, among them NaN, -inf and numbers below 2^-126."""
+    stepped_by_kernels("pasts", [], steps)
+
+
+@needs_triton
+@needs_newest_triton
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow) for at, name in enumerate(MISTAKES)],
+)
+def test_a_mistake_in_the_kernels_is_seen(name: str) -> None:
+    done = started("past mistake", [], 16, given=MISTAKES[name])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"seen": True}]
+
+
+@needs_triton
+@needs_newest_triton
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if at else pytest.mark.slow)
+        for at, name in enumerate(VIEW_MISTAKES)
+    ],
+)
+def test_a_mistake_in_the_kernels_of_views_is_seen(name: str) -> None:
+    done = started("view mistake", [], 25, given=VIEW_MISTAKES[name])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"seen": True}]
+
+
+@pytest.mark.slow
+@needs_triton
+@needs_newest_triton
+@pytest.mark.parametrize("steps", [4, pytest.param(25, marks=pytest.mark.exhaustive)])
+def test_logprobs_are_told_by_the_kernels(steps: int) -> None:
+    stepped_by_kernels("views", [], steps)
+
+
+@pytest.mark.slow
+@needs_triton
+@needs_newest_triton
+def test_what_a_step_with_edits_reads_and_launches() -> None:
+    done = started("edited counts", [], 1)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    for name, counts in found.items():
+        assert counts["launches"] <= (9 if name == "logprobs" else 7), name
+        assert counts["reads"] <= MOST_READ[name], name
+        assert counts["scratch"] <= 1.1, name
+        assert counts["differences"] == 0, name
+
+
+@needs_triton
+@pytest.mark.skipif("TIRAGE_OLDEST" in os.environ, reason="reads how Triton 3.9 names a compiled kernel")
+def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime import jit
+
+    from tirage.backends.torch.device import launches
+
+    backend, found = make_backend(GPUTarget("cuda", 90, 32)), {}
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        bind = jit.create_function_from_signature(self.signature, self.params, backend)
+        _, key, options = bind(*args, **options)
+        found.setdefault(self.__name__, set()).add((*map(str, key), str(options)))
+
+    monkeypatch.setattr(jit.JITFunction, "run", run)
+    for rows in (1, 2, 16, 17):
+        for width in (0, 1, 2, 16, 64):
+            tables = _tables(rows, width)
+            x, at = torch.empty(rows, 128_256, device="meta"), torch.empty(rows, dtype=torch.int64, device="meta")
+            launches.draw(x, None, at, tables, room=width + 1, draws=True, filters=True, copies=True)
+            launches.append(at, at, tables, room=width + 1, size=128_256)
+    assert [len(found[name]) for name in ("edit", "settle_slots", "append")] == [1, 1, 1]
+
+
+def _tables(rows: int, width: int) -> dict[str, Any]:
+    """Tables without values whose rows are as wide as that."""
+    made = {}
+    for name, table in batch_of(EVERYTHING)._there.tables.items():
+        shape = {1: (rows,), 2: (rows, width), 3: (rows, width, 4 if name == "edits" else width)}[table.ndim]
+        shape = (rows, 6 + 6 * (width or 1)) if name == "meta" else shape
+        made[name] = torch.empty(shape, dtype=table.dtype, device="meta")
+    return made
