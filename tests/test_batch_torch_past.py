@@ -68,7 +68,10 @@ ASKED: dict[str, SamplingParams] = {
     "none": SamplingParams(temperature=0.9),
 }
 """Requests whose steps follow from the order of their tokens."""
-IN_A_RING = (*("window of 1", "window of 3", "mlx", "averaged", "dry in a window"), "dry in a window", "words of hf")
+IN_A_RING: dict[str, Any] = {
+    "names": ("window of 1", "window of 3", "mlx", "averaged", "dry in a window"),
+    "late": ("dry in a window", "words of the output"),
+}
 """Those that look back at 32 tokens at most, so that their rings come around."""
 
 
@@ -99,10 +102,14 @@ def _plain(*args: Any, history_capacity: int | None = None, **options: Any) -> B
     return batch
 
 
-def same(steps: int, names: Sequence[str] = tuple(ASKED), **options: Any) -> None:
-    """Draws from two batches, one on a device, while requests come, go and change places; the last two come later."""
-    names = list(names)
-    there, here = _filled(TorchBatch, names[:-2], **options), _filled(_plain, names[:-2], **options)
+def same(
+    steps: int,
+    names: Sequence[str] = tuple(ASKED)[:-2],
+    late: tuple[str, str] = ("dry", "words of hf"),
+    **options: Any,
+) -> None:
+    """Draws from two batches, one on a device, while requests come, two of them `late`, go and change places."""
+    there, here = _filled(TorchBatch, [*names], **options), _filled(_plain, [*names], **options)
     for step in range(steps):
         x = _logits(step)[: len(there)]
         drawn, expected = there.sample(x), here.sample(x)
@@ -113,8 +120,8 @@ def same(steps: int, names: Sequence[str] = tuple(ASKED), **options: Any) -> Non
             if step == steps // 4:
                 batch.remove(3)
             if step == steps // 3:
-                batch.insert(_given(names[-2]), (1, 1, 1, 1, 1, 2), slot=3)
-                batch.add(_given(names[-1]), (4, 4))
+                batch.insert(_given(late[0]), (1, 2, 3, 5, 2, 3, 1, 2), slot=3)
+                batch.add(_given(late[1]), (4, 4))
             if step == steps // 2:
                 batch.reorder([*range(len(batch) - 1, -1, -1)])
     assert not there._hosted
@@ -125,7 +132,7 @@ def same(steps: int, names: Sequence[str] = tuple(ASKED), **options: Any) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"history_capacity": 100}, {"names": IN_A_RING}])
+@pytest.mark.parametrize("options", [{}, {"history_capacity": 100}, IN_A_RING])
 def test_what_follows_from_the_tokens_is_drawn_as_by_numpy(options: dict[str, Any]) -> None:
     same(60, **options)
 

@@ -428,12 +428,12 @@ def lives(seeds: Sequence[int]) -> list[dict[str, int]]:
 
 def pasts(steps: int) -> list[dict[str, int]]:
     """The same for requests whose steps follow from the order of their tokens, and logits of each type."""
-    from test_batch_torch_past import ASKED, IN_A_RING, same
+    from test_batch_torch_past import IN_A_RING, same
 
     stepped = Stepped(DTYPES[1:])
     with stepped_by(stepped), patch.object(launches, "IDS", 4):
-        for names in (ASKED, IN_A_RING):
-            same(steps * (1 if names is ASKED else 3), tuple(names))
+        same(steps)
+        same(3 * steps, **IN_A_RING)
     return [stepped.counts()]
 
 
