@@ -241,7 +241,9 @@ def test_a_row_with_nan_of_either_sign_or_infinity_is_reported_inside_jit():
 @pytest.mark.slow
 def test_no_weight_or_logprob_is_asked_of_a_maths_library():
     q = all_exponents()
-    high, low = (np.asarray(part).astype(np.uint64) for part in jax.jit(lambda q: rule.weights(q).mass())(jnp.asarray(q)))
+    high, low = (
+        np.asarray(part).astype(np.uint64) for part in jax.jit(lambda q: rule.weights(q).mass())(jnp.asarray(q))
+    )
     logs = np.arange(-(1 << 29), 1 << 29, 12345, np.int32)
 
     assert weights(q).tolist() == ((high << np.uint64(20)) | low).tolist()
