@@ -1,4 +1,4 @@
-"""`replay_engine`: a request's tokens as another engine drew them, step by step from its logits."""
+"""`replay_engine`: a request's tokens as another engine drew them, step by step from its logits. SPEC.md S-S8."""
 
 from __future__ import annotations
 
