@@ -29,7 +29,7 @@ def as_logits(logits: Any) -> Tensor:
 
 
 def as_given(logits: Any) -> Tensor:
-    """`logits` as a tensor [B, V] of their own dtype, detached, without lazy negation; errors as `as_logits` has."""
+    """`logits` as a tensor [B, V] of their own dtype, detached, not lazily negated; ParamsError as for `as_logits`."""
     if type(logits) not in _PLAIN_TYPES or not _is_dense(logits) or logits.is_meta:
         raise ParamsError(f"logits must be a dense torch.Tensor with data, got {_kind(logits)}; pass the local tensor")
     dtype = logits.dtype

@@ -206,9 +206,9 @@ def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expr
     alive, left, size = set[str](), list(rules), -1
     # Most rules come before those they refer to, and those of runs of members after them.
     while left and len(left) != size:
-        checkpoint()
         size, names, left = len(left), reversed(left), []
         for name in names:
+            checkpoint()
             if is_productive(rules[name], alive):
                 alive.add(name)
             else:

@@ -113,7 +113,10 @@ def report(
     most: int,
     block: int = VIEWED,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(logprobs, ranks, top ids, top logprobs) of rows; arguments as `ops.report` has them, `views` its tables."""
+    """(logprobs [B], ranks [B], top ids [B, most], top logprobs [B, most]) of rows of logits `given` [B, V].
+
+    Arguments as `ops.report` has them, `views` its tables.
+    """
     (b, size), device = given.shape, given.device
     blocks, is_bfloat = triton.cdiv(size, block), given.dtype is torch.bfloat16
     view, scale, top_n = views

@@ -185,7 +185,7 @@ def by_tensors(
     filters: bool,
     copies: bool,
 ) -> tuple[DrawnRows, Tensor, Tensor]:
-    """What `draw` gives, by tensor operations on tables on the CPU."""
+    """What `draw` gives of logits x [B, V], by tensor operations on tables on the CPU."""
     # Of tables without columns only the shape is asked for.
     rows = {name: table.index_select(0, slots) if table.numel() else table for name, table in tables.items()}
     y, bad = edits.edited(x.to(torch.float32), rows, order, edits.allowed_words(rows, words))
@@ -230,7 +230,7 @@ def _report_on_cuda(
 def report_by_tensors(
     given: Tensor, edited: Tensor, token: Tensor, status: Tensor, slots: Tensor, views: Sequence[Tensor], *, most: int
 ) -> Told:
-    """What `report` gives, by tensor operations on the CPU."""
+    """What `report` gives of logits `given` [B, V], by tensor operations on the CPU."""
     rows = {name: table.index_select(0, slots) for name, table in zip(VIEWS, views, strict=True)}
     told = reported(given.to(torch.float32), edited, token, status, rows, most=most)
     return told.logprobs, told.ranks, told.top_ids, told.top_logprobs
@@ -256,7 +256,7 @@ def _append_on_cuda(token: Tensor, slots: Tensor, *rest: Tensor | int) -> None:
 
 
 def append_by_tensors(token: Tensor, slots: Tensor, tables: Mapping[str, Tensor], room: int, size: int) -> None:
-    """What `append` does, by tensor operations on tables on the CPU."""
+    """What `append` does with tokens [B], by tensor operations on tables on the CPU."""
     rows = tables["length"].shape[0]
     counts.append(token.new_full((rows,), -1, dtype=torch.int64).index_copy_(0, slots, token.to(torch.int64)),
                   tables, room=room, size=size)  # fmt: skip
