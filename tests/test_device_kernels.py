@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_keys import kernel_keys
 from platforms import needs_newest_triton, needs_triton
 from test_batch_torch import EVERYTHING, PLAIN, V, batch_of, logits, stepped_by_kernels
 from test_triton_hostile import started
@@ -139,20 +140,9 @@ def test_what_a_step_with_edits_reads_and_launches() -> None:
 @needs_triton
 @pytest.mark.skipif("TIRAGE_OLDEST" in os.environ, reason="reads how Triton 3.9 names a compiled kernel")
 def test_another_layout_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import make_backend
-    from triton.runtime import jit
-
     from tirage.backends.torch.device import launches
 
-    backend, found = make_backend(GPUTarget("cuda", 90, 32)), {}
-
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        bind = jit.create_function_from_signature(self.signature, self.params, backend)
-        _, key, options = bind(*args, **options)
-        found.setdefault(self.__name__, set()).add((*map(str, key), str(options)))
-
-    monkeypatch.setattr(jit.JITFunction, "run", run)
+    found = kernel_keys(monkeypatch)
     for rows in (1, 2, 16, 17):
         for width in (0, 1, 2, 16, 64):
             tables = _tables(rows, width)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_keys import kernel_keys
 from platforms import needs_triton
 from test_batch_torch import EVERYTHING, PLAIN, V, batch_of, logits
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -101,20 +102,9 @@ def test_the_kernels_run_the_filters_that_rows_on_a_device_may_have() -> None:
 @needs_triton
 @pytest.mark.skipif("TIRAGE_OLDEST" in os.environ, reason="reads how Triton 3.9 names a compiled kernel")
 def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import make_backend
-    from triton.runtime import jit
-
     from tirage.backends.torch import triton
 
-    backend, found = make_backend(GPUTarget("cuda", 90, 32)), {}
-
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        bind = jit.create_function_from_signature(self.signature, self.params, backend)
-        _, key, options = bind(*args, **options)
-        found.setdefault(self.__name__, set()).add((*map(str, key), str(options)))
-
-    monkeypatch.setattr(jit.JITFunction, "run", run)
+    found = kernel_keys(monkeypatch)
 
     def launched(rows: int, filters: int) -> None:
         meta = torch.empty(rows, 6 + 6 * filters, dtype=torch.int64, device="meta")
