@@ -70,6 +70,15 @@ def logits(step: int, rows: int = 4) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(step).standard_normal((rows, V)).astype(np.float32) * 2)
 
 
+def test_a_batch_without_rows_draws_and_takes_nothing() -> None:
+    batch = batch_of()
+
+    assert batch.sample(logits(0, rows=0)).token_ids.tolist() == []
+    batch.advance([])
+    assert batch.add(PLAIN, [1, 2]) == 0
+    batch.advance(batch.sample(logits(0, rows=1)))
+
+
 # --- the same tokens ----------------------------------------------------------------------------------------------
 
 

@@ -141,7 +141,10 @@ class TorchBatch(Batch):
             tokens = uploaded({"tokens": self._given(tokens, drawn)}, self._there.device)["tokens"]
         if tokens.ndim != 1 or tokens.dtype not in (torch.int32, torch.int64):
             raise ParamsError(f"tokens must be integers [B], got {tokens.dtype} of shape {list(tokens.shape)}")
-        at = None if len(self._rows(len(tokens))) == self.capacity else self._places()
+        rows = self._rows(len(tokens))
+        if not rows:
+            return
+        at = None if len(rows) == self.capacity else self._places()
         self._upload()
         self._make_room()
         self._there.append(tokens, at)
