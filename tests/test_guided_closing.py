@@ -16,7 +16,7 @@ from small_tokenizers import byte_level_tokenizer
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
 from tirage.guided import BYTES, ClosingPath, Compiler, CompletionFinder, Matcher, Vocabulary
 from tirage.guided.closing.budgets import StepBudget
-from tirage.guided.closing.path import STEPS_BEFORE_TEXT, STEPS_INSIDE_TEXT, TEXT_WORK
+from tirage.guided.closing.path import STEPS_BEFORE_TEXT, STEPS_INSIDE_TEXT
 from tirage.text import Stop
 
 EOS = 260
@@ -262,4 +262,4 @@ def test_a_way_that_is_hard_to_find_costs_little(mode: dict[str, Any], monkeypat
         matcher.accept(byte)
         closing.advance(byte)
     # One search is given up, others are few; a search at every token would take 300,000 steps.
-    assert 0 < len(steps) <= STEPS_BEFORE_TEXT + TEXT_WORK + STEPS_INSIDE_TEXT
+    assert 0 < len(steps) <= STEPS_BEFORE_TEXT + STEPS_INSIDE_TEXT
