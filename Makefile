@@ -44,8 +44,8 @@ oldest: $(UV)
 resolve: $(UV)
 	$(PYTHON) scripts/resolve.py --uv $(UV)
 
-# The million draws, the hostile rows of jit and Triton, thousands of schedules, every property with all its examples: minutes
-# more, run by CI beside the tests.
+# The million draws, the hostile rows of jit and Triton, thousands of schedules, every property with all its examples: about an
+# hour, run by `.ci/scheduled`.
 exhaustive: kernels
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "exhaustive or hypothesis" --hypothesis-profile thorough
 
