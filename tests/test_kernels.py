@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 from numba.core import caching, config
+from numpy.typing import NDArray
 from random_rows import (
     ON_NUMPY,
     Program,
@@ -29,12 +30,14 @@ from tirage.backends.numpy.kernels import kept_ids, passes, steps
 from tirage.backends.numpy.kernels import rows as rows_module
 from tirage.errors import ParamsError
 from tirage.exact import numbers
-from tirage.exact.keys import keys
+from tirage.operators import Operation
 from tirage.operators.min_keep import FLOORED
+from tirage.operators.min_p import MIN_P
 from tirage.operators.mirostat import MIROSTAT_V2
 from tirage.operators.processors import PROCESS
-from tirage.operators.temperature import GREEDY
+from tirage.operators.temperature import GREEDY, TEMPERATURE
 from tirage.operators.tfs import TFS
+from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
 from tirage.operators.typical import TYPICAL
 from tirage.operators.xtc import XTC
@@ -89,40 +92,53 @@ def recorded(rows: SamplingMetadata, v: int) -> SamplingMetadata:
     return replace(rows, records=TokenRecords.of(np.full(rows.count, v)), memo={})
 
 
+def assert_same_records(logits: NDArray[np.float32], rows: SamplingMetadata) -> None:
+    """The kernels record, in one thread and in three, what the plain path does."""
+    plain, ours, shared = (recorded(rows, logits.shape[1]) for _ in range(3))
+    distribution.draw(logits, plain, Drawn.empty(plain))
+    kernels.draw(logits, ours, threads=1)
+    kernels.draw(logits, shared, threads=3)
+    assert plain.records is not None
+    for name in ("ids", "offsets", "logmass", "raw", "processed"):
+        expected = getattr(plain.records, name)
+        np.testing.assert_array_equal(getattr(ours.records, name), expected, err_msg=name)
+        np.testing.assert_array_equal(getattr(shared.records, name), expected, err_msg=name)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("v", [1, 33, 257, 1000, 5000])
 def test_the_records_of_random_programs_are_those_of_the_plain_path(v: int) -> None:
     for seed in range(16):
         logits, rows = random_case(7000 * v + seed, v, ops=[op for op in ON_NUMPY if op is not XTC])
-        plain, ours, shared = (recorded(rows, v) for _ in range(3))
-        distribution.draw(logits, plain, Drawn.empty(plain))
-        kernels.draw(logits, ours, threads=1)
-        kernels.draw(logits, shared, threads=3)
-        assert plain.records is not None
-        for name in ("ids", "offsets", "logmass", "raw", "processed"):
-            expected = getattr(plain.records, name)
-            np.testing.assert_array_equal(getattr(ours.records, name), expected, err_msg=name)
-            np.testing.assert_array_equal(getattr(shared.records, name), expected, err_msg=name)
+        assert_same_records(logits, rows)
 
 
-WRITERS = [kept_ids.write_by_bytes, *([kept_ids.write_packed] if kept_ids.PACKS else [])]
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("after", [[], [MIN_P], [TOP_K], [TOP_P], [TEMPERATURE], [TYPICAL], [FLOORED[TOP_P]]])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+def test_what_a_wide_cut_by_mass_keeps_is_recorded_whatever_comes_after_it(
+    after: list[Operation], scale: float
+) -> None:
+    r = np.random.default_rng(21)
+    logits = (scale * r.standard_normal((12, 20_000))).astype(np.float32)
+    # A truncated top-p, rule 2, is the last filter of a row.
+    rules = [(0, 0), (1, 1), (0, 1), (0, 0) if after else (2, 0)]
+    first: list[tuple[int, ...]] = [(TOP_P, random_mass(r), rule, ties, 0) for rule, ties in rules]
+    rows = rows_of([[step, *random_filters(r, after)] for step in first * 3], r)
+    assert_same_records(logits, rows)
 
 
-@pytest.mark.parametrize("write", WRITERS, ids=["by bytes", "packed"][: len(WRITERS)])
-def test_the_ids_of_a_window_are_written_by_either_way(write: Any) -> None:
-    run = njit(lambda x, low, high, ids: write(x, np.int64(64), np.int32(low), np.int32(high), ids, np.int64(3)))
-    r = np.random.default_rng(4)
-    for density in (0.0, 0.02, 0.5, 0.97, 1.0):
-        x = np.where(r.random(192) < density, np.float32(1), np.float32(-1))
-        x[::9] *= 3
-        ids = np.full(128, -1, np.int32)
-        low, high = (int(key) for key in keys(np.array([0.5, 2.0], np.float32)))
-        expected = 64 + np.flatnonzero((x[64:128] > 0.5) & (x[64:128] < 2))
-        assert run(x, low, high, ids) == 3 + expected.size
-        assert ids[3 : 3 + expected.size].tolist() == expected.tolist()
-        assert (ids[:3] == -1).all()
-        assert (ids[3 + 64 :] == -1).all()
+@pytest.mark.parametrize("room", [0, 1, 63, 64, 65, 192])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.08, 0.5, 0.97, 1.0])
+def test_the_ids_of_noted_tokens_are_written_up_to_the_last_place(density: float, room: int) -> None:
+    run = njit(lambda kept, support, ids: kept_ids.write_noted(kept, support, ids))
+    bits = np.random.default_rng(4).random(192) < density
+    expected = np.flatnonzero(bits)
+    ids = np.full(expected.size + room + 8, -1, np.int32)
+    run(np.packbits(bits, bitorder="little").view(np.uint64), expected.size, ids[: expected.size + room])
+    assert ids[: expected.size].tolist() == expected.tolist()
+    assert (ids[expected.size + room :] == -1).all()
 
 
 MISLEADING = {
@@ -147,6 +163,7 @@ def test_a_sample_that_misleads_the_search_for_a_nucleus_changes_no_draw(seen: f
     logits, rows = logits.astype(np.float32), rows_of(programs, r)
 
     assert_same(expected_drawn(logits, rows), kernels.draw(logits, rows, threads=1))
+    assert_same_records(logits, rows)
 
 
 def test_the_number_of_threads_changes_nothing():

@@ -150,10 +150,20 @@ def weight(builder, q):
 
 @intrinsic
 def trailing_zeros(_context, _word):
-    """Index of the lowest set bit of a uint64 that is not 0."""
+    """Index of the lowest set bit of a uint64; 64 for 0."""
 
     def build(_ctx, builder, _signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), build
+
+
+@intrinsic
+def bit_count(_context, _word):
+    """How many bits of a uint64 are set."""
+
+    def build(_ctx, builder, _signature, args):
+        return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), build
 

@@ -105,6 +105,7 @@ def keep_nearest(x, s, work, kind, p, rule, ties, joint):
         if base > s.total and _target(p, rule, base) > s.total and rule != 2:
             return
     sure, members, n = _gather(x, s, work, kind, p, rule, base)
+    noted = s.noted
     if s.seen == u64(0):
         s.seen = s.total
     target = _target(p, rule, base if base != u64(0) else s.total)
@@ -116,6 +117,8 @@ def keep_nearest(x, s, work, kind, p, rule, ties, joint):
     if high < first_key:
         set_high(s, high, i32(0))
     _keep_listed(s, work, n, sure, members)
+    if noted:
+        _note_listed(s, work)
     if high < first_key:
         first_key, first_id = _first_below(x, s, work)
     s.high_key, s.high_id = first_key, first_id
@@ -164,6 +167,15 @@ def _keep_listed(s, work, n, sure, members):
         for i in range(s.n):
             work.block_mass[u32(work.ids[i]) // u32(BLOCK)] += work.mass[i]
     s.total, s.members, s.weighed = total, members + s.n, 1
+
+
+@once
+def _note_listed(s, work):
+    """Add what is kept of the list to the bits of what is kept outside it."""
+    for i in range(s.n):
+        token = u32(work.ids[i])
+        work.kept[token >> u32(6)] |= u64(1) << u64(token & u32(63))
+    s.noted = 1
 
 
 @once
@@ -266,6 +278,7 @@ def _enclose(x, s, work, kind, p, rule, base, listed, probes, widest):
         near, far = _bracket(work, listed + probes, max(widest - center, center), total, at, doubt, tokens)
     while True:
         if s.weighed:
+            s.noted = 0
             inner_low, inner_high = _around(s, center, near)
             outer_low, outer_high = _around(s, center, far)
             sure, members, n = split_window(x, work, s, inner_low, inner_high, outer_low, outer_high)

@@ -30,7 +30,7 @@ from tirage.backends.numpy.kernels.bits import (
     weight,
 )
 from tirage.backends.numpy.kernels.state import member
-from tirage.backends.numpy.kernels.vectors import BLOCK, extremes, heavy, light, moments, part, split, tally
+from tirage.backends.numpy.kernels.vectors import BLOCK, WORDS, extremes, heavy, light, moments, part, split, tally
 
 _LIGHT = i32(17 << 23)
 """From 17 octaves down, 256 weights sum to less than 2^32."""
@@ -303,29 +303,39 @@ def _inner_block(x, j, s, inner_low, inner_high):
 def weigh_and_split(x, work, s, near, far):
     """`split_window` of a whole row that is not weighed yet, which it does too: q <= near are in, q <= far are listed.
 
-    Tokens without weight are never listed.
+    Tokens without weight are never listed. Where the row is recorded, `work.kept` gets the bits of those that are in.
     """
     total, sure, members, n = u64(0), u64(0), i64(0), i64(0)
     far = min(far, i64(LIMIT) - 1)
+    marks = work.marks[: 2 * WORDS] if s.noting else work.marks[:WORDS]
     for j in range(work.block_max.size):
         best = work.block_max[j]
         inner = u64(0)
         if i64(exponent(value_of(best), s.m, s.c)) > far:
             total += block_mass_of(x, j, best, s.m, s.c)
         else:
-            high, low, top, bottom, count = split(x, j, (s.m, s.c, i32(near), i32(far)), work.marks)
+            high, low, top, bottom, count = split(x, j, (s.m, s.c, i32(near), i32(far)), marks)
             inner = joined(top, bottom)
             total, sure, members = total + joined(high, low), sure + inner, members + i64(count)
             n = _list_marked(x, j, work, n)
         work.block_mass[j] = inner
-    s.total, s.weighed = total, 1
+        if s.noting:
+            _note_block(work, j, inner)
+    s.total, s.weighed, s.noted = total, 1, s.noting
     return sure, members, n
+
+
+@inline
+def _note_block(work, j, mass):
+    """Keep the bits of a block's tokens that are in; one without their mass has none."""
+    for k in range(WORDS):
+        work.kept[j * WORDS + k] = work.marks[WORDS + k] if mass != u64(0) else u64(0)
 
 
 @inline
 def _list_marked(x, j, work, n):
     """Append the marked tokens of a block to the list; returns the new length."""
-    for k in range(BLOCK // 64):
+    for k in range(WORDS):
         word = work.marks[k]
         while word != u64(0):
             i = j * BLOCK + k * 64 + i64(trailing_zeros(word))

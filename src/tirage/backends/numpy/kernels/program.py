@@ -43,9 +43,10 @@ _ONE40 = u64(1) << u64(40)
 def run(x, s, work, program, coin, recorded):
     """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed.
 
-    With `recorded`, `s.seen` holds the mass that the last temperature stage saw.
+    With `recorded`, `s.seen` holds the mass that the last temperature stage saw, and a cut by mass notes what it keeps.
     """
     _take_base(x, s, work, program, i64(0))
+    s.noting = recorded
     if recorded:
         _see(x, s, work, program, i64(0))
     for i in range(program.shape[0]):

@@ -127,7 +127,7 @@ def leave_at_least(x, s, work, before, least):
     s.low_key, s.low_id = before.low_key, before.low_id
     s.high_key, s.high_id = before.high_key, before.high_id
     s.whole, s.trimmed, s.left = before.whole, before.trimmed, before.left
-    s.compact, s.weighed, s.loose, s.members = 0, 0, 0, -1
+    s.compact, s.weighed, s.noted, s.loose, s.members = 0, 0, 0, 0, -1
     filters.top_k(x, s, work, least, _NO)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, ln_of, log2_fixed, logprob, once
-from tirage.backends.numpy.kernels.kept_ids import write_ids
+from tirage.backends.numpy.kernels.kept_ids import write_ids, write_noted
 from tirage.backends.numpy.kernels.program import branch_logprob, support_end
 from tirage.backends.numpy.kernels.report import take_whole
 from tirage.backends.numpy.kernels.state import UNIT
@@ -17,7 +17,11 @@ def _list_kept(x, s, work, kept, support):
     """Write the `support` ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
     low, low_id = support_end(s)
     if not s.compact:
-        write_ids(x, work.block_max, low, low_id, s.high_key, s.high_id, kept)
+        # A token without weight is noted, but not listed.
+        if s.noted and s.members == support:
+            write_noted(work.kept, support, kept)
+        else:
+            write_ids(x, work.block_max, low, low_id, s.high_key, s.high_id, kept)
         return
     if s.n == support:
         for i in range(s.n):

@@ -187,7 +187,7 @@ def draw_signature() -> Any:
 
     f4, i1, i4, i8 = types.float32, types.int8, types.int32, types.int64
     u4, u8 = types.uint32, types.uint64
-    kinds = (f4, i4, u8, i4, i4, u4, u8, u8, u8, numba_type(STATE))
+    kinds = (f4, i4, u8, i4, i4, u4, u8, u8, u8, u8, numba_type(STATE))
     work = types.NamedTuple([made(kind) for kind in kinds], Work)
     return types.void(
         given(f4, 2), given(i8, 3), given(i4), given(f4), given(i8), given(i4), given(i4), given(i4), given(i4, 2),

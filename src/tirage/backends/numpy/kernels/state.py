@@ -23,7 +23,7 @@ from tirage.backends.numpy.kernels.bits import (
     out_of_line,
     value_of,
 )
-from tirage.backends.numpy.kernels.vectors import BLOCK
+from tirage.backends.numpy.kernels.vectors import BLOCK, WORDS
 from tirage.exact.numbers import temperature_constant
 
 UNIT = temperature_constant(1.0)
@@ -46,6 +46,8 @@ STATE = np.dtype(
         ("loose", "i4"),  # the lower end has risen since the list was made or a list was thought of
         ("greedy", "i4"),
         ("undivided", "i4"),  # the last temperature stage saw the whole row
+        ("noting", "i4"),  # the row is recorded: a cut by mass notes which tokens it keeps
+        ("noted", "i4"),  # work.kept has a bit for each token of the window, which is dense
         ("trimmed", "i4"),  # id of the token that a truncated top-p cut short, or -1
         ("n", "i8"),  # length of the compact list
         ("members", "i8"),  # tokens in the window, -1 when nobody has counted
@@ -71,6 +73,7 @@ class Work(NamedTuple):
     mass: Any
     table: Any
     marks: Any
+    kept: Any
     states: Any
 
 
@@ -87,7 +90,8 @@ def scratch(vocab_size: int) -> Work:
         order=np.empty(room, np.uint32),
         mass=np.empty(room, np.uint64),
         table=np.empty(256, np.uint64),
-        marks=np.empty(BLOCK // 64, np.uint64),
+        marks=np.empty(2 * WORDS, np.uint64),
+        kept=np.empty(blocks * WORDS, np.uint64),
         states=np.zeros(3, STATE),
     )
 
@@ -101,7 +105,7 @@ def enter(s, high, low):
     s.floor, s.ceiling = low, high
     s.m, s.c, s.inverse_t = value_of(high), UNIT, f32(1)
     s.whole, s.compact, s.weighed, s.loose, s.greedy, s.trimmed = 1, 0, 0, 0, 0, -1
-    s.undivided, s.seen = 1, 0
+    s.undivided, s.seen, s.noting, s.noted = 1, 0, 0, 0
     s.n, s.members, s.total, s.base, s.left = 0, -1, 0, 0, 0
 
 
@@ -113,7 +117,7 @@ def set_low(s, key, token):
         return
     if (key > s.low_key) or ((key == s.low_key) and (token < s.low_id)):
         s.low_key, s.low_id = key, token
-        s.whole, s.weighed, s.loose, s.members = 0, 0, 1, -1
+        s.whole, s.weighed, s.noted, s.loose, s.members = 0, 0, 0, 1, -1
 
 
 @kernel
@@ -121,7 +125,7 @@ def set_high(s, key, token):
     """Lower the upper end to (key, token)."""
     out_of_line()
     s.high_key, s.high_id = key, token
-    s.whole, s.weighed, s.loose, s.members = 0, 0, 1, -1
+    s.whole, s.weighed, s.noted, s.loose, s.members = 0, 0, 0, 1, -1
 
 
 @inline

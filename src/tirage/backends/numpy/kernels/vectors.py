@@ -22,6 +22,8 @@ from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
 
 BLOCK = 256
 _LANES = 64
+WORDS = BLOCK // _LANES
+"""Words of bits that mark the logits of a block."""
 _FEW = 16
 _BIT, _WORD, _LONG = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _WORDS, _LONGS = ir.VectorType(_WORD, _LANES), ir.VectorType(_LONG, _LANES)
@@ -42,11 +44,12 @@ def _words(value: int) -> Any:
     return _all(_WORDS, value)
 
 
-def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]], *, marks: bool = False) -> Callable[[Step], Any]:
+def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]], *, marks: int = 0) -> Callable[[Step], Any]:
     """Decorator: an intrinsic from a step that maps a vector of logits to one vector for each of `sums`.
 
-    `sums` names the reductions ("add", "smax", "smin") and the lane type of each result. With `marks` the step ends
-    with a vector of bits, and the fold's last argument, uint64 [BLOCK / 64], gets those of the block.
+    `sums` names the reductions ("add", "smax", "smin") and the lane type of each result. The step ends with so many
+    `marks`, vectors of bits, and the fold's last argument, uint64, gets those of the block, WORDS of each;
+    what it has no room for is not written.
     """
     result = types.Tuple(tuple(types.int32 if lane == _WORD else types.uint64 for _, lane in sums))
     packed = types.Tuple(operands)
@@ -57,7 +60,7 @@ def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]], *, marks: 
             given = [builder.extract_value(args[2], i) for i in range(len(operands))]
             kinds = [value.type for value in given]
             function = _function(builder.module, step, sums, kinds, marks=marks)
-            words = [data[1].data] if marks else []
+            words = [data[1].data, data[1].nitems] if marks else []
             found = builder.call(function, [data[0].data, data[0].nitems, args[1], *given, *words])
             parts = [builder.extract_value(found, i) for i in range(len(sums))]
             return ctx.make_tuple(builder, signature.return_type, parts)
@@ -69,7 +72,7 @@ def _fold(operands: tuple[Any, ...], sums: Sequence[tuple[str, Any]], *, marks: 
     return decorate
 
 
-def _function(module, step, sums, kinds, *, marks):
+def _function(module, step, sums, kinds, *, marks: int):
     """The fold as a function of its own: inlined, its body would be optimised again wherever it is used."""
     name = f"tirage_fold_{step.__name__}"
     known = module.globals.get(name)
@@ -77,26 +80,29 @@ def _function(module, step, sums, kinds, *, marks):
         return known
     row = ir.FloatType().as_pointer()
     result = ir.LiteralStructType([lane for _, lane in sums])
-    places = [_LONG.as_pointer()] if marks else []
+    places = [_LONG.as_pointer(), _LONG] if marks else []
     function = ir.Function(module, ir.FunctionType(result, [row, _LONG, _LONG, *kinds, *places]), name)
     function.linkage = "linkonce_odr"
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     data, size, block, *values = function.args
-    words = values.pop() if marks else None
+    room, words = (values.pop(), values.pop()) if marks else (None, None)
     given = [splat(builder, value, ir.VectorType(value.type, _LANES)) for value in values]
     totals = [cgutils.alloca_once_value(builder, ir.Constant(_few(lane), [_START[how]] * _FEW)) for how, lane in sums]
 
     def visit(index, logits):
         found = list(step(builder, logits, given))
-        if words is not None:
-            builder.store(builder.bitcast(found.pop(), _LONG), builder.gep(words, [index]))
-        for (how, _), total, value in zip(sums, totals, found, strict=True):
+        for part in range(marks):
+            at = builder.add(index, _LONG(part * WORDS))
+            with builder.if_then(builder.icmp_signed("<", at, room)):
+                builder.store(builder.bitcast(found[len(sums) + part], _LONG), builder.gep(words, [at]))
+        for (how, _), total, value in zip(sums, totals, found[: len(sums)], strict=True):
             builder.store(_JOIN[how](builder, builder.load(total), _folded(builder, how, value)), total)
 
-    if words is not None:
-        for i in range(BLOCK // _LANES):
-            builder.store(_LONG(0), builder.gep(words, [_LONG(i)]))
+    for part in range(marks):
+        with builder.if_then(builder.icmp_signed("<", _LONG(part * WORDS), room)):
+            for i in range(WORDS):
+                builder.store(_LONG(0), builder.gep(words, [_LONG(part * WORDS + i)]))
     _each(builder, data, size, block, visit)
     found = ir.Constant(result, ir.Undefined)
     for i, ((how, _), total) in enumerate(zip(sums, totals, strict=True)):
@@ -259,9 +265,9 @@ def part(b, x, given):
     return _where(b, mask, h), _where(b, mask, rest), b.zext(mask, _WORDS)
 
 
-@_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 5, marks=True)
+@_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 5, marks=2)
 def split(b, x, given):
-    """(high, low) of all logits, (high, low, count) of those with q <= near; marks near < q <= far.
+    """(high, low) of all logits, (high, low, count) of those with q <= near; marks near < q <= far, and q <= near.
 
     For (m, c, near, far).
     """
@@ -270,7 +276,7 @@ def split(b, x, given):
     h, rest = _halves(b, _weights(b, q))
     inner = b.icmp_signed("<=", q, near)
     between = b.and_(b.icmp_signed("<=", q, far), b.not_(inner))
-    return h, rest, _where(b, inner, h), _where(b, inner, rest), b.zext(inner, _WORDS), between
+    return h, rest, _where(b, inner, h), _where(b, inner, rest), b.zext(inner, _WORDS), between, inner
 
 
 @_fold((_F4, _F4, _I4, _I4), [("add", _WORD)] * 3 + [("add", _LONG)] * 2)
