@@ -14,7 +14,7 @@ from servers import Server
 from test_compiled_texts import bytes_of, random_words
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.engine import constraint_budget, mask_turns, runner
+from tirage.engine import constraint_budget, mask_turns, runner, scheduler
 from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.mask_turns import MaskTurns
@@ -126,6 +126,19 @@ def test_samples_whose_tokens_take_long_draw_them_one_after_another(llm: LLM, mo
     assert drawn(constrained) == expected
     assert drawn(neighbour) == plain
     assert llm.engine.progress().steps > 4 * MANY.max_tokens  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [MANY, CLOSED], ids=["open", "closed"])
+def test_samples_draw_the_same_tokens_that_a_step_has_no_time_to_take(
+    llm: LLM, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, plain = alone(params), alone(PLAIN)
+    monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
+    constrained, neighbour = llm.generate(["Once upon"] * 2, [params, PLAIN])
+    assert drawn(constrained) == expected
+    assert drawn(neighbour) == plain
+    assert llm.engine.progress().steps > 3 * params.max_tokens  # type: ignore[operator]
 
 
 @pytest.mark.slow
