@@ -5,6 +5,7 @@ Its engine is MT19937 seeded with 32 bits, as NumPy's legacy RandomState is, who
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 import numpy as np
@@ -13,9 +14,21 @@ from numpy.typing import NDArray
 _WORD = 1 << 32
 
 
+class _Generator(threading.local):
+    """The generator of a thread, which is seeded anew for each list: making one takes a hundred times as long."""
+
+    def __init__(self) -> None:
+        self.legacy = np.random.RandomState(0)
+
+
+_GENERATOR = _Generator()
+
+
 def words(seed: int, n: int) -> NDArray[np.uint32]:
     """The first words, uint32 [n], of `torch.Generator().manual_seed(seed)`, of whose seed 32 bits count."""
-    return np.random.RandomState(seed % _WORD).randint(0, _WORD, size=n, dtype=np.uint32)
+    generator = _GENERATOR.legacy
+    generator.seed(seed % _WORD)
+    return generator.randint(0, _WORD, size=n, dtype=np.uint32)
 
 
 def bits(seed: int, n: int) -> NDArray[np.uint8]:
