@@ -14,8 +14,8 @@ from servers import Server
 from test_compiled_texts import bytes_of, random_words
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.engine import constraint_budget, mask_turns, runner
-from tirage.engine.constraint_budget import ConstraintBudget
+from tirage.engine import constraint_budget, mask_turns, runner, scheduler
+from tirage.engine.constraint_budget import ConstraintBudget, limited
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.mask_turns import MaskTurns
 from tirage.engine.request import EngineRequest
@@ -129,6 +129,19 @@ def test_samples_whose_tokens_take_long_draw_them_one_after_another(llm: LLM, mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("params", [MANY, CLOSED], ids=["open", "closed"])
+def test_samples_draw_the_same_tokens_that_a_step_has_no_time_to_take(
+    llm: LLM, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, plain = alone(params), alone(PLAIN)
+    monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
+    constrained, neighbour = llm.generate(["Once upon"] * 2, [params, PLAIN])
+    assert drawn(constrained) == expected
+    assert drawn(neighbour) == plain
+    assert llm.engine.progress().steps > 3 * params.max_tokens  # type: ignore[operator]
+
+
+@pytest.mark.slow
 def test_searches_that_are_put_off_find_the_same(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     params = CLOSED.replace(max_tokens=9)
     expected = alone(params)
@@ -233,8 +246,8 @@ def test_samples_with_equal_texts_share_their_masks(llm: LLM, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_the_samples_of_a_request_spend_one_budget(llm: LLM) -> None:
-    request = llm.request("Once upon", MANY)
-    request.constraint_budget.allow(total_s=0.0, mask_s=60.0)
+    with limited(total_s=0.0, step_s=60.0):
+        request = llm.request("Once upon", MANY)
     done = llm.engine.submit(request).wait(60)
     assert {each.stop.kind for each in done.samples if each.stop} == {"constraint_budget"}
     assert all(len(each.token_ids) <= 1 for each in done.samples)
@@ -275,6 +288,29 @@ def test_a_server_ends_a_request_whose_constraint_takes_too_long_and_says_why() 
         assert "of processor time" in error["message"]
         plain = server.post("/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 5}})
         assert plain.status_code == 200
+
+
+@pytest.mark.slow
+def test_a_server_refuses_a_beginning_that_its_constraint_takes_too_long_to_read() -> None:
+    with Server("tiny", "--max-mask-seconds", "0.0001") as server:
+        body = {"text": "Once", "output_ids": [360] * 40, "sampling_params": {"max_new_tokens": 60, "ebnf": AMBIGUOUS}}
+        answer = server.post("/generate", body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["message"] == (
+            "output_ids cannot be read under the constraint: one token of the constraint took more than 0.0001 s of "
+            "processor time; make it simpler"
+        )
+
+
+def test_a_token_that_takes_too_long_exceeds_the_budget_of_all_samples() -> None:
+    with limited(total_s=60.0, step_s=0.5):
+        budget = ConstraintBudget()
+    budget.add_token(0.5)
+    assert budget.exceeded == ""
+    budget.add_token(0.6)
+    budget.add_token(0.1)
+    assert budget.exceeded == budget.add_mask(0.0)
+    assert budget.exceeded == "one token of the constraint took more than 0.5 s of processor time; make it simpler"
 
 
 def test_a_budget_without_limits_is_never_exceeded() -> None:

@@ -13,6 +13,7 @@ from small_models import Script
 from small_tokenizers import Letters, byte_level_tokenizer
 
 from tirage import LLM, Completion, GuidedDecodingParams, ParamsError, SamplingParams, register_processor
+from tirage.engine.constraint_budget import limited
 from tirage.engine.sample import finish_reason_of
 from tirage.text import Stop
 from tirage.text.stops import StopKind
@@ -83,8 +84,8 @@ def failed_grammar() -> Completion:
 def exhausted_budget() -> Completion:
     guided = GuidedDecodingParams(regex="abc")
     with LLM(Script("abc"), tokenizer=byte_level_tokenizer()) as llm:
-        request = llm.request("p", LONG.replace(guided_decoding=guided))
-        request.constraint_budget.allow(total_s=60.0, mask_s=0.0)
+        with limited(total_s=60.0, step_s=0.0):
+            request = llm.request("p", LONG.replace(guided_decoding=guided))
         return llm.engine.submit(request).wait(60)
 
 

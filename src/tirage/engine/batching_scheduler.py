@@ -235,7 +235,8 @@ class BatchingScheduler:
             if each.group.request.keep_logits and not each.sample.token_ids:
                 each.group.request.prompt_logits = on_host(logits[at : at + 1])[0].copy()
         try:
-            rows = [row for row in draw(self._packed(drawing), drawing, logits) if row is not None]
+            drawn = draw(self._packed(drawing), drawing, logits)
+            rows = [advance(each, row) for each, row in zip(drawing, drawn, strict=True) if row is not None]
         except BaseException as error:
             rows = [error] * len(keys)
         self._drawn |= dict(zip(keys, rows, strict=True))

@@ -6,7 +6,11 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 
+from tirage.errors import GrammarError
+
+_LIMITS: ContextVar[tuple[float, float]] = ContextVar("limits", default=(math.inf, math.inf))
 SLOW_S = 0.002
 """Processor time of a mask from which on the masks of a request are computed beside the engine's thread."""
 _FADING = 0.98
@@ -16,23 +20,31 @@ _GROWTH = 8
 """How many times as long as the last token the next one may take where texts have many derivations."""
 
 
+@contextlib.contextmanager
+def limited(*, total_s: float, step_s: float) -> Iterator[None]:
+    """A block in which requests are made whose budgets have these limits."""
+    token = _LIMITS.set((total_s, step_s))
+    try:
+        yield
+    finally:
+        _LIMITS.reset(token)
+
+
 class ConstraintBudget:
     """The processor time that the samples of a request have taken for their constraint, and how much they may take.
 
-    `max_total_s` is for all samples together, `max_mask_s` for one mask; both are without limit unless they are set.
+    `max_total_s` is for all samples together, `max_step_s` for one mask or one token; both are those of the surrounding
+    `limited` block, and without limit where there is none.
     `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
     and take a thousand times as long from one token to the next, and the first of any. `token_s` is what a token lately
     took at most; until one was taken, it is infinite where the first mask was slow.
     """
 
     def __init__(self) -> None:
-        self.max_total_s = self.max_mask_s = math.inf
+        self.max_total_s, self.max_step_s = _LIMITS.get()
+        self._slow_token_s = 0.0
         self.total_s = self.token_s = 0.0
         self.ambiguous, self.is_slow, self._is_first = False, True, True
-
-    def allow(self, *, total_s: float, mask_s: float) -> None:
-        """Sets the limits."""
-        self.max_total_s, self.max_mask_s = total_s, mask_s
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -51,6 +63,7 @@ class ConstraintBudget:
     def add_token(self, seconds: float) -> None:
         """Counts the time in which the constraint took a token."""
         self.total_s += seconds
+        self._slow_token_s = max(self._slow_token_s, seconds if seconds > self.max_step_s else 0.0)
         expected = 0.0 if math.isinf(self.token_s) else self.token_s
         self.token_s = max(seconds, _FADING * expected)
 
@@ -62,16 +75,24 @@ class ConstraintBudget:
             self.token_s = math.inf
         known = self.ambiguous or (self.is_slow and not self._is_first)
         self.is_slow, self._is_first = known or seconds > SLOW_S, False
-        if seconds > self.max_mask_s:
-            return f"one mask of the constraint took more than {self.max_mask_s:g} s of processor time; make it simpler"
-        return self.exceeded
+        return self._too_slow("mask") if seconds > self.max_step_s else self.exceeded
 
     @property
     def exceeded(self) -> str:
-        """Which limit the samples together exceed; empty while they exceed none."""
+        """Which limit a token or the samples together exceed; empty while they exceed none."""
+        if self._slow_token_s:
+            return self._too_slow("token")
         if self.total_s <= self.max_total_s:
             return ""
         return (
             f"the constraint took more than {self.max_total_s:g} s of processor time in all samples; make it simpler "
             "or ask for fewer tokens"
         )
+
+    def check(self, name: str) -> None:
+        """Raises GrammarError where what the texts begin with, the field `name`, exceeds a limit."""
+        if self.exceeded:
+            raise GrammarError(f"{name} cannot be read under the constraint: {self.exceeded}")
+
+    def _too_slow(self, what: str) -> str:
+        return f"one {what} of the constraint took more than {self.max_step_s:g} s of processor time; make it simpler"

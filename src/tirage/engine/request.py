@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
-from tirage.engine.constraint_budget import ConstraintBudget
+from tirage.engine.constraint_budget import SLOW_S, ConstraintBudget
 from tirage.engine.fairness import Tenant
 from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.reasoning import ReasoningState
@@ -24,6 +24,7 @@ from tirage.models import Inputs
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.sampling_batch import SamplingRow
 from tirage.text import Stop, Tokenizer
+from tirage.workers.cancel import checkpoint
 
 
 class EngineRequest:
@@ -106,7 +107,12 @@ class EngineRequest:
         check_beginning(self)
         first = self.samples[0]
         for token_id in output_ids:
+            checkpoint()
             first.begin_with(token_id)
+            self.constraint_budget.check("output_ids")
+            # A grammar's library holds the interpreter's lock while it takes a token: others get as much time.
+            if self.constraint_budget.token_s > SLOW_S:
+                time.sleep(self.constraint_budget.token_s)
             if first.stop is not None:
                 raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {first.stop.kind}")
         self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))

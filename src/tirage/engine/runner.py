@@ -35,11 +35,11 @@ _log = logging.getLogger("tirage")
 def draw(
     batch: SamplingBatch, sequences: Sequence[RunningSequence], logits: Logits, *, may_put_off: bool = False
 ) -> list[DrawnRow | BaseException | None]:
-    """For each sequence its row of a Draw, or the error that prevented it; the tokens join the histories.
+    """For each sequence its row of a Draw, or the error that prevented it; `advance` adds the token to its history.
 
     `batch` holds the sampling rows of the sequences, in their order; `logits` are float32 [B, V]. Where it
     `may_put_off` rows, there is None for those whose searches would take too long now: the next draw of the same logits
-    gives their token.
+    gives their token, as it does of a row that is not advanced.
     """
     samples, late = [each.sample for each in sequences], set[int]()
     try:
@@ -49,8 +49,7 @@ def draw(
         _log.warning("a draw failed and is repeated row by row: %s: %s", type(error).__name__, error)
         late.clear()
         rows = [draw_alone(each, logits[index]) for index, each in enumerate(sequences)]
-    pairs = enumerate(zip(sequences, rows, strict=True))
-    return [None if index in late else advance(*pair) for index, pair in pairs]
+    return [None if index in late else row for index, row in enumerate(rows)]
 
 
 def draw_together(

@@ -20,6 +20,7 @@ from tirage.engine.beams import BeamSearch
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, has_room
 from tirage.engine.forced_turns import ForcedTurns
+from tirage.engine.mask_turns import SLICE_S
 from tirage.engine.prefill_queue import PREFILL_BUDGET, PrefillQueue
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
@@ -338,14 +339,32 @@ class Scheduler:
             rows = [each.sampling_row for each in drawing]
             self._batch = drawing, SamplingBatch.of(rows, self._model.vocab_size)
         drawn = draw(self._batch[1], drawing, self._logits(drawing), may_put_off=True)
-        self._rows.drawing = [sequence for sequence, row in zip(drawing, drawn, strict=True) if row is not None]
         self._meter.lap("sample")
-        self._meter.count_draw([each.drawn_at for each in self._rows.drawing])
-        for sequence, row in zip(drawing, drawn, strict=True):
-            if row is None:
+        taken = self._take_in_time([*zip(drawing, drawn, strict=True)])
+        self._rows.drawing = [sequence for sequence in drawing if sequence in taken]
+
+    def _take_in_time(
+        self, rows: list[tuple[RunningSequence, DrawnRow | BaseException | None]]
+    ) -> set[RunningSequence]:
+        """Gives samples the tokens that were drawn for them; those that got theirs.
+
+        Where constraints take long for the tokens of some, the others rest and draw the same tokens in a later step.
+        """
+        # Those that are behind go first.
+        rows.sort(key=lambda each: len(each[0].sample.token_ids))
+        since, taken, spent = list[float](), set[RunningSequence](), 0.0
+        for sequence, row in rows:
+            grammar = sequence.sample.grammar
+            if row is None or (grammar is not None and spent > SLICE_S):
                 sequence.keep_logits()
                 continue
-            self._take(sequence, row)
+            since.append(sequence.drawn_at)
+            taken.add(sequence)
+            before = 0.0 if grammar is None else grammar.budget.total_s
+            self._take(sequence, advance(sequence, row))
+            spent += 0.0 if grammar is None else grammar.budget.total_s - before
+        self._meter.count_draw(since)
+        return taken
 
     def _take_forced(self) -> list[RunningSequence]:
         """Gives samples the tokens that their constraints force, which may end them; these samples."""

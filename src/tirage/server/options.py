@@ -125,7 +125,9 @@ class Limits:
     max_constraint_seconds: float = option(
         60.0, "processor seconds that all samples of a prompt may take for their constraint", low=0.001, high=1e6
     )
-    max_mask_seconds: float = option(0.25, "processor seconds of one mask of a constraint", low=0.0001, high=1e6)
+    max_mask_seconds: float = option(
+        0.25, "processor seconds of one mask of a constraint, or of one token that it takes", low=0.0001, high=1e6
+    )
     max_constraint_chars: int = option(1 << 20, "characters of all constraints of a request", low=1, high=1 << 40)
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tirage.engine import Completion, EngineRequest, Tenant, share_of
+from tirage.engine.constraint_budget import limited
 from tirage.errors import UnavailableError
 from tirage.llm import LLM
 from tirage.server import errors
@@ -223,12 +224,12 @@ class RequestManager:
         pending.check()
         check_length(engine_input, self.llm, self.options.limits)
         began = time.perf_counter()
-        with cancellable(pending.check):
+        limits = self.options.limits
+        seconds = limited(total_s=limits.max_constraint_seconds, step_s=limits.max_mask_seconds)
+        with cancellable(pending.check), seconds:
             chosen = marked(with_backend(engine_input, self.options), self._watermark)
             request = make_request(self.llm, chosen, pending.tenant)
         request.tenant, request.keep_logits = pending.tenant, engine_input.keep_logits
-        limits = self.options.limits
-        request.constraint_budget.allow(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)
         self.metrics.prepared(time.perf_counter() - began, guided=engine_input.params.guided_decoding is not None)
         return request
 

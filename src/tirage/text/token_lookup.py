@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from tirage.text.vocabulary import TextVocabulary, vocabulary_of
 from tirage.workers.cancel import checkpoint
 
 Word = tuple[int, ...]
+_REQUESTS = 8
+"""Lists of words whose spellings are kept."""
 
 CONTEXTS = ("", "\n", ".", "0", "a", "q", "A")
 """The contexts in which a word is encoded, with and without a space: the start of a text, and each kind of character.
@@ -34,6 +36,8 @@ class TokenLookup:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._piece = cache(tokenizer.inner_bytes)
+        # The prompts of a request have the same words.
+        self._found_words = lru_cache(maxsize=_REQUESTS)(self._find_words)
 
     @cached_property
     def _vocabulary(self) -> TextVocabulary:
@@ -59,6 +63,9 @@ class TokenLookup:
 
         Raises ParamsError for a word that the vocabulary cannot spell.
         """
+        return [*self._found_words(tuple(words), tuple(map(tuple, given)))]
+
+    def _find_words(self, words: tuple[str, ...], given: tuple[Word, ...]) -> list[Word]:
         found = dict.fromkeys(ids for word in words for ids in self._word(word))
         kept, known = list[Word](), set(given)
         for ids in sorted(found, key=len):
