@@ -101,19 +101,21 @@ def test_a_model_that_cannot_continue_a_prompt_reads_it_in_one_call() -> None:
     assert model.calls == [700]
 
 
-def test_the_bundled_models_pieces_give_its_own_logits_bit_for_bit() -> None:
+@pytest.mark.parametrize("score", [False, True])
+def test_the_bundled_models_pieces_give_its_own_logits_bit_for_bit(score: bool) -> None:
     raw = {**CONFIG, "max_position_embeddings": 2000}
     llama = build_llama(parse_config(raw, "config"), random_tensors(raw), "folder")  # type: ignore[arg-type]
     ids = np.random.default_rng(0).integers(0, 50, 2 * CHUNK + 7).tolist()
     step = as_step_model(llama)
-    row = step.open(Inputs(token_ids=tuple(ids)))
-    sizes = []
+    row = step.open(Inputs(token_ids=tuple(ids), score=score))
+    sizes, logits = [], []
     while row.left:
         before = row.left
-        logits = step.prefill_chunk(row)
+        logits.append(step.prefill_chunk(row))
         sizes.append(before - row.left)
     assert sizes == [CHUNK, CHUNK, 7]
-    assert logits[-1].tobytes() == llama.prefill(ids)[0].tobytes()
+    expected = llama.score(ids) if score else llama.prefill(ids)[0][None]
+    assert np.concatenate(logits).tobytes() == expected.tobytes()
 
 
 def test_slots_are_not_exceeded_and_all_requests_end() -> None:

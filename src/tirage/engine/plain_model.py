@@ -31,7 +31,8 @@ class PlainModel(TextOnly):
     """A `Model` as a `StepModel`; it takes text and token ids only.
 
     A model with `extend(token_ids, cache) -> (logits [V], cache)` prefills long prompts in chunks, so that other rows
-    get their tokens in between; any other prefills each prompt in one call.
+    get their tokens in between; any other prefills each prompt in one call. So it is with prompts that are scored and
+    `extend_scored`, whose logits are [T, V].
     """
 
     def __init__(self, model: Model) -> None:
@@ -40,6 +41,7 @@ class PlainModel(TextOnly):
         if hasattr(model, "draft_cost"):
             self.draft_cost = float(getattr(model, "draft_cost"))  # noqa: B009
         self._extend: Any = getattr(model, "extend", None)
+        self._extend_scored: Any = getattr(model, "extend_scored", None)
         self._extend_each: Any = getattr(model, "extend_each", None)
         # Whether several tokens in one pass have the bits of passes of their own.
         self._exact = getattr(model, "extends_exactly", False)
@@ -50,14 +52,17 @@ class PlainModel(TextOnly):
 
     def prefill_chunk(self, row: PlainRow) -> NDArray[np.float32]:
         """Logits float32 [k, V] of the next chunk of the prompt; k is 0 before its end unless it is scored."""
-        ids, done = row.inputs.token_ids, row.inputs.length - row.left
-        if row.inputs.score or self._extend is None:
+        ids, done, score = row.inputs.token_ids, row.inputs.length - row.left, row.inputs.score
+        extend = self._extend_scored if score else self._extend
+        if extend is None:
             row.left = 0
             logits, row.cache = self.model.prefill(ids)
-            return self.model.score(ids) if row.inputs.score else logits[None]
+            return self.model.score(ids) if score else logits[None]
         chunk = ids[done : done + CHUNK]
-        logits, row.cache = self._extend(chunk, row.cache)
+        logits, row.cache = extend(chunk, row.cache)
         row.left -= len(chunk)
+        if score:
+            return logits
         return logits[None] if row.left == 0 else logits[None][:0]
 
     def decode(self, token_ids: Sequence[int], caches: Sequence[PlainRow]) -> NDArray[np.float32]:

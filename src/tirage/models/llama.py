@@ -131,6 +131,15 @@ class LlamaNumpy:
         return self._logits(self._extend(token_ids, grown)[-1]), grown
 
     @on_one_thread
+    def extend_scored(self, token_ids: Sequence[int], cache: KVCache | None) -> tuple[Array, KVCache]:
+        """`extend`, with the logits [T, V] after each of the T ids.
+
+        Raises ModelError beyond the context length.
+        """
+        grown = self._new_cache(len(token_ids) + 32) if cache is None else cache
+        return np.stack([self._logits(row) for row in self._extend(token_ids, grown)]), grown
+
+    @on_one_thread
     def score(self, token_ids: Sequence[int]) -> Array:
         """Logits [T, V] after each of the T ids; the last row equals that of `prefill` bit for bit.
 
