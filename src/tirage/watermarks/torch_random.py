@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ _WORD = 1 << 32
 class _Generator(threading.local):
     """The generator of a thread, which is seeded anew for each list: making one takes a hundred times as long."""
 
-    def __init__(self) -> None:
-        self.legacy = np.random.RandomState(0)
+    @cached_property
+    def legacy(self) -> np.random.RandomState:
+        return np.random.RandomState(0)
 
 
 _GENERATOR = _Generator()
