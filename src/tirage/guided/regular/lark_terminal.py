@@ -80,6 +80,9 @@ def _open_ended(node: Expression, names: Names) -> str:
             return _EVERYTHING
         case Sequence(parts) if parts:
             return " ".join([*(_part(part, names) for part in parts[:-1]), f"({_open_ended(parts[-1], names)})"])
+        case Alternatives(parts) if parts and all(isinstance(part, LiteralText) for part in parts):
+            # Several strings take the library longer than a regular expression of them.
+            return f"/{regex(node)}/"
         case Alternatives(parts) if parts:
             return " | ".join(_open_ended(part, names) for part in parts)
     return _part(node, names)
