@@ -30,7 +30,7 @@ from benchmarks.guided import words
 from benchmarks.harness import commit, save
 from tirage import GrammarError, GuidedDecodingParams
 from tirage.guided import Compiler, Vocabulary
-from tirage.guided.json_schema import compile_schema
+from tirage.guided.json_schema import forget_schemas
 from tirage.guided.llguidance_backend import LlguidanceTokenizer
 
 WIDTH = 128_000
@@ -77,7 +77,7 @@ class Ours:
 
     def forget(self) -> None:
         """Frees what the last compilation has left, as a new request would not wait for it."""
-        compile_schema.cache_clear()
+        forget_schemas()
         self._compiler._cached.clear()
 
     def compile(self, schema: str) -> Start | None:

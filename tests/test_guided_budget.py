@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from test_guided_fewest import BY_BYTE, DEPTH, TASKS, Task, fewest
 from test_guided_libraries import LIBRARIES
 
-from tirage import LLM, BeamSearchParams, Completion, SamplingParams
-from tirage.guided import BYTES, ClosingPath
+from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
+from tirage.guided import BYTES, ClosingPath, json_schema
 from tirage.text import Stop
 
 
@@ -128,3 +128,20 @@ def test_far_from_the_end_of_the_budget_nothing_is_searched(monkeypatch: pytest.
     monkeypatch.setattr("tirage.guided.closing.shortest_completion.CompletionState.fewest", never)
     task = Task({"json": {"enum": ["a", "b"]}}, BYTES.tokens[:128], lambda text: json.loads(text) in {"a", "b"})
     check(task, open_llm(task, "numpy").generate("p", asked(task, 40, 1))[0], True)
+
+
+def test_few_grammars_and_searches_of_long_schemas_are_kept() -> None:
+    def closed(number: int, length: int) -> SamplingParams:
+        schema = {"type": "integer", "title": str(number), "description": "x" * length}
+        return SamplingParams(max_tokens=9, guided_decoding=GuidedDecodingParams(json=schema), close_grammar=True)
+
+    json_schema.forget_schemas()
+    with LLM("tiny") as llm:
+        for number in range(10):
+            llm.request("a", closed(number, 10))
+        assert len(llm.constraints._finders) == 8
+        assert json_schema._short.cache_info().currsize == 10
+        for number in range(3):
+            llm.request("a", closed(number, 40_000))
+        assert len(llm.constraints._finders) == 1
+        assert json_schema._long.cache_info().currsize == 2

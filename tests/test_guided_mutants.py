@@ -214,7 +214,7 @@ def fresh_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled grammars are kept; a mistake must neither outlive its test nor be hidden by older ones."""
     monkeypatch.setattr(test_guided, "BYTE_COMPILER", Compiler(BYTES))
     monkeypatch.setattr(guided_cases, "COMPILER", Compiler(VOCABULARY))
-    json_schema.compile_schema.cache_clear()
+    json_schema.forget_schemas()
 
 
 @pytest.mark.parametrize(("plant", "check"), CAUGHT, ids=lambda each: each.__name__)

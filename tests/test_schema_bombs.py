@@ -11,7 +11,7 @@ import pytest
 from test_guided_documents import lines
 
 from tirage import GrammarError
-from tirage.guided.json_schema import compile_schema
+from tirage.guided.json_schema import compile_schema, forget_schemas
 
 REFUSED_LINES, LINES, BYTES = 3_000_000, 5_000_000, 50_000_000
 """Most lines of Python until a schema is refused, about 0.1 s, and read, and most memory meanwhile."""
@@ -60,7 +60,7 @@ BOMBS: dict[str, Any] = {
 
 def outcome(schema: Any) -> str:
     """Whether a schema is taken; a refusal is as good."""
-    compile_schema.cache_clear()
+    forget_schemas()
     try:
         compile_schema(schema)
     except GrammarError as error:

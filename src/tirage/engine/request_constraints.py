@@ -11,8 +11,11 @@ from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
 from tirage.params import REASONING_PARSERS, GuidedDecodingParams, SamplingParams
 from tirage.text import Tokenizer
 
-_FINDERS_KEPT = 8
-"""The number of constraints whose searches for the shortest closing paths are kept."""
+_FINDERS_KEPT, _CHARS_KEPT = 8, 1 << 16
+"""The number of constraints whose searches for the shortest closing paths are kept, and their characters together.
+
+A search makes many objects for each character, and the interpreter stops every thread while it looks through all.
+"""
 
 
 class RequestConstraints:
@@ -25,7 +28,8 @@ class RequestConstraints:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._compilers: dict[str, Compiler] = {}
         self._reasoning_tokens: dict[tuple[str, str], ReasoningTokens] = {}
-        self._finders: dict[GuidedDecodingParams, CompletionFinder] = {}
+        # With the characters of each.
+        self._finders: dict[GuidedDecodingParams, tuple[CompletionFinder, int]] = {}
 
     def compile(self, params: SamplingParams) -> CompiledConstraint | None:
         """The compiled constraint of the parameters, if any. Raises GrammarError when it cannot be enforced."""
@@ -80,13 +84,17 @@ class RequestConstraints:
 
     def _finder(self, guided: GuidedDecodingParams) -> CompletionFinder:
         """The search for the shortest closing paths of a constraint, kept for those used most recently."""
-        found = self._finders.pop(guided, None)
+        found, chars = self._finders.pop(guided, (None, 0))
         if found is None or found.is_full:
-            found = CompletionFinder(guided, self._compiler("tokens").vocabulary)
-        self._finders[guided] = found
-        while len(self._finders) > _FINDERS_KEPT:
+            found, chars = CompletionFinder(guided, self._compiler("tokens").vocabulary), len(repr(guided))
+        self._finders[guided] = found, chars
+        while len(self._finders) > 1 and self._finders_are_too_many():
             self._finders.pop(next(iter(self._finders)), None)
         return found
+
+    def _finders_are_too_many(self) -> bool:
+        kept = [chars for _, chars in [*self._finders.values()]]
+        return len(kept) > _FINDERS_KEPT or sum(kept) > _CHARS_KEPT
 
     def _compiler(self, kind: str) -> Compiler:
         """The grammar compiler for this model's tokens or, of kind "bytes", for bytes."""

@@ -14,7 +14,10 @@ from tirage.guided.json_schema.json_text import has_surrogates, parse_json
 from tirage.guided.json_schema.json_tokens import json_tokens
 from tirage.guided.json_schema.places import Path, fail, show
 
-__all__ = ["ROOT", "SchemaGrammar", "as_text", "compile_schema", "read_schema"]
+__all__ = ["ROOT", "SchemaGrammar", "as_text", "compile_schema", "forget_schemas", "read_schema"]
+
+SHORT = 1 << 14
+"""Characters of a schema up to which many grammars are kept, and beyond which two are."""
 
 
 def read_schema(source: Mapping[str, Any] | str, *, closed: bool = False) -> str:
@@ -35,7 +38,6 @@ def as_text(source: Mapping[str, Any] | str | None) -> str:
     return source if isinstance(source, str) else json.dumps(source or {}, ensure_ascii=False)
 
 
-@lru_cache(maxsize=64)
 def compile_schema(text: str, whitespace: str = "", *, strict: bool = False) -> SchemaGrammar:
     """The grammar of the JSON texts that satisfy a schema; `whitespace` is the pattern of it between JSON tokens.
 
@@ -43,11 +45,25 @@ def compile_schema(text: str, whitespace: str = "", *, strict: bool = False) -> 
     that has an invalid value or cannot be enforced exactly, for a reference that leaves the schema or points nowhere,
     and for a schema that no value satisfies.
     """
+    # A grammar has many objects for each character, which the interpreter looks through while all threads stop.
+    return (_short if len(text) <= SHORT else _long)(text, whitespace, strict)
+
+
+def forget_schemas() -> None:
+    """Forgets the grammars of the schemas that were compiled last."""
+    _short.cache_clear()
+    _long.cache_clear()
+
+
+def _compile(text: str, whitespace: str, strict: bool) -> SchemaGrammar:
     schema = parse_json(text)
     if not isinstance(schema, (bool, dict)):
         fail((), f"must be an object or true, got {show(schema)}")
     document = Document(schema, strict=strict, has_surrogates=has_surrogates(text))
     return grammar_of(document, json_tokens(whitespace))
+
+
+_short, _long = lru_cache(maxsize=64)(_compile), lru_cache(maxsize=2)(_compile)
 
 
 def closed_schema(schema: Any) -> Any:
