@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ import pytest
 from servers import Server
 from test_compiled_texts import bytes_of, random_words
 
-from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.engine import constraint_budget, mask_turns, runner, scheduler
+from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, Prompt, SamplingParams
+from tirage.engine import constraint_budget, mask_turns, request, runner, scheduler
 from tirage.engine.constraint_budget import ConstraintBudget, limited
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.mask_turns import MaskTurns
@@ -24,6 +26,7 @@ from tirage.engine.sample import GrowingSample
 WORDS = GuidedDecodingParams(regex="([a-z]{2,8} ){3,9}end")
 MANY = SamplingParams(seed=3, n=6, max_tokens=12, temperature=1.2, guided_decoding=WORDS, logprobs=2)
 CLOSED = MANY.replace(close_grammar=True)
+STATEFUL = MANY.replace(mirostat=2, semantics="llamacpp", repetition_penalty=1.2)
 PLAIN = SamplingParams(seed=5, max_tokens=30, ignore_eos=True)
 AMBIGUOUS = 'root ::= s+\ns ::= s s s | [a-z] | [a-z ] s | s [a-z ] | "(" s ")"'
 
@@ -129,7 +132,7 @@ def test_samples_whose_tokens_take_long_draw_them_one_after_another(llm: LLM, mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", [MANY, CLOSED], ids=["open", "closed"])
+@pytest.mark.parametrize("params", [MANY, CLOSED, STATEFUL], ids=["open", "closed", "with a state"])
 def test_samples_draw_the_same_tokens_that_a_step_has_no_time_to_take(
     llm: LLM, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +291,19 @@ def test_a_server_ends_a_request_whose_constraint_takes_too_long_and_says_why() 
         assert "of processor time" in error["message"]
         plain = server.post("/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 5}})
         assert plain.status_code == 200
+
+
+def test_a_beginning_waits_as_long_as_its_slow_tokens_took(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, waits = iter([0.5] + [0.0] * 9), list[float]()
+    monkeypatch.setattr(
+        ConstraintBudget, "add_token", lambda self, _s: setattr(self, "total_s", self.total_s + next(slow))
+    )
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=waits.append)
+    monkeypatch.setattr(request, "time", clock)
+    (token_id,) = llm.tokenizer.encode("a")[-1:]
+    params = SamplingParams(max_tokens=9, guided_decoding=GuidedDecodingParams(regex="[a-z ]{3,60}"))
+    llm.request(Prompt(text="Once", output_ids=(token_id,) * 6), params)
+    assert waits == [0.5]
 
 
 @pytest.mark.slow

@@ -108,11 +108,13 @@ class EngineRequest:
         first = self.samples[0]
         for token_id in output_ids:
             checkpoint()
+            before = self.constraint_budget.total_s
             first.begin_with(token_id)
             self.constraint_budget.check("output_ids")
-            # A grammar's library holds the interpreter's lock while it takes a token: others get as much time.
-            if self.constraint_budget.token_s > SLOW_S:
-                time.sleep(self.constraint_budget.token_s)
+            took = self.constraint_budget.total_s - before
+            if took > SLOW_S:
+                # A grammar's library holds the interpreter's lock while it takes a token: others get as much time.
+                time.sleep(took)
             if first.stop is not None:
                 raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {first.stop.kind}")
         self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))
