@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import WordLevel
 from tries import tries
 
-from tirage import LLM, ParamsError, SamplingParams
+from tirage import LLM, ParamsError, SamplingParams, patterns
 from tirage.patterns import compile_pattern
 from tirage.server.admission import check_cost
 from tirage.server.engine_input import EngineInput
@@ -86,7 +86,7 @@ def test_prompts_of_one_call_share_it_too_and_nothing_stays_afterwards() -> None
 )
 def test_stops_of_samples_share_what_they_are_compiled_to(options: dict[str, Any]) -> None:
     one, _ = bytes_of(lambda: StopChecker(**options))
-    compile_pattern.cache_clear()
+    patterns._COMPILED.clear()
     many, _ = bytes_of(lambda: [StopChecker(**options) for _ in range(128)])
     # A place in a text is a few numbers, and for a pattern where each of its parts stands.
     assert many < one + 128 * 2_000

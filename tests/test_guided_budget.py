@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from test_guided_fewest import BY_BYTE, DEPTH, TASKS, Task, fewest
 from test_guided_libraries import LIBRARIES
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
-from tirage.guided import BYTES, ClosingPath, json_schema
+from tirage.guided import BYTES, ClosingPath, CompletionFinder, Vocabulary, json_schema
+from tirage.guided.closing.shortest_completion import CompletionState
 from tirage.text import Stop
 
 
@@ -140,8 +142,23 @@ def test_few_grammars_and_searches_of_long_schemas_are_kept() -> None:
         for number in range(10):
             llm.request("a", closed(number, 10))
         assert len(llm.constraints._finders) == 8
-        assert json_schema._short.cache_info().currsize == 10
+        assert len(json_schema._KEPT) == 10
         for number in range(3):
-            llm.request("a", closed(number, 40_000))
+            llm.request("a", closed(number, 50_000))
         assert len(llm.constraints._finders) == 1
-        assert json_schema._long.cache_info().currsize == 2
+        assert len(json_schema._KEPT) == 2
+        llm.request("a", closed(3, 140_000))
+        assert len(json_schema._KEPT) == 1
+
+
+def test_garbage_collection_passes_over_most_of_a_search() -> None:
+    schema = {"type": "object", "properties": {f"w{index}": {"type": "integer"} for index in range(400)}}
+    with LLM("tiny") as llm:
+        vocabulary = Vocabulary.of(llm.tokenizer, llm.model.vocab_size)
+        gc.collect()
+        before = len(gc.get_objects())
+        finder = CompletionFinder(GuidedDecodingParams(json=schema), vocabulary)
+        assert CompletionState(finder, frozenset()).fewest(40)
+        gc.collect()
+        # Seventy where what is left of an expression is an object of its own.
+        assert len(gc.get_objects()) - before < 20 * 400

@@ -17,10 +17,14 @@ from itertools import count
 from re import _compiler, _parser  # pyright: ignore[reportAttributeAccessIssue]  # no public module has them
 from typing import Any
 
+from tirage.recently_used import RecentlyUsed
+
 MAX_STATES = 2000
 """Most states of an automaton: `a{1000}` needs 1000, `(a{1000}){1000}` a million."""
 
-# Characters whose result each state caches; there may be thousands of states.
+_COMPILED: RecentlyUsed[Pattern] = RecentlyUsed(most=64, size=8 * MAX_STATES)
+"""The patterns used most recently; the largest take more than a megabyte each."""
+# Characters whose result each test of a class caches; there may be thousands of them.
 _REMEMBERED = 256
 
 # Conditions on the next character that an assertion leaves open, as bits.
@@ -72,14 +76,16 @@ def parse_pattern(source: str, flags: int = 0) -> Any:
     return _parser.parse(source, flags)
 
 
-# The largest patterns take more than a megabyte each.
-@lru_cache(maxsize=64)
 def compile_pattern(source: str) -> Pattern:
     """The automaton of a regular expression in Python's syntax.
 
     Raises PatternError for text that is no regular expression, for look-ahead, back-references, atomic groups,
     possessive repeats and conditional groups, and for more than `MAX_STATES` states.
     """
+    return _COMPILED.get(source, lambda: _compile(source), lambda pattern: pattern.size)
+
+
+def _compile(source: str) -> Pattern:
     try:
         tree = parse_pattern(source)
         pattern = Pattern(source)
@@ -94,8 +100,9 @@ class _Builder:
 
     def __init__(self, pattern: Pattern, *, outer: _Builder | None = None) -> None:
         self._pattern, self._inside = pattern, outer is not None
-        # The count of states is shared by a pattern and all its look-behinds.
+        # The count of states is shared by a pattern and all its look-behinds, as are the tests of characters.
         self._counter: Iterator[int] = count() if outer is None else outer._counter
+        self._readers: dict[tuple[str, int, int], Callable[[str], bool]] = {} if outer is None else outer._readers
 
     def build(self, tree: Any, flags: int, then: int) -> int:
         """The first state of a sequence of parse items that leads to `then`; PatternError if it cannot be built."""
@@ -105,7 +112,7 @@ class _Builder:
 
     def _item(self, name: str, op: Any, value: Any, flags: int, then: int) -> int:
         if name in {"LITERAL", "NOT_LITERAL", "ANY", "IN"}:
-            return self._add([then], reads=_reader(op, value, flags))
+            return self._add([then], reads=self._reader(op, value, flags))
         if name == "BRANCH":
             return self._add([self.build(branch, flags, then) for branch in value[1]])
         if name == "SUBPATTERN":
@@ -123,6 +130,13 @@ class _Builder:
         if name == "FAILURE":
             return self._add([])
         raise PatternError(f"a regular expression without {_REFUSED.get(name, name)}")
+
+    def _reader(self, op: Any, value: Any, flags: int) -> Callable[[str], bool]:
+        """The test of a parse item: one for all repeats of it, and for all that are the same character."""
+        key = str(op), value if isinstance(value, int) else id(value), flags
+        if key not in self._readers:
+            self._readers[key] = _reader(op, value, flags)
+        return self._readers[key]
 
     def _add(
         self, then: list[int], *, reads: Callable[[str], bool] | None = None, asks: tuple[str, Any] | None = None

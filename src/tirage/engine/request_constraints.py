@@ -9,13 +9,11 @@ from tirage.engine.reasoning import ReasoningState, ReasoningTokens, opened_by
 from tirage.errors import ParamsError
 from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
 from tirage.params import REASONING_PARSERS, GuidedDecodingParams, SamplingParams
+from tirage.recently_used import RecentlyUsed
 from tirage.text import Tokenizer
 
-_FINDERS_KEPT, _CHARS_KEPT = 8, 1 << 16
-"""The number of constraints whose searches for the shortest closing paths are kept, and their characters together.
-
-A search makes many objects for each character, and the interpreter stops every thread while it looks through all.
-"""
+_FINDERS, _FINDER_CHARS = 8, 1 << 16
+"""The number of constraints whose searches for the shortest closing paths are kept, and their characters together."""
 
 
 class RequestConstraints:
@@ -28,8 +26,7 @@ class RequestConstraints:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._compilers: dict[str, Compiler] = {}
         self._reasoning_tokens: dict[tuple[str, str], ReasoningTokens] = {}
-        # With the characters of each.
-        self._finders: dict[GuidedDecodingParams, tuple[CompletionFinder, int]] = {}
+        self._finders: RecentlyUsed[CompletionFinder] = RecentlyUsed(most=_FINDERS, size=_FINDER_CHARS)
 
     def compile(self, params: SamplingParams) -> CompiledConstraint | None:
         """The compiled constraint of the parameters, if any. Raises GrammarError when it cannot be enforced."""
@@ -84,17 +81,15 @@ class RequestConstraints:
 
     def _finder(self, guided: GuidedDecodingParams) -> CompletionFinder:
         """The search for the shortest closing paths of a constraint, kept for those used most recently."""
-        found, chars = self._finders.pop(guided, (None, 0))
-        if found is None or found.is_full:
-            found, chars = CompletionFinder(guided, self._compiler("tokens").vocabulary), len(repr(guided))
-        self._finders[guided] = found, chars
-        while len(self._finders) > 1 and self._finders_are_too_many():
-            self._finders.pop(next(iter(self._finders)), None)
-        return found
 
-    def _finders_are_too_many(self) -> bool:
-        kept = [chars for _, chars in [*self._finders.values()]]
-        return len(kept) > _FINDERS_KEPT or sum(kept) > _CHARS_KEPT
+        def make() -> CompletionFinder:
+            return CompletionFinder(guided, self._compiler("tokens").vocabulary)
+
+        found = self._finders.get(guided, make, lambda _: len(repr(guided)))
+        if found.is_full:
+            found = make()
+            self._finders.put(guided, found, len(repr(guided)))
+        return found
 
     def _compiler(self, kind: str) -> Compiler:
         """The grammar compiler for this model's tokens or, of kind "bytes", for bytes."""

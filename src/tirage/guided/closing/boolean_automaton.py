@@ -45,17 +45,17 @@ class BooleanAutomaton:
         start: tuple[int, ...] = (0,) * (len(kept) + len(left_out))
         self._states = list[tuple[int, ...]]((start,))
         self._numbers: dict[tuple[int, ...], int] = {start: 0}
-        self._spans: dict[int, list[tuple[int, int, int]]] = {}
+        self._spans: dict[int, tuple[tuple[int, int, int], ...]] = {}
         self._alive: dict[int, bool] = {}
         self._explorations = _EXPLORATIONS
 
-    def spans(self, state: int) -> list[tuple[int, int, int]]:
+    def spans(self, state: int) -> tuple[tuple[int, int, int], ...]:
         """The bytes that may come, as ranges, each with the state after any of its bytes."""
         if state not in self._spans:
             pairs = zip((*self._kept, *self._left_out), self._states[state], strict=True)
             starts = sorted({start for one, place in pairs if place != DEAD for start in one.starts(place)})
             after = [(low, high - 1, self.step(state, low)) for low, high in pairwise([*starts, 256])]
-            self._spans[state] = [span for span in after if span[2] != DEAD]
+            self._spans[state] = tuple([span for span in after if span[2] != DEAD])
         return self._spans[state]
 
     def step(self, state: int, byte: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tirage.guided.closing.boolean_automaton import NEVER, BooleanAutomaton, ByteAutomaton
@@ -27,14 +26,13 @@ from tirage.guided.regular.expression import (
 ByteRanges = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecognizerItem:
-    """What is left of an expression: from byte `at` of a text on, from part `at` of a sequence on, or `at` to `high`
-    more repetitions."""
+RecognizerItem = tuple[int, int, int | None]
+"""What is left of the expression of a node, as (node, at, high): from byte `at` of a text on, from part `at` of a
+sequence on, or `at` to `high` more repetitions.
 
-    node: int
-    at: int = 0
-    high: int | None = None
+There are hundreds of thousands, and the interpreter stops every thread while it looks for garbage. It passes over exact
+tuples of numbers, and over tuples of those, which is why neither these nor what holds them are classes or lists.
+"""
 
 
 class ExpressionGraph:
@@ -56,12 +54,12 @@ class ExpressionGraph:
         bodies = {name: self._node(body) for name, body in rules.items()}
         for name, body in bodies.items():
             self._parts[self._roots[name]] = (body,)
-        self._size_tails: dict[int, list[int]] = {}
-        self._end_tails: dict[int, list[int]] = {}
+        self._size_tails: dict[int, tuple[int, ...]] = {}
+        self._end_tails: dict[int, tuple[int, ...]] = {}
         self._sizes = self._all_sizes()
         self._rule_ends: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self._tail_ends: dict[int, list[int]] = {}
+        self._tail_ends: dict[int, tuple[int, ...]] = {}
         self._longest: dict[int, int] = {}
 
     def rule(self, name: str) -> int:
@@ -90,7 +88,7 @@ class ExpressionGraph:
                 return self._add(("repeat", inner, low, high), node, (inner,))
             case Sequence(parts) | Alternatives(parts):
                 inside = tuple(self._node(part) for part in parts)
-                return self._add((type(node), inside), node, inside)
+                return self._add((type(node).__name__, inside), node, inside)
             case Terminal(part):
                 return self._node(part) if isinstance(part, LiteralText | Terminal) else self._automatic(part)
             case Intersection() | Complement():
@@ -108,76 +106,77 @@ class ExpressionGraph:
 
     def is_byte(self, item: RecognizerItem) -> bool:
         """Whether an item begins with a byte, so that there is nothing to expand."""
-        automatic = item.node in self.automata and item.high is not None
-        return automatic or isinstance(self.kinds[item.node], (bytes, Chars, tuple))
+        node, _, high = item
+        return (node in self.automata and high is not None) or isinstance(self.kinds[node], (bytes, Chars, tuple))
 
     def expand(self, item: RecognizerItem) -> list[tuple[RecognizerItem, ...]]:
         """The alternatives that an item without a first byte stands for, each a sequence of items."""
-        kind, parts = self.kinds[item.node], self._parts[item.node]
+        node, at, _ = item
+        kind, parts = self.kinds[node], self._parts[node]
         match kind:
             case Sequence():
-                rest = (RecognizerItem(item.node, item.at + 1),) if item.at + 1 < len(parts) else ()
-                return [(self._item(parts[item.at]), *rest)] if parts else [()]
+                rest = ((node, at + 1, None),) if at + 1 < len(parts) else ()
+                return [(self._item(parts[at]), *rest)] if parts else [()]
             case Repeat():
                 return self._repeated(item, parts[0])
             case Terminal():
                 # `high` marks an item that is to go on by a byte, although it could end here.
-                ends = self.automata[item.node].complete(item.at)
-                return [*([()] if ends else []), (RecognizerItem(item.node, item.at, 1),)]
+                ends = self.automata[node].complete(at)
+                return [*([()] if ends else []), ((node, at, 1),)]
         return [(self._item(part),) for part in parts]
 
     def _item(self, node: int) -> RecognizerItem:
         kind = self.kinds[node]
-        return RecognizerItem(node, kind.low, kind.high) if isinstance(kind, Repeat) else RecognizerItem(node)
+        return (node, kind.low, kind.high) if isinstance(kind, Repeat) else (node, 0, None)
 
     def _repeated(self, item: RecognizerItem, part: int) -> list[tuple[RecognizerItem, ...]]:
-        low, high = item.at, item.high
+        node, low, high = item
         # A part that may be empty satisfies any minimum.
         low = 0 if low and not self._sizes[part] else low
         following: list[tuple[RecognizerItem, ...]] = [] if low else [()]
         if high is None or high > 0:
-            again = RecognizerItem(item.node, max(0, low - 1), None if high is None else high - 1)
-            following.append((self._item(part), *(() if again.high == 0 else (again,))))
+            again = node, max(0, low - 1), None if high is None else high - 1
+            following.append((self._item(part), *(() if high == 1 else (again,))))
         return following
 
     def branches(self, item: RecognizerItem) -> list[tuple[int, int, tuple[RecognizerItem, ...]]]:
         """The first bytes of an item, as ranges, each with the items that are left after them."""
-        kind = self.kinds[item.node]
-        if item.node in self.automata:
-            spans = self.automata[item.node].spans(item.at)
-            return [(low, high, (RecognizerItem(item.node, after),)) for low, high, after in spans]
+        node, at, _ = item
+        kind = self.kinds[node]
+        if node in self.automata:
+            return [(low, high, ((node, after, None),)) for low, high, after in self.automata[node].spans(at)]
         if isinstance(kind, bytes):
-            byte = kind[item.at]
-            return [(byte, byte, () if item.at + 1 == len(kind) else (RecognizerItem(item.node, item.at + 1),))]
-        rows: tuple[ByteRanges, ...] = self._chars[item.node] if isinstance(kind, Chars) else (kind,)  # type: ignore[assignment]
+            return [(kind[at], kind[at], () if at + 1 == len(kind) else ((node, at + 1, None),))]
+        rows: tuple[ByteRanges, ...] = self._chars[node] if isinstance(kind, Chars) else (kind,)  # type: ignore[assignment]
         return [
-            (*row[0], (RecognizerItem(self._add(("bytes", row[1:]), row[1:], ())),) if len(row) > 1 else ())
-            for row in rows
+            (*row[0], ((self._add(("bytes", row[1:]), row[1:], ()), 0, None),) if len(row) > 1 else ()) for row in rows
         ]
 
     def shape(self, item: RecognizerItem) -> tuple[object, tuple[float, ...]]:
         """The shape of an item and its counts: with the same shape, counts at least as large let as much follow."""
-        if isinstance(self.kinds[item.node], Repeat):
-            return item.node, (-item.at, math.inf if item.high is None else item.high)
-        if item.node in self.automata:
-            shape, counts = self.automata[item.node].shape(item.at)
-            return (item.node, item.high, shape), counts
-        return (item.node, item.at), ()
+        node, at, high = item
+        if isinstance(self.kinds[node], Repeat):
+            return node, (-at, math.inf if high is None else high)
+        if node in self.automata:
+            shape, counts = self.automata[node].shape(at)
+            return (node, high, shape), counts
+        return (node, at), ()
 
     def least(self, item: RecognizerItem) -> int:
         """The length in bytes of the shortest text that an item matches."""
-        kind = self.kinds[item.node]
-        if item.node in self.automata:
-            return self.automata[item.node].min_bytes(item.at)
+        node, at, _ = item
+        kind = self.kinds[node]
+        if node in self.automata:
+            return self.automata[node].min_bytes(at)
         if isinstance(kind, tuple):
             return len(kind)
         if isinstance(kind, bytes):
-            return len(kind) - item.at
+            return len(kind) - at
         if isinstance(kind, Repeat):
-            return item.at * self._sizes[self._parts[item.node][0]]
+            return at * self._sizes[self._parts[node][0]]
         if isinstance(kind, Sequence):
-            return self._tail(item, self._size_tails, self._sizes.__getitem__)
-        return self._sizes[item.node]
+            return self._tail(node, at, self._size_tails, self._sizes.__getitem__)
+        return self._sizes[node]
 
     @property
     def terminals(self) -> dict[int, bytes | Expression]:
@@ -195,30 +194,32 @@ class ExpressionGraph:
         """See `Recognizer.set_longest`."""
         self._longest[node] = size
 
-    def set_tail_ends(self, node: int, ends: list[int]) -> None:
+    def set_tail_ends(self, node: int, ends: tuple[int, ...]) -> None:
         """See `Recognizer.set_tail_ends`."""
         self._tail_ends[node] = ends
 
     def ends_after_token(self, item: RecognizerItem) -> int:
         """A lower bound on the tokens that end inside any text of an item that begins where a token does."""
-        return self._tail_ends[item.node][item.at] if item.node in self._tail_ends else self.ends(item)
+        node, at, _ = item
+        return self._tail_ends[node][at] if node in self._tail_ends else self.ends(item)
 
     def ends(self, item: RecognizerItem) -> int:
         """A lower bound on the tokens that end inside any text of an item."""
-        kind, parts = self.kinds[item.node], self._parts[item.node]
-        if isinstance(kind, bytes) and item.at:
+        node, at, _ = item
+        kind, parts = self.kinds[node], self._parts[node]
+        if isinstance(kind, bytes) and at:
             return 0
-        if item.node in self.automata and item.at:
+        if node in self.automata and at:
             return self._ends_by_length(item)
         if isinstance(kind, Repeat):
-            return item.at * self._ends_of(parts[0])
+            return at * self._ends_of(parts[0])
         if isinstance(kind, Sequence):
-            return self._tail(item, self._end_tails, self._ends_of)
-        return self._ends_of(item.node)
+            return self._tail(node, at, self._end_tails, self._ends_of)
+        return self._ends_of(node)
 
     def _ends_by_length(self, item: RecognizerItem) -> int:
         """As many tokens as the bytes of the shortest text need, and one less, which may end after it."""
-        return max(0, -(-self.least(item) // self._longest.get(item.node, NEVER)) - 1)
+        return max(0, -(-self.least(item) // self._longest.get(item[0], NEVER)) - 1)
 
     def _ends_of(self, node: int) -> int:
         kind = self.kinds[node]
@@ -231,12 +232,12 @@ class ExpressionGraph:
             self._ends[node] = self.ends(self._item(node)) if parts and not alike else least
         return self._ends[node]
 
-    def _tail(self, item: RecognizerItem, known: dict[int, list[int]], size: Callable[[int], int]) -> int:
-        """The sum over the parts of a sequence from the item's position on."""
-        if item.node not in known:
-            sizes = [size(part) for part in reversed(self._parts[item.node])]
-            known[item.node] = [*itertools.accumulate(sizes, initial=0)][::-1]
-        return known[item.node][item.at]
+    def _tail(self, node: int, at: int, known: dict[int, tuple[int, ...]], size: Callable[[int], int]) -> int:
+        """The sum over the parts of a sequence from one of them on."""
+        if node not in known:
+            sizes = [size(part) for part in reversed(self._parts[node])]
+            known[node] = tuple(itertools.accumulate(sizes, initial=0))[::-1]
+        return known[node][at]
 
     def _all_sizes(self) -> list[int]:
         """The length of the shortest text that each node matches, lowered until nothing changes."""

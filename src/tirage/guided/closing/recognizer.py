@@ -36,7 +36,7 @@ class Recognizer:
     def __init__(self, rules: Mapping[str, Expression], root: str) -> None:
         self._graph, self._expanded = ExpressionGraph(rules, lambda part: Recognizer({"": part}, "")), 0
         # A stack is its top item and the number of the stack below it; stack 0 is empty.
-        self._stacks: list[tuple[RecognizerItem, int]] = [(RecognizerItem(-1), 0)]
+        self._stacks: list[tuple[RecognizerItem, int]] = [((-1, 0, None), 0)]
         self._numbers: dict[tuple[RecognizerItem, int], int] = {}
         self._min_bytes: list[int] = [0]
         self._depths: list[int] = [0]
@@ -44,12 +44,12 @@ class Recognizer:
         self._shapes: list[int] = [0]
         self._shape_numbers: dict[object, int] = {}
         self._counts: list[tuple[float, ...]] = [()]
-        self._expansions: dict[int, tuple[frozenset[int], bool]] = {}
+        self._expansions: dict[int, tuple[tuple[int, ...], bool]] = {}
         self._states: list[tuple[tuple[int, ...], bool]] = []
         self._state_numbers: dict[tuple[tuple[int, ...], bool], int] = {}
         self._state_bytes: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self._span_table: dict[int, list[tuple[int, int, list[int]]]] = {}
+        self._span_table: dict[int, tuple[tuple[int, int, tuple[int, ...]], ...]] = {}
         self.table = np.full((4, 256), UNKNOWN, np.int32)
         self.start_of(self._graph.rule(root))
 
@@ -66,15 +66,15 @@ class Recognizer:
         """The first bytes of ranges that cover all bytes, each leading to one state."""
         return [low for low, _, _ in self._spans(state)]
 
-    def _spans(self, state: int) -> list[tuple[int, int, list[int]]]:
+    def _spans(self, state: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
         """All 256 bytes as ranges, each with the stacks that any of its bytes leaves."""
         if state not in self._span_table:
             branches = [branch for stack in self._states[state][0] for branch in self._branches(stack)]
             starts = sorted({0, *(low for low, _, _ in branches), *(high + 1 for _, high, _ in branches)} - {256})
-            self._span_table[state] = [
-                (start, end - 1, [after for low, high, after in branches if low <= start <= high])
+            self._span_table[state] = tuple([
+                (start, end - 1, tuple([after for low, high, after in branches if low <= start <= high]))
                 for start, end in itertools.pairwise([*starts, 256])
-            ]
+            ])
         return self._span_table[state]
 
     def complete(self, state: int) -> bool:
@@ -142,13 +142,13 @@ class Recognizer:
         """Records that no token has more than `size` bytes in a row of which texts of a terminal consist."""
         self._graph.set_longest(node, size)
 
-    def set_tail_ends(self, node: int, ends: list[int]) -> None:
+    def set_tail_ends(self, node: int, ends: tuple[int, ...]) -> None:
         """Records that at least `ends[i]` tokens end inside a literal text from byte i on if a token begins there."""
         self._graph.set_tail_ends(node, ends)
 
     def start_of(self, node: int) -> int:
         """The state in which one text of a node is still to come, and nothing after it."""
-        return self._state_of([self._push(RecognizerItem(node), 0)])
+        return self._state_of([self._push((node, 0, None), 0)])
 
     def loops(self, state: int) -> NDArray[np.uint64]:
         """The bytes that leave the state as it is, as 256 bits, uint64 [4]."""
@@ -181,7 +181,7 @@ class Recognizer:
         complete = False
         for stack in set(stacks):
             expanded, ends = self._expand(stack)
-            found |= expanded
+            found.update(expanded)
             complete = complete or ends
         key = tuple(sorted(stack for stack in found if self._min_bytes[stack] < NEVER)), complete
         if not key[0] and not complete:
@@ -199,13 +199,14 @@ class Recognizer:
         self._states.append(key)
 
     def _push(self, item: RecognizerItem, rest: int) -> int:
-        number = self._numbers.get((item, rest))
+        stack = item, rest
+        number = self._numbers.get(stack)
         if number is not None:
             return number
         if len(self._stacks) == MAX_STACKS or self._depths[rest] == MAX_DEPTH:
             raise WorkLimitError
-        number = self._numbers[item, rest] = len(self._stacks)
-        self._stacks.append((item, rest))
+        number = self._numbers[stack] = len(self._stacks)
+        self._stacks.append(stack)
         self._depths.append(self._depths[rest] + 1)
         self._min_bytes.append(self._graph.least(item) + self._min_bytes[rest])
         self._shape(item, rest)
@@ -217,7 +218,7 @@ class Recognizer:
         self._shapes.append(self._shape_numbers.setdefault(key, len(self._shape_numbers) + 1))
         self._counts.append((*counts, *self._counts[rest]))
 
-    def _expand(self, stack: int) -> tuple[frozenset[int], bool]:
+    def _expand(self, stack: int) -> tuple[tuple[int, ...], bool]:
         """The stacks with a byte on top that a stack expands to, and whether it also expands to the empty stack."""
         if stack in self._expansions:
             return self._expansions[stack]
@@ -236,7 +237,7 @@ class Recognizer:
                 following = [self._push_all(items, rest) for items in self._graph.expand(item)]
                 todo.extend(one for one in following if one not in seen)
                 seen.update(following)
-        self._expansions[stack] = frozenset(found), empty
+        self._expansions[stack] = tuple(found), empty
         return self._expansions[stack]
 
     def _branches(self, stack: int) -> list[tuple[int, int, int]]:

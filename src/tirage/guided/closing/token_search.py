@@ -59,7 +59,7 @@ class UsableTokens:
         others = np.flatnonzero(~np.concatenate(([False], known[self.text], [False])))
         return max(1, int(np.diff(others).max()) - 1)
 
-    def ends_inside(self, text: bytes) -> list[int]:
+    def ends_inside(self, text: bytes) -> tuple[int, ...]:
         """For each byte of a text, the fewest tokens that end inside the text from there on if a token begins there."""
         fewest = [_NEVER] * len(text)
         for start in reversed(range(len(text))):
@@ -72,7 +72,7 @@ class UsableTokens:
                     fewest[start] = 0
                 elif self.tokens[node] >= 0:
                     fewest[start] = min(fewest[start], 1 + fewest[end + 1])
-        return fewest
+        return tuple(fewest)
 
 
 def firsts(values: NDArray[np.int64]) -> list[tuple[int, int]]:

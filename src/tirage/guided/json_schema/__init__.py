@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from tirage.guided.json_schema.document import Document
@@ -13,11 +12,12 @@ from tirage.guided.json_schema.grammar import ROOT, SchemaGrammar
 from tirage.guided.json_schema.json_text import has_surrogates, parse_json
 from tirage.guided.json_schema.json_tokens import json_tokens
 from tirage.guided.json_schema.places import Path, fail, show
+from tirage.recently_used import RecentlyUsed
 
 __all__ = ["ROOT", "SchemaGrammar", "as_text", "compile_schema", "forget_schemas", "read_schema"]
 
-SHORT = 1 << 14
-"""Characters of a schema up to which many grammars are kept, and beyond which two are."""
+_KEPT: RecentlyUsed[SchemaGrammar] = RecentlyUsed(most=64, size=1 << 17)
+"""The grammars of the schemas used most recently, by the characters of their texts."""
 
 
 def read_schema(source: Mapping[str, Any] | str, *, closed: bool = False) -> str:
@@ -45,14 +45,12 @@ def compile_schema(text: str, whitespace: str = "", *, strict: bool = False) -> 
     that has an invalid value or cannot be enforced exactly, for a reference that leaves the schema or points nowhere,
     and for a schema that no value satisfies.
     """
-    # A grammar has many objects for each character, which the interpreter looks through while all threads stop.
-    return (_short if len(text) <= SHORT else _long)(text, whitespace, strict)
+    return _KEPT.get((text, whitespace, strict), lambda: _compile(text, whitespace, strict), lambda _: len(text))
 
 
 def forget_schemas() -> None:
     """Forgets the grammars of the schemas that were compiled last."""
-    _short.cache_clear()
-    _long.cache_clear()
+    _KEPT.clear()
 
 
 def _compile(text: str, whitespace: str, strict: bool) -> SchemaGrammar:
@@ -61,9 +59,6 @@ def _compile(text: str, whitespace: str, strict: bool) -> SchemaGrammar:
         fail((), f"must be an object or true, got {show(schema)}")
     document = Document(schema, strict=strict, has_surrogates=has_surrogates(text))
     return grammar_of(document, json_tokens(whitespace))
-
-
-_short, _long = lru_cache(maxsize=64)(_compile), lru_cache(maxsize=2)(_compile)
 
 
 def closed_schema(schema: Any) -> Any:

@@ -24,6 +24,7 @@ from tirage.guided.regular.expression import (
     count,
 )
 from tirage.guided.regular.lark_terminal import lark_terminal
+from tirage.recently_used import RecentlyUsed
 from tirage.workers.cancel import checkpoint
 
 MOST_DEPTH = 2_500
@@ -88,9 +89,15 @@ def shared(tokens: JsonTokens) -> Mapping[str, str]:
     return {name: f"{name}:{lark_terminal(node)}" for name, node in nodes.items()}
 
 
-@lru_cache(maxsize=512)
+_PRINTED: RecentlyUsed[Word] = RecentlyUsed(most=512, size=1 << 16)
+
+
 def printed(node: Expression, tokens: JsonTokens) -> Word:
     """The right side of a terminal; remembered, since that of a format takes a while."""
+    return _PRINTED.get((node, tokens), lambda: _print(node, tokens), lambda word: len(word.text))
+
+
+def _print(node: Expression, tokens: JsonTokens) -> Word:
     names = {ANY_STRING.part: _STRING} | ({} if tokens.space == EMPTY else {tokens.space: _SPACE})
     text = lark_terminal(node, names)
     return Word(text, tuple(line for name, line in shared(tokens).items() if name in text))
