@@ -28,8 +28,8 @@ def words(count: int, length: int = 4) -> tuple[str, ...]:
     return tuple(f"{i:0{length}}" for i in range(count))
 
 
-def guided(text: str) -> EngineInput:
-    return one(guided_decoding=GuidedDecodingParams(regex=text))
+def guided(text: str, **params: Any) -> EngineInput:
+    return one(guided_decoding=GuidedDecodingParams(regex=text), **params)
 
 
 LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
@@ -74,6 +74,10 @@ LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
     ],
     "different constraints of the request": lambda most: [guided(f"a{i}") for i in range(most)],
     "characters of all constraints": lambda most: [guided(text) for text in texts(most)],
+    "characters of constraints times the samples that follow them": lambda most: [
+        *[guided("a" * 16_000, n=128)] * (most // (128 * 16_000)),
+        *[guided(text) for text in texts(most % (128 * 16_000))],
+    ],
 }
 """By the name in its refusal, a request that has as many as the limit."""
 
@@ -128,6 +132,15 @@ def test_equal_phrases_and_constraints_count_once() -> None:
     }
     found = cost(*(one(**params) for _ in range(8)), one(stop=["stop"]))
     assert (found.phrase_chars, found.constraints, found.constraint_chars) == (4 + 3 + 4, 1, 3)
+    assert found.followed_chars == 8 * 3
+
+
+def test_constraints_count_for_every_sample_that_follows_them_and_twice_for_a_beam() -> None:
+    assert cost(guided("abc", n=4), guided("ab")).followed_chars == 4 * 3 + 2
+    searched = EngineInput(
+        prompt=Prompt(text="Once"), params=guided("abc").params, beams=BeamSearchParams(beam_width=5, max_tokens=4)
+    )
+    assert cost(searched).followed_chars == 2 * 5 * 3
 
 
 def test_tokens_are_counted_up_to_the_context() -> None:

@@ -16,6 +16,7 @@ from test_guided_libraries import LIBRARIES
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
 from tirage.guided import BYTES, ClosingPath, CompletionFinder, Vocabulary, json_schema
+from tirage.guided.closing.budgets import WorkLimitError
 from tirage.guided.closing.shortest_completion import CompletionState
 from tirage.text import Stop
 
@@ -162,3 +163,24 @@ def test_garbage_collection_passes_over_most_of_a_search() -> None:
         gc.collect()
         # Seventy where what is left of an expression is an object of its own.
         assert len(gc.get_objects()) - before < 20 * 400
+
+
+@pytest.mark.parametrize(("count", "searched"), [(205, False), (204, True)])
+def test_a_search_over_bytes_is_not_made_where_the_rules_say_that_it_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch, count: int, searched: bool
+) -> None:
+    def fail(self: CompletionState, most: int, *_: object) -> None:
+        raise WorkLimitError
+
+    asked = list[object]()
+    for name in ("fewest", "shortest"):
+        monkeypatch.setattr(CompletionState, name, fail)
+    for name in ("shortest", "straight"):
+        monkeypatch.setattr(f"tirage.guided.closing.path.{name}", lambda *given: asked.append(given))
+    names = [f"w{index:04}" for index in range(count)]
+    # A member takes 10 bytes at least, with its comma, and the braces one more: 205 take 2,051, and 204 take 2,041.
+    schema = {"properties": {name: {"type": "integer"} for name in names}, "required": names, "type": "object"}
+    guided = GuidedDecodingParams(json=schema)
+    with LLM("tiny") as llm:
+        llm.request("a", SamplingParams(max_tokens=400, guided_decoding=guided, close_grammar=True))
+    assert bool(asked) is searched

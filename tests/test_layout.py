@@ -50,7 +50,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "text fields history",
         "exact processors patterns",
         "draw token_records workers",
-        "errors providers",
+        "errors providers recently_used",
     )
 )
 """Which part may import which: only from lines below its own. Parts on one line know nothing of each other."""

@@ -32,7 +32,8 @@ class Cost:
     of one sample's own tokens, whose number the context bounds.
     `kept_ids` are all that records of tokens may hold. `phrase_chars` are the characters of different stops and bad
     words, which automata are built of, and `stop_states` the states of patterns that a character of every sample
-    may visit. `constraints` are different ones, and `constraint_chars` the characters of their texts.
+    may visit. `constraints` are different ones, and `constraint_chars` the characters of their texts; `followed_chars`
+    counts them for every sample that follows one, and twice for a beam, since a step copies it.
     """
 
     prompts: int
@@ -45,6 +46,7 @@ class Cost:
     stop_states: int
     constraints: int
     constraint_chars: int
+    followed_chars: int
 
     @classmethod
     def of(cls, inputs: Sequence[EngineInput], *, context: int) -> Cost:
@@ -53,7 +55,8 @@ class Cost:
         prompts = [prompt_tokens(each, context) for each in inputs]
         outputs = [output_tokens(*pair, context) for pair in zip(inputs, prompts, strict=True)]
         phrases = {(each.params.stop, each.params.stop_pattern, each.params.bad_words) for each in inputs}
-        guided = {each.params.guided_decoding for each in inputs} - {None}
+        guided = [each.params.guided_decoding for each in inputs if each.params.guided_decoding is not None]
+        chars = {each: constraint_chars(each) for each in dict.fromkeys(guided)}
         return cls(
             prompts=len(inputs),
             samples=sum(counts),
@@ -64,8 +67,13 @@ class Cost:
             kept_ids=sum(kept_ids(*each) for each in zip(inputs, counts, outputs, strict=True)),
             phrase_chars=sum(map(characters, phrases)),
             stop_states=sum(count * states_of(each.params) for count, each in zip(counts, inputs, strict=True)),
-            constraints=len(guided),
-            constraint_chars=sum(constraint_chars(each) for each in guided if each is not None),
+            constraints=len(chars),
+            constraint_chars=sum(chars.values()),
+            followed_chars=sum(
+                followers_of(each) * chars[each.params.guided_decoding]
+                for each in inputs
+                if each.params.guided_decoding is not None
+            ),
         )
 
 
@@ -120,6 +128,11 @@ REQUEST_RULES: tuple[AdmissionRule[Cost], ...] = (
     AdmissionRule("max_stop_states", "states of the stop patterns of all samples", lambda cost: cost.stop_states),
     AdmissionRule("max_constraints", "different constraints of the request", lambda cost: cost.constraints),
     AdmissionRule("max_constraint_chars", "characters of all constraints", lambda cost: cost.constraint_chars),
+    AdmissionRule(
+        "max_followed_chars",
+        "characters of constraints times the samples that follow them",
+        lambda cost: cost.followed_chars,
+    ),
 )
 """What is counted of a request as a whole."""
 
@@ -153,6 +166,11 @@ def samples_of(engine_input: EngineInput) -> int:
     if engine_input.beams is not None:
         return engine_input.beams.beam_width
     return engine_input.params.best_of or engine_input.params.n
+
+
+def followers_of(engine_input: EngineInput) -> int:
+    """How many states of an input's constraint there may be at once."""
+    return samples_of(engine_input) * (1 if engine_input.beams is None else 2)
 
 
 def prompt_tokens(engine_input: EngineInput, context: int) -> int:

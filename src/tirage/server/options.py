@@ -129,6 +129,9 @@ class Limits:
         0.25, "processor seconds of one mask of a constraint, or of one token that it takes", low=0.0001, high=1e6
     )
     max_constraint_chars: int = option(1 << 20, "characters of all constraints of a request", low=1, high=1 << 40)
+    max_followed_chars: int = option(
+        1 << 22, "characters of constraints, times the samples that follow them", low=1, high=1 << 40
+    )
     max_logit_bias: int = option(1024, "entries of logit_bias", low=0, high=1 << 20)
     max_rid: int = option(128, "characters of a request's own id", low=1, high=4096)
     max_loaded_loras: int = option(8, "adapters loaded at once while the server runs", low=1, high=4096)

@@ -164,6 +164,8 @@ class ClosingPath:
         return self._within_budget(lambda budget: shortest(self._matcher, spells, budget, self._excluded))
 
     def _within_budget(self, search: Callable[[StepBudget], bytes | None]) -> bytes | None:
+        if self._is_far():
+            return None
         budget = StepBudget(min(STEPS_INSIDE_TEXT, self._work.left) if self._begun else STEPS_BEFORE_TEXT)
         try:
             found = None if self._out_of_steps else search(budget)
@@ -172,6 +174,17 @@ class ClosingPath:
         if found is None and self._begun:
             self._work.left -= budget.spent
         return found
+
+    def _is_far(self) -> bool:
+        """Whether the rules say that every completion has more bytes than a search over bytes considers.
+
+        The search would find none, and keep the state of every text that it tries: hundreds of megabytes where
+        thousands of members must come.
+        """
+        try:
+            return self._state is not None and self._state.least() > MAX_LENGTH
+        except WorkLimitError:
+            return False
 
     def _cover(self, text: bytes) -> list[int] | None:
         return self._vocabulary.cover(text, self._unusable)

@@ -188,6 +188,13 @@ class CompletionState:
             self._work.left -= _BYTE_WORK * (most if text is None else len(text))
             return text
 
+    def least(self) -> int:
+        """The bytes of a shortest completion. Raises WorkLimitError when the text cannot be followed."""
+        recognizer, _ = self._finder.ready(self._unusable)
+        with self._finder.searching(begun=self._begun):
+            self._catch_up(recognizer)
+            return recognizer.min_bytes(self._state)
+
     def fewest(self, most: int, excluded: frozenset[int] = frozenset()) -> list[int] | None:
         """The fewest tokens that complete the text, the first byte not excluded; None if that takes more than `most`.
 
