@@ -120,6 +120,7 @@ class BeamSearch:
         candidates, failure = self._scorer.candidates(parents)
         self._failure = failure or Stop(kind="no_allowed_token")
         chosen: list[tuple[Candidate, GrowingSample]] = []
+        ended: list[tuple[GrowingSample, Beam]] = []
         width = self._beams.beam_width
         accepts_more = not (self._full and self._beams.early_stopping is True)
         for rank, candidate in enumerate(candidates):
@@ -131,10 +132,10 @@ class BeamSearch:
             if sample.stop is None:
                 chosen.append((candidate, sample))
             elif rank < width and accepts_more and self._improvable:
-                yield from self._scorer.add_entry(sample, parent)
+                ended.append((sample, parent))
                 self._add_ended(-candidate.cost, sample)
-        for candidate, sample in chosen[:width]:
-            yield from self._scorer.add_entry(sample, parents[candidate.parent])
+        going_on = [(sample, parents[candidate.parent]) for candidate, sample in chosen[:width]]
+        yield from self._scorer.add_entries([*ended, *going_on])
         self.running = self._continue(parents, chosen[:width])
         self._check_improvable()
         self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._ended)]
