@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tirage.engine import Completion, Delta
+from tirage.engine import Completion, Delta, LogprobEntry
 from tirage.server import errors
 from tirage.server.errors import Refusal
-from tirage.server.request_group import RequestGroup
+from tirage.server.request_group import RequestGroup, RunningRequest
 
 _log = logging.getLogger("tirage.server")
 # What a stream keeps for a client that reads slowly; beyond it the engine merges deltas.
@@ -118,6 +118,8 @@ class EventStream(Response):
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         self._group, self._formatter, self._style = group, formatter, style
         self._unsent, self._ended = bytearray(), False
+        # Roughly how many values of each sample no event has shown yet.
+        self._untold: dict[tuple[int, int], int] = {}
         self._readable, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
 
@@ -138,7 +140,7 @@ class EventStream(Response):
         try:
             self._add(self._formatter.begin())
             async for number, delta in self._group.deltas():
-                self._add(self._formatter.format(number, delta))
+                await self._add_delta(number, delta)
                 if len(self._unsent) > _BUFFER_BYTES:
                     self._writable.clear()
                     await self._writable.wait()
@@ -148,6 +150,24 @@ class EventStream(Response):
         self._unsent += self._style.last
         self._ended = True
         self._readable.set()
+
+    async def _add_delta(self, number: int, delta: Delta) -> None:
+        """Adds the events of a delta; in a thread where they may hold much, as with many tokens in an event."""
+        key, before = (number, delta.index), len(self._unsent)
+        fresh = 0 if key in self._untold else prompt_weight(self._group.requests[number])
+        self._untold[key] = self._untold.get(key, 0) + fresh + delta_weight(delta)
+        if self._untold[key] <= _LONG:
+            self._add(self._formatter.format(number, delta))
+        else:
+            await self._add_long(lambda: self._formatter.format(number, delta))
+        if len(self._unsent) != before:
+            self._untold[key] = 0
+
+    async def _add_long(self, events: Callable[[], Iterable[Event]]) -> None:
+        """Adds events whose JSON is made in a thread, piece by piece."""
+        self._unsent += await asyncio.to_thread(lambda: b"".join(map(self._long_frame, events())))
+        if self._unsent:
+            self._readable.set()
 
     def _add(self, events: Iterable[Event]) -> None:
         frame = self._style.frame
@@ -160,8 +180,8 @@ class EventStream(Response):
         """Adds the events after the last delta, which may hold the whole answer."""
         if sum(map(weight, await self._group.completions())) <= _LONG:
             self._add(self._formatter.end())
-            return
-        self._unsent += await asyncio.to_thread(lambda: b"".join(map(self._long_frame, self._formatter.end())))
+        else:
+            await self._add_long(self._formatter.end)
 
     def _long_frame(self, event: Event) -> bytes:
         return self._style.frame(event, event if isinstance(event, bytes) else b"".join(pieces(event)))
@@ -231,11 +251,26 @@ async def abort_and_cancel(group: RequestGroup, *tasks: asyncio.Task[Any]) -> No
 
 def weight(completion: Completion) -> int:
     """Roughly how many values an answer has: tokens, log-probabilities and hidden states."""
-    scored = [*(completion.prompt_logprobs or ()), *(completion.logprobs or ())]
-    wide = next((entry for entry in reversed(scored) if entry is not None), None)
-    each = 1 if wide is None else 1 + len(wide.top) + len(wide.given)
+    each = breadth([*(completion.prompt_logprobs or ()), *(completion.logprobs or ())])
     states = 0 if completion.hidden_states is None else completion.hidden_states.size
     return each * completion.usage.total_tokens + states
+
+
+def delta_weight(delta: Delta) -> int:
+    """Roughly how many values a delta has."""
+    return breadth(delta.logprobs or ()) * len(delta.token_ids)
+
+
+def prompt_weight(running: RunningRequest) -> int:
+    """Roughly how many log-probabilities of its prompt the first event of a sample may show."""
+    entries = running.request.prompt_logprobs or ()
+    return breadth(entries) * len(entries)
+
+
+def breadth(entries: Sequence[LogprobEntry | None]) -> int:
+    """How many values there are of a token, by the last of some entries; 1 without any."""
+    wide = next((entry for entry in reversed(entries) if entry is not None), None)
+    return 1 if wide is None else 1 + len(wide.top) + len(wide.given)
 
 
 def is_nested(value: Any) -> bool:
