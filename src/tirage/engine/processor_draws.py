@@ -6,7 +6,6 @@ call returns, and the others go on. A call that does not return within its time 
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +19,10 @@ from tirage.engine.sequence import RunningSequence, SequenceGroup
 from tirage.params import SamplingParams
 from tirage.processors import ProcessorThread, ProcessorThreads, is_built_in, not_called, too_late
 from tirage.sampling_batch import SamplingBatch
+from tirage.workers.quick_switching import QUICK_SWITCHING
 
 _WAIT_S = 0.005
 """How long a step waits: for draws that it has begun, so that quick processors keep pace, or with no other work."""
-_SWITCH_S = 0.0005
-"""How long Python code of a processor may hold the interpreter at a time, once its call has lasted longer than that."""
 
 
 class ProcessorError(Exception):
@@ -103,7 +101,8 @@ class ProcessorDraws:
         # The draw that each thread is making, also where its sample has ended meanwhile.
         self._drawing: dict[ProcessorThread, PendingDraw] = {}
         self._changed = threading.Event()
-        self._interval_s: float | None = None
+        # Whether threads are switched quickly, since a call goes on and on.
+        self._shares = False
         self.sequences: list[RunningSequence] = []
 
     @property
@@ -178,12 +177,11 @@ class ProcessorDraws:
         """Has Python switch threads more often while a call goes on and on; otherwise as it was."""
         calls = [thread.calling for thread in [*self._drawing]]
         slow = any(calling is not None and now - calling[1] > _WAIT_S for calling in calls)
-        if slow and self._interval_s is None:
-            self._interval_s = sys.getswitchinterval()
-            sys.setswitchinterval(_SWITCH_S)
-        elif not slow and self._interval_s is not None:
-            sys.setswitchinterval(self._interval_s)
-            self._interval_s = None
+        if slow and not self._shares:
+            QUICK_SWITCHING.begin()
+        elif not slow and self._shares:
+            QUICK_SWITCHING.end()
+        self._shares = slow
 
     def _go_on(self, pending: PendingDraw) -> None:
         """Has the next draw made in the thread of its processor, if there is one to make."""

@@ -16,6 +16,7 @@ from tirage.server.options import Options
 from tirage.server.request_group import RequestGroup
 from tirage.server.request_manager import RequestManager
 from tirage.server.strict_json import parse_object
+from tirage.workers.quick_switching import quickly
 
 # A body that is parsed within a millisecond is not worth a thread; checking its fields may take longer than that.
 _SMALL = 64 * 1024
@@ -56,14 +57,14 @@ async def read_json(request: Request) -> dict[str, Any]:
     """The body, a JSON object; raises ParamsError for anything else."""
     body, depth = await request.body(), options_of(request).limits.max_json_depth
     if len(body) > _SMALL:
-        return await asyncio.to_thread(parse_object, body, depth=depth)
+        return await asyncio.to_thread(quickly, parse_object, body, depth=depth)
     return parse_object(body, depth=depth)
 
 
 async def in_worker_thread(request: Request, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """The function's result, computed in a thread unless the request's body is short."""
     if len(await request.body()) > _SHORT:
-        return await asyncio.to_thread(function, *arguments, **options)
+        return await asyncio.to_thread(quickly, function, *arguments, **options)
     return function(*arguments, **options)
 
 

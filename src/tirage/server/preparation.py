@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirage.engine import Tenant
+from tirage.workers.quick_switching import quickly
 
 POOL = "tirage-requests"
 """The prefix of the names of these threads."""
@@ -203,7 +204,7 @@ class Lane:
                 return
             self.running += 1
             began, loop = self._clock(), asyncio.get_running_loop()
-            work = loop.run_in_executor(self._pool, job.call)
+            work = loop.run_in_executor(self._pool, quickly, job.call)
             work.add_done_callback(lambda work, job=job, began=began: self._finish(job, work, began))
 
     def _finish(self, job: Job, work: asyncio.Future[Any], began: float) -> None:

@@ -17,6 +17,7 @@ from tirage.engine import Completion, Delta, LogprobEntry
 from tirage.server import errors
 from tirage.server.errors import Refusal
 from tirage.server.request_group import RequestGroup, RunningRequest
+from tirage.workers.quick_switching import quickly
 
 _log = logging.getLogger("tirage.server")
 # What a stream keeps for a client that reads slowly; beyond it the engine merges deltas.
@@ -165,7 +166,7 @@ class EventStream(Response):
 
     async def _add_long(self, events: Callable[[], Iterable[Event]]) -> None:
         """Adds events whose JSON is made in a thread, piece by piece."""
-        self._unsent += await asyncio.to_thread(lambda: b"".join(map(self._long_frame, events())))
+        self._unsent += await asyncio.to_thread(quickly, lambda: b"".join(map(self._long_frame, events())))
         if self._unsent:
             self._readable.set()
 
@@ -229,7 +230,7 @@ class JsonAnswer(Response):
         if self._group.reason == "timeout":
             raise errors.timed_out()
         long = sum(map(weight, completions)) > _LONG
-        body = await asyncio.to_thread(self._long_body, completions) if long else self._body(completions)
+        body = await asyncio.to_thread(quickly, self._long_body, completions) if long else self._body(completions)
         response = Response(body, headers=dict(self.headers), media_type=self.media_type)
         await response(scope, receive, send)
 

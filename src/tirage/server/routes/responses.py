@@ -28,6 +28,7 @@ from tirage.server.routes.responses_request import (
     read_responses,
 )
 from tirage.server.sse import dump, pieces
+from tirage.workers.quick_switching import quickly
 
 router = APIRouter(tags=["openai"])
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
@@ -53,7 +54,7 @@ async def create(raw_request: Request) -> Response:
         chat, items = await in_worker_thread(raw_request, conversation)
     else:
         # What is kept may be long where the request is short.
-        chat, items = await asyncio.to_thread(conversation)
+        chat, items = await asyncio.to_thread(quickly, conversation)
     try:
         running = await submit_chat(chat.request, raw_request, prompt="input")
     except (ParamsError, Refusal) as error:

@@ -1,0 +1,61 @@
+"""Threads are switched quickly while long work runs beside others, and as before when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tirage.engine import Tenant
+from tirage.server.preparation import Lane
+from tirage.workers.quick_switching import SWITCH_S, quickly
+
+USUAL_S = sys.getswitchinterval()
+
+
+def switched_s() -> float:
+    """The present interval, which the interpreter keeps in whole microseconds."""
+    return round(sys.getswitchinterval(), 6)
+
+
+def test_threads_are_switched_quickly_until_the_last_of_several_calls_has_ended() -> None:
+    first, second = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.submit(quickly, first.wait, 60), pool.submit(quickly, second.wait, timeout=60)
+        assert quickly(switched_s) == SWITCH_S
+        first.set()
+        assert one.result()
+        assert switched_s() == SWITCH_S
+        second.set()
+        assert other.result()
+    assert sys.getswitchinterval() == USUAL_S
+
+
+def test_a_call_that_fails_leaves_the_interval_as_it_was() -> None:
+    with pytest.raises(ZeroDivisionError):
+        quickly(lambda: 1 // 0)
+    assert sys.getswitchinterval() == USUAL_S
+
+
+def test_an_interval_that_is_shorter_stays() -> None:
+    sys.setswitchinterval(SWITCH_S / 2)
+    try:
+        assert quickly(switched_s) == SWITCH_S / 2
+        assert switched_s() == SWITCH_S / 2
+    finally:
+        sys.setswitchinterval(USUAL_S)
+
+
+def test_a_request_is_prepared_so() -> None:
+    async def prepared() -> float:
+        lane = Lane("test", 1)
+        try:
+            return await lane.run(switched_s, tenant=Tenant("a"), request=0)
+        finally:
+            lane.close()
+
+    assert asyncio.run(prepared()) == SWITCH_S
+    assert sys.getswitchinterval() == USUAL_S
