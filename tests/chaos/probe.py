@@ -6,6 +6,7 @@ gets none or others than it gets undisturbed, or when the server takes more memo
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import threading
@@ -165,12 +166,15 @@ class Probe:
         assert [each.failure for each in seen if each.failure] == []
         return {"requests": len(seen), **worst(seen)}
 
-    def run(self, case: Case) -> dict[str, Any]:
-        """What came of a case; one that fails by the clock is tried again, as the machine may have been busy."""
+    def run(self, *cases: Case) -> dict[str, Any]:
+        """What came of a case; one that fails by the clock is tried again, as the machine may have been busy.
+
+        Then, of several cases that cost as much, it is the next that is tried: what the first has had compiled is kept.
+        """
         found: dict[str, Any] = {}
-        for attempt in range(1, self.attempts + 1):
+        for attempt, case in zip(range(1, self.attempts + 1), itertools.cycle(cases), strict=False):
             found = {**self._once(case), "attempts": attempt}
-            if not found["failures"]:
+            if not found["failures"] or found["peak_mb"] << 20 > self.limits.memory_bytes:
                 break
         return found
 
@@ -230,12 +234,28 @@ def single(maximum: Maximum, *, copies: int = 1) -> Case:
     return Case(name=maximum.name, route=route, bodies=[body_with(maximum)] * copies)
 
 
-def known() -> Iterator[Case]:
-    """The cases of what was found before."""
+def known(attempts: int = 1) -> Iterator[list[Case]]:
+    """The cases of what was found before, as many of each, with constraints of their own."""
     for name, each in KNOWN_ATTACKS.items():
-        yield Case(name=name, route=each.route, bodies=[each.at(number) for number in range(each.copies)])
+        yield [
+            Case(
+                name=name,
+                route=each.route,
+                bodies=[each.at(number + attempt * each.copies) for number in range(each.copies)],
+            )
+            for attempt in range(attempts)
+        ]
 
 
+def unseen(maximum: Maximum, *, attempts: int) -> list[Case]:
+    """Cases of a constraint just below its maximum, which the search for that has not had compiled; [] of others."""
+    compiled = any(maximum.growth.field.split(".")[-1].startswith(name) for name in COMPILED)
+    sizes = range(maximum.size - 1, max(maximum.size - 1 - attempts, maximum.size // 2), -1)
+    return [single(maximum.at(size)) for size in sizes] if compiled else []
+
+
+COMPILED = ("json_schema", "regex", "ebnf", "structur", "response_format", "guided", "tools", "stop_regex")
+"""Beginnings of the names of fields whose values are compiled, and kept for others who send the same."""
 MULTIPLES = (
     "n",
     "best_of",
@@ -306,10 +326,13 @@ class RouteProbe:
                 yield refused(growth.name)
                 continue
             self.found.append(maximum)
-            row = self.probe.run(single(maximum, copies=self.copies))
-            if share_of_limits(row, self.probe.limits) > COSTLY:
-                self.costly.add(maximum.name)
-            yield row
+            for cases in ([single(maximum, copies=self.copies)], unseen(maximum, attempts=self.probe.attempts)):
+                if not cases:
+                    continue
+                row = self.probe.run(*cases)
+                if share_of_limits(row, self.probe.limits) > COSTLY:
+                    self.costly.add(maximum.name)
+                yield row
 
     def together(self) -> Iterator[Row]:
         """A row for each request of many, with the number of pairs `left`; every pair is in one, or refused."""
@@ -367,9 +390,9 @@ def probed(
     with Server("tiny", *FLAGS) as server, Neighbour(server, key=NEIGHBOUR) as neighbour:
         probe = Probe(server=server, neighbour=neighbour, limits=limits)
         yield "alone", {"case": "the neighbour alone", **probe.alone(10.0), "failures": []}
-        for case in known():
+        for cases in known(probe.attempts):
             # What they did showed only after a while.
-            yield "known attacks", replace(probe, seconds=KNOWN_S).run(case)
+            yield "known attacks", replace(probe, seconds=KNOWN_S).run(*cases)
         for route in routes:
             each = RouteProbe(probe=probe, route=route, copies=copies, seed=seed)
             yield from ((f"{route} fields", row) for row in each.singles())
