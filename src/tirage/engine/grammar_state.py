@@ -227,6 +227,12 @@ class GrammarState:
             self._path = None
         return self._path is not None and len(path.tokens or ()) == self._left
 
+    @property
+    def may_search(self) -> bool:
+        """Whether the next mask may take searches for a shorter closing path, which take a quarter of a second."""
+        path = self._path
+        return self._follows and path is not None and len(path.tokens or ()) >= self._left
+
     def can_close_after(self, token_id: int) -> bool:
         """Whether the constraint can still be closed before the limit after this token, if it can be now."""
         tokens = None if self._path is None else self._path.tokens

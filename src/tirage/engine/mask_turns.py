@@ -1,8 +1,8 @@
 """The turns of constrained samples: as many take part in a step as their constraints have time for in it.
 
-Cheap masks are computed in the engine's thread. Where one has been expensive, those of its constraint are computed in a
-thread of their own, and a sample whose mask is not ready draws its token in a later step: the same token, since it
-depends on neither.
+Cheap masks are computed in the engine's thread. Where one has been expensive, or may take a search for the end of a
+text, those of its constraint are computed in a thread of their own, and a sample whose mask is not ready draws its
+token in a later step: the same token, since it depends on neither.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from tirage.engine.constraint_budget import SLOW_S
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.sample import GrowingSample
+from tirage.workers.quick_switching import quickly
 
 SLICE_S, WAIT_S = 0.05, 0.005
 """The time that a step spends on masks in the engine's thread, or waits for them, and the time that it waits for them
@@ -58,7 +59,7 @@ class MaskTurns:
         """Computes the masks of a grammar's samples here, or starts to beside this thread."""
         if key in self._jobs:
             return
-        if not any(state.budget.is_slow for state in states):
+        if not any(state.budget.is_slow or state.may_search for state in states):
             compute(states, deadline, self._clock)
         elif not states[0].is_prepared:
             # Else the one that is furthest behind draws first: few of those whose tokens take long draw in a step.
@@ -67,7 +68,7 @@ class MaskTurns:
     def _start(self, key: int, states: Sequence[GrammarState], deadline: float) -> None:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tirage-masks")
-        self._jobs[key] = self._threads.submit(compute, states, deadline, self._clock), states
+        self._jobs[key] = self._threads.submit(quickly, compute, states, deadline, self._clock), states
 
     def _wait(self, samples: Sequence[GrowingSample], deadline: float) -> None:
         futures = [future for future, _ in self._jobs.values()]

@@ -33,6 +33,9 @@ _BYTE_WORK = 4
 _FAR = 1 << 30
 # Answers, and values of `cached`, that are kept for one constraint.
 _MAX_CACHED = 32
+# One search before a text goes on at a time, and for half of the time where others want to work: it holds the
+# interpreter in calls of a millisecond, and the engine asks for it two hundred times in a step.
+_BEFORE_TEXT, _TURN_S, _ALONE = Lock(), 0.005, 1.25
 # How long a search before a text leaves the lock to one inside a text.
 _YIELD_S = 0.001
 T = TypeVar("T")
@@ -56,6 +59,8 @@ class CompletionFinder:
         # A recognizer changes while it is searched, hence the lock. `_waiting` are threads with a text that has begun:
         # a step of the engine, and so every other request, waits for them.
         self._lock, self._preparing, self._caching, self._waiting = Lock(), Lock(), Lock(), set[int]()
+        # When the search that holds the lock has begun its turn.
+        self._since = 0.0, 0.0
 
     @property
     def has_rules(self) -> bool:
@@ -95,19 +100,28 @@ class CompletionFinder:
         There, a search before a text begins yields the lock to a search inside a text, for which the engine waits.
         """
         if not begun:
-            with holding(self._lock):
-                yield self._yield_lock
+            with holding(_BEFORE_TEXT), holding(self._lock):
+                self._since = clocks()
+                yield self._yield_locks
             return
         self._waiting.add(get_ident())
         with self._lock:
             self._waiting.discard(get_ident())
             yield lambda: None
 
-    def _yield_lock(self) -> None:
-        if self._waiting:
+    def _yield_locks(self) -> None:
+        """Leaves the locks, for as long as the search went on, after a turn in which other threads wanted to work."""
+        wall, spent = (now - since for now, since in zip(clocks(), self._since, strict=True))
+        if wall < _TURN_S and not self._waiting:
+            return
+        if self._waiting or wall > _ALONE * spent:
             self._lock.release()
-            time.sleep(_YIELD_S)
+            _BEFORE_TEXT.release()
+            time.sleep(_YIELD_S if self._waiting else wall)
+            # In the order in which all take them.
+            _BEFORE_TEXT.acquire()
             self._lock.acquire()
+        self._since = clocks()
 
     def _prepare(self, unusable: frozenset[int]) -> tuple[Recognizer, UsableTokens] | None:
         if self._rules is None:
@@ -119,6 +133,11 @@ class CompletionFinder:
         except WorkLimitError:
             return None
         return recognizer, usable
+
+
+def clocks() -> tuple[float, float]:
+    """The clock on the wall, and the processor time of this thread, in seconds."""
+    return time.monotonic(), time.thread_time()
 
 
 def keep(known: dict[object, Any], key: object, value: Any) -> None:
