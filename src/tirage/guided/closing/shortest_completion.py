@@ -35,12 +35,38 @@ _FAR = 1 << 30
 _MAX_CACHED = 32
 # One search before a text goes on at a time, and for half of the time where others want to work: it holds the
 # interpreter in calls of a millisecond, and the engine asks for it two hundred times in a step.
-_BEFORE_TEXT, _TURN_S, _ALONE = Lock(), 0.005, 1.25
+_TURN_S, _ALONE, _LONGEST_REST_S = 0.005, 1.25, 0.02
 # How long a search before a text leaves the lock to one inside a text.
 _YIELD_S = 0.001
 T = TypeVar("T")
 NOT_FOUND: list[int] = [-1]
 """Stands for an answer that was not found within the work allowed."""
+_UNKNOWN: list[int] = [-2]
+
+
+class SearchTurn:
+    """The turn of one search before a text, among all, which leave it to each other every few milliseconds."""
+
+    def __init__(self) -> None:
+        self._lock, self._waiting = Lock(), set[int]()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another thread waits for it."""
+        return bool(self._waiting)
+
+    def begin(self) -> None:
+        """Returns when it is this thread's turn."""
+        self._waiting.add(get_ident())
+        self._lock.acquire()
+        self._waiting.discard(get_ident())
+
+    def end(self) -> None:
+        """Leaves the turn to another thread."""
+        self._lock.release()
+
+
+_BEFORE_TEXT = SearchTurn()
 
 
 class CompletionFinder:
@@ -100,7 +126,7 @@ class CompletionFinder:
         There, a search before a text begins yields the lock to a search inside a text, for which the engine waits.
         """
         if not begun:
-            with holding(_BEFORE_TEXT), holding(self._lock):
+            with holding(self._lock):
                 self._since = clocks()
                 yield self._yield_locks
             return
@@ -114,12 +140,13 @@ class CompletionFinder:
         wall, spent = (now - since for now, since in zip(clocks(), self._since, strict=True))
         if wall < _TURN_S and not self._waiting:
             return
-        if self._waiting or wall > _ALONE * spent:
+        wanted = self._waiting or _BEFORE_TEXT.is_wanted
+        if wanted or wall > _ALONE * spent:
             self._lock.release()
-            _BEFORE_TEXT.release()
-            time.sleep(_YIELD_S if self._waiting else wall)
+            _BEFORE_TEXT.end()
+            time.sleep(_YIELD_S if wanted else min(wall, _LONGEST_REST_S))
             # In the order in which all take them.
-            _BEFORE_TEXT.acquire()
+            _BEFORE_TEXT.begin()
             self._lock.acquire()
         self._since = clocks()
 
@@ -221,10 +248,9 @@ class CompletionState:
         rules that are searched.
         """
         recognizer, usable = self._finder.ready(self._unusable)
-        with self._finder.searching(begun=self._begun) as yield_lock:
-            if not self._begun:
-                search = CompletionSearch(recognizer, usable, most, WORK_BEFORE_TEXT, yield_lock)
-                return self._first(search, (self._unusable, most, excluded))
+        if not self._begun:
+            return self._first(recognizer, usable, (self._unusable, most, excluded))
+        with self._finder.searching(begun=True):
             self._catch_up(recognizer)
             search = CompletionSearch(recognizer, usable, most, min(WORK_INSIDE_TEXT, self._work.left))
             try:
@@ -232,17 +258,36 @@ class CompletionState:
             finally:
                 self._work.left -= search.spent
 
-    def _first(self, search: CompletionSearch, key: tuple[frozenset[int], int, frozenset[int]]) -> list[int] | None:
+    def _first(
+        self, recognizer: Recognizer, usable: UsableTokens, key: tuple[frozenset[int], int, frozenset[int]]
+    ) -> list[int] | None:
         """The answer before the text begins, which all texts of the constraint share."""
         answers = self._finder.answers
-        if key not in answers:
+        found = answers.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            _BEFORE_TEXT.begin()
             try:
-                keep(answers, key, search.run(0, key[2]))
-            except WorkLimitError:
-                keep(answers, key, NOT_FOUND)
-        if answers[key] is NOT_FOUND:
+                found = self._search_first(recognizer, usable, key)
+            finally:
+                _BEFORE_TEXT.end()
+        if found is NOT_FOUND:
             raise WorkLimitError
-        return answers[key]
+        return found
+
+    def _search_first(
+        self, recognizer: Recognizer, usable: UsableTokens, key: tuple[frozenset[int], int, frozenset[int]]
+    ) -> list[int] | None:
+        answers = self._finder.answers
+        with self._finder.searching(begun=False) as yield_lock:
+            if key not in answers:
+                search = CompletionSearch(recognizer, usable, key[1], WORK_BEFORE_TEXT, yield_lock)
+                try:
+                    found = search.run(0, key[2])
+                except WorkLimitError:
+                    found = NOT_FOUND
+                keep(answers, key, found)
+                return found
+            return answers[key]
 
     def _catch_up(self, recognizer: Recognizer) -> None:
         tokens: list[bytes] = []
