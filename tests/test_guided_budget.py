@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import random
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from test_guided_libraries import LIBRARIES
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
 from tirage.guided import BYTES, ClosingPath, CompletionFinder, Vocabulary, json_schema
 from tirage.guided.closing.budgets import WorkLimitError
-from tirage.guided.closing.shortest_completion import CompletionState
+from tirage.guided.closing.shortest_completion import _BEFORE_TEXT, CompletionState
 from tirage.text import Stop
 
 
@@ -184,3 +186,21 @@ def test_a_search_over_bytes_is_not_made_where_the_rules_say_that_it_finds_nothi
     with LLM("tiny") as llm:
         llm.request("a", SamplingParams(max_tokens=400, guided_decoding=guided, close_grammar=True))
     assert bool(asked) is searched
+
+
+def test_an_answer_before_a_text_is_searched_once_in_turn_and_then_known_without_one() -> None:
+    finder = CompletionFinder(GuidedDecodingParams(regex="a{3}b"), BYTES)
+    _BEFORE_TEXT.begin()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(CompletionState(finder, frozenset()).fewest, 9)
+        while not _BEFORE_TEXT.is_wanted:
+            time.sleep(0.001)
+        assert not asked.done()
+        _BEFORE_TEXT.end()
+        assert asked.result(60) == [*b"aaab"]
+        _BEFORE_TEXT.begin()
+        try:
+            assert pool.submit(CompletionState(finder, frozenset()).fewest, 9).result(60) == [*b"aaab"]
+        finally:
+            _BEFORE_TEXT.end()
+    assert not _BEFORE_TEXT.is_wanted
