@@ -88,3 +88,28 @@ def test_what_no_event_has_shown_yet_counts_for_the_sample_whose_it_is() -> None
 @pytest.mark.parametrize(("prompt", "main"), [(MANY // 2 - 3, True), (MANY // 2, False)])
 def test_the_logprobs_of_the_prompt_count_for_the_first_event(prompt: int, main: bool) -> None:
     assert [each["main"] for each in events([delta(1), delta(1)], prompt=prompt)] == [main, True]
+
+
+def test_what_was_sent_while_an_event_is_made_in_a_thread_is_not_sent_again() -> None:
+    sent, first = bytearray(), threading.Event()
+
+    class Waits(Formatter):
+        """Makes the second event once the first has been sent."""
+
+        def format(self, number: int, each: Delta) -> Iterator[Any]:
+            if each.index:
+                assert first.wait(60)
+            yield from super().format(number, each)
+
+    async def send(message: Any) -> None:
+        sent.extend(message.get("body", b""))
+        if sent:
+            first.set()
+
+    async def both() -> None:
+        stream = EventStream(Group([delta(1), delta(MANY, index=1)], 0), Waits(1))  # type: ignore[arg-type]
+        await asyncio.gather(stream._pump(), stream._write(send))
+
+    asyncio.run(both())
+    lines = bytes(sent).removesuffix(DONE).splitlines()
+    assert [json.loads(line[6:])["index"] for line in lines if line] == [0, 1]

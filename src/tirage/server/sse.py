@@ -154,28 +154,33 @@ class EventStream(Response):
 
     async def _add_delta(self, number: int, delta: Delta) -> None:
         """Adds the events of a delta; in a thread where they may hold much, as with many tokens in an event."""
-        key, before = (number, delta.index), len(self._unsent)
+        key = number, delta.index
         fresh = 0 if key in self._untold else prompt_weight(self._group.requests[number])
         self._untold[key] = self._untold.get(key, 0) + fresh + delta_weight(delta)
         if self._untold[key] <= _LONG:
-            self._add(self._formatter.format(number, delta))
+            added = self._add(self._formatter.format(number, delta))
         else:
-            await self._add_long(lambda: self._formatter.format(number, delta))
-        if len(self._unsent) != before:
+            added = await self._add_long(lambda: self._formatter.format(number, delta))
+        if added:
             self._untold[key] = 0
 
-    async def _add_long(self, events: Callable[[], Iterable[Event]]) -> None:
-        """Adds events whose JSON is made in a thread, piece by piece."""
-        self._unsent += await asyncio.to_thread(quickly, lambda: b"".join(map(self._long_frame, events())))
+    async def _add_long(self, events: Callable[[], Iterable[Event]]) -> bool:
+        """Adds events whose JSON is made in a thread, piece by piece; whether there were any."""
+        # Apart from the sum: the writer replaces `_unsent` meanwhile, and what it has sent must not come again.
+        made = await asyncio.to_thread(quickly, lambda: b"".join(map(self._long_frame, events())))
+        self._unsent += made
         if self._unsent:
             self._readable.set()
+        return bool(made)
 
-    def _add(self, events: Iterable[Event]) -> None:
-        frame = self._style.frame
+    def _add(self, events: Iterable[Event]) -> bool:
+        """Adds events; whether there were any."""
+        frame, before = self._style.frame, len(self._unsent)
         for event in events:
             self._unsent += frame(event, event if isinstance(event, bytes) else dump(event))
         if self._unsent:
             self._readable.set()
+        return len(self._unsent) > before
 
     async def _add_last(self) -> None:
         """Adds the events after the last delta, which may hold the whole answer."""
