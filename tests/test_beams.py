@@ -260,6 +260,23 @@ def test_the_logprobs_of_a_penalised_search_are_the_models_own_unless_asked() ->
     assert sum(e.logprob for e in processed.logprobs or ()) == pytest.approx(processed.cumulative_logprob, abs=1e-5)
 
 
+@pytest.mark.parametrize("named", [(), (3, 7)], ids=["none named", "named"])
+@pytest.mark.parametrize("mode", ["raw", "processed"])
+def test_the_entries_of_a_search_of_one_beam_are_those_of_greedy_tokens(mode: Any, named: tuple[int, ...]) -> None:
+    # A biased token is not among the two likeliest by the model's own logits, where its entry is looked for first.
+    asked = SamplingParams(
+        logprobs=1, logprobs_mode=mode, logprob_token_ids=named, logit_bias={5: 60.0}, presence_penalty=2.0
+    )
+    with LLM("tiny") as llm:
+        found = llm.beam_search("Once", BeamSearchParams(beam_width=1, max_tokens=4), sampling=asked)[0]
+        greedy = llm.generate("Once", asked.replace(temperature=0, max_tokens=4))[0]
+    expected = [(one.token_id, one.rank, one.top, one.given) for one in greedy.logprobs or ()]
+    assert [(one.token_id, one.rank, one.top, one.given) for one in found.logprobs or ()] == expected
+    assert expected[0][0] == 5
+    logprobs = [one.logprob for one in greedy.logprobs or ()]
+    assert [one.logprob for one in found.logprobs or ()] == pytest.approx(logprobs, abs=1e-6)
+
+
 @pytest.mark.slow
 def test_bad_words_at_the_level_of_text_hold_in_every_hypothesis(folder: Path) -> None:
     llm = LLM(folder)

@@ -334,3 +334,18 @@ def test_a_budget_without_limits_is_never_exceeded() -> None:
     assert budget.add_mask(1e9) == ""
     assert budget.exceeded == ""
     assert np.isinf(budget.max_total_s)
+
+
+def test_a_mask_that_may_take_a_search_for_the_end_is_computed_beside_the_engine(llm: LLM) -> None:
+    request_ = llm.request("a", SamplingParams(max_tokens=40, guided_decoding=WORDS, close_grammar=True))
+    state = request_.samples[0].grammar
+    assert state is not None
+    assert state._path is not None
+    shortest = len(state._path.tokens or ())
+    assert not state.may_search
+    for left, beside in ((shortest + 1, False), (shortest, True)):
+        state._left, state.budget.is_slow, turns = left, False, MaskTurns()
+        assert state.may_search is beside
+        turns.ready(request_.samples)
+        assert (turns._threads is not None) is beside
+        state._mask = None
