@@ -49,7 +49,7 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     ),
     "samples in every place": KnownAttack(
         body={**sampled(["a", "b"], n=128, max_new_tokens=480, ignore_eos=True), "return_logprob": True,
-              "top_logprobs_num": 20}
+              "top_logprobs_num": 1}
     ),
     "a pattern that every sample follows": KnownAttack(
         body=sampled(n=128, regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")

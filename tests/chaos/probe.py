@@ -380,6 +380,12 @@ def refused(name: str) -> Row:
     return {"case": name, "refused": True, "failures": []}
 
 
+def fill(probe: Probe) -> None:
+    """Takes every place of the engine once: what a server keeps for its places is its own, not that of a request."""
+    attack(probe.server, "/generate", KNOWN_ATTACKS["samples in every place"].body, seconds=KNOWN_S)
+    at_rest(probe.server)
+
+
 def probed(
     *, routes: Sequence[str], limits: Limits, together: bool = True, copies: int = 1, seed: int = 0
 ) -> Iterator[tuple[str, Row]]:
@@ -389,6 +395,7 @@ def probed(
     """
     with Server("tiny", *FLAGS) as server, Neighbour(server, key=NEIGHBOUR) as neighbour:
         probe = Probe(server=server, neighbour=neighbour, limits=limits)
+        fill(probe)
         yield "alone", {"case": "the neighbour alone", **probe.alone(10.0), "failures": []}
         for cases in known(probe.attempts):
             # What they did showed only after a while.

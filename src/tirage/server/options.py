@@ -128,7 +128,7 @@ class Limits:
     max_mask_seconds: float = option(
         0.25, "processor seconds of one mask of a constraint, or of one token that it takes", low=0.0001, high=1e6
     )
-    max_constraint_chars: int = option(1 << 20, "characters of all constraints of a request", low=1, high=1 << 40)
+    max_constraint_chars: int = option(1 << 17, "characters of all constraints of a request", low=1, high=1 << 40)
     max_followed_chars: int = option(
         1 << 22, "characters of constraints, times the samples that follow them", low=1, high=1 << 40
     )
