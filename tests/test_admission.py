@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +142,22 @@ def test_constraints_count_for_every_sample_that_follows_them_and_twice_for_a_be
         prompt=Prompt(text="Once"), params=guided("abc").params, beams=BeamSearchParams(beam_width=5, max_tokens=4)
     )
     assert cost(searched).followed_chars == 2 * 5 * 3
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {f"w{i}": {"type": "integer"} for i in range(300)}, "required": ["w1"]},
+        {"enum": [f"w{i}" for i in range(300)]},
+        {"anyOf": [{"const": f"w{i}"} for i in range(300)]},
+    ],
+)
+def test_an_object_counts_nearly_as_much_as_its_text(schema: dict[str, Any]) -> None:
+    as_object, as_text = (
+        cost(one(guided_decoding=GuidedDecodingParams(json=given))).constraint_chars
+        for given in (schema, json.dumps(schema, separators=(",", ":")))
+    )
+    assert as_text <= as_object <= 1.2 * as_text
 
 
 def test_tokens_are_counted_up_to_the_context() -> None:

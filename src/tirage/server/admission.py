@@ -222,8 +222,19 @@ def states_of(params: SamplingParams) -> int:
 
 
 def constraint_chars(guided: GuidedDecodingParams) -> int:
-    """The number of characters of a constraint's text."""
-    return characters(getattr(guided, guided.mode)) + len(guided.whitespace_pattern or "")
+    """The number of characters of a constraint's text, which is JSON where an object or a list is given."""
+    given = getattr(guided, guided.mode)
+    size = len(given) if isinstance(given, str) else json_chars(given)
+    return size + len(guided.whitespace_pattern or "")
+
+
+def json_chars(value: Any) -> int:
+    """The number of characters of a value in JSON, nearly: an object costs as much as the text of it would."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, Mapping):
+        return 2 + sum(json_chars(name) + json_chars(each) + 2 for name, each in value.items())
+    return 2 + sum(json_chars(each) + 1 for each in value) if isinstance(value, (list, tuple)) else 4
 
 
 def longest(texts: Sequence[str]) -> int:
