@@ -296,3 +296,11 @@ def test_samples_of_one_prompt_are_copies_under_races_and_differ_under_green_lis
     for name, different in (("gumbel", 1), ("lefthash", 3), ("synthid", 3)):
         done = llm.generate("Once", params(name, n=3, max_tokens=12, temperature=1.5))[0]
         assert len({sample.token_ids for sample in done.samples}) == different
+
+
+@pytest.mark.parametrize("key", [0, 7, (1 << 63) + 5, (1 << 64) - 1])
+def test_one_context_has_the_hash_that_it_has_among_others(key: int) -> None:
+    windows = np.random.default_rng(0).integers(-1, 1 << 20, (20, 5))
+    hashes = [gumbel.context_hash(key, window.tolist()) for window in windows]
+    assert hashes == gumbel.context_hashes(key, windows).tolist()
+    assert len({*hashes, gumbel.context_hash(key ^ 1, windows[0].tolist())}) == 21

@@ -7,6 +7,7 @@ returned, equal scores are ordered by beam and token id, and texts may also end 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from tirage.engine.draw_steps import DrawSteps, run
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample
-from tirage.engine.scorer import Beam, Candidate, Scorer
+from tirage.engine.scorer import Beam, Candidate, ClosingChecks, Scorer, failure_of
+from tirage.engine.step_time import StepTime
 from tirage.errors import ParamsError
 from tirage.models import StepModel
 from tirage.params import FIELDS, BeamSearchParams, SamplingParams
@@ -56,6 +58,20 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
     )
 
 
+@dataclass(slots=True)
+class Longer:
+    """The hypotheses of the next length as far as they are made: of the first `count` of the `candidates`, best first.
+
+    `chosen` go on and `ended` have ended, with the beam before; `accepts_more` says whether ended ones may be added.
+    """
+
+    candidates: Sequence[Candidate]
+    accepts_more: bool
+    count: int = 0
+    chosen: list[tuple[Candidate, GrowingSample]] = field(default_factory=list)
+    ended: list[tuple[GrowingSample, Beam]] = field(default_factory=list)
+
+
 class BeamSearch:
     """The beam search of one prompt: `step` chooses the beams that go on, whose tokens the scheduler then decodes.
 
@@ -74,6 +90,7 @@ class BeamSearch:
         self._ended: list[tuple[float, GrowingSample]] = []
         self._improvable = True
         self._failure = Stop(kind="no_allowed_token")
+        self._longer: Longer | None = None
 
     @property
     def finished(self) -> bool:
@@ -99,7 +116,8 @@ class BeamSearch:
     def step(self, most: int | None = None) -> bool:
         """Lists the next tokens of beams, of `most` at once; True once all are listed and the search is a token longer.
 
-        A search may so be spread over several steps of the engine; its result is the same.
+        What follows on the lists has its time in each step. A search may so be spread over several steps of the engine;
+        its result is the same.
         """
         return run(self.draw_steps(most))
 
@@ -110,33 +128,55 @@ class BeamSearch:
             yield from self._scorer.list_next(ready)
         if any(beam.listed is None for beam in self.running):
             return False
-        yield from self._extend()
+        step = StepTime()
+        if self._longer is None:
+            candidates = yield from self._candidates(ClosingChecks(step))
+            if candidates is None:
+                return False
+            accepts_more = not (self._full and self._beams.early_stopping is True)
+            self._longer = Longer(candidates, accepts_more)
+        if not self._lengthen(self._longer, step):
+            return False
+        longer, self._longer = self._longer, None
+        yield from self._go_on(longer)
         return True
 
-    def _extend(self) -> DrawSteps[None]:
-        """Extends the hypotheses by a token: the best candidates end or go on, the rows of other beams are freed."""
-        self._request.mark_token()
-        parents = self.running
-        candidates, failure = self._scorer.candidates(parents)
-        self._failure = failure or Stop(kind="no_allowed_token")
-        chosen: list[tuple[Candidate, GrowingSample]] = []
-        ended: list[tuple[GrowingSample, Beam]] = []
+    def _candidates(self, checks: ClosingChecks) -> DrawSteps[list[Candidate] | None]:
+        """The best candidates of the running beams, best first; None without time to check them all."""
+        late = checks.late(self.running)
+        if late:
+            yield from self._scorer.close(late)
+        return None if late is None else self._scorer.candidates(self.running, checks)
+
+    def _lengthen(self, longer: Longer, step: StepTime) -> bool:
+        """Makes hypotheses of the best candidates while there is time in a step; whether no more are needed.
+
+        Those that end are added to the ended ones.
+        """
         width = self._beams.beam_width
-        accepts_more = not (self._full and self._beams.early_stopping is True)
-        for rank, candidate in enumerate(candidates):
-            if len(chosen) == width and rank >= width:
-                break
-            parent = parents[candidate.parent]
+        while longer.count < len(longer.candidates) and not (len(longer.chosen) == width and longer.count >= width):
+            if not step.is_left():
+                return False
+            candidate = longer.candidates[longer.count]
+            longer.count += 1
+            parent = self.running[candidate.parent]
             sample = parent.sample.fork()
             sample.accept(candidate.token_id, -candidate.cost - parent.total)
             if sample.stop is None:
-                chosen.append((candidate, sample))
-            elif rank < width and accepts_more and self._improvable:
-                ended.append((sample, parent))
+                longer.chosen.append((candidate, sample))
+            elif longer.count <= width and longer.accepts_more and self._improvable:
+                longer.ended.append((sample, parent))
                 self._add_ended(-candidate.cost, sample)
-        going_on = [(sample, parents[candidate.parent]) for candidate, sample in chosen[:width]]
-        yield from self._scorer.add_entries([*ended, *going_on])
-        self.running = self._continue(parents, chosen[:width])
+        return True
+
+    def _go_on(self, longer: Longer) -> DrawSteps[None]:
+        """Goes on with the hypotheses that did not end; the rows of other beams are freed."""
+        self._request.mark_token()
+        parents, chosen = self.running, longer.chosen[: self._beams.beam_width]
+        self._failure = failure_of(parents) or Stop(kind="no_allowed_token")
+        going_on = [(sample, parents[candidate.parent]) for candidate, sample in chosen]
+        yield from self._scorer.add_entries([*longer.ended, *going_on])
+        self.running = self._continue(parents, chosen)
         self._check_improvable()
         self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._ended)]
 

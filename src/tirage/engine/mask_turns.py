@@ -15,11 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from tirage.engine.constraint_budget import SLOW_S
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.sample import GrowingSample
+from tirage.engine.step_time import SLICE_S
 from tirage.workers.quick_switching import quickly
 
-SLICE_S, WAIT_S = 0.05, 0.005
-"""The time that a step spends on masks in the engine's thread, or waits for them, and the time that it waits for them
-when it has something else to draw."""
+WAIT_S = 0.005
+"""The time that a step waits for masks when it has something else to draw; else it waits `SLICE_S`."""
 _CHEAP_S = SLICE_S / 256
 """The expected time of a token below which it needs no turn: a whole batch of them fits into the time of a step."""
 _THREADS = 2

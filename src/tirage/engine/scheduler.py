@@ -20,7 +20,6 @@ from tirage.engine.beams import BeamSearch
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, has_room
 from tirage.engine.forced_turns import ForcedTurns
-from tirage.engine.mask_turns import SLICE_S
 from tirage.engine.prefill_queue import PREFILL_BUDGET, PrefillQueue
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
@@ -34,6 +33,7 @@ from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.engine.single_row import SingleRow
 from tirage.engine.speculation import NoSpeculation, Speculation
 from tirage.engine.step_rows import StepRows
+from tirage.engine.step_time import SLICE_S
 from tirage.models import StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer

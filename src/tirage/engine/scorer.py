@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from tirage.engine.draw_steps import DrawSteps
 from tirage.engine.logprobs import entry, top_entries
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample, stack_masks
+from tirage.engine.step_time import StepTime
 from tirage.history import History
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.sampling import on_host, outcomes, sample
@@ -30,7 +31,8 @@ class Beam:
 
     `total` is the sum of its tokens' log-probabilities, `row` the model's own object for its tokens. `logits` float32
     [V] are those of its next token, None until its last one is decoded; `mask` int32 [ceil(V / 32)] says which ids are
-    allowed, None for all. `listed` are its own best next tokens, once they are known.
+    allowed, None for all. `listed` are its own best next tokens, once they are known, and `is_closing` says that they
+    were listed again under the closing path of its constraint, as after no other it could be closed in time.
     """
 
     sample: GrowingSample
@@ -40,15 +42,21 @@ class Beam:
     mask: NDArray[np.int32] | None = None
     is_masked: bool = True
     listed: NextTokens | None = None
+    is_closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """The best next tokens of a beam: ids int64 [k] with log-probabilities float64 [k]; none if its draw failed."""
+    """The best next tokens of a beam, best first; none if its draw failed.
+
+    `token_ids` int64 [k], `logprobs` float64 [k]. `closable` int8 [k]: whether the constraint can still be closed in
+    time after each, 1 or 0; -1 where nobody has asked, which `ClosingChecks` does for the best only.
+    """
 
     token_ids: NDArray[np.int64]
     logprobs: NDArray[np.float64]
     status: Status
+    closable: NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,60 @@ class Candidate:
     cost: float
     parent: int
     token_id: int
+
+
+class ClosingChecks:
+    """Finds out after which tokens constraints can still be closed in time, while there is time in a step.
+
+    It may take a search for each.
+    """
+
+    def __init__(self, step: StepTime) -> None:
+        self._step = step
+
+    def late(self, beams: Sequence[Beam]) -> list[Beam] | None:
+        """The beams that can be closed in time after none of their listed tokens; None if there is no time to know."""
+        found = []
+        for beam in beams:
+            if beam.listed is None or not is_ok(beam.listed) or beam.is_closing:
+                continue
+            for at in range(beam.listed.token_ids.size):
+                can_close = self._can_close(beam, at)
+                if can_close is None:
+                    return None
+                if can_close:
+                    break
+            else:
+                found.append(beam)
+        return found
+
+    def first(
+        self, most: int, candidates: Sequence[Candidate], parents: Sequence[Beam], places: Sequence[int]
+    ) -> list[Candidate] | None:
+        """The first candidates, at `most` so many, that can be closed in time; None if there is no time to know.
+
+        `places` are those of their tokens among the listed ones of their beams.
+        """
+        found = []
+        for candidate, at in zip(candidates, places, strict=True):
+            can_close = self._can_close(parents[candidate.parent], at)
+            if can_close is None:
+                return None
+            if can_close:
+                found.append(candidate)
+                if len(found) == most:
+                    break
+        return found
+
+    def _can_close(self, beam: Beam, at: int) -> bool | None:
+        """Whether a beam can be closed in time after its listed token at this place."""
+        listed = beam.listed
+        assert listed is not None
+        if listed.closable[at] < 0:
+            if not self._step.is_left():
+                return None
+            listed.closable[at] = beam.sample.can_close_after(int(listed.token_ids[at]))
+        return bool(listed.closable[at])
 
 
 class Scorer:
@@ -89,44 +151,50 @@ class Scorer:
         """Finds the best next tokens of each beam, as its `listed`; its company does not matter."""
         for beam in beams:
             beam.mask = beam.sample.mask(self._vocab_size)
-        listed = yield from self._listed(beams)
-        late = [beam for beam, found in zip(beams, listed, strict=True) if not found.token_ids.size and is_ok(found)]
-        for beam in late:
-            # After none of its best tokens could the constraint be closed in time, so it is closed now.
-            beam.mask = beam.sample.closing_mask(self._vocab_size)
-        listed = (yield from self._listed(beams)) if late else listed
-        stuck = [
-            beam
-            for beam, found in zip(beams, listed, strict=True)
-            if found.status is Status.no_allowed_token and beam.sample.is_closing
-        ]
+        yield from self._list(beams)
+
+    def close(self, beams: Sequence[Beam]) -> DrawSteps[None]:
+        """Lists the next tokens of beams again, whose constraints can be closed after none of those listed: they are
+        closed now."""
+        for beam in beams:
+            beam.mask, beam.is_closing = beam.sample.closing_mask(self._vocab_size), True
+        yield from self._list(beams)
+
+    def _list(self, beams: Sequence[Beam]) -> DrawSteps[None]:
+        """Lists the next tokens of beams under their masks; where a closing path is forbidden, under another one."""
+        yield from self._list_masked(beams)
+        stuck = [beam for beam in beams if is_stuck(beam)]
         for beam in stuck:
             beam.mask = beam.sample.next_closing_mask(self._vocab_size, last=True)
-        listed = (yield from self._listed(beams)) if stuck else listed
+        if stuck:
+            yield from self._list_masked(stuck)
+
+    def _list_masked(self, beams: Sequence[Beam]) -> DrawSteps[None]:
+        listed = yield partial(self._after_logprobs if self._edits_logprobs else self._after_logits, beams)
         for beam, found in zip(beams, listed, strict=True):
-            beam.listed = found
+            beam.listed = next_tokens(beam.sample, *found)
 
-    def candidates(self, parents: Sequence[Beam]) -> tuple[list[Candidate], Stop | None]:
-        """The best candidates of all beams, whose next tokens are listed, best first; the failure of one without."""
-        failure, listed = None, [beam.listed for beam in parents if beam.listed is not None]
-        for beam, found in zip(parents, listed, strict=True):
-            if not is_ok(found):
-                failure = beam.sample.cause_of(Stop(kind=found.status.name))  # type: ignore[arg-type]
+    def candidates(self, parents: Sequence[Beam], checks: ClosingChecks) -> list[Candidate] | None:
+        """The best candidates of all beams, whose next tokens are listed, best first; None without time to check them.
+
+        Constraints can be closed after each of them. What was found out about that is kept for the next call.
+        """
+        listed = [beam.listed for beam in parents if beam.listed is not None]
         costs = np.concatenate([-(beam.total + each.logprobs) for beam, each in zip(parents, listed, strict=True)])
-        tokens = np.concatenate([each.token_ids for each in listed])
-        beams = np.repeat(np.arange(len(parents)), [each.token_ids.size for each in listed])
-        if costs.size > self._limit:
+        sizes = [each.token_ids.size for each in listed]
+        tokens, beams = np.concatenate([each.token_ids for each in listed]), np.repeat(np.arange(len(parents)), sizes)
+        places = np.concatenate([np.arange(size) for size in sizes])
+        kept: list[Candidate] | None = []
+        for count in counts_up_to(costs.size, self._limit):
             # Only these can be among the best; to order all of them takes ten times as long.
-            near = np.flatnonzero(costs <= np.partition(costs, self._limit - 1)[self._limit - 1])
-            costs, beams, tokens = costs[near], beams[near], tokens[near]
-        best = np.lexsort((tokens, beams, costs))[: self._limit]
-        columns = (costs[best].tolist(), beams[best].tolist(), tokens[best].tolist())
-        return [Candidate(*each) for each in zip(*columns, strict=True)], failure
-
-    def _listed(self, parents: Sequence[Beam]) -> DrawSteps[list[NextTokens]]:
-        """The best next tokens of each beam after which its constraint, if any, can still be closed in time."""
-        listed = yield partial(self._after_logprobs if self._edits_logprobs else self._after_logits, parents)
-        return [next_tokens(beam.sample, *found) for beam, found in zip(parents, listed, strict=True)]
+            near = np.flatnonzero(costs <= np.partition(costs, count - 1)[count - 1])
+            best = near[np.lexsort((tokens[near], beams[near], costs[near]))]
+            columns = (costs[best].tolist(), beams[best].tolist(), tokens[best].tolist())
+            found = [Candidate(*each) for each in zip(*columns, strict=True)]
+            kept = checks.first(self._limit, found, parents, places[best].tolist())
+            if kept is None or len(kept) == self._limit:
+                break
+        return kept
 
     def add_entries(self, pairs: Sequence[tuple[GrowingSample, Beam]]) -> DrawSteps[None]:
         """Adds the logprob entry of the last token to samples that continue beams, if the request asks for any."""
@@ -221,10 +289,33 @@ def is_ok(found: NextTokens) -> bool:
     return found.status is Status.ok
 
 
+def is_stuck(beam: Beam) -> bool:
+    """Whether a beam has no next token because other parameters forbid the closing path of its constraint."""
+    return beam.listed is not None and beam.listed.status is Status.no_allowed_token and beam.sample.is_closing
+
+
 def next_tokens(sample: GrowingSample, token_ids: Any, logprobs: Any, status: Status) -> NextTokens:
-    """The ids [k] with their log-probabilities [k], without those that a sample cannot continue with."""
+    """The ids [k] with their log-probabilities [k], without those that are forbidden."""
     ids, totals = np.asarray(token_ids, np.int64), np.asarray(logprobs, np.float64)
     kept = (ids >= 0) & (totals > -np.inf) & (status is Status.ok)
-    if sample.grammar is not None:
-        kept[kept] = [sample.can_close_after(token) for token in ids[kept].tolist()]
-    return NextTokens(ids[kept], totals[kept], status)
+    ids, unknown = ids[kept], sample.grammar is not None
+    return NextTokens(ids, totals[kept], status, np.full(ids.size, -1 if unknown else 1, np.int8))
+
+
+def failure_of(parents: Sequence[Beam]) -> Stop | None:
+    """Why the last of the beams that have no next token has none."""
+    failure = None
+    for beam in parents:
+        if beam.listed is not None and not is_ok(beam.listed):
+            failure = beam.sample.cause_of(Stop(kind=beam.listed.status.name))  # type: ignore[arg-type]
+    return failure
+
+
+def counts_up_to(size: int, first: int) -> Iterator[int]:
+    """`first`, and four times as many each time until all of `size` are counted."""
+    count = first
+    while count < size:
+        yield count
+        count *= 4
+    if size:
+        yield size

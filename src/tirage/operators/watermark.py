@@ -153,7 +153,7 @@ def _lower_gumbel(mark: Watermark, history: History) -> tuple[Step, Ids] | None:
     windows = gumbel.contexts(history.tokens(), history.prompt_length, mark.width)
     if gumbel.is_repeated(windows):
         return None
-    (context,) = gumbel.context_hashes(mark.keys[0], windows[-1:]).tolist()
+    context = gumbel.context_hash(mark.keys[0], windows[-1].tolist())
     return Step(RACE, _signed(mark.keys[0]), _signed(context)), np.zeros(0, np.int32)
 
 
