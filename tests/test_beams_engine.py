@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from small_tokenizers import Letters
 from small_torch import Numbers, build
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
+from tirage.draw import Status
+from tirage.engine import beams, scorer
+from tirage.engine.sample import GrowingSample
+from tirage.engine.step_time import StepTime
 from tirage.models.huggingface import wrap_module
 
 EOS = ord("e")
@@ -54,9 +59,9 @@ def of(sampling: dict[str, Any]) -> SamplingParams | None:
 def test_searches_and_samples_share_the_slots_and_none_is_exceeded() -> None:
     llm, model = counted(max_running=5)
     with llm:
-        beams = [llm.beam_request("a", BeamSearchParams(beam_width=w, max_tokens=9)) for w in (2, 3, 2, 4)]
+        searches = [llm.beam_request("a", BeamSearchParams(beam_width=w, max_tokens=9)) for w in (2, 3, 2, 4)]
         texts = [llm.request("b", SamplingParams(temperature=0, max_tokens=7, n=n)) for n in (1, 3, 2)]
-        mixed = [beams[0], texts[0], beams[1], texts[1], beams[2], beams[3], texts[2]]
+        mixed = [searches[0], texts[0], searches[1], texts[1], searches[2], searches[3], texts[2]]
         done = [running.wait(60) for running in llm.engine.submit_all(mixed, buffer=0)]
         assert llm.engine.progress().running == 0
     assert {one.finish_reason for one in done} == {"length"}
@@ -149,3 +154,61 @@ def test_a_constraint_that_takes_the_empty_text_may_end_at_once() -> None:
     assert texts <= {"", "no"}
     assert {sample.grammar_complete for sample in found.samples} == {True}
     assert {sample.finish_reason for sample in found.samples} == {"stop"}
+
+
+# Constraints that are to be closed before the limit.
+
+CLOSED = SamplingParams(guided_decoding=GuidedDecodingParams(regex="[a-z ]{5,200}[0-9]{2}"), close_grammar=True)
+
+
+def closed(width: int = 12, tokens: int = 9) -> list[tuple[str, float | None]]:
+    with LLM("tiny") as llm:
+        params = BeamSearchParams(beam_width=width, max_tokens=tokens, num_return_sequences=width)
+        found = llm.beam_search("Once upon", params, sampling=CLOSED)
+    return [(each.text, each.cumulative_logprob) for each in found[0].samples]
+
+
+def test_a_search_that_has_time_for_one_token_in_a_step_finds_the_same_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = closed()
+    assert len(expected) == 12
+    assert all(re.fullmatch("[a-z ]{5,200}[0-9]{2}", text.strip("\n")) for text, _ in expected)
+    steps: list[StepTime] = []
+
+    def one() -> StepTime:
+        steps.append(StepTime(-1.0))
+        return steps[-1]
+
+    monkeypatch.setattr(beams, "StepTime", one)
+    assert closed() == expected
+    assert len(steps) > 9 * 12
+
+
+def test_tokens_after_which_nothing_can_be_closed_are_left_out_as_if_all_had_been_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = closed()
+
+    def eager(sample: GrowingSample, token_ids: Any, logprobs: Any, status: Status) -> scorer.NextTokens:
+        found = listed(sample, token_ids, logprobs, status)
+        kept = np.array([sample.can_close_after(token) for token in found.token_ids.tolist()], np.bool_)
+        ids, logprobs = found.token_ids[kept], found.logprobs[kept]
+        return scorer.NextTokens(ids, logprobs, status, np.ones(ids.size, np.int8))
+
+    listed = scorer.next_tokens
+    monkeypatch.setattr(scorer, "next_tokens", eager)
+    assert closed() == expected
+
+
+def test_few_tokens_are_asked_whether_the_constraint_can_be_closed_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    before = GrowingSample.can_close_after
+
+    def counting(sample: GrowingSample, token_id: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return before(sample, token_id)
+
+    monkeypatch.setattr(GrowingSample, "can_close_after", counting)
+    closed(width=16, tokens=30)
+    # Each beam lists 32 tokens; asked are the best of all and the best of each beam, and more where the end is near.
+    assert 30 * 16 < asked < 30 * 16 * 32 / 4
