@@ -78,7 +78,7 @@ class NextTokenQuestion:
     def inputs(self) -> list[EngineInput]:
         """An input for each of the parameters; of the samples that they ask for, the first is explained."""
         given = {"prompt": self.prompt, "messages": self.messages, "adapter": self.adapter}
-        return [EngineInput(**given, params=each.replace(n=1, best_of=None)) for each in self.params]
+        return [EngineInput(**given, params=each.replace_unchecked(n=1, best_of=None)) for each in self.params]
 
 
 class NextTokenExplainer:
