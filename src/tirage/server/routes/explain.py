@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from tirage.server.plugins import with_named
 from tirage.server.routes.fields import Field, json_body, object_schema, read_fields, structured, table
 from tirage.server.routes.generate import grammar_refusal
 from tirage.server.routes.sglang_request import FIELDS, GENERATE, adapter_of, ids_of, prompt_of, read_sampling
+from tirage.workers.quick_switching import quickly
 
 router = APIRouter(tags=["text"])
 
@@ -58,7 +60,23 @@ async def explain(request: Request) -> Response:
         raise
     except ParamsError as error:
         raise GENERATE.translated(error, "sampling_params.") from None
-    return JSONResponse(found)
+    return await answer(found)
+
+
+async def answer(found: Mapping[str, Any]) -> Response:
+    """The answer, whose explanations are written one by one beside the event loop.
+
+    One with all tokens followed that a request may name has nearly a megabyte.
+    """
+    written = [await asyncio.to_thread(quickly, as_json, each) for each in found["explanations"]]
+    head = as_json({name: each for name, each in found.items() if name != "explanations"})
+    body = b'%s,"explanations":[%s]}' % (head[:-1], b",".join(written))
+    return Response(body, media_type=JSONResponse.media_type)
+
+
+def as_json(value: Any) -> bytes:
+    """A value in JSON, as FastAPI's answers have it."""
+    return bytes(JSONResponse(value).body)
 
 
 def read_question(body: Mapping[str, Any], options: Options) -> NextTokenQuestion:
