@@ -16,7 +16,7 @@ from servers import Server
 from test_compiled_texts import bytes_of, random_words
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, Prompt, SamplingParams
-from tirage.engine import constraint_budget, mask_turns, request, runner, scheduler
+from tirage.engine import constraint_budget, mask_turns, runner, scheduler
 from tirage.engine.constraint_budget import ConstraintBudget, limited
 from tirage.engine.grammar_state import GrammarState
 from tirage.engine.mask_turns import MaskTurns
@@ -249,7 +249,7 @@ def test_samples_with_equal_texts_share_their_masks(llm: LLM, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_the_samples_of_a_request_spend_one_budget(llm: LLM) -> None:
-    with limited(total_s=0.0, step_s=60.0):
+    with limited(total_s=0.0, mask_s=60.0):
         request = llm.request("Once upon", MANY)
     done = llm.engine.submit(request).wait(60)
     assert {each.stop.kind for each in done.samples if each.stop} == {"constraint_budget"}
@@ -298,8 +298,8 @@ def test_a_beginning_waits_as_long_as_its_slow_tokens_took(llm: LLM, monkeypatch
     monkeypatch.setattr(
         ConstraintBudget, "add_token", lambda self, _s: setattr(self, "total_s", self.total_s + next(slow))
     )
-    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=waits.append)
-    monkeypatch.setattr(request, "time", clock)
+    clock = SimpleNamespace(thread_time=time.thread_time, sleep=waits.append)
+    monkeypatch.setattr(constraint_budget, "time", clock)
     (token_id,) = llm.tokenizer.encode("a")[-1:]
     params = SamplingParams(max_tokens=9, guided_decoding=GuidedDecodingParams(regex="[a-z ]{3,60}"))
     llm.request(Prompt(text="Once", output_ids=(token_id,) * 6), params)
@@ -308,7 +308,7 @@ def test_a_beginning_waits_as_long_as_its_slow_tokens_took(llm: LLM, monkeypatch
 
 @pytest.mark.slow
 def test_a_server_refuses_a_beginning_that_its_constraint_takes_too_long_to_read() -> None:
-    with Server("tiny", "--max-mask-seconds", "0.0001") as server:
+    with Server("tiny", "--max-mask-seconds", "0.0002") as server:
         body = {"text": "Once", "output_ids": [360] * 40, "sampling_params": {"max_new_tokens": 60, "ebnf": AMBIGUOUS}}
         answer = server.post("/generate", body)
         assert answer.status_code == 400, answer.text
@@ -319,7 +319,7 @@ def test_a_server_refuses_a_beginning_that_its_constraint_takes_too_long_to_read
 
 
 def test_a_token_that_takes_too_long_exceeds_the_budget_of_all_samples() -> None:
-    with limited(total_s=60.0, step_s=0.5):
+    with limited(total_s=60.0, mask_s=1.0):
         budget = ConstraintBudget()
     budget.add_token(0.5)
     assert budget.exceeded == ""

@@ -84,7 +84,7 @@ def failed_grammar() -> Completion:
 def exhausted_budget() -> Completion:
     guided = GuidedDecodingParams(regex="abc")
     with LLM(Script("abc"), tokenizer=byte_level_tokenizer()) as llm:
-        with limited(total_s=60.0, step_s=0.0):
+        with limited(total_s=60.0, mask_s=0.0):
             request = llm.request("p", LONG.replace(guided_decoding=guided))
         return llm.engine.submit(request).wait(60)
 

@@ -38,10 +38,14 @@ def explain_next(
 
 
 def accept(request: EngineRequest, output_ids: Sequence[int], *, vocab_size: int, last: bool = False) -> None:
-    """Gives the first sample tokens; raises ParamsError where one ends its text, but not for the `last` of all."""
+    """Gives the first sample tokens; raises ParamsError where one ends its text, but not for the `last` of all.
+
+    Raises GrammarError where the constraint takes longer than its limits allow.
+    """
     sample = request.samples[0]
     for token_id in check_ids(output_ids, vocab_size):
-        sample.accept(token_id, 0.0)
+        with request.constraint_budget.taking("output_ids"):
+            sample.accept(token_id, 0.0)
         if sample.stop is not None and sample.finish_reason != "length" and not last:
             raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {sample.stop.kind}")
 

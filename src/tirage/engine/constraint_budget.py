@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 from tirage.errors import GrammarError
+from tirage.workers.cancel import checkpoint
 
 _LIMITS: ContextVar[tuple[float, float]] = ContextVar("limits", default=(math.inf, math.inf))
 SLOW_S = 0.002
@@ -16,14 +17,16 @@ SLOW_S = 0.002
 _FADING = 0.98
 """What is left of the time that a token has taken when the next one of any sample takes none."""
 
+_TOKEN_SHARE = 0.5
+"""The part of the most time of a mask that a token may take: a grammar's library holds the interpreter's lock there."""
 _GROWTH = 8
 """How many times as long as the last token the next one may take where texts have many derivations."""
 
 
 @contextlib.contextmanager
-def limited(*, total_s: float, step_s: float) -> Iterator[None]:
+def limited(*, total_s: float, mask_s: float) -> Iterator[None]:
     """A block in which requests are made whose budgets have these limits."""
-    token = _LIMITS.set((total_s, step_s))
+    token = _LIMITS.set((total_s, mask_s))
     try:
         yield
     finally:
@@ -33,15 +36,16 @@ def limited(*, total_s: float, step_s: float) -> Iterator[None]:
 class ConstraintBudget:
     """The processor time that the samples of a request have taken for their constraint, and how much they may take.
 
-    `max_total_s` is for all samples together, `max_step_s` for one mask or one token; both are those of the surrounding
-    `limited` block, and without limit where there is none.
+    `max_total_s` is for all samples together, `max_mask_s` for one mask and `max_token_s` for one token; they are those
+    of the surrounding `limited` block, and without limit where there is none.
     `is_slow`: its masks are computed beside the engine's thread, as those of a constraint are that may be `ambiguous`
     and take a thousand times as long from one token to the next, and the first of any. `token_s` is what a token lately
     took at most; until one was taken, it is infinite where the first mask was slow.
     """
 
     def __init__(self) -> None:
-        self.max_total_s, self.max_step_s = _LIMITS.get()
+        self.max_total_s, self.max_mask_s = _LIMITS.get()
+        self.max_token_s = _TOKEN_SHARE * self.max_mask_s
         self._slow_token_s = 0.0
         self.total_s = self.token_s = 0.0
         self.ambiguous, self.is_slow, self._is_first = False, True, True
@@ -63,7 +67,7 @@ class ConstraintBudget:
     def add_token(self, seconds: float) -> None:
         """Counts the time in which the constraint took a token."""
         self.total_s += seconds
-        self._slow_token_s = max(self._slow_token_s, seconds if seconds > self.max_step_s else 0.0)
+        self._slow_token_s = max(self._slow_token_s, seconds if seconds > self.max_token_s else 0.0)
         expected = 0.0 if math.isinf(self.token_s) else self.token_s
         self.token_s = max(seconds, _FADING * expected)
 
@@ -75,13 +79,13 @@ class ConstraintBudget:
             self.token_s = math.inf
         known = self.ambiguous or (self.is_slow and not self._is_first)
         self.is_slow, self._is_first = known or seconds > SLOW_S, False
-        return self._too_slow("mask") if seconds > self.max_step_s else self.exceeded
+        return self._too_slow("mask", self.max_mask_s) if seconds > self.max_mask_s else self.exceeded
 
     @property
     def exceeded(self) -> str:
         """Which limit a token or the samples together exceed; empty while they exceed none."""
         if self._slow_token_s:
-            return self._too_slow("token")
+            return self._too_slow("token", self.max_token_s)
         if self.total_s <= self.max_total_s:
             return ""
         return (
@@ -94,5 +98,19 @@ class ConstraintBudget:
         if self.exceeded:
             raise GrammarError(f"{name} cannot be read under the constraint: {self.exceeded}")
 
-    def _too_slow(self, what: str) -> str:
-        return f"one {what} of the constraint took more than {self.max_step_s:g} s of processor time; make it simpler"
+    @contextlib.contextmanager
+    def taking(self, name: str) -> Iterator[None]:
+        """A block in which a text takes one token that is given, in the field `name`; the wait for it can be cancelled.
+
+        A grammar's library holds the interpreter's lock meanwhile: afterwards others get as much time. Raises
+        GrammarError where a limit is exceeded.
+        """
+        checkpoint()
+        before = self.total_s
+        yield
+        self.check(name)
+        if self.total_s - before > SLOW_S:
+            time.sleep(self.total_s - before)
+
+    def _too_slow(self, what: str, most_s: float) -> str:
+        return f"one {what} of the constraint took more than {most_s:g} s of processor time; make it simpler"

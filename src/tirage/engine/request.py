@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.completion import Completion, LogprobEntry, Timings, Usage
-from tirage.engine.constraint_budget import SLOW_S, ConstraintBudget
+from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.fairness import Tenant
 from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.reasoning import ReasoningState
@@ -24,7 +24,6 @@ from tirage.models import Inputs
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.sampling_batch import SamplingRow
 from tirage.text import Stop, Tokenizer
-from tirage.workers.cancel import checkpoint
 
 
 class EngineRequest:
@@ -107,14 +106,8 @@ class EngineRequest:
         check_beginning(self)
         first = self.samples[0]
         for token_id in output_ids:
-            checkpoint()
-            before = self.constraint_budget.total_s
-            first.begin_with(token_id)
-            self.constraint_budget.check("output_ids")
-            took = self.constraint_budget.total_s - before
-            if took > SLOW_S:
-                # A grammar's library holds the interpreter's lock while it takes a token: others get as much time.
-                time.sleep(took)
+            with self.constraint_budget.taking("output_ids"):
+                first.begin_with(token_id)
             if first.stop is not None:
                 raise ParamsError(f"output_ids must leave a token to draw, got a text that ends: {first.stop.kind}")
         self.inputs = dataclasses.replace(self.inputs, token_ids=(*self.inputs.token_ids, *output_ids))

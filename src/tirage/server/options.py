@@ -126,7 +126,10 @@ class Limits:
         60.0, "processor seconds that all samples of a prompt may take for their constraint", low=0.001, high=1e6
     )
     max_mask_seconds: float = option(
-        0.25, "processor seconds of one mask of a constraint, or of one token that it takes", low=0.0001, high=1e6
+        0.25,
+        "processor seconds of one mask of a constraint; half as many for one token that it takes",
+        low=0.0001,
+        high=1e6,
     )
     max_constraint_chars: int = option(1 << 17, "characters of all constraints of a request", low=1, high=1 << 40)
     max_followed_chars: int = option(

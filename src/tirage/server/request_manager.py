@@ -225,7 +225,7 @@ class RequestManager:
         check_length(engine_input, self.llm, self.options.limits)
         began = time.perf_counter()
         limits = self.options.limits
-        seconds = limited(total_s=limits.max_constraint_seconds, step_s=limits.max_mask_seconds)
+        seconds = limited(total_s=limits.max_constraint_seconds, mask_s=limits.max_mask_seconds)
         with cancellable(pending.check), seconds:
             chosen = marked(with_backend(engine_input, self.options), self._watermark)
             request = make_request(self.llm, chosen, pending.tenant)
