@@ -310,12 +310,13 @@ def test_a_beginning_waits_as_long_as_its_slow_tokens_took(llm: LLM, monkeypatch
 def test_a_server_refuses_a_beginning_that_its_constraint_takes_too_long_to_read() -> None:
     with Server("tiny", "--max-mask-seconds", "0.0002") as server:
         body = {"text": "Once", "output_ids": [360] * 40, "sampling_params": {"max_new_tokens": 60, "ebnf": AMBIGUOUS}}
-        answer = server.post("/generate", body)
-        assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]["message"] == (
-            "output_ids cannot be read under the constraint: one token of the constraint took more than 0.0001 s of "
-            "processor time; make it simpler"
-        )
+        for route in ("/generate", "/explain"):
+            answer = server.post(route, body)
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["message"] == (
+                "output_ids cannot be read under the constraint: one token of the constraint took more than 0.0001 s "
+                "of processor time; make it simpler"
+            )
 
 
 def test_a_token_that_takes_too_long_exceeds_the_budget_of_all_samples() -> None:
