@@ -156,9 +156,9 @@ class Scheduler:
         extended = self._search()
         self._flush()
         self._meter.lap("text")
-        self._decode()
+        self._decode(extended)
         self._meter.lap("decode")
-        self._rows.end(self._meter.last_tick - prefilled, extended=extended)
+        self._rows.end(self._meter.last_tick - prefilled, extended=bool(extended))
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
@@ -423,12 +423,12 @@ class Scheduler:
             return self._decoded[1]
         return np.stack([sequence.logits for sequence in drawing])
 
-    def _search(self) -> bool:
-        """One token for every beam; whether a search has become longer.
+    def _search(self) -> set[SequenceGroup]:
+        """One token for every beam; the searches that have become longer.
 
         The hypotheses of one that ends become the samples of its request.
         """
-        extended = False
+        extended: set[SequenceGroup] = set()
         for group in [group for group in self._searching if self._rows.beams_of(group) != 0]:
             if self._is_apart(group):
                 continue
@@ -438,7 +438,8 @@ class Scheduler:
             except BaseException as error:
                 self._fail(group, error)
                 continue
-            extended |= longer
+            if longer:
+                extended.add(group)
             self._take_search(group, longer)
         return extended
 
@@ -457,10 +458,11 @@ class Scheduler:
         except BaseException as error:
             self._fail(group, error)
 
-    def _decode(self) -> None:
+    def _decode(self, extended: set[SequenceGroup]) -> None:
         """The logits after the tokens just drawn, for the samples and beams that go on, in one forward pass.
 
-        A sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
+        Beams of searches that were just `extended`, which takes a while, go on in the next step where others wait. A
+        sample that the model cannot continue ends alone; a search ranks its beams together, so it ends as a whole.
         """
         self._decoded = None
         drawn = [each for each in self._running if len(each.unread) == 1 and not each.may_force]
@@ -468,7 +470,7 @@ class Scheduler:
         beams = [
             (group, beam)
             for group in self._searching
-            if group.search is not None
+            if group.search is not None and not (group in extended and self._rows.beams_of(group) is not None)
             for beam in group.search.undecoded[: None if self._is_apart(group) else self._rows.beams_of(group)]
         ]
         pairs: list[tuple[SequenceGroup, RunningSequence | Beam]] = [*samples, *beams]
