@@ -110,10 +110,14 @@ ANY_TEXT = Checked("a text", lambda value: isinstance(value, str), {"type": "str
 ANY_LIST = Checked("a list", lambda value: isinstance(value, list), {"type": "array"})
 ANY_OBJECT = Checked("an object", lambda value: isinstance(value, dict), {"type": "object"})
 ANYTHING = structured({})
-TEXTS_BY_NAME = Checked(
-    "an object of texts, none of which is a parameter",
-    lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
-    {"type": "object", "additionalProperties": {"type": "string"}},
+METADATA = Checked(
+    "an object of at most 16 texts of at most 512 characters, with names of at most 64, and no parameter",
+    lambda value: (
+        isinstance(value, dict)
+        and len(value) <= 16
+        and all(len(name) <= 64 and isinstance(text, str) and len(text) <= 512 for name, text in value.items())
+    ),
+    {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}},
 )
 SHORT_TEXT = Checked(
     "a text of at most 512 characters",

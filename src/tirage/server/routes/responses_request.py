@@ -18,7 +18,7 @@ from tirage.llm import LLM
 from tirage.params import REASONING_PARSERS
 from tirage.server.options import Options
 from tirage.server.request_manager import RequestManager
-from tirage.server.routes.fields import ANYTHING, SHORT_TEXT, Checked, Field, only, read_fields, table
+from tirage.server.routes.fields import ANYTHING, METADATA, SHORT_TEXT, Checked, Field, only, read_fields, table
 from tirage.server.routes.openai_request import CHAT_FIELDS, MORE, OpenAIRequest, Route, read_request, with_extra_body
 from tirage.server.routes.reasoning import ReasoningTags, with_reasoning
 from tirage.server.routes.responses_items import Message, PlacedItem, PlacedMessage, messages_of
@@ -40,15 +40,6 @@ INCLUDES = (
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _SUMMARIES = ("auto", "detailed")
 
-_METADATA = Checked(
-    "an object of at most 16 texts of at most 512 characters, with names of at most 64",
-    lambda value: (
-        isinstance(value, dict)
-        and len(value) <= 16
-        and all(len(name) <= 64 and isinstance(text, str) and len(text) <= 512 for name, text in value.items())
-    ),
-    {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}},
-)
 _ELSEWHERE = {
     "messages": "send input",
     "max_tokens": "send max_output_tokens",
@@ -89,7 +80,7 @@ RESPONSES_FIELDS = {
         Field("store", Bool(), None, "keep the response; true by default where the server keeps any"),
         Field("background", only(False, because="a response ends with its connection; stream it"), False),
         Field("reasoning", ANYTHING, None, "effort, a variable of the chat template, and summary"),
-        Field("metadata", _METADATA, None, "texts that the response repeats"),
+        Field("metadata", METADATA, None, "texts that the response repeats"),
         Field("truncation", only("disabled", because="no item is left out silently; shorten the input"), "disabled"),
         Field("enable_response_messages", only(False, because="return_token_ids reports the ids"), False),
         Field("n", only(1, because="a response has one answer; send further requests"), 1),
