@@ -35,8 +35,8 @@ def test_every_argument_of_the_official_client_is_known(create: Callable[[], Any
 
 TAKEN: dict[str, list[Any]] = {
     "user": ["me"], "model": ["m" * 512],
-    "metadata": [{"a": "b"}, {}, {f"{i:064}": "b" * 512 for i in range(16)}], "store": [False], "service_tier": ["auto", "default"],
-    "modalities": [["text"]], "parallel_tool_calls": [True, False], "prompt_cache_key": ["k"],
+    "metadata": [{"a": "b"}, {}, {f"{i:064}": "b" * 512 for i in range(16)}],
+    "store": [False], "service_tier": ["auto", "default"], "modalities": [["text"]], "parallel_tool_calls": [True, False], "prompt_cache_key": ["k"],
     "safety_identifier": ["s"],
     "prompt_cache_retention": ["in_memory"], "use_beam_search": [False], "length_penalty": [1.0, 1], "echo": [False],
     "early_stopping": [False],
@@ -48,7 +48,9 @@ TAKEN: dict[str, list[Any]] = {
 }  # fmt: skip
 REFUSED: dict[str, list[Any]] = {
     "model": ["m" * 513],
-    "metadata": [{"enable_thinking": True}, "a", dict.fromkeys(map(str, range(17)), ""), {"a" * 65: ""}, {"a": "b" * 513}],
+    "metadata": [
+        {"enable_thinking": True}, "a", dict.fromkeys(map(str, range(17)), ""), {"a" * 65: ""}, {"a": "b" * 513},
+    ],
     "store": [True], "service_tier": ["flex"], "modalities": [["audio"]],
     "prediction": [{"type": "content", "content": "a"}], "audio": [{}], "functions": [[]], "function_call": ["auto"],
     "verbosity": ["low"], "web_search_options": [{}], "moderation": [{}], "prompt_cache_options": [{}],
