@@ -36,7 +36,8 @@ def test_every_argument_of_the_official_client_is_known(create: Callable[[], Any
 TAKEN: dict[str, list[Any]] = {
     "user": ["me"], "model": ["m" * 512],
     "metadata": [{"a": "b"}, {}, {f"{i:064}": "b" * 512 for i in range(16)}],
-    "store": [False], "service_tier": ["auto", "default"], "modalities": [["text"]], "parallel_tool_calls": [True, False], "prompt_cache_key": ["k"],
+    "store": [False], "service_tier": ["auto", "default"], "modalities": [["text"]],
+    "parallel_tool_calls": [True, False], "prompt_cache_key": ["k"],
     "safety_identifier": ["s"],
     "prompt_cache_retention": ["in_memory"], "use_beam_search": [False], "length_penalty": [1.0, 1], "echo": [False],
     "early_stopping": [False],
