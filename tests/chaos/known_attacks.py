@@ -30,7 +30,7 @@ def sampled(text: Any = "Once upon", /, **params: Any) -> dict[str, Any]:
     return {"text": text, "stream": True, "sampling_params": {"max_new_tokens": 48, **params}}
 
 
-_SCHEMA = json.dumps({"type": "object", "properties": {f"p{i}": {} for i in range(2_900)}})
+_SCHEMA = json.dumps({"type": "object", "properties": {f"p{i}": {} for i in range(2_700)}})
 KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     "samples that each search for an end": KnownAttack(
         body=sampled(n=128, close_grammar=True, regex=f"{_DOUBLING}@"), copies=6
