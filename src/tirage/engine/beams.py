@@ -62,11 +62,13 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
 class Longer:
     """The hypotheses of the next length as far as they are made: of the first `count` of the `candidates`, best first.
 
-    `chosen` go on and `ended` have ended, with the beam before; `accepts_more` says whether ended ones may be added.
+    `most` is how many candidates were asked for, as few are needed where few hypotheses end. `chosen` go on and `ended`
+    have ended, with the beam before; `accepts_more` says whether ended ones may be added.
     """
 
-    candidates: Sequence[Candidate]
     accepts_more: bool
+    candidates: Sequence[Candidate] = ()
+    most: int = 0
     count: int = 0
     chosen: list[tuple[Candidate, GrowingSample]] = field(default_factory=list)
     ended: list[tuple[GrowingSample, Beam]] = field(default_factory=list)
@@ -130,31 +132,41 @@ class BeamSearch:
             return False
         step = StepTime()
         if self._longer is None:
-            candidates = yield from self._candidates(ClosingChecks(step))
-            if candidates is None:
+            self._longer = Longer(accepts_more=not (self._full and self._beams.early_stopping is True))
+        longer = self._longer
+        while not self._is_enough(longer):
+            if longer.count == len(longer.candidates) and not (yield from self._add_candidates(longer, step)):
                 return False
-            accepts_more = not (self._full and self._beams.early_stopping is True)
-            self._longer = Longer(candidates, accepts_more)
-        if not self._lengthen(self._longer, step):
-            return False
-        longer, self._longer = self._longer, None
+            if not self._lengthen(longer, step):
+                return False
+        self._longer = None
         yield from self._go_on(longer)
         return True
 
-    def _candidates(self, checks: ClosingChecks) -> DrawSteps[list[Candidate] | None]:
-        """The best candidates of the running beams, best first; None without time to check them all."""
+    def _is_enough(self, longer: Longer) -> bool:
+        """Whether no more hypotheses are needed, or there are none."""
+        width, used_up = self._beams.beam_width, longer.count == len(longer.candidates) < longer.most
+        return used_up or longer.count == self._scorer.limit or (len(longer.chosen) == width and longer.count >= width)
+
+    def _add_candidates(self, longer: Longer, step: StepTime) -> DrawSteps[bool]:
+        """Adds the best candidates of the running beams behind those that there are; False where a step lacks time."""
+        checks, most = ClosingChecks(step), 4 * longer.most or 2 * self._beams.beam_width
         late = checks.late(self.running)
         if late:
             yield from self._scorer.close(late)
-        return None if late is None else self._scorer.candidates(self.running, checks)
+        candidates = None if late is None else self._scorer.candidates(self.running, most, checks)
+        if candidates is None:
+            return False
+        longer.candidates, longer.most = candidates, most
+        return True
 
     def _lengthen(self, longer: Longer, step: StepTime) -> bool:
-        """Makes hypotheses of the best candidates while there is time in a step; whether no more are needed.
+        """Makes hypotheses of the candidates, best first, while there is time in a step and more are needed.
 
-        Those that end are added to the ended ones.
+        Those that end are added to the ended ones. False where there was no time.
         """
         width = self._beams.beam_width
-        while longer.count < len(longer.candidates) and not (len(longer.chosen) == width and longer.count >= width):
+        while longer.count < len(longer.candidates) and not self._is_enough(longer):
             if not step.is_left():
                 return False
             candidate = longer.candidates[longer.count]

@@ -139,8 +139,8 @@ class Scorer:
         self._vocab_size, self._tokenizer, self._request = vocab_size, tokenizer, request
         stops = len(params.stop_token_ids) + (0 if params.ignore_eos else len(params.eos_token_ids))
         # Enough that `beam_width` candidates go on when all better ones end.
-        self._limit = max(2, 1 + stops) * beams.beam_width
-        self._count = min(self._limit, vocab_size)
+        self.limit = max(2, 1 + stops) * beams.beam_width
+        self._count = min(self.limit, vocab_size)
         self._edits_logprobs = resolve(params.semantics).name == "hf"
         if self._edits_logprobs:
             self._ranking = params.replace(temperature=1.0)
@@ -174,25 +174,27 @@ class Scorer:
         for beam, found in zip(beams, listed, strict=True):
             beam.listed = next_tokens(beam.sample, *found)
 
-    def candidates(self, parents: Sequence[Beam], checks: ClosingChecks) -> list[Candidate] | None:
-        """The best candidates of all beams, whose next tokens are listed, best first; None without time to check them.
+    def candidates(self, parents: Sequence[Beam], most: int, checks: ClosingChecks) -> list[Candidate] | None:
+        """The best candidates of all beams, whose next tokens are listed, best first, and at `most` so many.
 
-        Constraints can be closed after each of them. What was found out about that is kept for the next call.
+        Constraints can be closed after each of them; None without time to check them. What was found out about that is
+        kept for the next call.
         """
+        most = min(most, self.limit)
         listed = [beam.listed for beam in parents if beam.listed is not None]
         costs = np.concatenate([-(beam.total + each.logprobs) for beam, each in zip(parents, listed, strict=True)])
         sizes = [each.token_ids.size for each in listed]
         tokens, beams = np.concatenate([each.token_ids for each in listed]), np.repeat(np.arange(len(parents)), sizes)
         places = np.concatenate([np.arange(size) for size in sizes])
         kept: list[Candidate] | None = []
-        for count in counts_up_to(costs.size, self._limit):
+        for count in counts_up_to(costs.size, most):
             # Only these can be among the best; to order all of them takes ten times as long.
             near = np.flatnonzero(costs <= np.partition(costs, count - 1)[count - 1])
             best = near[np.lexsort((tokens[near], beams[near], costs[near]))]
             columns = (costs[best].tolist(), beams[best].tolist(), tokens[best].tolist())
             found = [Candidate(*each) for each in zip(*columns, strict=True)]
-            kept = checks.first(self._limit, found, parents, places[best].tolist())
-            if kept is None or len(kept) == self._limit:
+            kept = checks.first(most, found, parents, places[best].tolist())
+            if kept is None or len(kept) == most:
                 break
         return kept
 
