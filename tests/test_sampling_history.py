@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -111,3 +112,16 @@ def test_several_samples_of_one_row_are_refused_by_name(fields: dict[str, int]) 
     rows = tirage.sample(np.zeros((3, 1000)), params, sample_index=[0, 1, 2])
     assert len(set(rows.token_ids.tolist())) == 3
     assert tirage.law(X, params).shape == X.shape
+
+
+def test_what_reads_no_history_is_lowered_once_and_the_rest_in_each_step() -> None:
+    params = SamplingParams(logit_bias={7: 1.5, 3: -2.0, 5: -math.inf}, bad_words_token_ids=[(1, 2)])
+    row = compiled(params)
+    assert row.fixed is None
+    first, second = (row.lower(History.of((), said, vocab_size=16), len(said)) for said in ([4], [4, 1]))
+    kept = {name: row.known[name] for name in (("logit_bias", "lower"), ("logit_bias", "bans"))}
+    again = row.lower(History.of((), [4], vocab_size=16), 1)
+    assert all(row.known[name] is each for name, each in kept.items())
+    assert ("bad_words", "bans") not in row.known
+    assert again.edit_ids.tolist() == first.edit_ids.tolist() == [5, 3, 7]
+    assert second.edit_ids.tolist() == [5, 2, 3, 7]

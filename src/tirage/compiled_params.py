@@ -101,7 +101,10 @@ class _ProgramBuilder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """Calls the functions of operators with what they read, by name."""
+    """Calls the functions of operators with what they read, by name.
+
+    `known` is what those return that read nothing of the moment, which are called once: it grows.
+    """
 
     params: SamplingParams
     semantics: Semantics
@@ -110,11 +113,18 @@ class _Reader:
     state: float | None = None
     logprob: float = 0.0
     chance: float = 0.0
+    known: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def call(self, operator: Operator, name: str) -> Any:
         """What the operator's `lower`, `bans` or `moves` returns."""
+        key = operator.name, name
+        if key in self.known:
+            return self.known[key]
         function: Callable[..., Any] = getattr(operator, name)
-        return function(**{key: self._value(key) for key in operator.reads[name]})
+        found = function(**{key: self._value(key) for key in operator.reads[name]})
+        if MOMENTARY.isdisjoint(operator.reads[name]):
+            self.known[key] = found
+        return found
 
     def _value(self, name: str) -> Any:
         if name in MOMENTARY:
@@ -136,7 +146,8 @@ class CompiledParams:
     is XTC's share in units of 2^-32. `readers` are the parameters whose effect depends on the tokens so far,
     `needs_counts` says whether a penalty reads the history's counts, and `fixed` is the whole Program where the
     history cannot change it, else None. `carrier` is the stage whose rows carry a state from token to token, which is
-    `initial_state` before the first; both are None where no stage does.
+    `initial_state` before the first; both are None where no stage does. `known` is what operators said that read no
+    history.
     """
 
     params: SamplingParams
@@ -153,6 +164,7 @@ class CompiledParams:
     carrier: Operator | None = None
     initial_state: float | None = None
     fixed: Program | None = None
+    known: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def check(self, vocab_size: int) -> None:
         """Raise ParamsError when the parameters name a token that the vocabulary does not have."""
@@ -190,7 +202,9 @@ class CompiledParams:
         if self.fixed is not None:
             return self.fixed
         state = self.initial_state if state is None else state
-        reader = _Reader(params=self.params, semantics=self.semantics, history=history, step=step, state=state)
+        reader = _Reader(
+            params=self.params, semantics=self.semantics, known=self.known, history=history, step=step, state=state
+        )
         builder = _ProgramBuilder()
         for operator in masks_of(self.semantics):
             ids = reader.call(operator, "bans")
