@@ -212,3 +212,35 @@ def test_few_tokens_are_asked_whether_the_constraint_can_be_closed_after_them(mo
     closed(width=16, tokens=30)
     # Each beam lists 32 tokens; asked are the best of all and the best of each beam, and more where the end is near.
     assert 30 * 16 < asked < 30 * 16 * 32 / 4
+
+
+def test_more_candidates_are_made_where_many_hypotheses_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    before = scorer.Scorer.candidates
+
+    def all_at_once(self: scorer.Scorer, parents: Any, most: int, checks: Any) -> Any:
+        asked.append(most)
+        return before(self, parents, self.limit if wants_all else most, checks)
+
+    class Ending(Counted):
+        """The letters that do not end a text are the unlikeliest."""
+
+        def _logits(self, place: int) -> NDArray[np.float32]:
+            row = super()._logits(place)
+            row[ord("a")], row[ord("d")] = -9.0, -9.5
+            return row
+
+    def found() -> list[tuple[str, float | None]]:
+        llm = LLM(Ending(), tokenizer=Letters())
+        stops = SamplingParams(stop_token_ids=list(b"bc"))
+        params = BeamSearchParams(beam_width=3, max_tokens=6, num_return_sequences=3, length_penalty=0.0)
+        with llm:
+            texts = llm.beam_search("a", params, sampling=stops)[0]
+        return [(each.text, each.cumulative_logprob) for each in texts.samples]
+
+    monkeypatch.setattr(scorer.Scorer, "candidates", all_at_once)
+    wants_all = True
+    expected = found()
+    wants_all, asked = False, []
+    assert found() == expected
+    assert {*asked} == {2 * 3, 8 * 3}
