@@ -93,7 +93,8 @@ def counted(server: Server, status: int) -> float:
 
 @pytest.mark.slow
 def test_a_client_that_leaves_after_a_large_body_ends_its_preparation(server: Server) -> None:
-    members = {f"w{number}": {"type": "integer"} for number in range(8704)}
+    members = {f"p{i}": {"type": "string", "pattern": f"^(a|b)*a(a|b){{9}}{i}$", "minLength": 3} for i in range(1600)}
+    members["last"] = {"type": "integer", "multipleOf": 10**7 + 3}
     schema = json.dumps({"type": "object", "properties": members})
     before = counted(server, 499), counted(server, 400)
     with connect(server.port) as connection:

@@ -307,7 +307,7 @@ def _compiled(params: SamplingParams) -> CompiledParams:
         carrier=carrier,
         initial_state=state,
     )
-    return draft if carrier is not None or _moves(reader) else replace(draft, fixed=draft.lower(_NOTHING, 0))
+    return draft if carrier is not None or _moves(reader) else replace(draft, fixed=draft.lower(_NOTHING, 0), known={})
 
 
 def _carried(params: SamplingParams, semantics: Semantics) -> tuple[Operator | None, float | None]:
