@@ -35,29 +35,24 @@ _PLACES = np.array(
     np.uint8,
 ).view(np.uint64)[:, 0]
 """Where the bits of a byte are, in the bytes of a word."""
-_PAIR, _FEW = u64(2), u64(4)
-"""Bits of a word that are written one by one, the first two apart: a wide row has few words with more."""
+_FEW = u64(4)
+"""Bits of a word that are written one by one."""
 _BYTES, _LANES = (ir.VectorType(ir.IntType(width), 8) for width in (8, 32))
 
 
 @inline
-def write_word(word, first, ids, end):
-    """The new length of `ids` after the id `first` + i of each bit i of a word; writes no further than `ids` goes.
-
-    Lengths are unsigned, as Numba looks at other places for being negative.
-    """
-    count = bit_count(word)
+def write_word(word, first, ids, n):
+    """The new length of `ids` after the id `first` + i of each bit i of a word; writes no further than `ids` goes."""
+    # Unsigned places, which Numba does not look at for being negative.
+    end, count = u64(n), bit_count(word)
     if end + u64(64) > u64(ids.size):
         _write_bits(word, first, ids, end, count)
     elif count <= _FEW:
-        # Always as many, the last of which the next word overwrites: few branches depend on the bits.
-        _write_bits(word, first, ids, end, _PAIR)
-        if count > _PAIR:
-            word &= word - u64(1)
-            _write_bits(word & (word - u64(1)), first, ids, end + _PAIR, _PAIR)
+        # Always as many, the last of which the next word overwrites: no branch depends on the bits.
+        _write_bits(word, first, ids, end, _FEW)
     else:
         _write_bytes(word, first, ids, end)
-    return end + count
+    return n + i64(count)
 
 
 @inline
@@ -105,13 +100,11 @@ def write_ids(x, block_max, low_key, low_id, high_key, high_id, ids):
 @once
 def write_noted(kept, support, ids):
     """Write the ids of the `support` bits that are set in `kept`, ascending."""
-    end = u64(0)
+    n = i64(0)
     for k in range(kept.size):
-        if end == u64(support):
+        if n == support:
             break
-        word = kept[u64(k)]
-        if word != u64(0):
-            end = write_word(word, i32(k * 64), ids, end)
+        n = write_word(kept[k], i32(k * 64), ids, n)
 
 
 @kernel
@@ -120,7 +113,7 @@ def _write_block(x, j, low_key, low_id, high_key, high_id, ids, n):
     mixed, low, high = cut(j, x.size, low_key, low_id, high_key, high_id)
     at, stop = j * BLOCK, min((j + 1) * BLOCK, x.size)
     while at + 64 <= stop and not mixed:
-        n = i64(write_word(hits(x, at, low, high, MAX_KEY, MIN_KEY), i32(at), ids, u64(n)))
+        n = write_word(hits(x, at, low, high, MAX_KEY, MIN_KEY), i32(at), ids, n)
         at += 64
     for i in range(at, stop):
         k = key_of(x[i])
