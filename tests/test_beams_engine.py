@@ -17,6 +17,7 @@ from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, Samp
 from tirage.draw import Status
 from tirage.engine import beams, scorer
 from tirage.engine.sample import GrowingSample
+from tirage.engine.step_rows import StepRows
 from tirage.engine.step_time import StepTime
 from tirage.models.huggingface import wrap_module
 
@@ -244,3 +245,25 @@ def test_more_candidates_are_made_where_many_hypotheses_end(monkeypatch: pytest.
     wants_all, asked = False, []
     assert found() == expected
     assert {*asked} == {2 * 3, 8 * 3}
+
+
+def test_where_others_wait_a_search_decodes_in_the_step_after_it_became_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> tuple[Completion, int, list[int]]:
+        llm, model = counted()
+        with llm:
+            completion = search(llm, 3, 6)
+        return completion, llm.engine.progress().steps, model.steps
+
+    alone, steps, rows = found()
+    monkeypatch.setattr(StepRows, "beams_of", lambda self, group: 100)
+    shared, more_steps, same_rows = found()
+    assert shared.samples == alone.samples
+    assert same_rows == rows
+    # Each pass over the beams has a step of its own.
+    assert more_steps == steps + len(rows)
+
+
+def test_a_step_has_time_for_one_piece_of_work_at_least_and_then_until_its_end() -> None:
+    now = iter([10.0, 10.5, 10.6])
+    step = StepTime(0.5, clock=lambda: next(now))
+    assert [step.is_left() for _ in range(3)] == [True, True, False]

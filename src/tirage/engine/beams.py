@@ -145,8 +145,12 @@ class BeamSearch:
 
     def _is_enough(self, longer: Longer) -> bool:
         """Whether no more hypotheses are needed, or there are none."""
-        width, used_up = self._beams.beam_width, longer.count == len(longer.candidates) < longer.most
-        return used_up or longer.count == self._scorer.limit or (len(longer.chosen) == width and longer.count >= width)
+        width = self._beams.beam_width
+        if len(longer.chosen) == width and longer.count >= width:
+            return True
+        # Fewer candidates than were asked for are all that there are.
+        is_last = len(longer.candidates) < longer.most or longer.count == self._scorer.limit
+        return is_last and longer.count == len(longer.candidates)
 
     def _add_candidates(self, longer: Longer, step: StepTime) -> DrawSteps[bool]:
         """Adds the best candidates of the running beams behind those that there are; False where a step lacks time."""
