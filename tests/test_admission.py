@@ -36,6 +36,13 @@ def guided(text: str, **params: Any) -> EngineInput:
 LARGEST: dict[str, Callable[[int], list[EngineInput]]] = {
     "n": lambda most: [one(n=most)],
     "best_of": lambda most: [one(best_of=most)],
+    "beam_width": lambda most: [
+        EngineInput(
+            prompt=Prompt(text="a"),
+            params=SamplingParams(max_tokens=1),
+            beams=BeamSearchParams(beam_width=most, max_tokens=1, num_return_sequences=1),
+        )
+    ],
     "logprobs": lambda most: [one(logprobs=most)],
     "prompt_logprobs": lambda most: [one(prompt_logprobs=most)],
     "number of logprob_token_ids": lambda most: [one(logprob_token_ids=tuple(range(most)))],

@@ -417,6 +417,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": "a", "sampling_params": {"ebnf": "root ::= x"}}, "ebnf", "sampling_params.ebnf"),
     ({"text": "a", "sampling_params": {"n": 129}}, "--max-n", "sampling_params.n"),
     ({"text": ["a", "b", "c"], "sampling_params": {"n": 100}}, "--max-samples", None),
+    ({"text": "a", "sampling_params": {"beam_width": 129}}, "--max-beams", "sampling_params.beam_width"),
     ({"text": "a", "return_logprob": 1}, "return_logprob must be true or false", "return_logprob"),
     ({"text": "a", "return_logprob": [True]}, "one value, or in a batch one per prompt", "return_logprob"),
     ({"text": "a", "top_logprobs_num": 2}, "must go with return_logprob=true", "top_logprobs_num"),

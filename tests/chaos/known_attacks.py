@@ -45,7 +45,7 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     "masks of an ambiguous grammar": KnownAttack(body=sampled(n=128, ebnf=_SLOW_GRAMMAR)),
     "masks of a grammar with empty rules": KnownAttack(body=sampled(n=128, ebnf=_EMPTY_GRAMMAR)),
     "beams in every place": KnownAttack(
-        body={**sampled(max_new_tokens=400, beam_width=256), "stream": False}
+        body={**sampled(max_new_tokens=400, beam_width=128), "stream": False}, copies=2
     ),
     "samples in every place": KnownAttack(
         body={**sampled(["a", "b"], n=128, max_new_tokens=480, ignore_eos=True), "return_logprob": True,

@@ -93,6 +93,7 @@ class AdmissionRule(Generic[Counted]):
 PROMPT_RULES: tuple[AdmissionRule[EngineInput], ...] = (
     AdmissionRule("max_n", "n", lambda one: one.params.n if one.beams is None else one.beams.num_return_sequences or 1),
     AdmissionRule("max_best_of", "best_of", lambda one: one.params.best_of or 0),
+    AdmissionRule("max_beams", "beam_width", lambda one: 0 if one.beams is None else one.beams.beam_width),
     AdmissionRule("max_top_logprobs", "logprobs", lambda one: one.params.logprobs or 0),
     AdmissionRule("max_top_logprobs", "prompt_logprobs", lambda one: one.params.prompt_logprobs or 0),
     AdmissionRule("max_logprob_ids", "number of logprob_token_ids", lambda one: len(one.params.logprob_token_ids)),

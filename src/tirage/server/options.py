@@ -98,6 +98,7 @@ class Limits:
     max_prompts: int = option(128, "prompts of a request", low=1, high=1 << 16)
     max_n: int = option(128, "n of a request", low=1, high=1 << 16)
     max_best_of: int = option(20, "best_of of a request", low=1, high=1 << 16)
+    max_beams: int = option(128, "beams of a search", low=1, high=1 << 16)
     max_samples: int = option(256, "samples of a request: prompts times n, best_of or beams", low=1, high=1 << 20)
     max_top_logprobs: int = option(20, "logprobs of a request, per token", low=0, high=1 << 20)
     max_stop: int = option(32, "stop strings and patterns of a request", low=0, high=1 << 16)

@@ -26,7 +26,14 @@ from tirage.server.http_request import (
     tenant_of,
 )
 from tirage.server.request_group import RequestGroup, RunningRequest
-from tirage.server.routes.sglang_request import BODY, GENERATE, GenerateBody, GenerateRequest, read_body
+from tirage.server.routes.sglang_request import (
+    BODY,
+    GENERATE,
+    SAMPLING_FIELDS,
+    GenerateBody,
+    GenerateRequest,
+    read_body,
+)
 from tirage.server.routes.sglang_shapes import EntryBuilder, TokenText
 from tirage.server.routes.sglang_stream import GenerateFormatter
 from tirage.server.sse import EventStream, JsonAnswer
@@ -151,6 +158,8 @@ def translated(error: ParamsError, body: GenerateBody) -> DialectError:
         if re.match(rf"{ours}\b(?!_)", message):
             name = body.source if theirs == "text" else theirs
             return DialectError(name + message[len(ours) :], name)
+    if (own := message.partition(" ")[0]) in SAMPLING_FIELDS:
+        return DialectError(message, f"sampling_params.{own}")
     return GENERATE.translated(error, "sampling_params.")
 
 
