@@ -18,11 +18,12 @@ from tirage.server.reference import filled
 from tirage.text import Stop
 
 DEFAULTS = {
-    "max_body": 32 << 20, "max_json_depth": 64, "max_prompts": 128, "max_n": 128, "max_best_of": 20,
-    "max_beams": 128, "max_samples": 256, "max_top_logprobs": 20, "max_stop": 32, "max_stop_chars": 256,
-    "max_bad_words": 128, "max_logit_bias": 1024, "max_rid": 128, "max_media": 16, "max_media_bytes": 32 << 20,
-    "max_media_pixels": 32_000_000, "max_running": 256, "max_queue": 1024, "host": "127.0.0.1", "port": 30000, "drain_timeout": 30.0, "stall_timeout": 30.0,
-    "header_timeout": 10.0, "body_timeout": 30.0, "keep_alive": 5.0, "max_audio_seconds": 600.0,
+    "max_body": 32 << 20, "max_json_depth": 64, "max_prompts": 128, "max_n": 128, "max_best_of": 20, "max_beams": 128,
+    "max_samples": 256, "max_top_logprobs": 20, "max_stop": 32, "max_stop_chars": 256, "max_bad_words": 128,
+    "max_logit_bias": 1024, "max_rid": 128, "max_media": 16, "max_media_bytes": 32 << 20,
+    "max_media_pixels": 32_000_000, "max_running": 256, "max_queue": 1024, "host": "127.0.0.1", "port": 30000,
+    "drain_timeout": 30.0, "stall_timeout": 30.0, "header_timeout": 10.0, "body_timeout": 30.0, "keep_alive": 5.0,
+    "max_audio_seconds": 600.0,
 }  # fmt: skip
 
 
