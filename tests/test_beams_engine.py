@@ -15,7 +15,7 @@ from small_torch import Numbers, build
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
 from tirage.draw import Status
-from tirage.engine import beams, scorer
+from tirage.engine import scheduler, scorer
 from tirage.engine.sample import GrowingSample
 from tirage.engine.step_rows import StepRows
 from tirage.engine.step_time import StepTime
@@ -162,26 +162,40 @@ def test_a_constraint_that_takes_the_empty_text_may_end_at_once() -> None:
 CLOSED = SamplingParams(guided_decoding=GuidedDecodingParams(regex="[a-z ]{5,200}[0-9]{2}"), close_grammar=True)
 
 
-def closed(width: int = 12, tokens: int = 9) -> list[tuple[str, float | None]]:
+Texts = list[tuple[str, float | None]]
+
+
+def closed(width: int = 12, tokens: int = 9) -> Texts:
+    return closed_at(("Once upon",), width, tokens)[0][0]
+
+
+def closed_at(prompts: Sequence[str], width: int = 12, tokens: int = 9) -> tuple[list[Texts], int]:
     with LLM("tiny") as llm:
         params = BeamSearchParams(beam_width=width, max_tokens=tokens, num_return_sequences=width)
-        found = llm.beam_search("Once upon", params, sampling=CLOSED)
-    return [(each.text, each.cumulative_logprob) for each in found[0].samples]
+        found = llm.beam_search([*prompts], params, sampling=CLOSED)
+        steps = llm.engine.progress().steps
+    return [[(each.text, each.cumulative_logprob) for each in one.samples] for one in found], steps
 
 
-def test_a_search_that_has_time_for_one_token_in_a_step_finds_the_same_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = closed()
-    assert len(expected) == 12
-    assert all(re.fullmatch("[a-z ]{5,200}[0-9]{2}", text.strip("\n")) for text, _ in expected)
-    steps: list[StepTime] = []
+@pytest.mark.parametrize("prompts", [("Once upon",), ("Once upon", "The dog", "A")])
+def test_searches_that_have_time_for_one_token_in_a_step_find_the_same_texts(
+    prompts: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = closed_at(prompts)
+    assert [len(each) for each in expected] == [12] * len(prompts)
+    texts = [text for each in expected for text, _ in each]
+    assert all(re.fullmatch("[a-z ]{5,200}[0-9]{2}", text.strip("\n")) for text in texts)
+    made: list[StepTime] = []
 
     def one() -> StepTime:
-        steps.append(StepTime(-1.0))
-        return steps[-1]
+        made.append(StepTime(-1.0))
+        return made[-1]
 
-    monkeypatch.setattr(beams, "StepTime", one)
-    assert closed() == expected
-    assert len(steps) > 9 * 12
+    monkeypatch.setattr(scheduler, "StepTime", one)
+    found, steps = closed_at(prompts)
+    assert found == expected
+    # However many searches there are, a step has its time once.
+    assert 9 * 12 * len(prompts) < len(made) <= steps
 
 
 def test_tokens_after_which_nothing_can_be_closed_are_left_out_as_if_all_had_been_asked(

@@ -115,29 +115,28 @@ class BeamSearch:
             if beam.logits is not None and beam.logits.base is not None:
                 beam.logits = beam.logits.copy()
 
-    def step(self, most: int | None = None) -> bool:
+    def step(self, time: StepTime, *, most: int | None = None) -> bool:
         """Lists the next tokens of beams, of `most` at once; True once all are listed and the search is a token longer.
 
-        What follows on the lists has its time in each step. A search may so be spread over several steps of the engine;
-        its result is the same.
+        What follows on the lists takes the time that is left in the step. A search may so be spread over several steps
+        of the engine; its result is the same.
         """
-        return run(self.draw_steps(most))
+        return run(self.draw_steps(time, most=most))
 
-    def draw_steps(self, most: int | None = None) -> DrawSteps[bool]:
+    def draw_steps(self, time: StepTime, *, most: int | None = None) -> DrawSteps[bool]:
         """A `step` whose draws may be made in another thread."""
         ready = [beam for beam in self.unlisted[:most] if beam.is_masked]
         if ready:
             yield from self._scorer.list_next(ready)
         if any(beam.listed is None for beam in self.running):
             return False
-        step = StepTime()
         if self._longer is None:
             self._longer = Longer(accepts_more=not (self._full and self._beams.early_stopping is True))
         longer = self._longer
         while not self._is_enough(longer):
-            if longer.count == len(longer.candidates) and not (yield from self._add_candidates(longer, step)):
+            if longer.count == len(longer.candidates) and not (yield from self._add_candidates(longer, time)):
                 return False
-            if not self._lengthen(longer, step):
+            if not self._lengthen(longer, time):
                 return False
         self._longer = None
         yield from self._go_on(longer)
@@ -152,9 +151,9 @@ class BeamSearch:
         is_last = len(longer.candidates) < longer.most or longer.count == self._scorer.limit
         return is_last and longer.count == len(longer.candidates)
 
-    def _add_candidates(self, longer: Longer, step: StepTime) -> DrawSteps[bool]:
+    def _add_candidates(self, longer: Longer, time: StepTime) -> DrawSteps[bool]:
         """Adds the best candidates of the running beams behind those that there are; False where a step lacks time."""
-        checks, most = ClosingChecks(step), 4 * longer.most or 2 * self._beams.beam_width
+        checks, most = ClosingChecks(time), 4 * longer.most or 2 * self._beams.beam_width
         late = checks.late(self.running)
         if late:
             yield from self._scorer.close(late)
@@ -164,14 +163,14 @@ class BeamSearch:
         longer.candidates, longer.most = candidates, most
         return True
 
-    def _lengthen(self, longer: Longer, step: StepTime) -> bool:
+    def _lengthen(self, longer: Longer, time: StepTime) -> bool:
         """Makes hypotheses of the candidates, best first, while there is time in a step and more are needed.
 
         Those that end are added to the ended ones. False where there was no time.
         """
         width = self._beams.beam_width
         while longer.count < len(longer.candidates) and not self._is_enough(longer):
-            if not step.is_left():
+            if not time.is_left():
                 return False
             candidate = longer.candidates[longer.count]
             longer.count += 1

@@ -16,6 +16,7 @@ from typing import Any
 from tirage.engine.draw_steps import DrawSteps
 from tirage.engine.runner import DrawnRow, draw_rows, masked_draws
 from tirage.engine.sequence import RunningSequence, SequenceGroup
+from tirage.engine.step_time import StepTime
 from tirage.params import SamplingParams
 from tirage.processors import ProcessorThread, ProcessorThreads, is_built_in, not_called, too_late
 from tirage.sampling_batch import SamplingBatch
@@ -135,7 +136,7 @@ class ProcessorDraws:
         for group in searching:
             if group not in self._pending and group.search is not None and self.takes(group.request.params):
                 group.search.keep_logits()
-                self._begin(group, group.request.params, group.search.draw_steps())
+                self._begin(group, group.request.params, group.search.draw_steps(StepTime()))
 
     def begin(self, sequence: RunningSequence) -> None:
         """Begins the draw of a sample that is not among `sequences`, or is one of them, from its logits."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
 from tirage.engine.drawn_tokens import model_failed, take_token
-from tirage.engine.fairness import FairnessKey, Tenant, has_room
+from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room
 from tirage.engine.forced_turns import ForcedTurns
 from tirage.engine.prefill_queue import PREFILL_BUDGET, PrefillQueue
 from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
@@ -33,7 +33,7 @@ from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
 from tirage.engine.single_row import SingleRow
 from tirage.engine.speculation import NoSpeculation, Speculation
 from tirage.engine.step_rows import StepRows
-from tirage.engine.step_time import SLICE_S
+from tirage.engine.step_time import SLICE_S, StepTime
 from tirage.models import StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
@@ -73,6 +73,7 @@ class Scheduler:
         # Running samples whose processors may hold them up, apart from those that get a token in every step.
         self._apart = ProcessorDraws() if apart is None else apart
         self._searching: list[SequenceGroup] = []
+        self._search_turns = Turns()
         # Those that take part in the step, and how often others went ahead of a search.
         self._rows, self._passes = StepRows(config.max_running), 0
         self._forced_turns = ForcedTurns()
@@ -426,15 +427,17 @@ class Scheduler:
     def _search(self) -> set[SequenceGroup]:
         """One token for every beam; the searches that have become longer.
 
-        The hypotheses of one that ends become the samples of its request.
+        They share the time of the step, which another has first in the next one. The hypotheses of one that ends become
+        the samples of its request.
         """
-        extended: set[SequenceGroup] = set()
-        for group in [group for group in self._searching if self._rows.beams_of(group) != 0]:
-            if self._is_apart(group):
-                continue
+        extended, left = set[SequenceGroup](), StepTime()
+        ready = [each for each in self._searching if self._rows.beams_of(each) != 0 and not self._is_apart(each)]
+        ready = self._search_turns.order(ready)
+        self._search_turns.take(ready[:1])
+        for group in ready:
             assert group.search is not None
             try:
-                longer = group.search.step(self._rows.beams_of(group))
+                longer = group.search.step(left, most=self._rows.beams_of(group))
             except BaseException as error:
                 self._fail(group, error)
                 continue

@@ -77,8 +77,8 @@ class ClosingChecks:
     It may take a search for each.
     """
 
-    def __init__(self, step: StepTime) -> None:
-        self._step = step
+    def __init__(self, time: StepTime) -> None:
+        self._time = time
 
     def late(self, beams: Sequence[Beam]) -> list[Beam] | None:
         """The beams that can be closed in time after none of their listed tokens; None if there is no time to know."""
@@ -119,7 +119,7 @@ class ClosingChecks:
         listed = beam.listed
         assert listed is not None
         if listed.closable[at] < 0:
-            if not self._step.is_left():
+            if not self._time.is_left():
                 return None
             listed.closable[at] = beam.sample.can_close_after(int(listed.token_ids[at]))
         return bool(listed.closable[at])
