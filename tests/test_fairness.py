@@ -176,8 +176,21 @@ def test_prompts_of_a_large_request_alternate_with_those_of_others() -> None:
 # The length of a step.
 
 
-def test_rows_that_cost_nothing_are_not_limited() -> None:
-    assert StepPace().most_rows > 1 << 20
+def test_rows_that_cost_nothing_are_tried_four_times_as_many_at_a_time() -> None:
+    pace, tried = StepPace(), list[int]()
+    for _ in range(5):
+        tried.append(pace.most_rows)
+        pace.record(pace.most_rows, 0.001)
+    assert tried == [32, 128, 512, 2048, 8192]
+
+
+def test_steps_that_are_the_longer_the_fewer_rows_they_have_do_not_let_all_take_part() -> None:
+    # The long ones had other work, of which the rows tell nothing.
+    pace = StepPace(0.05)
+    for _ in range(40):
+        pace.record(1, 0.06)
+        pace.record(10, 0.01)
+    assert pace.most_rows == 40
 
 
 def test_where_rows_make_the_step_long_fewer_take_part() -> None:

@@ -17,8 +17,8 @@ ALONE_S = 0.2
 """Seconds for which a step may read the prompts of a request that is alone: another one may come meanwhile."""
 # How much of the mean of rows and seconds remains after one more step.
 _MEMORY = 0.95
-# More rows than any step has.
-_ANY = 1 << 30
+# Rows that a step may have whatever those before it had.
+_FIRST_ROWS = 32
 
 
 class Tenant(NamedTuple):
@@ -139,15 +139,17 @@ def share_of(tenant: Tenant, others: Iterable[Tenant], whole: int) -> int:
 class StepPace:
     """How long steps take, as a part that each has and one for every row, by the steps of the recent past.
 
-    The parts can only be told apart when steps differ in size; until then all of the time is that of the rows.
+    The parts can only be told apart when steps differ in size; until then all of the time is that of the rows. What
+    many rows take is a guess where steps had few.
     """
 
     def __init__(self, step_s: float = STEP_S) -> None:
-        self._step_s, self._base_s = step_s, 0.0
+        self._step_s, self._base_s, self._largest = step_s, 0.0, 0.0
         self._weight = self._rows = self._seconds = self._rows_squared = self._product = 0.0
 
     def record(self, rows: int, seconds: float) -> None:
         """Notes a step of so many rows, at least 1."""
+        self._largest = max(self._largest * _MEMORY, rows)
         self._weight = self._weight * _MEMORY + 1
         self._rows = self._rows * _MEMORY + rows
         self._seconds = self._seconds * _MEMORY + seconds
@@ -162,9 +164,13 @@ class StepPace:
 
     @property
     def most_rows(self) -> int:
-        """The rows of a step that lasts `step_s` seconds, or twice the part that each step has, if that is longer."""
+        """The rows of a step that lasts `step_s` seconds, or twice the part that each step has, if that is longer.
+
+        They are at most four times those of the largest step of late, where it had more than a few.
+        """
         per_row_s = (self._seconds / self._weight - self._base_s) / (self._rows / self._weight) if self._weight else 0.0
+        known = int(max(_FIRST_ROWS, 4 * self._largest))
         if per_row_s <= 0:
-            return _ANY
+            return known
         rows = (max(self._step_s, 2 * self._base_s) - self._base_s) / per_row_s
-        return int(min(rows, _ANY))
+        return min(int(rows), known)

@@ -320,7 +320,8 @@ class Scheduler:
         """One token for every sample whose turn it is, what is forced after it, and the news to its listener."""
         if self._rows.drawing:
             self._draw()
-        for sequence in dict.fromkeys([*self._rows.drawing, *self._take_forced()]):
+        forced = self._take_forced()
+        for sequence in dict.fromkeys([*self._rows.drawing, *forced]) if forced else self._rows.drawing:
             self._notify(sequence.group, sequence.sample)
 
     def _draw_on(self) -> None:
@@ -341,31 +342,33 @@ class Scheduler:
             self._batch = drawing, SamplingBatch.of(rows, self._model.vocab_size)
         drawn = draw(self._batch[1], drawing, self._logits(drawing), may_put_off=True)
         self._meter.lap("sample")
-        taken = self._take_in_time([*zip(drawing, drawn, strict=True)])
-        self._rows.drawing = [sequence for sequence in drawing if sequence in taken]
+        resting = self._take_in_time([*zip(drawing, drawn, strict=True)])
+        if resting:
+            self._rows.drawing = [sequence for sequence in drawing if sequence not in resting]
 
     def _take_in_time(
         self, rows: list[tuple[RunningSequence, DrawnRow | BaseException | None]]
     ) -> set[RunningSequence]:
-        """Gives samples the tokens that were drawn for them; those that got theirs.
+        """Gives samples the tokens that were drawn for them; those that got none.
 
         Where constraints take long for the tokens of some, the others rest and draw the same tokens in a later step.
         """
-        # Those that are behind go first.
-        rows.sort(key=lambda each: len(each[0].sample.token_ids))
-        since, taken, spent = list[float](), set[RunningSequence](), 0.0
+        since, resting, spent = list[float](), set[RunningSequence](), 0.0
+        if any(sequence.sample.grammar is not None for sequence, _ in rows):
+            # Those that are behind go first.
+            rows.sort(key=lambda each: len(each[0].sample.token_ids))
         for sequence, row in rows:
             grammar = sequence.sample.grammar
             if row is None or (grammar is not None and spent > SLICE_S):
                 sequence.keep_logits()
+                resting.add(sequence)
                 continue
             since.append(sequence.drawn_at)
-            taken.add(sequence)
             before = 0.0 if grammar is None else grammar.budget.total_s
             self._take(sequence, advance(sequence, row))
             spent += 0.0 if grammar is None else grammar.budget.total_s - before
         self._meter.count_draw(since)
-        return taken
+        return resting
 
     def _take_forced(self) -> list[RunningSequence]:
         """Gives samples the tokens that their constraints force, which may end them; these samples."""

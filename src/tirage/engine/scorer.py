@@ -137,6 +137,8 @@ class Scorer:
     ) -> None:
         params = request.params
         self._vocab_size, self._tokenizer, self._request = vocab_size, tokenizer, request
+        # As an array, since every draw checks it once for each beam.
+        self._prompt = np.array(request.prompt_ids, np.int32)
         stops = len(params.stop_token_ids) + (0 if params.ignore_eos else len(params.eos_token_ids))
         # Enough that `beam_width` candidates go on when all better ones end.
         self.limit = max(2, 1 + stops) * beams.beam_width
@@ -276,8 +278,8 @@ class Scorer:
     def _masks(self, parents: Sequence[Beam]) -> NDArray[np.int32] | None:
         return stack_masks([beam.mask for beam in parents], self._vocab_size)
 
-    def _history(self, parents: Sequence[Beam]) -> list[tuple[list[int], list[int]]]:
-        return [(self._request.prompt_ids, beam.sample.token_ids) for beam in parents]
+    def _history(self, parents: Sequence[Beam]) -> list[tuple[NDArray[np.int32], list[int]]]:
+        return [(self._prompt, beam.sample.token_ids) for beam in parents]
 
 
 def logprobs_in(drawn: Any, row: int, token: int) -> dict[int, float]:

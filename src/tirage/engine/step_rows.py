@@ -32,20 +32,12 @@ class StepRows:
         self, running: Sequence[RunningSequence], searching: Sequence[SequenceGroup], *, prompts: Iterable[FairnessKey]
     ) -> None:
         """Chooses among the samples and searches; the requests of `prompts`, which are prefilled, want time as well."""
-        self.drawing, self._beams, self._count, self._waited_s = [*running], None, len(running), 0.0
-        if not searching and len(running) == 1 and running[0].sample.grammar is None:
-            return
-        wanted = Counter(sequence.group.key for sequence in running)
-        for group in searching:
-            wanted[group.key] += group.slots(self._max_running)
-        self._count = wanted.total()
-        most = self._most_rows({*wanted, *prompts})
-        if most is not None and self._count > most:
-            self._count = most
-            given = shares({key: wanted[key] for key in self._request_turns.order(wanted)}, most)
-            self._request_turns.take(key for key, count in given.items() if count)
-            self._divide(given, running, searching)
-        self._wait_for_masks(searching)
+        self.drawing, self._beams, self._waited_s = [*running], None, 0.0
+        self._count = len(running) + sum(group.slots(self._max_running) for group in searching)
+        if self._count > min(self._max_running, self._pace.most_rows):
+            self._share(running, searching, prompts)
+        if searching or any(each.sample.grammar is not None for each in running):
+            self._wait_for_masks(searching)
 
     def choose_again(self, ready: Sequence[RunningSequence]) -> None:
         """Has samples of the step take part once more, of the constrained ones those whose masks are ready in time."""
@@ -72,6 +64,23 @@ class StepRows:
     def forget(self, row: RunningSequence | SequenceGroup) -> None:
         """Drops a sample or a search that has ended."""
         self._row_turns.forget(row)
+
+    def _share(
+        self,
+        running: Sequence[RunningSequence],
+        searching: Sequence[SequenceGroup],
+        prompts: Iterable[FairnessKey],
+    ) -> None:
+        """Lets a part of the rows take part if there are more than fit, each request with its share."""
+        wanted = Counter(sequence.group.key for sequence in running)
+        for group in searching:
+            wanted[group.key] += group.slots(self._max_running)
+        most = self._most_rows({*wanted, *prompts})
+        if most is not None and self._count > most:
+            self._count = most
+            given = shares({key: wanted[key] for key in self._request_turns.order(wanted)}, most)
+            self._request_turns.take(key for key, count in given.items() if count)
+            self._divide(given, running, searching)
 
     def _most_rows(self, keys: set[FairnessKey]) -> int | None:
         """How many rows a step of these requests may have; None for all, when there is one request."""

@@ -14,11 +14,13 @@ from tirage.operators.operator import Ids, Moment, Operator, counted
 
 def completing(words: Iterable[Sequence[int]], tokens: NDArray[np.int32]) -> list[int]:
     """Tokens that would complete one of the id sequences `words` after `tokens` int32 [n] (S-H3)."""
-    banned: list[int] = []
+    banned, last = list[int](), int(tokens[-1]) if tokens.size else -1
     for word in words:
-        prefix = tuple(word[:-1])
-        n = len(prefix)
-        if n <= tokens.size and tuple(tokens[tokens.size - n :].tolist()) == prefix:
+        # Most end here: one token is looked at before a prefix is compared.
+        if len(word) > 1 and word[-2] != last:
+            continue
+        prefix = [*word[:-1]]
+        if tokens[max(0, tokens.size - len(prefix)) :].tolist() == prefix:
             banned.append(word[-1])
     return banned
 
