@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tirage import SamplingParams
 from tirage.engine import Delta, LogprobEntry
 from tirage.server.sse import DONE, EventStream
 
@@ -54,7 +55,8 @@ class Group:
 
     def __init__(self, deltas: list[Delta], prompt: int) -> None:
         self._deltas = deltas
-        self.requests = [SimpleNamespace(request=SimpleNamespace(prompt_logprobs=(None, entry(prompt))))]
+        params = SamplingParams(logprobs=0, prompt_logprobs=0)
+        self.requests = [SimpleNamespace(request=SimpleNamespace(params=params, prompt_logprobs=(None, entry(prompt))))]
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         for each in self._deltas:

@@ -140,8 +140,12 @@ class EventStream(Response):
         """Turns deltas into bytes, as long as the writer keeps up."""
         try:
             self._add(self._formatter.begin())
+            wide = [lists_any(each) for each in self._group.requests]
             async for number, delta in self._group.deltas():
-                await self._add_delta(number, delta)
+                if wide[number]:
+                    await self._add_wide(number, delta)
+                else:
+                    self._add(self._formatter.format(number, delta))
                 if len(self._unsent) > _BUFFER_BYTES:
                     self._writable.clear()
                     await self._writable.wait()
@@ -152,8 +156,8 @@ class EventStream(Response):
         self._ended = True
         self._readable.set()
 
-    async def _add_delta(self, number: int, delta: Delta) -> None:
-        """Adds the events of a delta; in a thread where they may hold much, as with many tokens in an event."""
+    async def _add_wide(self, number: int, delta: Delta) -> None:
+        """Adds the events of a delta with logprobs; in a thread where they may hold many, as of many tokens."""
         key = number, delta.index
         fresh = 0 if key in self._untold else prompt_weight(self._group.requests[number])
         self._untold[key] = self._untold.get(key, 0) + fresh + delta_weight(delta)
@@ -260,6 +264,12 @@ def weight(completion: Completion) -> int:
     each = breadth([*(completion.prompt_logprobs or ()), *(completion.logprobs or ())])
     states = 0 if completion.hidden_states is None else completion.hidden_states.size
     return each * completion.usage.total_tokens + states
+
+
+def lists_any(running: RunningRequest) -> bool:
+    """Whether events of a request may show logprobs, of its prompt or of its tokens."""
+    params = running.request.params
+    return params.lists_logprobs or params.prompt_logprobs is not None
 
 
 def delta_weight(delta: Delta) -> int:
