@@ -185,12 +185,13 @@ def test_rows_that_cost_nothing_are_tried_four_times_as_many_at_a_time() -> None
 
 
 def test_steps_that_are_the_longer_the_fewer_rows_they_have_do_not_let_all_take_part() -> None:
-    # The long ones had other work, of which the rows tell nothing.
+    # The machine was busy: as fewer rows took part, each took longer.
     pace = StepPace(0.05)
     for _ in range(40):
-        pace.record(1, 0.06)
-        pace.record(10, 0.01)
-    assert pace.most_rows == 40
+        pace.record(1, 0.01)
+        pace.record(10, 0.05)
+        pace.record(30, 0.04)
+    assert pace.most_rows == 23
 
 
 def test_where_rows_make_the_step_long_fewer_take_part() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,8 @@ ALONE_S = 0.2
 """Seconds for which a step may read the prompts of a request that is alone: another one may come meanwhile."""
 # How much of the mean of rows and seconds remains after one more step.
 _MEMORY = 0.95
+# By how much the shortest step of the recent past grows with each step.
+_LONGER = 1.01
 # Rows that a step may have whatever those before it had.
 _FIRST_ROWS = 32
 
@@ -139,17 +142,20 @@ def share_of(tenant: Tenant, others: Iterable[Tenant], whole: int) -> int:
 class StepPace:
     """How long steps take, as a part that each has and one for every row, by the steps of the recent past.
 
-    The parts can only be told apart when steps differ in size; until then all of the time is that of the rows. What
-    many rows take is a guess where steps had few.
+    The parts can only be told apart when steps differ in size; until then all of the time is that of the rows. The
+    part that each step has is no longer than the shortest one: as the rows are chosen so that steps are equally long,
+    their number alone tells little on a machine that is busy at times. What many rows take is a guess where steps had
+    few.
     """
 
     def __init__(self, step_s: float = STEP_S) -> None:
-        self._step_s, self._base_s, self._largest = step_s, 0.0, 0.0
+        self._step_s, self._base_s, self._largest, self._least_s = step_s, 0.0, 0.0, math.inf
         self._weight = self._rows = self._seconds = self._rows_squared = self._product = 0.0
 
     def record(self, rows: int, seconds: float) -> None:
         """Notes a step of so many rows, at least 1."""
         self._largest = max(self._largest * _MEMORY, rows)
+        self._least_s = min(self._least_s * _LONGER, seconds)
         self._weight = self._weight * _MEMORY + 1
         self._rows = self._rows * _MEMORY + rows
         self._seconds = self._seconds * _MEMORY + seconds
@@ -160,7 +166,7 @@ class StepPace:
         if spread > (rows_mean / 8) ** 2:
             slope = (self._product / self._weight - rows_mean * mean_s) / spread
             self._base_s = max(mean_s - max(slope, 0.0) * rows_mean, 0.0)
-        self._base_s = min(self._base_s, mean_s)
+        self._base_s = min(self._base_s, mean_s, self._least_s)
 
     @property
     def most_rows(self) -> int:

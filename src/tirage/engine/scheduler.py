@@ -154,12 +154,13 @@ class Scheduler:
         self._draw_on()
         if self._apart.busy:
             self._take_apart()
-        extended = self._search()
+        left = StepTime()
+        extended = self._search(left)
         self._flush()
         self._meter.lap("text")
         self._decode(extended)
         self._meter.lap("decode")
-        self._rows.end(self._meter.last_tick - prefilled, extended=bool(extended))
+        self._rows.end(self._meter.last_tick - prefilled, searched=left.was_used)
         self._meter.steps += 1
         self._meter.last_step_s = self._meter.last_tick - began
 
@@ -427,13 +428,13 @@ class Scheduler:
             return self._decoded[1]
         return np.stack([sequence.logits for sequence in drawing])
 
-    def _search(self) -> set[SequenceGroup]:
+    def _search(self, left: StepTime) -> set[SequenceGroup]:
         """One token for every beam; the searches that have become longer.
 
-        They share the time of the step, which another has first in the next one. The hypotheses of one that ends become
-        the samples of its request.
+        They share the time that is left, which another has first in the next step. The hypotheses of one that ends
+        become the samples of its request.
         """
-        extended, left = set[SequenceGroup](), StepTime()
+        extended = set[SequenceGroup]()
         ready = [each for each in self._searching if self._rows.beams_of(each) != 0 and not self._is_apart(each)]
         ready = self._search_turns.order(ready)
         self._search_turns.take(ready[:1])

@@ -50,10 +50,10 @@ class StepRows:
         """How many beams of a search take part in this step; None for all."""
         return None if self._beams is None else self._beams.get(group, 0)
 
-    def end(self, seconds: float, *, extended: bool) -> None:
-        """Ends the step, which took so many seconds after its prompts; `extended`: a search became a token longer."""
-        # Where a search goes on in parts, a step that makes its next beams is longer than its rows tell.
-        if self._count and not (extended and self._beams):
+    def end(self, seconds: float, *, searched: bool) -> None:
+        """Ends the step, which took so many seconds after its prompts; `searched`: hypotheses of searches were made."""
+        # Where a search goes on in parts, making them takes time of which the rows of the step tell nothing.
+        if self._count and not (searched and self._beams):
             self._pace.record(self._count, max(0.0, seconds - self._waited_s))
         self.drawing, self._beams, self._count = [], None, 0
 

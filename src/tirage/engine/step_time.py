@@ -15,6 +15,11 @@ class StepTime:
     def __init__(self, seconds: float = SLICE_S, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._deadline, self._is_first = clock, clock() + seconds, True
 
+    @property
+    def was_used(self) -> bool:
+        """Whether any work has been done in it."""
+        return not self._is_first
+
     def is_left(self) -> bool:
         """Whether there is time for another piece of work, which is then done."""
         is_first, self._is_first = self._is_first, False
