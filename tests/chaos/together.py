@@ -38,8 +38,10 @@ class Cover:
         self._field = np.array([names.index(field) for field in fields], np.int64)
         self.left = self._field[:, None] != self._field[None, :]
         self.refused: set[Pair] = set()
-        # Fields that exclude each other are not tried together again but as pairs.
+        # Fields of which two maxima are refused are not tried together again but as pairs, until two are accepted.
         self._exclude = np.zeros((len(names), len(names)), np.bool_)
+        self._agree = np.zeros((len(names), len(names)), np.bool_)
+        self._refusals = np.zeros((len(fields), len(fields)), np.bool_)
 
     def requests(self) -> Iterator[list[Maximum]]:
         """The accepted requests, until no pair is left."""
@@ -49,6 +51,7 @@ class Cover:
                 continue
             chosen = self._accepted(self._choose(first))
             self.left[np.ix_(chosen, chosen)] = False
+            self._agree[np.ix_(self._field[chosen], self._field[chosen])] = True
             yield [self.maxima[index] for index in chosen]
 
     @property
@@ -70,8 +73,8 @@ class Cover:
         return None
 
     def _excluded(self) -> NDArray[np.bool_]:
-        """Pairs [N, N] whose fields exclude each other."""
-        return self._exclude[np.ix_(self._field, self._field)]
+        """Pairs [N, N] that are refused, or whose fields exclude each other."""
+        return (self._exclude & ~self._agree)[np.ix_(self._field, self._field)] | self._refusals
 
     def _choose(self, first: Pair) -> list[int]:
         """A pair and what may be asked for with it: next always what is in the most pairs that are left."""
@@ -122,6 +125,7 @@ class Cover:
     def _refuse(self, pair: Pair) -> None:
         a, b = pair
         self.left[a, b] = self.left[b, a] = False
+        self._refusals[a, b] = self._refusals[b, a] = True
         self.refused.add((min(pair), max(pair)))
         a, b = self._field[a], self._field[b]
         self._exclude[a, b] = self._exclude[b, a] = True
