@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from decimal import Decimal, getcontext
 from typing import Any
 
@@ -12,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 
 import tirage
 from tirage import LLM, BeamSearchParams, ParamsError, SamplingParams, Watermark
 from tirage.backends import sharded
+from tirage.compiled_params import compiled
 from tirage.exact.philox import philox4x32
-from tirage.watermarks import gumbel, synthid
+from tirage.watermarks import green_list, gumbel, synthid
 
 V = 48
 SECRET = 8_123_456_789_012_345_677
@@ -304,3 +307,30 @@ def test_one_context_has_the_hash_that_it_has_among_others(key: int) -> None:
     hashes = [gumbel.context_hash(key, window.tolist()) for window in windows]
     assert hashes == gumbel.context_hashes(key, windows).tolist()
     assert len({*hashes, gumbel.context_hash(key ^ 1, windows[0].tolist())}) == 21
+
+
+def test_the_table_of_selfhash_is_made_with_the_parameters_once_for_all_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def permutation(seed: int, n: int, count: int) -> NDArray[np.int64]:
+        made.append(seed)
+        return np.arange(n)
+
+    monkeypatch.setattr(green_list, "permutation", permutation)
+    mark = Watermark(scheme="kgw", key=987_654_321, seeding_scheme="selfhash")
+    threads = [
+        threading.Thread(target=compiled, args=(SamplingParams(watermark=mark, seed=seed),)) for seed in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert made == [mark.keys[0]]
+        # What draws finds it.
+        assert green_list.hash_table(mark.keys[0])[5] == 5
+        assert made == [mark.keys[0]]
+    finally:
+        green_list.hash_table.cache_clear()

@@ -28,6 +28,7 @@ from tirage.operators.min_keep import floored
 from tirage.operators.operator import MOMENTARY
 from tirage.operators.temperature import GREEDY
 from tirage.operators.watermark import lower as lower_watermark
+from tirage.operators.watermark import prepare as prepare_watermark
 from tirage.operators.xtc import COINS
 from tirage.params import FIELDS, SamplingParams
 from tirage.semantics import Semantics, resolve
@@ -289,6 +290,8 @@ def _length(value: Any) -> int:
 @lru_cache(maxsize=1024)
 def _compiled(params: SamplingParams) -> CompiledParams:
     semantics = resolve(params.semantics)
+    if params.watermark is not None:
+        prepare_watermark(params.watermark)
     carrier, state = _carried(params, semantics)
     reader = _Reader(params=params, semantics=semantics, state=state)
     filters = _filters(reader)

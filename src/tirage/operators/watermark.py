@@ -109,6 +109,12 @@ def _listed(op: Operation, ids: Ids, c: int, d: int, e: int) -> tuple[Step, Ids]
     return Step(op, 0, ids.size, c, d, e), ids
 
 
+def prepare(watermark: Watermark) -> None:
+    """Makes what takes long and is needed for the first token: the table by which `selfhash` hashes tokens."""
+    if watermark.scheme == "kgw" and watermark.seeding_scheme == "selfhash":
+        green_list.prepare(watermark.keys[0])
+
+
 def lower(watermark: Watermark, temperature: float, history: History) -> tuple[Step, Ids] | None:
     """The step of this moment and the ids int32 [n] that its a and b refer to; None for a token that is not marked."""
     if watermark.scheme == "kgw":

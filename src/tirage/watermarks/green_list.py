@@ -6,13 +6,14 @@ them on CPUs.
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.exact.keys import descending, keys
-from tirage.watermarks.torch_random import is_among_first, permutation, whole_permutation
+from tirage.watermarks.torch_random import is_among_first, permutation
 
 TABLE_SIZE = 1_000_003
 """Entries of the table by which `selfhash` hashes tokens."""
@@ -21,6 +22,7 @@ LOOKED_AT = 40
 _LISTED = 4096
 """Vocabularies up to this size have their green lists made whole, and remembered, where one token is asked for."""
 _SEEDS = (1 << 64) - 1
+_MAKING = threading.Lock()
 _INT64 = 1 << 64
 
 
@@ -34,10 +36,26 @@ def left_seed(key: int, last: int) -> int:
     return key * last % _SEEDS
 
 
+@lru_cache(maxsize=16)
+def hash_table(key: int) -> NDArray[np.int32]:
+    """The table by which `selfhash` hashes tokens, int32 [1,000,003], remembered; not to be written.
+
+    It takes a third of a second to make: `prepare` does, where nobody else waits.
+    """
+    table = permutation(key, TABLE_SIZE, TABLE_SIZE).astype(np.int32)
+    table.flags.writeable = False
+    return table
+
+
+def prepare(key: int) -> None:
+    """Makes the table of a key, once where several threads want it."""
+    with _MAKING:
+        hash_table(key)
+
+
 def self_seed(key: int, ngram: NDArray[np.integer]) -> int:
     """The seed of the list that decides on the last token of `ngram` [width], by all of them."""
-    table = whole_permutation(key, TABLE_SIZE)
-    a = table[np.asarray(ngram, np.int64) % TABLE_SIZE] + 1
+    a = hash_table(key)[np.asarray(ngram, np.int64) % TABLE_SIZE] + 1
     products = [_signed(_signed(key * int(each)) * int(a[-1])) for each in a]
     return min(products) % _SEEDS
 

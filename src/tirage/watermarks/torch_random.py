@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,10 @@ def bits(seed: int, n: int) -> NDArray[np.uint8]:
 def swaps(seed: int, n: int, count: int) -> NDArray[np.int64]:
     """With which place each of the first `count` places is swapped when `torch.randperm(n)` shuffles, int64 [count]."""
     places = np.arange(min(count, n - 1), dtype=np.int64)
-    return words(seed, places.size).astype(np.int64) % (n - places) + places
+    moves = words(seed, places.size).astype(np.int64)
+    moves %= n - places
+    moves += places
+    return moves
 
 
 def permutation(seed: int, n: int, count: int) -> NDArray[np.int64]:
@@ -67,11 +70,3 @@ def is_among_first(item: int, seed: int, n: int, count: int) -> bool:
         if moves[at] == at:
             return True
         at, done = int(moves[at]), at + 1
-
-
-@lru_cache(maxsize=8)
-def whole_permutation(seed: int, n: int) -> NDArray[np.int64]:
-    """`torch.randperm(n)` of a generator with this seed, int64 [n], remembered; not to be written."""
-    found = permutation(seed, n, n)
-    found.flags.writeable = False
-    return found
