@@ -15,7 +15,7 @@ from small_torch import Numbers, build
 
 from tirage import LLM, BeamSearchParams, Completion, GuidedDecodingParams, SamplingParams
 from tirage.draw import Status
-from tirage.engine import scheduler, scorer
+from tirage.engine import beams, scheduler, scorer
 from tirage.engine.sample import GrowingSample
 from tirage.engine.step_rows import StepRows
 from tirage.engine.step_time import StepTime
@@ -162,28 +162,32 @@ def test_a_constraint_that_takes_the_empty_text_may_end_at_once() -> None:
 CLOSED = SamplingParams(guided_decoding=GuidedDecodingParams(regex="[a-z ]{5,200}[0-9]{2}"), close_grammar=True)
 
 
-Texts = list[tuple[str, float | None]]
+Texts = list[tuple[Any, ...]]
 
 
 def closed(width: int = 12, tokens: int = 9) -> Texts:
     return closed_at(("Once upon",), width, tokens)[0][0]
 
 
-def closed_at(prompts: Sequence[str], width: int = 12, tokens: int = 9) -> tuple[list[Texts], int]:
+def closed_at(
+    prompts: Sequence[str], width: int = 12, tokens: int = 9, sampling: SamplingParams = CLOSED
+) -> tuple[list[Texts], int]:
     with LLM("tiny") as llm:
         params = BeamSearchParams(beam_width=width, max_tokens=tokens, num_return_sequences=width)
-        found = llm.beam_search([*prompts], params, sampling=CLOSED)
+        found = llm.beam_search([*prompts], params, sampling=sampling)
         steps = llm.engine.progress().steps
-    return [[(each.text, each.cumulative_logprob) for each in one.samples] for one in found], steps
+    return [[(each.text, each.cumulative_logprob, each.logprobs) for each in one.samples] for one in found], steps
 
 
 @pytest.mark.parametrize("prompts", [("Once upon",), ("Once upon", "The dog", "A")])
 def test_searches_that_have_time_for_one_token_in_a_step_find_the_same_texts(
     prompts: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, _ = closed_at(prompts)
+    sampling = CLOSED.replace(logprobs=2)
+    expected, _ = closed_at(prompts, sampling=sampling)
     assert [len(each) for each in expected] == [12] * len(prompts)
-    texts = [text for each in expected for text, _ in each]
+    texts = [text for each in expected for text, *_ in each]
+    assert all(len(entries) == 9 for each in expected for *_, entries in each)
     assert all(re.fullmatch("[a-z ]{5,200}[0-9]{2}", text.strip("\n")) for text in texts)
     made: list[StepTime] = []
 
@@ -192,7 +196,8 @@ def test_searches_that_have_time_for_one_token_in_a_step_find_the_same_texts(
         return made[-1]
 
     monkeypatch.setattr(scheduler, "StepTime", one)
-    found, steps = closed_at(prompts)
+    monkeypatch.setattr(beams, "ENTRIES_AT_ONCE", 5)
+    found, steps = closed_at(prompts, sampling=sampling)
     assert found == expected
     # However many searches there are, a step has its time once.
     assert 9 * 12 * len(prompts) < len(made) <= steps

@@ -58,12 +58,17 @@ def sampling_of(beams: BeamSearchParams, sampling: SamplingParams | None) -> Sam
     )
 
 
+ENTRIES_AT_ONCE = 32
+"""Hypotheses whose logprob entries are drawn together: there may be time for no more in a step."""
+
+
 @dataclass(slots=True)
 class Longer:
     """The hypotheses of the next length as far as they are made: of the first `count` of the `candidates`, best first.
 
     `most` is how many candidates were asked for, as few are needed where few hypotheses end. `chosen` go on and `ended`
-    have ended, with the beam before; `accepts_more` says whether ended ones may be added.
+    have ended, with the beam before; `accepts_more` says whether ended ones may be added. Of the first `entered` of
+    both the logprob entries are there.
     """
 
     accepts_more: bool
@@ -72,6 +77,7 @@ class Longer:
     count: int = 0
     chosen: list[tuple[Candidate, GrowingSample]] = field(default_factory=list)
     ended: list[tuple[GrowingSample, Beam]] = field(default_factory=list)
+    entered: int = 0
 
 
 class BeamSearch:
@@ -138,8 +144,10 @@ class BeamSearch:
                 return False
             if not self._lengthen(longer, time):
                 return False
+        if not (yield from self._add_entries(longer, time)):
+            return False
         self._longer = None
-        yield from self._go_on(longer)
+        self._go_on(longer)
         return True
 
     def _is_enough(self, longer: Longer) -> bool:
@@ -184,13 +192,23 @@ class BeamSearch:
                 self._add_ended(-candidate.cost, sample)
         return True
 
-    def _go_on(self, longer: Longer) -> DrawSteps[None]:
+    def _add_entries(self, longer: Longer, time: StepTime) -> DrawSteps[bool]:
+        """Adds the logprob entries of the hypotheses, if the request asks for any; False where a step lacks time."""
+        chosen = longer.chosen[: self._beams.beam_width]
+        pairs = [*longer.ended, *((sample, self.running[candidate.parent]) for candidate, sample in chosen)]
+        while self._scorer.lists_entries and longer.entered < len(pairs):
+            if not time.is_left():
+                return False
+            part = pairs[longer.entered : longer.entered + ENTRIES_AT_ONCE]
+            yield from self._scorer.add_entries(part)
+            longer.entered += len(part)
+        return True
+
+    def _go_on(self, longer: Longer) -> None:
         """Goes on with the hypotheses that did not end; the rows of other beams are freed."""
         self._request.mark_token()
         parents, chosen = self.running, longer.chosen[: self._beams.beam_width]
         self._failure = failure_of(parents) or Stop(kind="no_allowed_token")
-        going_on = [(sample, parents[candidate.parent]) for candidate, sample in chosen]
-        yield from self._scorer.add_entries([*longer.ended, *going_on])
         self.running = self._continue(parents, chosen)
         self._check_improvable()
         self._request.live = [*(beam.sample for beam in self.running), *(sample for _, sample in self._ended)]

@@ -200,11 +200,14 @@ class Scorer:
                 break
         return kept
 
+    @property
+    def lists_entries(self) -> bool:
+        """Whether the request asks for logprob entries."""
+        return self._request.params.lists_logprobs
+
     def add_entries(self, pairs: Sequence[tuple[GrowingSample, Beam]]) -> DrawSteps[None]:
-        """Adds the logprob entry of the last token to samples that continue beams, if the request asks for any."""
+        """Adds the logprob entry of the last token to samples that continue beams."""
         params = self._request.params
-        if not pairs or (params.logprobs is None and not params.logprob_token_ids):
-            return
         most = min(max(params.logprobs or 0, self._count), self._vocab_size)
         asked = params.replace_unchecked(logprobs=most, logprob_token_ids=())
         drawn = yield partial(self._draw, [parent for _, parent in pairs], asked)

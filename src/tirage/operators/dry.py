@@ -18,6 +18,8 @@ from tirage.operators.logit_bias import ADD
 from tirage.operators.operator import Edit, Moment, Operator, counted
 
 _LARGEST = 3.4028235e38
+_NEWEST = 64
+"""Tokens that are looked at one by one: most texts have a breaker among them, and there may be many breakers."""
 
 
 def penalties(
@@ -61,8 +63,12 @@ def match_lengths(tokens: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def unbroken(tokens: NDArray[np.int32], breakers: Iterable[int]) -> int:
     """How many of the newest of `tokens` int32 [n] come after the last breaker."""
-    stops = np.flatnonzero(np.isin(tokens[::-1], list(breakers)))
-    return int(stops[0]) if stops.size else tokens.size
+    known, newest = frozenset(breakers), tokens[-_NEWEST:]
+    for count, token in enumerate(newest[::-1].tolist()):
+        if token in known:
+            return count
+    stops = np.flatnonzero(np.isin(tokens[: tokens.size - newest.size][::-1], list(known)))
+    return newest.size + int(stops[0]) if stops.size else tokens.size
 
 
 def _suffix_matches(window: NDArray[np.int32], breakers: frozenset[int]) -> Iterable[tuple[int, int]]:
