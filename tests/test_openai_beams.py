@@ -114,7 +114,7 @@ def test_a_stream_adds_up_to_the_answer(path: str) -> None:
         ({"n": 2, "top_p": 0.5}, "top_p", "top_p must keep its default 1.0 in a beam search"),
         ({"n": 2, "best_of": 3}, "best_of", "best_of must keep its default null in a beam search"),
         ({"n": 2, "length_penalty": "a"}, "length_penalty", "length_penalty must be a number"),
-        ({"n": 2, "beam_width": 300}, None, "samples"),
+        ({"n": 2, "beam_width": 300}, None, "beam_width"),
         ({"n": 129}, "n", "n must be at most 128"),
         (
             {"use_beam_search": False, "length_penalty": 0.5},

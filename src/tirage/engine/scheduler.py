@@ -522,6 +522,7 @@ class Scheduler:
     def _end_search(self, group: SequenceGroup, stop: Stop | None) -> None:
         assert group.search is not None
         self._searching.remove(group)
+        self._search_turns.forget(group)
         self._rows.forget(group)
         self._apart.forget(group)
         group.search.finish(stop)

@@ -38,7 +38,7 @@ def left_seed(key: int, last: int) -> int:
 
 @lru_cache(maxsize=16)
 def hash_table(key: int) -> NDArray[np.int32]:
-    """The table by which `selfhash` hashes tokens, int32 [1,000,003], remembered; not to be written.
+    """The table by which `selfhash` hashes tokens, int32 [n], remembered; not to be written.
 
     It takes a third of a second to make: `prepare` does, where nobody else waits.
     """
