@@ -252,8 +252,7 @@ class Document:
         return found
 
     def _at_pointer(self, resource: Node, goal: str) -> Node | None:
-        path = resource.path
-        value = self._at(path)
+        steps, value = list(resource.path), self._at(resource.path)
         for part in goal.split("/")[1:]:
             name: str | int = part.replace("~1", "/").replace("~0", "~")
             if isinstance(value, list):
@@ -261,7 +260,10 @@ class Document:
                 value = value[name] if 0 <= name < len(value) else None
             else:
                 value = value.get(name) if isinstance(value, dict) else None
-            path = (*path, name)
+            if value is None:
+                return None
+            steps.append(name)
+        path = tuple(steps)
         if path in self._nodes:
             return self._nodes[path]
         # A place that no keyword calls a schema, such as #/components/schemas/Name.
