@@ -13,6 +13,7 @@ from tirage import ParamsError
 from tirage.history import Counts, History
 from tirage.operators.bad_words import completing
 from tirage.operators.dry import penalties as dry_penalties
+from tirage.operators.dry import unbroken
 from tirage.operators.no_repeat_ngram import repeating
 
 IDS = st.lists(st.integers(0, 5), max_size=25)
@@ -201,6 +202,14 @@ def test_a_dry_match_does_not_cross_a_breaker() -> None:
     assert dry(said, 0) == {4: 1.0}
     assert dry(said, 2) == {}
     assert dry(said, 3) == {}
+
+
+@pytest.mark.parametrize("place", [0, 1, 62, 63, 64, 65, 199])
+def test_the_last_breaker_is_found_however_far_back_it_is(place: int) -> None:
+    said = np.ones(200, np.int32)
+    said[199 - place] = 7
+    assert unbroken(said, {7, 8}) == place
+    assert unbroken(said, {8}) == unbroken(said, ()) == 200
 
 
 def test_dry_never_penalises_a_breaker() -> None:
