@@ -98,6 +98,17 @@ def test_a_request_of_many_has_every_maximum_whatever_others_need_beside_them() 
     assert {name: params[name] for name in given} == given
 
 
+def test_what_a_field_needs_beside_it_does_not_keep_out_a_constraint() -> None:
+    found = {each.growth.name: each for each in maxima_of("/generate")}
+    forcing, grammar = (
+        found["/generate sampling_params.forcing is canonical"],
+        found["/generate sampling_params.ebnf letters"],
+    )
+    assert "regex" in body_with(forcing)["sampling_params"]
+    params = body_with(forcing, grammar)["sampling_params"]
+    assert {"forcing", "ebnf"} <= {*params} and "regex" not in params
+
+
 def test_several_sets_of_parameters_each_have_what_is_asked_beside_them() -> None:
     found = {each.growth.name: each for each in maxima_of(EXPLAIN)}
     body = body_with(found[f"{EXPLAIN} sampling_params count"], found[f"{EXPLAIN} sampling_params.top_k number"])

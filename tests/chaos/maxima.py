@@ -206,6 +206,11 @@ NAMED: Mapping[str, Mapping[str, Grow]] = {
     "semantics": {name: lambda s, name=name: name for name in ("canonical", "vllm", "fastdeploy-air", "easydel")},
 }  # fmt: skip
 
+_CONSTRAINTS = {
+    "json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs",
+    *(name for name in NAMED if name.startswith("guided_")),
+}  # fmt: skip
+
 
 # --- growths by schema -------------------------------------------------------------------------------------------
 
@@ -325,9 +330,25 @@ def value(growth: Growth, size: int) -> dict[str, Any]:
     return {name: made} if name == growth.field else {"sampling_params": {name: made}}
 
 
+def is_constraint(maximum: Maximum) -> bool:
+    """Whether a maximum is of a field that says what the text may be, of which a request has one."""
+    return maximum.growth.field.removeprefix(_INNER) in _CONSTRAINTS
+
+
+def without_constraints(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a body without the fields that say what the text may be."""
+    return {
+        name: without_constraints(value) if name == "sampling_params" else value
+        for name, value in part.items()
+        if name not in _CONSTRAINTS
+    }
+
+
 def body_with(*maxima: Maximum) -> dict[str, Any]:
     """The body of a request with all these, of one route: none is changed by what another needs beside it."""
     needs = [needed(each.growth) for each in maxima]
+    if any(is_constraint(each) for each in maxima):
+        needs = [without_constraints(each) for each in needs]
     return body_of(maxima[0].growth.route, *needs, *(value(each.growth, each.size) for each in maxima))
 
 

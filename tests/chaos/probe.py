@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from chaos.known_attacks import KNOWN_ATTACKS
-from chaos.maxima import WHOLE, Maximum, body_with, growths, largest
+from chaos.maxima import WHOLE, Maximum, body_with, growths, is_constraint, largest
 from chaos.neighbour import Neighbour, Sighting, worst
 from chaos.together import Cover, costly_pairs, narrowed
 from hostile import memory
@@ -362,6 +362,9 @@ class RouteProbe:
         return refused(f"{first.name} with {second.name}") if case is None else self.probe.run(case)
 
     def _takes(self, chosen: Sequence[Maximum]) -> bool:
+        if len(chosen) == 2 and all(is_constraint(each) for each in chosen):
+            # Refused for being two, whatever their size.
+            chosen = [each.at(1) for each in chosen]
         return begins(self.probe.server, self.route, body_with(*chosen))
 
     def _fails(self, probe: Probe, chosen: Sequence[Maximum]) -> bool:
