@@ -119,7 +119,7 @@ SAMPLES: list[tuple[Expression, str]] = [
 def test_the_search_follows_what_llguidance_follows(index: int) -> None:
     node, letters = SAMPLES[index]
     recognizer, texts, rng = Recognizer({"root": node}, "root"), Texts(node), random.Random(index)
-    shortest = recognizer.shortest_text(0, 100)
+    shortest = recognizer.shortest_text(0, 100, RemainingWork(10_000))
     assert shortest is not None
     assert len(shortest) == recognizer.min_bytes(0)
     good = [shortest.decode()]

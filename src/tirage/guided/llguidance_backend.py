@@ -47,6 +47,9 @@ _STATE_S, _TOKEN_S = 6e-6, 5e-8
 _WATCHED = 32
 _FULL = re.compile("too many (?:states|expressions)")
 _TOO_MUCH = "its pattern and its lengths are too much together; leave minLength and maxLength out"
+_WORDS = ("[a-z]{1,10}", "[0-9A-Za-z]{1,10}")
+"""Tokens of which a mask takes all or looks at each: those of words, as names, addresses and patterns have no spaces.
+The library's own are of any text, which comes first in strings without a pattern."""
 STACK_MEGABYTES = 64
 """Stack on which rules may lead deep: the compiler takes up to 3 KB for each rule and each group inside another."""
 _LOAD = {"task": "load", "compiler": "llguidance"}
@@ -80,7 +83,8 @@ class LlguidanceBackend:
         self._library = llguidance
         self._vocabulary = vocabulary
         wrapper = llguidance.TokenizerWrapper(LlguidanceTokenizer(vocabulary))
-        self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1)
+        slices = [*_WORDS, *llguidance.LLTokenizer.general_slices()]
+        self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.width + 1, slices=slices)
 
     def compile(self, constraint: Constraint) -> tuple[Cursor, int]:
         """A cursor at the start of a text, and the approximate size of the grammar in bytes.

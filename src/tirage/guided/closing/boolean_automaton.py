@@ -28,6 +28,10 @@ class ByteAutomaton(Protocol):
         """A lower bound on the bytes after which a text may end."""
         ...
 
+    def width(self, state: int) -> int:
+        """How many ways to go on are followed in a state, at least 1."""
+        ...
+
     def starts(self, state: int) -> list[int]:
         """The first bytes of ranges that cover all bytes, each leading to one state."""
         ...
@@ -91,6 +95,11 @@ class BooleanAutomaton:
         if len(self._states[0]) > 1 and not self._is_alive(state):
             return NEVER
         return max(one.min_bytes(place) for one, place in zip(self._kept, self._states[state], strict=False))
+
+    def width(self, state: int) -> int:
+        """How many ways to go on all of them follow in a state, at least 1."""
+        places = zip((*self._kept, *self._left_out), self._states[state], strict=True)
+        return max(1, sum(one.width(place) for one, place in places if place != DEAD))
 
     def _is_alive(self, state: int) -> bool:
         """Whether an end can be reached from a state; taken for granted where that takes many steps to find out."""

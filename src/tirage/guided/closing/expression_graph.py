@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from tirage.guided.regular.expression import (
     Sequence,
     Terminal,
 )
+from tirage.workers.cancel import checkpoint
 
 ByteRanges = tuple[tuple[int, int], ...]
 
@@ -178,6 +180,11 @@ class ExpressionGraph:
             return self._tail(node, at, self._size_tails, self._sizes.__getitem__)
         return self._sizes[node]
 
+    def width(self, item: RecognizerItem) -> int:
+        """The number of stacks of the automaton that follows an item; 1 without one."""
+        node, at, _ = item
+        return self.automata[node].width(at) if node in self.automata else 1
+
     @property
     def terminals(self) -> dict[int, bytes | Expression]:
         """The nodes of terminals and literal texts, with the expression of a terminal or the bytes of a text."""
@@ -240,15 +247,31 @@ class ExpressionGraph:
         return known[node][at]
 
     def _all_sizes(self) -> list[int]:
-        """The length of the shortest text that each node matches, lowered until nothing changes."""
-        sizes, changed = [NEVER] * len(self.kinds), True
-        order = range(len(self.kinds))
-        while changed:
-            changed, order = False, order[::-1]
-            for node in order:
-                size = self._size(node, sizes)
-                if size < sizes[node]:
-                    sizes[node], changed = size, True
+        """The length of the shortest text that each node matches; NEVER for one that matches none.
+
+        The least length that is not settled is right, as no node is shorter than a part that it needs (Knuth 1977).
+        """
+        sizes = [NEVER] * len(self.kinds)
+        users: list[list[int]] = [[] for _ in self.kinds]
+        for node, parts in enumerate(self._parts):
+            for part in {*parts}:
+                users[part].append(node)
+        missing = [
+            len({*parts}) if isinstance(kind, Sequence) else 0
+            for kind, parts in zip(self.kinds, self._parts, strict=True)
+        ]
+        found = [(size, node) for node in range(len(sizes)) if (size := self._size(node, sizes)) < NEVER]
+        heapq.heapify(found)
+        while found:
+            checkpoint()
+            size, node = heapq.heappop(found)
+            if sizes[node] < NEVER:
+                continue
+            sizes[node] = size
+            for user in users[node]:
+                missing[user] -= 1
+                if missing[user] <= 0 and sizes[user] == NEVER:
+                    heapq.heappush(found, (self._size(user, sizes), user))
         return sizes
 
     def _size(self, node: int, sizes: list[int]) -> int:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.guided.closing.boolean_automaton import DEAD, NEVER
-from tirage.guided.closing.budgets import WorkLimitError
+from tirage.guided.closing.budgets import RemainingWork, WorkLimitError
 from tirage.guided.closing.expression_graph import ExpressionGraph, RecognizerItem
 from tirage.guided.regular.expression import Expression
+from tirage.workers.cancel import checkpoint
 
 MAX_STATES, MAX_STACKS, MAX_EXPANSIONS, MAX_DEPTH = 20_000, 250_000, 40_000, 1_000
 """Limits of one recognizer: states, stacks, stacks expanded in search of a first byte, and items of one stack.
@@ -44,6 +45,9 @@ class Recognizer:
         self._shapes: list[int] = [0]
         self._shape_numbers: dict[object, int] = {}
         self._counts: list[tuple[float, ...]] = [()]
+        # An automaton that a stack has on top may follow many stacks itself.
+        self._stack_widths: list[int] = [0]
+        self._widths: list[int] = []
         self._expansions: dict[int, tuple[tuple[int, ...], bool]] = {}
         self._states: list[tuple[tuple[int, ...], bool]] = []
         self._state_numbers: dict[tuple[tuple[int, ...], bool], int] = {}
@@ -88,8 +92,8 @@ class Recognizer:
         return max(met) > 0.5
 
     def width(self, state: int) -> int:
-        """The number of stacks of a state."""
-        return len(self._states[state][0])
+        """The number of stacks of a state, with those of the automata that they follow."""
+        return self._widths[state]
 
     def min_bytes(self, state: int) -> int:
         """The length in bytes of the shortest completion."""
@@ -98,14 +102,24 @@ class Recognizer:
             self._state_bytes[state] = 0 if self.complete(state) else least
         return self._state_bytes[state]
 
-    def shortest_text(self, state: int, most: int) -> bytes | None:
-        """A shortest completion; None if it has more than `most` bytes, and where intersections led to no end."""
+    def shortest_text(self, state: int, most: int, stacks: RemainingWork) -> bytes | None:
+        """A shortest completion; None if it has more than `most` bytes, and where intersections led to no end.
+
+        Raises WorkLimitError where its states have more `stacks` than are left: a text may have one for each of its
+        bytes, of which the next byte then makes as many anew.
+        """
         text, seen = bytearray(), {state}
         while not self.complete(state):
+            checkpoint()
+            stacks.left -= self.width(state)
+            if stacks.left < 0:
+                raise WorkLimitError
+            if len(text) + self.min_bytes(state) > most:
+                return None
             choices = [
                 (min(map(self._min_bytes.__getitem__, stacks)), low) for low, _, stacks in self._spans(state) if stacks
             ]
-            if not choices or len(text) == most:
+            if not choices:
                 return None
             text.append(min(choices)[1])
             state = self.step(state, text[-1])
@@ -197,6 +211,7 @@ class Recognizer:
             self.table = np.vstack([self.table, np.full_like(self.table, UNKNOWN)])
         self._state_numbers[key] = len(self._states)
         self._states.append(key)
+        self._widths.append(sum(map(self._stack_widths.__getitem__, key[0])))
 
     def _push(self, item: RecognizerItem, rest: int) -> int:
         stack = item, rest
@@ -209,6 +224,7 @@ class Recognizer:
         self._stacks.append(stack)
         self._depths.append(self._depths[rest] + 1)
         self._min_bytes.append(self._graph.least(item) + self._min_bytes[rest])
+        self._stack_widths.append(self._graph.width(item))
         self._shape(item, rest)
         return number
 
