@@ -21,7 +21,7 @@ from chaos.known_attacks import KNOWN_ATTACKS
 from chaos.load import storm
 from chaos.maxima import EXPLAIN, ROUTES, Growth, Maximum, body_with, fields_of, growths, ladder, largest
 from chaos.neighbour import Neighbour, Sighting
-from chaos.probe import FLAGS, NEIGHBOUR, Limits, Probe, accepts, joined, known, pairs, single
+from chaos.probe import FLAGS, NEIGHBOUR, Limits, Probe, accepts, joined, known, names_in_case, pairs, several, single
 from chaos.together import Cover, costly_pairs, narrowed
 from servers import Server
 
@@ -83,6 +83,18 @@ def test_every_pair_of_a_route_is_in_an_accepted_request_or_is_refused_as_two(ro
     assert len(whole) < 80
     # One by one they would be 15,000 to 36,000.
     assert len(requests) < 1000
+
+
+def test_pairs_of_an_earlier_run_are_not_asked_for_again() -> None:
+    found = maxima_of("/generate")
+    first = [several(chosen) for chosen in Cover(found, takes, apart=maxima.WHOLE).requests()]
+    names = [names_in_case(case.name) for case in first]
+    cover = Cover(found, takes, apart=maxima.WHOLE)
+    for each in names[:-3]:
+        cover.had(each)
+    left = [{each.name for each in chosen} for chosen in cover.requests()]
+    assert 0 < len(left) <= 3 + 3
+    assert all(any(pair <= each for each in (*names, *left)) for pair in map(set, combinations(names[-1], 2)))
 
 
 def test_a_request_of_many_has_every_maximum_whatever_others_need_beside_them() -> None:

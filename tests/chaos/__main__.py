@@ -35,8 +35,14 @@ def neighbour(given: argparse.Namespace) -> Iterator[Row]:
     """A row for each part of the probe, given anew every minute until it is `done`: counts, the worst, failures."""
     limits, over = probe.Limits(clock=given.clock), time.monotonic() + 60 * min(60 * 12 * given.scale, given.minutes)
     told, total = time.monotonic(), Row()
+    before = [json.loads(line) for log in given.after for line in log.read_text().splitlines() if line[:1] == "{"]
     rows = probe.probed(
-        routes=given.routes, limits=limits, together=not given.pairs_alone, copies=given.copies, seed=given.seed
+        routes=given.routes,
+        limits=limits,
+        together=not given.pairs_alone,
+        copies=given.copies,
+        seed=given.seed,
+        before=before,
     )
     for part, row in rows:
         print(json.dumps(row), file=sys.stderr, flush=True)
@@ -69,6 +75,8 @@ def counted(total: Row, row: Row) -> Row:
     worst = {name: max(total.get(name, 0), row[name]) for name in WORST if name in row}
     kept = {name: row[name] for name in ("left", "refused_pairs") if name in row}
     failures = [f"{row['case']}: {failure}" for failure in row["failures"]]
+    if row.get("earlier"):
+        kept["earlier"] = total.get("earlier", 0) + 1
     return {
         **total, count: total[count] + 1, **worst, **kept, "failed": total["failed"] + bool(failures),
         "seconds": round(total["seconds"] + row.get("seconds", 0.0), 2), "failures": [*total["failures"], *failures],
@@ -121,6 +129,10 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--pairs-alone", action="store_true", help="neighbour: every two maxima in a request of their own"
     )
+    parser.add_argument(
+        "--after", type=Path, nargs="+", default=[], metavar="LOG",
+        help="neighbour: what earlier runs printed on stderr; what passed there is counted and not asked for again",
+    )  # fmt: skip
     parser.add_argument("--targets", nargs="+", choices=tuple(fuzz_run.SEEDS), default=list(fuzz_run.SEEDS))
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file that rows are kept in")
     given = parser.parse_args(arguments)

@@ -313,6 +313,8 @@ class RouteProbe:
     route: str
     copies: int = 1
     seed: int = 0
+    # Rows without failures of an earlier run, by their cases.
+    before: Mapping[str, Row] = field(default_factory=dict)
     found: list[Maximum] = field(default_factory=list)
     # By their places in `found`.
     refused: set[tuple[int, int]] = field(default_factory=set)
@@ -329,7 +331,7 @@ class RouteProbe:
             for cases in ([single(maximum, copies=self.copies)], unseen(maximum, attempts=self.probe.attempts)):
                 if not cases:
                     continue
-                row = self.probe.run(*cases)
+                row = self.before.get(cases[0].name) or self.probe.run(*cases)
                 if share_of_limits(row, self.probe.limits) > COSTLY:
                     self.costly.add(maximum.name)
                 yield row
@@ -337,6 +339,10 @@ class RouteProbe:
     def together(self) -> Iterator[Row]:
         """A row for each request of many, with the number of pairs `left`; every pair is in one, or refused."""
         cover = Cover(self.found, self._takes, apart=WHOLE)
+        for name, row in self.before.items():
+            if "maxima" in row and name.startswith(f"{self.route} "):
+                cover.had(names_in_case(name))
+                yield row
         probe = replace(self.probe, after=TOGETHER_S)
         for chosen in cover.requests():
             row = probe.run(several(chosen))
@@ -359,6 +365,8 @@ class RouteProbe:
 
     def _pair(self, first: Maximum, second: Maximum) -> Row:
         case = joined(self.probe.server, first, second)
+        if case is not None and case.name in self.before:
+            return self.before[case.name]
         return refused(f"{first.name} with {second.name}") if case is None else self.probe.run(case)
 
     def _takes(self, chosen: Sequence[Maximum]) -> bool:
@@ -378,6 +386,12 @@ def several(chosen: Sequence[Maximum]) -> Case:
     return Case(name=name, route=chosen[0].growth.route, bodies=[body_with(*chosen)])
 
 
+def names_in_case(name: str) -> set[str]:
+    """What a report calls each maximum of the case of several, given what it calls the case."""
+    first, *others = name.split(" with ")
+    return {first, *(f"{first.split()[0]} {other}" for other in others)}
+
+
 def refused(name: str) -> Row:
     """The row of what no server takes."""
     return {"case": name, "refused": True, "failures": []}
@@ -390,12 +404,20 @@ def fill(probe: Probe) -> None:
 
 
 def probed(
-    *, routes: Sequence[str], limits: Limits, together: bool = True, copies: int = 1, seed: int = 0
+    *,
+    routes: Sequence[str],
+    limits: Limits,
+    together: bool = True,
+    copies: int = 1,
+    seed: int = 0,
+    before: Sequence[Row] = (),
 ) -> Iterator[tuple[str, Row]]:
     """(part, row): the neighbour alone, what was found before, then for each route every maximum and every two.
 
-    Two that cost little are asked for `together` with many others; without, each two are a request of their own.
+    Two that cost little are asked for `together` with many others; without, each two are a request of their own. Cases
+    of an earlier run, whose rows are those `before`, are not asked for again unless they failed.
     """
+    passed = {row["case"]: {**row, "earlier": True} for row in before if not (row["failures"] or row.get("refused"))}
     with Server("tiny", *FLAGS) as server, Neighbour(server, key=NEIGHBOUR) as neighbour:
         probe = Probe(server=server, neighbour=neighbour, limits=limits)
         fill(probe)
@@ -404,7 +426,7 @@ def probed(
             # What they did showed only after a while.
             yield "known attacks", replace(probe, seconds=KNOWN_S).run(*cases)
         for route in routes:
-            each = RouteProbe(probe=probe, route=route, copies=copies, seed=seed)
+            each = RouteProbe(probe=probe, route=route, copies=copies, seed=seed, before=passed)
             yield from ((f"{route} fields", row) for row in each.singles())
             if together:
                 yield from ((f"{route} together", row) for row in each.together())

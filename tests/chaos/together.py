@@ -50,9 +50,17 @@ class Cover:
                 self._refuse(first)
                 continue
             chosen = self._accepted(self._choose(first))
-            self.left[np.ix_(chosen, chosen)] = False
-            self._agree[np.ix_(self._field[chosen], self._field[chosen])] = True
+            self._note(chosen)
             yield [self.maxima[index] for index in chosen]
+
+    def had(self, names: Collection[str]) -> None:
+        """Leaves out the pairs of a request that was accepted before, given by what a report calls its maxima."""
+        chosen = [index for index, each in enumerate(self.maxima) if each.name in names]
+        self._note(chosen)
+
+    def _note(self, chosen: Sequence[int]) -> None:
+        self.left[np.ix_(chosen, chosen)] = False
+        self._agree[np.ix_(self._field[chosen], self._field[chosen])] = True
 
     @property
     def count_left(self) -> int:
