@@ -11,7 +11,7 @@ from servers import Server, shared
 from test_openai import PROMPT, USER, error, tiny
 
 from tirage import SamplingParams
-from tirage.engine.logprobs import ranks_of
+from tirage.engine.entry_lists import ranks_of
 
 VOCABULARY = 1536
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

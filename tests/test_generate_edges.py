@@ -131,6 +131,37 @@ def test_a_long_answer_is_the_same_bit_by_bit(value: Any) -> None:
     assert b"".join(pieces(value)) == dump(value)
 
 
+def as_iterators(value: Any) -> Any:
+    """The value with iterators for lists."""
+    if isinstance(value, dict):
+        return {name: as_iterators(each) for name, each in value.items()}
+    return iter([as_iterators(each) for each in value]) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_lists_may_be_made_while_they_are_encoded(value: Any) -> None:
+    assert b"".join(pieces(as_iterators(value))) == dump(as_iterators(value)) == dump(value)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(TypeError, match="set is not JSON"):
+        dump({"a": {1}})
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_an_answer_in_many_parts_is_one_body(count: int, server: Server) -> None:
+    params = {"n": count, "max_new_tokens": 20, "sampling_seed": 3, "ignore_eos": True}
+    body = {"text": "Once", "sampling_params": params, "return_logprob": True, "top_logprobs_num": 20}
+    answer = server.post("/generate", body)
+    found = answer.json()
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert [len(each["meta_info"]["output_top_logprobs"]) for each in found] == [20] * count
+    assert {len(top) for each in found for top in each["meta_info"]["output_top_logprobs"]} == {20}
+    first = server.post("/generate", {**body, "sampling_params": {**params, "n": 1}}).json()
+    names = ("output_token_logprobs", "output_top_logprobs")
+    assert [found[0]["meta_info"][name] for name in names] == [first["meta_info"][name] for name in names]
+
+
 def test_logprobs_make_an_answer_heavy() -> None:
     with LLM("tiny") as llm:
         sampling = {"max_new_tokens": 4, "ignore_eos": True}

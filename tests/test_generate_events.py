@@ -71,7 +71,9 @@ class Plain:
             lists = LogprobLists(request, body, self._token_text)
             entries = [entry for one in shown for entry in one.logprobs or ()]
             meta |= lists.input(running.request.prompt_logprobs or (), running.request.prompt_ids[0])
-            meta |= lists.output(entries) | {"output_token_logprobs_length": len(entries)}
+            meta |= {name: list(each) for name, each in lists.output(entries).items()} | {
+                "output_token_logprobs_length": len(entries)
+            }
         event: dict[str, Any] = {
             "text": "".join(one.text for one in shown),
             "output_ids": [token for one in shown for token in one.token_ids],

@@ -30,6 +30,8 @@ def sampled(text: Any = "Once upon", /, **params: Any) -> dict[str, Any]:
     return {"text": text, "stream": True, "sampling_params": {"max_new_tokens": 48, **params}}
 
 
+_MANY_WAYS = json.dumps({"type": "string", "pattern": "^(a|b)*a(a|b){2000}$"})
+_CHAIN = "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(900))
 _SCHEMA = json.dumps({"type": "object", "properties": {f"p{i}": {} for i in range(2_700)}})
 KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     "samples that each search for an end": KnownAttack(
@@ -37,6 +39,12 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     ),
     "an automaton of bad words for each sample": KnownAttack(
         body=sampled(n=128, bad_words=[f"{i:b<250}" for i in range(128)], bad_words_level="text")
+    ),
+    "the end of a text that may go on in many ways": KnownAttack(
+        body=sampled(n=128, close_grammar=True, json_schema=_MANY_WAYS)
+    ),
+    "the end of a long chain of rules": KnownAttack(
+        body=sampled(n=128, close_grammar=True, ebnf=f'root ::= r0\n{_CHAIN}r900 ::= "b"')
     ),
     "a schema of many names": KnownAttack(body=sampled(json_schema=_SCHEMA)),
     "schemas that are hard to read": KnownAttack(
@@ -50,6 +58,10 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     "samples in every place": KnownAttack(
         body={**sampled(["a", "b"], n=128, max_new_tokens=480, ignore_eos=True), "return_logprob": True,
               "top_logprobs_num": 1}
+    ),
+    "logprobs of a thousand tokens at each step, in one answer": KnownAttack(
+        body={**sampled(n=2, max_new_tokens=240, ignore_eos=True), "stream": False, "return_logprob": True,
+              "token_ids_logprob": [*range(1, 1025)]}
     ),
     "a pattern that every sample follows": KnownAttack(
         body=sampled(n=128, regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,8 +30,8 @@ class LogprobEntry:
     text: str
     bytes: bytes
     offset: int | None = None
-    top: tuple[LogprobEntry, ...] = ()
-    given: tuple[tuple[int, float], ...] = ()
+    top: Sequence[LogprobEntry] = ()
+    given: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tirage.draw import Draw
 from tirage.engine.completion import LogprobEntry, TokenRecord
+from tirage.engine.entry_lists import TopEntries, entry, given_logprobs, top_entries
 from tirage.engine.request import EngineRequest
 from tirage.params import SamplingParams
 from tirage.sampling import sample
@@ -34,7 +35,7 @@ def output_entry(
         int(drawn.ranks[row]),
         offset=offset,
         top=top_entries(drawn, row, params.logprobs or 0, tokenizer),
-        given=tuple(zip(params.logprob_token_ids, map(float, given), strict=True)),
+        given=given_logprobs(params.logprob_token_ids, given),
     )
 
 
@@ -53,46 +54,6 @@ def token_record(drawn: Draw, row: int, params: SamplingParams) -> TokenRecord |
     )
 
 
-def entry(
-    tokenizer: Tokenizer,
-    token_id: int,
-    logprob: float,
-    rank: int,
-    *,
-    offset: int | None = None,
-    top: tuple[LogprobEntry, ...] = (),
-    given: tuple[tuple[int, float], ...] = (),
-) -> LogprobEntry:
-    """The entry of a token, with its own text and bytes."""
-    spelled = tokenizer.token_bytes(token_id)
-    return LogprobEntry(
-        token_id=token_id,
-        logprob=logprob,
-        rank=rank,
-        text=spelled.decode("utf-8", "replace"),
-        bytes=spelled,
-        offset=offset,
-        top=top,
-        given=given,
-    )
-
-
-def top_entries(drawn: Draw, row: int, count: int, tokenizer: Tokenizer) -> tuple[LogprobEntry, ...]:
-    """The entries of the `count` most likely tokens of a row, best first; equal log-probabilities share a rank."""
-    if not count or drawn.top_token_ids is None:
-        return ()
-    ids = [int(i) for i in drawn.top_token_ids[row][:count] if i >= 0]
-    values = [float(v) for v in drawn.top_logprobs[row][: len(ids)]]
-    ranks = ranks_of(values)
-    return tuple(entry(tokenizer, i, v, rank) for i, v, rank in zip(ids, values, ranks, strict=True))
-
-
-def ranks_of(values: Sequence[float]) -> list[int]:
-    """The ranks of values in descending order, from 1; equal ones have the rank of the first."""
-    first: dict[float, int] = {}
-    return [first.setdefault(value, rank) for rank, value in enumerate(values, start=1)]
-
-
 def given_prompt_entry(found: Sequence[tuple[int, float, int]] | None, tokenizer: Tokenizer) -> LogprobEntry | None:
     """The entry of a prompt token from the (token id, logprob, rank) of the token itself, then of the most likely ones.
 
@@ -101,9 +62,8 @@ def given_prompt_entry(found: Sequence[tuple[int, float, int]] | None, tokenizer
     if found is None:
         return None
     (token_id, logprob, rank), *top = found
-    ranks = ranks_of([value for _, value, _ in top])
-    tops = tuple(entry(tokenizer, i, value, place) for (i, value, _), place in zip(top, ranks, strict=True))
-    return entry(tokenizer, token_id, logprob, rank, top=tops)
+    pairs = np.array([[i for i, _, _ in top], [value for _, value, _ in top]], np.float64)
+    return entry(tokenizer, token_id, logprob, rank, top=TopEntries(pairs, tokenizer) if top else ())
 
 
 class PromptLogprobs:

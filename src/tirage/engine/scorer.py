@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tirage.draw import Status
 from tirage.engine.completion import LogprobEntry
 from tirage.engine.draw_steps import DrawSteps
-from tirage.engine.logprobs import entry, top_entries
+from tirage.engine.entry_lists import entry, given_logprobs, top_entries
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample, stack_masks
 from tirage.engine.step_time import StepTime
@@ -244,7 +244,7 @@ class Scorer:
             1 + int(rank),
             offset=parent.sample.offset,
             top=top_entries(drawn, row, params.logprobs or 0, self._tokenizer),
-            given=tuple((i, given[i]) for i in params.logprob_token_ids),
+            given=given_logprobs(params.logprob_token_ids, [given[i] for i in params.logprob_token_ids]),
         )
 
     def _after_logits(self, parents: Sequence[Beam]) -> list[tuple[Any, Any, Status]]:

@@ -107,7 +107,7 @@ class Limits:
     max_bad_word_chars: int = option(256, "characters of a bad word", low=1, high=1 << 16)
     max_logprob_ids: int = option(1024, "tokens whose logprobs a request names", low=0, high=1 << 20)
     max_logprob_entries: int = option(
-        1_000_000, "logprobs in all of an answer, of prompts, outputs and named tokens", low=1024, high=1 << 40
+        500_000, "logprobs in all of an answer, of prompts, outputs and named tokens", low=1024, high=1 << 40
     )
     max_kept_ids: int = option(
         1 << 24, "kept ids that the records of an answer may hold: tokens times max_kept_ids", low=1, high=1 << 40

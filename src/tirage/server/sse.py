@@ -26,6 +26,8 @@ _BUFFER_BYTES = 256 * 1024
 _LONG = 2000
 # How many elements of a list are encoded at once: numbers, or the log-probabilities of as many tokens.
 _PIECE = 16
+# How much of a long answer is sent at once.
+_PART_BYTES = 64 * 1024
 DONE = b"data: [DONE]\n\n"
 
 Event = Mapping[str, Any] | bytes
@@ -48,7 +50,14 @@ class EventFormatter(Protocol):
         ...
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+def _elements(value: Any) -> list[Any]:
+    """What an iterator gives: a list whose elements are made while they are encoded."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_elements).encode
 
 
 def dump_text(text: str) -> bytes:
@@ -209,7 +218,10 @@ class EventStream(Response):
 
 
 class JsonAnswer(Response):
-    """The completions of a request group as one JSON value, built by `build`."""
+    """The completions of a request group as one JSON value, built by `build`.
+
+    A list in it may be an iterator: then no more than one of its elements is there at a time.
+    """
 
     media_type = "application/json"
 
@@ -231,23 +243,34 @@ class JsonAnswer(Response):
             try:
                 await asyncio.wait({disconnect, results}, return_when=asyncio.FIRST_COMPLETED)
                 if results.done():
-                    await self._send(results.result(), scope, receive, send)
+                    await self._send(results.result(), send)
             finally:
                 await abort_and_cancel(self._group, disconnect, results)
 
-    async def _send(self, completions: Sequence[Completion], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send(self, completions: Sequence[Completion], send: Send) -> None:
         if self._group.reason == "timeout":
             raise errors.timed_out()
         long = sum(map(weight, completions)) > _LONG
-        body = await asyncio.to_thread(quickly, self._long_body, completions) if long else self._body(completions)
-        response = Response(body, headers=dict(self.headers), media_type=self.media_type)
-        await response(scope, receive, send)
+        parts = await asyncio.to_thread(quickly, self._parts, completions) if long else [self._body(completions)]
+        size = {"content-length": str(sum(map(len, parts)))}
+        response = Response(headers={**self.headers, **size}, media_type=self.media_type)
+        await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+        # The server would copy a long body, and that once more for a client that reads slowly.
+        for number, part in enumerate(parts, start=1):
+            await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
 
     def _body(self, completions: Sequence[Completion]) -> bytes:
         return dump(self._build(completions))
 
-    def _long_body(self, completions: Sequence[Completion]) -> bytes:
-        return b"".join(pieces(self._build(completions)))
+    def _parts(self, completions: Sequence[Completion]) -> list[bytes]:
+        """The body of a long answer, in parts of about _PART_BYTES."""
+        parts, part = list[bytes](), bytearray()
+        for piece in pieces(self._build(completions)):
+            part += piece
+            if len(part) >= _PART_BYTES:
+                parts.append(bytes(part))
+                part.clear()
+        return [*parts, bytes(part)]
 
 
 async def abort_and_cancel(group: RequestGroup, *tasks: asyncio.Task[Any]) -> None:
@@ -302,7 +325,7 @@ def pieces(value: Any) -> Iterator[bytes]:
             yield (b"," if index else b"") + dump(key) + b":"
             yield from pieces(each)
         yield b"}"
-    elif isinstance(value, list) and value and is_nested(value[0]):
+    elif isinstance(value, Iterator) or (isinstance(value, list) and value and is_nested(value[0])):
         yield b"["
         for index, each in enumerate(value):
             yield b"," if index else b""

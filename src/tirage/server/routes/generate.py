@@ -182,7 +182,7 @@ def answer(
     *,
     began: float,
 ) -> Any:
-    """The entries of all prompts in their order, as a list or, for one sample of one prompt, alone.
+    """The entries of all prompts in their order, each made as it is read, or that of one sample of one prompt alone.
 
     Raises Refusal, with the reason of the first, when every sample has failed.
     """
@@ -190,9 +190,9 @@ def answer(
     samples = [sample for request, completion in pairs for sample in completion.samples[: request.returned]]
     if all(sample.finish_reason == "error" for sample in samples):
         raise of_stop(samples[0].stop)
-    entries = [
+    entries = (
         entry
         for one, (request, completion) in zip(running, pairs, strict=True)
         for entry in EntryBuilder(one, request, body, token_text, began=began).entries(completion)
-    ]
-    return entries if body.is_list else entries[0]
+    )
+    return entries if body.is_list else next(entries)

@@ -195,7 +195,7 @@ class AnswerBuilder:
             for sample in completion.samples
         ]
         builders = [self._new_choice(index, running) for index, (running, _) in enumerate(pairs)]
-        choices = [builder.whole(sample) for builder, (_, sample) in zip(builders, pairs, strict=True)]
+        choices = (builder.whole(sample) for builder, (_, sample) in zip(builders, pairs, strict=True))
         more = {"usage": self._usage(completions), **self._extras(), **builders[0].shared()}
         return self._metadata.object(self._kind, choices, **more)
 

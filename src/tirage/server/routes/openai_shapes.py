@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ class ResponseMetadata:
     model: str
     fingerprint: str
 
-    def object(self, kind: str, choices: Sequence[Any], **more: Any) -> dict[str, Any]:
+    def object(self, kind: str, choices: Iterable[Any], **more: Any) -> dict[str, Any]:
         """An object of this kind with its choices."""
         return {
             "id": self.id,
@@ -36,7 +36,7 @@ class ResponseMetadata:
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
-            "choices": list(choices),
+            "choices": choices,
             **more,
         }
 

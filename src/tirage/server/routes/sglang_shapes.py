@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,20 +95,21 @@ class LogprobLists:
         opening = [[None, first, self._text(first)]] if scored and scored[0] is None else []
         known = [entry for entry in scored if entry is not None]
         found = {
-            name.replace("output", "input"): [None] * len(opening) + lists for name, lists in self.output(known).items()
+            name.replace("output", "input"): [*[None] * len(opening), *lists]
+            for name, lists in self.output(known).items()
         }
         return found | {"input_token_logprobs": opening + found["input_token_logprobs"][len(opening) :]}
 
-    def output(self, entries: Sequence[LogprobEntry]) -> dict[str, list[Any]]:
-        """The members called `names`, for these tokens."""
+    def output(self, entries: Sequence[LogprobEntry]) -> dict[str, Iterable[Any]]:
+        """The members called `names`, for these tokens; the most likely ones are made as they are read."""
         return dict(zip(self.names, self._lists(entries), strict=True))
 
-    def _lists(self, entries: Sequence[LogprobEntry]) -> Iterator[list[Any]]:
+    def _lists(self, entries: Sequence[LogprobEntry]) -> Iterator[Iterable[Any]]:
         yield [triple(entry, text=self._with_text) for entry in entries]
         if self._has_top:
-            yield [[triple(top, text=self._with_text) for top in entry.top] for entry in entries]
+            yield ([triple(top, text=self._with_text) for top in entry.top] for entry in entries)
         if self._ids:
-            yield [self._given(entry) for entry in entries]
+            yield map(self._given, entries)
 
     def _given(self, entry: LogprobEntry) -> list[Any]:
         values = dict(entry.given)
@@ -177,16 +178,17 @@ class EntryBuilder:
         entry["meta_info"] |= {"finish_reason": reason, **self._final_meta(sample)}
         return entry
 
-    def entries(self, completion: Completion) -> list[dict[str, Any]]:
+    def entries(self, completion: Completion) -> Iterator[dict[str, Any]]:
         """The entries of a prompt that has finished: one per sample, or one for all hypotheses of a beam search."""
-        found = [self.finished(sample) for sample in completion.samples[: self._request.returned]]
-        if self._request.beams is not None:
-            beams = [beam_of(each, self._request.stop_regex) for each in completion.samples]
-            drawn = completion.usage.completion_tokens
-            found[0]["meta_info"] |= {"beam_results": beams, "completion_tokens": drawn}
-        if self._body.return_effective_params:
-            found[0]["effective_params"] = effective(self._running, completion)
-        return found
+        for number, sample in enumerate(completion.samples[: self._request.returned]):
+            found = self.finished(sample)
+            if not number and self._request.beams is not None:
+                beams = [beam_of(each, self._request.stop_regex) for each in completion.samples]
+                drawn = completion.usage.completion_tokens
+                found["meta_info"] |= {"beam_results": beams, "completion_tokens": drawn}
+            if not number and self._body.return_effective_params:
+                found["effective_params"] = effective(self._running, completion)
+            yield found
 
     def _entry(
         self, index: int, *, text: Any, output_ids: Any, completion_tokens: Any, logprobs: Mapping[str, Any]

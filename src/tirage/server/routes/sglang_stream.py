@@ -86,7 +86,7 @@ class GenerateFormatter:
     def format(self, number: int, delta: Delta) -> Sequence[Event]:
         request = self._body.requests[number]
         if request.beams is not None:
-            return () if delta.completion is None else self._builders[number].entries(delta.completion)
+            return () if delta.completion is None else [*self._builders[number].entries(delta.completion)]
         stream = self._streams.get((number, delta.index)) or self._open(number, delta.index)
         stream.add(delta)
         if delta.finish_reason is not None:
