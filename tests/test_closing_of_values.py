@@ -14,6 +14,7 @@ from expression_texts import Texts
 from tirage import LLM, GuidedDecodingParams, SamplingParams
 from tirage.guided import CompletionFinder, Vocabulary
 from tirage.guided.closing.boolean_automaton import DEAD
+from tirage.guided.closing.budgets import RemainingWork
 from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.shortest_completion import CompletionState
 from tirage.guided.json_schema.formats import FORMATS, format_expression

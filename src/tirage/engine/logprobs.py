@@ -105,6 +105,6 @@ class PromptLogprobs:
                     given.get(token_id, float("nan")),
                     rank,
                     top=top_entries(drawn, row, self._count, self._tokenizer),
-                    given=tuple((i, given[i]) for i in wanted if i in given),
+                    given=given_logprobs(wanted, [given[i] for i in wanted]) if given else (),
                 )
             )
