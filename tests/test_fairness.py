@@ -85,6 +85,10 @@ class Pace(StepPace):
     def most_rows(self) -> int:
         return self._most
 
+    @property
+    def most_rows_alone(self) -> int:
+        return 1 << 20
+
 
 def scheduler_of(model: Script, max_running: int, *, rows: int = 1 << 20, **given: Any) -> Scheduler:
     """A scheduler whose steps with several requests have so many rows, and never more than there are slots."""
@@ -198,6 +202,57 @@ def test_where_rows_make_the_step_long_fewer_take_part() -> None:
     pace = StepPace(0.05)
     pace.record(256, 0.512)
     assert pace.most_rows == 25
+
+
+def test_rows_that_are_slower_than_those_before_show_in_the_next_step() -> None:
+    pace = StepPace(0.05)
+    for _ in range(50):
+        pace.record(200, 0.04)
+        pace.record(1, 0.003)
+    pace.record(128, 1.28)
+    assert pace.most_rows <= 5
+    assert pace.most_rows_alone <= 20
+    pace.record(5, 0.05)
+    assert pace.most_rows <= 5
+    # A step that was long for another reason is made up for by the next one.
+    pace = StepPace(0.05)
+    for _ in range(100):
+        pace.record(200, 0.04)
+    pace.record(200, 0.4)
+    assert pace.most_rows < 50
+    pace.record(25, 0.005)
+    assert pace.most_rows > 170
+
+
+def test_a_request_that_is_alone_may_have_longer_steps() -> None:
+    pace = StepPace(0.05)
+    for _ in range(20):
+        pace.record(40, 0.1999)
+    assert (pace.most_rows, pace.most_rows_alone) == (10, 40)
+    # Where the pass itself is long, rows are nearly free.
+    pace = StepPace(0.05)
+    for rows in (256, 8, 256, 8, 64, 64, 64, 64):
+        pace.record(rows, 0.5 + rows * 0.004)
+    assert pace.most_rows_alone == pytest.approx(375, abs=3)
+
+
+def test_the_steps_of_a_lone_request_have_no_more_rows_than_fit() -> None:
+    scheduler = scheduler_of(Script("a" * 40), 64)
+    pace = StepPace()
+    scheduler._rows._pace = pace
+    for _ in range(50):
+        pace.record(64, 0.64)
+    scheduler.add(group_of("p", GREEDY.replace(max_tokens=30, n=60)))
+    sizes, choose = list[int](), scheduler._rows.choose
+
+    def noted(*given: Any, **more: Any) -> None:
+        choose(*given, **more)
+        sizes.append(len(scheduler._rows.drawing))
+
+    scheduler._rows.choose = noted  # type: ignore[method-assign]
+    for _ in range(12):
+        scheduler.step()
+    assert 0 < sizes[next(i for i, size in enumerate(sizes) if size)] <= 20
 
 
 def test_where_the_pass_itself_is_long_a_step_may_take_twice_as_long() -> None:

@@ -15,7 +15,7 @@ TURN_STEPS = 8
 STEP_S = 0.05
 """Seconds that a step with several requests shall not exceed."""
 ALONE_S = 0.2
-"""Seconds for which a step may read the prompts of a request that is alone: another one may come meanwhile."""
+"""Seconds for which a step may read the prompts, or move on the rows, of a request that is alone: another may come."""
 # How much of the mean of rows and seconds remains after one more step.
 _MEMORY = 0.95
 # By how much the shortest step of the recent past grows with each step.
@@ -145,15 +145,17 @@ class StepPace:
     The parts can only be told apart when steps differ in size; until then all of the time is that of the rows. The
     part that each step has is no longer than the shortest one: as the rows are chosen so that steps are equally long,
     their number alone tells little on a machine that is busy at times. What many rows take is a guess where steps had
-    few.
+    few. Rows of another kind may be far slower than those before them, which the last step shows first.
     """
 
     def __init__(self, step_s: float = STEP_S) -> None:
         self._step_s, self._base_s, self._largest, self._least_s = step_s, 0.0, 0.0, math.inf
         self._weight = self._rows = self._seconds = self._rows_squared = self._product = 0.0
+        self._last_rows, self._last_s = 1, 0.0
 
     def record(self, rows: int, seconds: float) -> None:
         """Notes a step of so many rows, at least 1."""
+        self._last_rows, self._last_s = rows, seconds
         self._largest = max(self._largest * _MEMORY, rows)
         self._least_s = min(self._least_s * _LONGER, seconds)
         self._weight = self._weight * _MEMORY + 1
@@ -174,9 +176,15 @@ class StepPace:
 
         They are at most four times those of the largest step of late, where it had more than a few.
         """
-        per_row_s = (self._seconds / self._weight - self._base_s) / (self._rows / self._weight) if self._weight else 0.0
+        return self._rows_within(max(self._step_s, 2 * self._base_s))
+
+    @property
+    def most_rows_alone(self) -> int:
+        """The same for ALONE_S, or four times the part that each step has."""
+        return self._rows_within(max(ALONE_S, 4 * self._base_s))
+
+    def _rows_within(self, seconds: float) -> int:
         known = int(max(_FIRST_ROWS, 4 * self._largest))
-        if per_row_s <= 0:
-            return known
-        rows = (max(self._step_s, 2 * self._base_s) - self._base_s) / per_row_s
-        return min(int(rows), known)
+        mean_s = (self._seconds / self._weight - self._base_s) / (self._rows / self._weight) if self._weight else 0.0
+        per_row_s = max(mean_s, (self._last_s - self._base_s) / self._last_rows)
+        return min(int((seconds - self._base_s) / per_row_s), known) if per_row_s > 0 else known

@@ -15,8 +15,9 @@ from tirage.engine.sequence import RunningSequence, SequenceGroup
 class StepRows:
     """The rows of the present step, chosen so that each request has its share; for the engine's thread.
 
-    `drawing` are the samples that take part. A step in which several requests have rows has at most as many as fit into
-    its time (`fairness.StepPace`), each row in its turn; what rests draws the same token in a later step.
+    `drawing` are the samples that take part. A step has at most as many rows as fit into its time
+    (`fairness.StepPace`), which is longer where one request is alone; each row has its turn, and what rests draws the
+    same token in a later step.
     """
 
     def __init__(self, max_running: int) -> None:
@@ -76,16 +77,16 @@ class StepRows:
         for group in searching:
             wanted[group.key] += group.slots(self._max_running)
         most = self._most_rows({*wanted, *prompts})
-        if most is not None and self._count > most:
+        if self._count > most:
             self._count = most
             given = shares({key: wanted[key] for key in self._request_turns.order(wanted)}, most)
             self._request_turns.take(key for key, count in given.items() if count)
             self._divide(given, running, searching)
 
-    def _most_rows(self, keys: set[FairnessKey]) -> int | None:
-        """How many rows a step of these requests may have; None for all, when there is one request."""
+    def _most_rows(self, keys: set[FairnessKey]) -> int:
+        """How many rows a step of these requests may have."""
         if len(keys) < 2:
-            return None
+            return min(self._max_running, max(self._pace.most_rows_alone, 1))
         # A request has a row in each step, or where several tenants ask, a tenant.
         tenants = len({key.tenant for key in keys})
         return min(self._max_running, max(self._pace.most_rows, tenants if tenants > 1 else len(keys)))
