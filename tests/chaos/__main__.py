@@ -45,7 +45,7 @@ def neighbour(given: argparse.Namespace) -> Iterator[Row]:
         before=before,
     )
     for part, row in rows:
-        print(json.dumps(row), file=sys.stderr, flush=True)
+        print(json.dumps({"commit": given.commit, **row}), file=sys.stderr, flush=True)
         name = f"neighbour: {part}"
         if total and total["case"] != name:
             yield {**total, "done": True}
@@ -77,6 +77,7 @@ def counted(total: Row, row: Row) -> Row:
     failures = [f"{row['case']}: {failure}" for failure in row["failures"]]
     if row.get("earlier"):
         kept["earlier"] = total.get("earlier", 0) + 1
+        kept["earlier_commits"] = sorted({*total.get("earlier_commits", []), row.get("commit", "unknown")})
     return {
         **total, count: total[count] + 1, **worst, **kept, "failed": total["failed"] + bool(failures),
         "seconds": round(total["seconds"] + row.get("seconds", 0.0), 2), "failures": [*total["failures"], *failures],
