@@ -121,6 +121,19 @@ def test_the_end_of_a_text_that_may_go_on_in_many_ways_is_found(count: int, size
     assert (len(text), {*text}) == (size, {*b'"a'})
 
 
+@pytest.mark.parametrize(("count", "stacks"), [(313, 99_855), (314, 100_488)])
+def test_before_a_text_a_hundred_thousand_stacks_are_the_most(count: int, stacks: int) -> None:
+    state, left = state_of(with_pattern(many_ways(count))), RemainingWork(1_000_000)
+    recognizer, _ = state._finder.ready(frozenset())
+    text = recognizer.shortest_text(0, 2048, left)
+    assert 1_000_000 - left.left == stacks
+    if stacks <= 100_000:
+        assert state.shortest(2048) == text
+    else:
+        with pytest.raises(WorkLimitError):
+            state.shortest(2048)
+
+
 @pytest.mark.parametrize("count", [1000, 2000])
 def test_it_is_given_up_where_the_ways_are_too_many(count: int) -> None:
     with pytest.raises(WorkLimitError):
