@@ -68,6 +68,23 @@ def test_copies_and_rollbacks_survive_a_new_automaton(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+def test_a_text_that_rests_lets_a_full_automaton_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llguidance_backend, "BYTE_LEXER_STATES", 300)
+    made = Compiler(BYTES)
+    rests, masks = made.compile(WIDE).matcher(), [np.zeros(BYTES.words, np.int32) for _ in range(2)]
+    cursor: Any = rests._cursor
+    for byte in b"hello":
+        assert rests.accept(byte)
+    rests.fill_mask(masks[0])
+    assert cursor._own is not None
+    written(made, texts=4, tokens=40)
+    assert cursor._own is None
+    rests.fill_mask(masks[1])
+    assert masks[0].any()
+    assert (masks[0] == masks[1]).all()
+
+
+@pytest.mark.slow
 def test_what_texts_add_to_a_grammar_counts_in_the_cache() -> None:
     made = Compiler(BYTES, budget=500_000)
     made.compile(GuidedDecodingParams(regex="other"))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class LlguidanceBackend:
         if lexer.start.is_error():
             raise refusal(constraint, lexer.start.get_error())
         checkpoint()
-        cursor = LlguidanceCursor(lexer, lexer.start, self._vocabulary.width)
+        cursor = LlguidanceCursor(lexer, self._vocabulary.width)
         if not cursor.may_begin():
             raise no_text(cursor, self._vocabulary, _NAMES[constraint.kind])
         return cursor, max(_LEAST_BYTES, 60 * len(grammar), held)
@@ -171,14 +172,22 @@ class SharedLexer:
     def __init__(self, make: Callable[[], Any], *, states: int) -> None:
         self._make, self._most, self._lock = make, states, threading.Lock()
         self.start, self._states = make(), 0.0
+        self._cursors = WeakSet[LlguidanceCursor]()
         self._watched = 0
 
-    def after(self, full: Any) -> Any:
-        """The start of a text with a new automaton, which replaces the `full` one for all texts."""
+    def copy(self, matcher: Any, cursor: LlguidanceCursor) -> Any:
+        """A copy of a matcher for a cursor, which lets it go when the automaton is replaced."""
         with self._lock:
-            if self.start is full:
-                self.start, self._states = self._make(), 0.0
-            return self.start
+            self._cursors.add(cursor)
+        return matcher.deep_copy()
+
+    def replace(self) -> None:
+        """Begins a new automaton for all texts, as this one is full: a text that rests shall not hold it any longer."""
+        with self._lock:
+            self.start, self._states = self._make(), 0.0
+            for cursor in self._cursors:
+                cursor.let_go()
+            self._cursors.clear()
 
     def compute(self, matcher: Any, address: int, size: int) -> None:
         """Writes the mask of a matcher to an address; from the time that it takes the automaton's size is estimated.
@@ -206,14 +215,15 @@ class SharedLexer:
 class LlguidanceCursor:
     """The state of one text in llguidance; see `Cursor`.
 
-    A matcher whose mask finds the automaton full is replaced by one with a new automaton that has read the same tokens.
-    Where a token finds it full it is refused without an error, hence `renew`.
+    Its matcher is made of its tokens when something is asked of it. Where a mask finds the automaton full there is a
+    new one, for which every text reads its tokens again; where a token finds it full it is refused without an error,
+    hence `renew`.
     """
 
-    __slots__ = ("_lexer", "_own", "_start", "_tokens", "_width")
+    __slots__ = ("__weakref__", "_lexer", "_own", "_tokens", "_width")
 
-    def __init__(self, lexer: SharedLexer, start: Any, width: int, tokens: tuple[int, ...] = ()) -> None:
-        self._lexer, self._start, self._width = lexer, start, width
+    def __init__(self, lexer: SharedLexer, width: int, tokens: tuple[int, ...] = ()) -> None:
+        self._lexer, self._width = lexer, width
         # Its own matcher, once something is asked of it: it takes 1.5 KB.
         self._own: Any = None
         self._tokens = list(tokens)
@@ -227,7 +237,7 @@ class LlguidanceCursor:
     def may_begin(self) -> bool:
         """Whether some token may begin a text, or none need: asked of the start itself, before there are copies."""
         room = _ROOMS.of(self._width)
-        self._lexer.compute(self._start, room.address, room.size)
+        self._lexer.compute(self._lexer.start, room.address, room.size)
         if self._width % 32:
             room.mask[-1] &= (1 << self._width % 32) - 1
         return bool(np.count_nonzero(room.mask)) or self.complete()
@@ -237,9 +247,6 @@ class LlguidanceCursor:
 
         The library's own end token comes after all others, and is the only one of a text that is over or has failed.
         """
-        if self._start is not self._lexer.start and not self._is_over():
-            # So that the full automaton is freed once all texts have gone on.
-            self.renew()
         matcher, room = self._own or self._matcher, _ROOMS.of(self._width)
         self._lexer.compute(matcher, room.address, room.size)
         if matcher.is_error() and _FULL.search(matcher.get_error()):
@@ -250,7 +257,9 @@ class LlguidanceCursor:
     @property
     def _matcher(self) -> Any:
         if self._own is None:
-            self._own = self._start.deep_copy()
+            self._own = self._lexer.copy(self._lexer.start, self)
+            if self._tokens:
+                self._own.try_consume_tokens(self._tokens)
         return self._own
 
     def _is_over(self) -> bool:
@@ -265,10 +274,13 @@ class LlguidanceCursor:
 
     def renew(self) -> None:
         """See `Cursor`."""
-        self._start = self._lexer.after(self._start)
-        self._own = self._start.deep_copy()
-        if self._tokens:
-            self._own.try_consume_tokens(self._tokens)
+        self._lexer.replace()
+        self._own = None
+
+    def let_go(self) -> None:
+        """Frees its matcher, as its automaton is replaced; an error stays."""
+        if self._own is not None and not self._own.is_error():
+            self._own = None
 
     def rollback(self, count: int) -> None:
         """See `Cursor`."""
@@ -277,7 +289,7 @@ class LlguidanceCursor:
 
     def complete(self) -> bool:
         """See `Cursor`."""
-        matcher = self._start if self._own is None else self._own
+        matcher = self._matcher if self._own or self._tokens else self._lexer.start
         return not matcher.is_error() and matcher.is_accepting()
 
     def forced_bytes(self) -> bytes:
@@ -294,11 +306,9 @@ class LlguidanceCursor:
 
     def fork(self) -> LlguidanceCursor:
         """See `Cursor`."""
-        if not self._tokens:
-            # A text that has not begun: it takes the newest automaton.
-            return LlguidanceCursor(self._lexer, self._lexer.start, self._width)
-        other = LlguidanceCursor(self._lexer, self._start, self._width, tuple(self._tokens))
-        other._own = self._matcher.deep_copy()
+        other = LlguidanceCursor(self._lexer, self._width, tuple(self._tokens))
+        if self._tokens:
+            other._own = self._lexer.copy(self._matcher, other)
         return other
 
     @property
