@@ -115,3 +115,39 @@ def test_what_was_sent_while_an_event_is_made_in_a_thread_is_not_sent_again() ->
     asyncio.run(both())
     lines = bytes(sent).removesuffix(DONE).splitlines()
     assert [json.loads(line[6:])["index"] for line in lines if line] == [0, 1]
+
+
+def test_a_long_event_is_made_while_it_is_sent() -> None:
+    made, ahead, sent = [0], [0], bytearray()
+
+    def elements() -> Iterator[dict[str, Any]]:
+        for number in range(5000):
+            made[0] += 1
+            yield {"number": number, "text": "x" * 1000}
+
+    class Long(Formatter):
+        """Ends with an event of 5 MB."""
+
+        def end(self) -> Iterator[Any]:
+            yield {"elements": elements()}
+
+    class Weighty(Group):
+        """A request whose answer has many tokens."""
+
+        async def completions(self) -> list[Any]:
+            usage = SimpleNamespace(total_tokens=2 * MANY)
+            return [SimpleNamespace(prompt_logprobs=None, logprobs=None, hidden_states=None, usage=usage)]
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0.001)
+        sent.extend(message.get("body", b""))
+        ahead.append(made[0] - sent.count(b"number"))
+
+    async def both() -> None:
+        stream = EventStream(Weighty([], 0), Long(1))  # type: ignore[arg-type]
+        await asyncio.gather(stream._pump(), stream._write(send))
+
+    asyncio.run(both())
+    event = json.loads(bytes(sent).removesuffix(DONE)[6:])
+    assert [each["number"] for each in event["elements"]] == [*range(5000)]
+    assert max(ahead) < 1000

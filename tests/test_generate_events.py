@@ -104,7 +104,7 @@ def begin(llm: LLM, plain: dict[str, Any]) -> tuple[list[RunningRequest], Any]:
 
 def framed(event: sse.Event) -> bytes:
     """An event as a stream writes it."""
-    return sse.frame(event, event if isinstance(event, bytes) else sse.dump(event))
+    return sse.CHUNKS.frame(event)
 
 
 def both(llm: LLM, plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -89,6 +89,25 @@ def test_a_kept_response_is_read_listed_and_deleted() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_long_response_is_kept_as_it_was_sent(stream: bool) -> None:
+    wanted = {
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 20,
+        "max_output_tokens": 100,
+        "ignore_eos": True,
+    }
+    sent = events(**wanted) if stream else []
+    response = sent[-1]["response"] if stream else ask(**wanted)
+    [part] = response["output"][0]["content"]
+    assert len(part["logprobs"]) > 90
+    assert {len(each["top_logprobs"]) for each in part["logprobs"]} == {20}
+    assert shared().get(f"{ROUTE}/{response['id']}").json() == response
+    done = [each for each in sent if each["type"] == "response.output_item.done"]
+    assert [each["item"] for each in done] == (response["output"] if stream else [])
+
+
+@pytest.mark.slow
 def test_a_response_is_kept_unless_the_request_does_not_want_it() -> None:
     response = ask(store=False)
     assert response["store"] is False
@@ -126,7 +145,9 @@ def test_an_operator_may_have_none_kept() -> None:
 
 def stored(id: str, size: int, *before: StoredResponse) -> StoredResponse:
     """A response of this many bytes."""
-    return StoredResponse(id=id, response=b'{"output":[]}', items=b"[" + b" " * (size - 15) + b"]", before=before)
+    return StoredResponse(
+        id=id, response=[b'{"output"', b":[]}"], items=b"[" + b" " * (size - 15) + b"]", before=before
+    )
 
 
 def kept(store: ResponseStore, tenant: Tenant, *names: str) -> list[str]:
@@ -176,7 +197,7 @@ def test_nothing_is_left_of_what_is_deleted() -> None:
 
 def test_a_reference_stands_for_an_item_of_its_own_tenant() -> None:
     store, said = ResponseStore(10_000), {"id": "msg_a_0", "type": "message"}
-    response = json.dumps({"output": [said]}).encode()
+    response = [json.dumps({"output": [said]}).encode()]
     store.keep(StoredResponse(id="resp_a", response=response, items=b'[{"role":"user","content":"Hi"}]'), tenant=ANN)
     names: list[Any] = [{"type": "item_reference", "id": "msg_a_0"}, {"id": "msg_a_in0"}, {"role": "user"}]
     found = without_references(names, store, ANN)
@@ -188,7 +209,7 @@ def test_a_reference_stands_for_an_item_of_its_own_tenant() -> None:
 @pytest.mark.parametrize("item_id", ["", "msg", "msg_", "msg_a", "__", "msg_a_9", "msg__0", "msg_a_0_0"])
 def test_an_id_of_no_item_is_not_found(item_id: str) -> None:
     store = ResponseStore(10_000)
-    response = json.dumps({"output": [{"id": "msg_a_0"}]}).encode()
+    response = [json.dumps({"output": [{"id": "msg_a_0"}]}).encode()]
     store.keep(StoredResponse(id="resp_a", response=response, items=b"[]"), tenant=ANN)
     with pytest.raises(Refusal) as caught:
         without_references([{"id": item_id}], store, ANN)
@@ -197,7 +218,7 @@ def test_an_id_of_no_item_is_not_found(item_id: str) -> None:
 
 def test_an_item_is_named_once() -> None:
     store = ResponseStore(10_000)
-    response = json.dumps({"output": [{"id": "msg_a_0"}]}).encode()
+    response = [json.dumps({"output": [{"id": "msg_a_0"}]}).encode()]
     store.keep(StoredResponse(id="resp_a", response=response, items=b"[]"), tenant=ANN)
     with pytest.raises(DialectError) as caught:
         without_references([{"id": "msg_a_0"}] * 2, store, ANN)

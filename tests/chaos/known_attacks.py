@@ -63,6 +63,11 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
         body={**sampled(n=2, max_new_tokens=240, ignore_eos=True), "stream": False, "return_logprob": True,
               "token_ids_logprob": [*range(1, 1025)]}
     ),
+    "logprobs of a thousand tokens at each step, in events that repeat them": KnownAttack(
+        body={"input": "Once upon", "stream": True, "max_output_tokens": 160, "logprob_token_ids": [*range(1, 1025)],
+              "include": ["message.output_text.logprobs"], "ignore_eos": True},
+        route="/v1/responses",
+    ),
     "a pattern that every sample follows": KnownAttack(
         body=sampled(n=128, regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")
     ),

@@ -5,14 +5,13 @@ A proxy loads `middleware` when RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names 
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirage.server.errors import Refusal, anthropic_envelope, envelope, is_anthropic, respond
-from tirage.server.sse import DONE, frame, named_frame
+from tirage.server.sse import CHUNKS, DONE, StreamStyle, named
 
 _OWN_STATUSES = frozenset({404, 408, 429, 503})
 _RETRY = {"retry-after": "1"}
@@ -76,10 +75,8 @@ def content_type(message: Message) -> bytes:
 def last_events(path: str) -> bytes:
     """What ends a stream of this path whose replica has gone."""
     if is_anthropic(path):
-        event = anthropic_envelope(gone(), "")
-        return named_frame(event, json.dumps(event).encode())
-    event = envelope(gone())
-    return frame(event, json.dumps(event).encode()) + DONE
+        return StreamStyle(head=named).frame(anthropic_envelope(gone(), ""))
+    return CHUNKS.frame(envelope(gone())) + DONE
 
 
 def gone() -> Refusal:

@@ -5,6 +5,7 @@ from tirage.engine.completion import Completion, Delta, LogprobEntry, Sample, Ti
 from tirage.engine.content_parts import split_parts
 from tirage.engine.draft_opening import open_draft
 from tirage.engine.engine import Engine
+from tirage.engine.entry_lists import MadeWhenRead
 from tirage.engine.fairness import Tenant, share_of
 from tirage.engine.grammar_state import CompiledConstraint
 from tirage.engine.kept import kept_of
@@ -40,6 +41,7 @@ __all__ = [
     "Engine",
     "EngineRequest",
     "LogprobEntry",
+    "MadeWhenRead",
     "Progress",
     "Prompt",
     "ReasoningState",

@@ -14,17 +14,20 @@ from tirage.engine import Tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response and the items of its input, as JSON; `before` are those that it went on from, the earliest first."""
+    """A response, in parts, and the items of its input, as JSON; `before` are those that it went on from.
+
+    The earliest is first.
+    """
 
     id: str
-    response: bytes
+    response: Sequence[bytes]
     items: bytes
     before: Sequence[StoredResponse] = ()
 
     @property
     def size(self) -> int:
         """Bytes, those that it went on from included: they stay as long as it does."""
-        return sum(len(each.response) + len(each.items) for each in (*self.before, self))
+        return sum(sum(map(len, each.response)) + len(each.items) for each in (*self.before, self))
 
     def input(self) -> list[Any]:
         """The items of its own input."""
@@ -32,7 +35,7 @@ class StoredResponse:
 
     def output(self) -> list[Any]:
         """The items of its output."""
-        return json.loads(self.response)["output"]
+        return json.loads(b"".join(self.response))["output"]
 
     def conversation(self) -> list[Any]:
         """The items of all inputs and outputs up to and with this response."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from fastapi.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tirage.engine import Completion, Delta, LogprobEntry
+from tirage.engine import Completion, Delta, LogprobEntry, MadeWhenRead
 from tirage.server import errors
 from tirage.server.errors import Refusal
 from tirage.server.request_group import RequestGroup, RunningRequest
@@ -51,8 +51,8 @@ class EventFormatter(Protocol):
 
 
 def _elements(value: Any) -> list[Any]:
-    """What an iterator gives: a list whose elements are made while they are encoded."""
-    if isinstance(value, Iterator):
+    """The elements of a list that are made while they are encoded."""
+    if isinstance(value, Iterator | MadeWhenRead):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
@@ -87,24 +87,34 @@ class JsonTemplate:
         return self._format % values
 
 
-def frame(event: Event, data: bytes) -> bytes:
-    """An event as it is sent; `data` is its JSON."""
-    return b"data: " + data + b"\n\n"
+def unnamed(event: Event) -> bytes:
+    """What is sent before the JSON of an event."""
+    return b"data: "
 
 
-def named_frame(event: Event, data: bytes) -> bytes:
-    """An event as it is sent where events have names: that of an object is its `type`."""
+def named(event: Event) -> bytes:
+    """What is sent before the JSON of an event where events have names: that of an object is its `type`."""
     assert not isinstance(event, bytes)
-    return b"event: " + event["type"].encode() + b"\n" + frame(event, data)
+    return b"event: " + event["type"].encode() + b"\ndata: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStyle:
-    """How a family of routes writes its streams: an event, the event of an error, and what follows the last event."""
+    """How a family of routes writes its streams: what begins an event, that of an error, and what follows the last."""
 
-    frame: Callable[[Event, bytes], bytes] = frame
+    head: Callable[[Event], bytes] = unnamed
     error: Callable[[Refusal], Event] = errors.envelope
     last: bytes = DONE
+
+    def frame(self, event: Event) -> bytes:
+        """An event as it is sent."""
+        return self.head(event) + (event if isinstance(event, bytes) else dump(event)) + b"\n\n"
+
+    def frame_pieces(self, event: Event) -> Iterator[bytes]:
+        """The same in small pieces; see `pieces`."""
+        yield self.head(event)
+        yield from [event] if isinstance(event, bytes) else pieces(event)
+        yield b"\n\n"
 
 
 CHUNKS = StreamStyle()
@@ -155,15 +165,19 @@ class EventStream(Response):
                     await self._add_wide(number, delta)
                 else:
                     self._add(self._formatter.format(number, delta))
-                if len(self._unsent) > _BUFFER_BYTES:
-                    self._writable.clear()
-                    await self._writable.wait()
+                await self._room()
             await self._add_last()
         except Exception as error:
             self._add([self._style.error(errors.of(error))])
         self._unsent += self._style.last
         self._ended = True
         self._readable.set()
+
+    async def _room(self) -> None:
+        """Waits until the writer has sent what there is, if that is much."""
+        if len(self._unsent) > _BUFFER_BYTES:
+            self._writable.clear()
+            await self._writable.wait()
 
     async def _add_wide(self, number: int, delta: Delta) -> None:
         """Adds the events of a delta with logprobs; in a thread where they may hold many, as of many tokens."""
@@ -178,19 +192,21 @@ class EventStream(Response):
             self._untold[key] = 0
 
     async def _add_long(self, events: Callable[[], Iterable[Event]]) -> bool:
-        """Adds events whose JSON is made in a thread, piece by piece; whether there were any."""
-        # Apart from the sum: the writer replaces `_unsent` meanwhile, and what it has sent must not come again.
-        made = await asyncio.to_thread(quickly, lambda: b"".join(map(self._long_frame, events())))
-        self._unsent += made
-        if self._unsent:
+        """Adds events whose JSON is made in a thread, part by part as the writer sends them; whether there were any."""
+        made = (piece for event in events() for piece in self._style.frame_pieces(event))
+        parts, added = in_parts(made), False
+        while part := await asyncio.to_thread(quickly, next, parts, b""):
+            self._unsent += part
+            added = True
             self._readable.set()
-        return bool(made)
+            await self._room()
+        return added
 
     def _add(self, events: Iterable[Event]) -> bool:
         """Adds events; whether there were any."""
-        frame, before = self._style.frame, len(self._unsent)
+        before = len(self._unsent)
         for event in events:
-            self._unsent += frame(event, event if isinstance(event, bytes) else dump(event))
+            self._unsent += self._style.frame(event)
         if self._unsent:
             self._readable.set()
         return len(self._unsent) > before
@@ -201,9 +217,6 @@ class EventStream(Response):
             self._add(self._formatter.end())
         else:
             await self._add_long(self._formatter.end)
-
-    def _long_frame(self, event: Event) -> bytes:
-        return self._style.frame(event, event if isinstance(event, bytes) else b"".join(pieces(event)))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -217,10 +230,29 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
+class JsonParts(Response):
+    """JSON that is sent in parts.
+
+    The server would copy a long body that comes at once, and that once more for a client that reads slowly.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, parts: Sequence[bytes], *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers={**(headers or {}), "content-length": str(sum(map(len, parts)))})
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for number, part in enumerate(self._parts, start=1):
+            await send({"type": "http.response.body", "body": part, "more_body": number < len(self._parts)})
+
+
 class JsonAnswer(Response):
     """The completions of a request group as one JSON value, built by `build`.
 
-    A list in it may be an iterator: then no more than one of its elements is there at a time.
+    A list in it may be an iterator, or made when it is read: then no more than one of its elements is there at a time.
+    `encoded` is called with the JSON, in parts, before it is sent.
     """
 
     media_type = "application/json"
@@ -231,10 +263,11 @@ class JsonAnswer(Response):
         build: Callable[[Sequence[Completion]], Any],
         *,
         headers: Mapping[str, str] | None = None,
+        encoded: Callable[[Sequence[bytes]], None] = lambda parts: None,
     ) -> None:
         self.status_code, self.background = 200, None
         self.init_headers(dict(headers or {}))
-        self._group, self._build = group, build
+        self._group, self._build, self._encoded = group, build, encoded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._group:
@@ -243,34 +276,24 @@ class JsonAnswer(Response):
             try:
                 await asyncio.wait({disconnect, results}, return_when=asyncio.FIRST_COMPLETED)
                 if results.done():
-                    await self._send(results.result(), send)
+                    await (await self._answer(results.result()))(scope, receive, send)
             finally:
                 await abort_and_cancel(self._group, disconnect, results)
 
-    async def _send(self, completions: Sequence[Completion], send: Send) -> None:
+    async def _answer(self, completions: Sequence[Completion]) -> JsonParts:
         if self._group.reason == "timeout":
             raise errors.timed_out()
         long = sum(map(weight, completions)) > _LONG
         parts = await asyncio.to_thread(quickly, self._parts, completions) if long else [self._body(completions)]
-        size = {"content-length": str(sum(map(len, parts)))}
-        response = Response(headers={**self.headers, **size}, media_type=self.media_type)
-        await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
-        # The server would copy a long body, and that once more for a client that reads slowly.
-        for number, part in enumerate(parts, start=1):
-            await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
+        self._encoded(parts)
+        return JsonParts(parts, headers=self.headers)
 
     def _body(self, completions: Sequence[Completion]) -> bytes:
         return dump(self._build(completions))
 
     def _parts(self, completions: Sequence[Completion]) -> list[bytes]:
-        """The body of a long answer, in parts of about _PART_BYTES."""
-        parts, part = list[bytes](), bytearray()
-        for piece in pieces(self._build(completions)):
-            part += piece
-            if len(part) >= _PART_BYTES:
-                parts.append(bytes(part))
-                part.clear()
-        return [*parts, bytes(part)]
+        """The body of a long answer."""
+        return [*in_parts(pieces(self._build(completions)))]
 
 
 async def abort_and_cancel(group: RequestGroup, *tasks: asyncio.Task[Any]) -> None:
@@ -317,15 +340,34 @@ def is_nested(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], (list, dict)))
 
 
+def is_large(value: Any) -> bool:
+    """Whether a member of an object is not encoded at once with the others."""
+    if isinstance(value, list):
+        return is_nested(value) or len(value) > _PIECE
+    return isinstance(value, dict | Iterator | MadeWhenRead)
+
+
+def in_parts(made: Iterable[bytes]) -> Iterator[bytes]:
+    """What small pieces come to, in parts of about _PART_BYTES."""
+    part = bytearray()
+    for piece in made:
+        part += piece
+        if len(part) >= _PART_BYTES:
+            yield bytes(part)
+            part.clear()
+    if part:
+        yield bytes(part)
+
+
 def pieces(value: Any) -> Iterator[bytes]:
     """The JSON of a value in small pieces: no other thread runs while the encoder works on one of them."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and any(map(is_large, value.values())):
         yield b"{"
         for index, (key, each) in enumerate(value.items()):
             yield (b"," if index else b"") + dump(key) + b":"
             yield from pieces(each)
         yield b"}"
-    elif isinstance(value, Iterator) or (isinstance(value, list) and value and is_nested(value[0])):
+    elif isinstance(value, Iterator | MadeWhenRead) or (isinstance(value, list) and value and is_nested(value[0])):
         yield b"["
         for index, each in enumerate(value):
             yield b"," if index else b""

@@ -70,7 +70,11 @@ class MessageAnswer(ABC):
         headers = ignored_header(self.request.ignored, self.group)
         if self.request.fields["stream"]:
             return EventStream(self.group, self, headers=headers, style=self.style)
-        return JsonAnswer(self.group, self.whole, headers=headers)
+        return JsonAnswer(self.group, self.whole, headers=headers, encoded=self.encoded)
+
+    def encoded(self, parts: Sequence[bytes]) -> None:
+        """Called with the JSON of a whole answer, in parts, before it is sent; nothing is to be done with it."""
+        return
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The whole answer; raises Refusal when the sample has failed or was aborted."""

@@ -19,7 +19,7 @@ from tirage.server.routes.openai_request import OpenAIRequest
 from tirage.server.routes.openai_shapes import usage
 from tirage.server.routes.reasoning import MessageReader
 from tirage.server.routes.toolcalls import Content, MessagePart, Reasoning, ToolCall, ToolCallArguments
-from tirage.server.sse import StreamStyle, named_frame
+from tirage.server.sse import StreamStyle, named
 
 _CLOSERS = {"{": "}", "[": "]"}
 _MEMBERS = {
@@ -45,7 +45,7 @@ class AnthropicAnswer(MessageAnswer):
     @property
     def style(self) -> StreamStyle:
         error = partial(anthropic_envelope, request_id=self._request_id)
-        return StreamStyle(frame=named_frame, error=error, last=b"")
+        return StreamStyle(head=named, error=error, last=b"")
 
     def opening(self) -> Iterator[NamedEvent]:
         prompt, cached = self.running.request.inputs.length, self.running.request.cached_tokens

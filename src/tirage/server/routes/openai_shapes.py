@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tirage.engine import Completion
-from tirage.engine.completion import LogprobEntry
+from tirage.engine import Completion, LogprobEntry, MadeWhenRead
 from tirage.params import SamplingParams
 from tirage.server import errors
 from tirage.server.routes.sglang_shapes import matched
@@ -133,34 +132,54 @@ def with_top(entries: Sequence[LogprobEntry], params: SamplingParams, tokenizer:
     ids, count = params.logprob_token_ids, params.logprobs or 0
     if not ids:
         return [replace(each, top=each.top[:count]) for each in entries]
-    return [replace(each, top=(replace(each, top=()), *named(each, tokenizer))) for each in entries]
+    return [replace(each, top=NamedEntries(each, tokenizer)) for each in entries]
 
 
-def named(drawn: LogprobEntry, tokenizer: Tokenizer) -> Iterator[LogprobEntry]:
-    """Entries of the tokens of `logprob_token_ids` but the drawn one; their ranks are unknown and given as 0."""
-    for token_id, logprob in drawn.given:
-        if token_id != drawn.token_id:
-            spelled = tokenizer.token_bytes(token_id)
-            text = spelled.decode("utf-8", "replace")
-            yield LogprobEntry(token_id=token_id, logprob=logprob, rank=0, text=text, bytes=spelled)
+class NamedEntries(MadeWhenRead[LogprobEntry]):
+    """The entries of the drawn token and the others of `logprob_token_ids`, whose ranks are unknown and given as 0."""
+
+    __slots__ = ("_drawn", "_tokenizer")
+
+    def __init__(self, drawn: LogprobEntry, tokenizer: Tokenizer) -> None:
+        self._drawn, self._tokenizer = drawn, tokenizer
+
+    def __len__(self) -> int:
+        return 1 + sum(token_id != self._drawn.token_id for token_id, _ in self._drawn.given)
+
+    def __iter__(self) -> Iterator[LogprobEntry]:
+        yield replace(self._drawn, top=())
+        for token_id, logprob in self._drawn.given:
+            if token_id != self._drawn.token_id:
+                spelled = self._tokenizer.token_bytes(token_id)
+                text = spelled.decode("utf-8", "replace")
+                yield LogprobEntry(token_id=token_id, logprob=logprob, rank=0, text=text, bytes=spelled)
 
 
 def chat_logprobs(entries: Sequence[LogprobEntry], *, as_id: bool = False) -> dict[str, Any]:
     """The `logprobs` of a chat choice."""
-    content = [
-        {
-            **chat_entry(entry, as_id=as_id),
-            "top_logprobs": [chat_entry(each, as_id=as_id) for each in entry.top],
-        }
-        for entry in entries
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": ChatEntries(entries, as_id=as_id), "refusal": None}
 
 
-def chat_entry(entry: LogprobEntry, *, as_id: bool) -> dict[str, Any]:
-    """One token of chat logprobs; `bytes` are exact even where the token is only a part of a character."""
-    token = spelled_id(entry.token_id) if as_id else entry.text
-    return {"token": token, "logprob": number(entry.logprob), "bytes": list(entry.bytes)}
+class ChatEntries(MadeWhenRead[dict[str, Any]]):
+    """Entries as chat logprobs list them; without `spelled` they have no `bytes`."""
+
+    __slots__ = ("_as_id", "_entries", "_spelled")
+
+    def __init__(self, entries: Sequence[LogprobEntry], *, as_id: bool = False, spelled: bool = True) -> None:
+        self._entries, self._as_id, self._spelled = entries, as_id, spelled
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for entry in self._entries:
+            yield {**self._one(entry), "top_logprobs": map(self._one, entry.top)}
+
+    def _one(self, entry: LogprobEntry) -> dict[str, Any]:
+        """One token; its bytes are exact even where it is only a part of a character."""
+        token = spelled_id(entry.token_id) if self._as_id else entry.text
+        found = {"token": token, "logprob": number(entry.logprob)}
+        return {**found, "bytes": list(entry.bytes)} if self._spelled else found
 
 
 def spelled_id(token_id: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -27,7 +26,7 @@ from tirage.server.routes.responses_request import (
     chat_of,
     read_responses,
 )
-from tirage.server.sse import dump, pieces
+from tirage.server.sse import JsonParts, dump
 from tirage.workers.quick_switching import quickly
 
 router = APIRouter(tags=["openai"])
@@ -60,10 +59,9 @@ async def create(raw_request: Request) -> Response:
     except (ParamsError, Refusal) as error:
         raise in_words_of_items(error, chat.places) from error
 
-    def keep(response: Mapping[str, Any]) -> None:
+    def keep(response_id: str, parts: Sequence[bytes]) -> None:
         older = () if previous is None else (*previous.before, previous)
-        body = b"".join(pieces(response))
-        store.keep(StoredResponse(id=response["id"], response=body, items=items, before=older), tenant=tenant)
+        store.keep(StoredResponse(id=response_id, response=parts, items=items, before=older), tenant=tenant)
 
     model = model_of(running.group, manager)
     return ResponseAnswer(request, chat.request, running, model=model, keep=keep if keeps else None).response()
@@ -75,7 +73,7 @@ async def retrieve(response_id: str, raw_request: Request) -> Response:
     if raw_request.query_params.get("stream", "false").lower() not in ("false", "0"):
         text = "stream must be false: a response is kept when it has ended; leave it out"
         raise Refusal(400, text, param="stream")
-    return Response(found(response_id, raw_request).response, media_type="application/json")
+    return JsonParts(found(response_id, raw_request).response)
 
 
 @router.delete("/v1/responses/{response_id}")

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tirage.engine import Completion, Sample
+from tirage.engine import Completion, LogprobEntry, Sample
 from tirage.server.errors import Refusal
 from tirage.server.replay import effective
 from tirage.server.routes.chat import RunningChat
 from tirage.server.routes.message_answer import MessageAnswer, NamedEvent
 from tirage.server.routes.openai_answer import NewText
 from tirage.server.routes.openai_request import OpenAIRequest
-from tirage.server.routes.openai_shapes import bare_start, chat_logprobs, usage, with_top
+from tirage.server.routes.openai_shapes import bare_start, usage, with_top
 from tirage.server.routes.responses_output import Output
 from tirage.server.routes.responses_request import ResponsesRequest
 from tirage.server.routes.responses_tools import shown_tools
 from tirage.server.routes.text_entries import TextEntries
 from tirage.server.routes.toolcalls import Content, MessagePart, Reasoning, ToolCall, ToolCallArguments
-from tirage.server.sse import StreamStyle, named_frame
+from tirage.server.sse import StreamStyle, in_parts, named, pieces
 
-Keep = Callable[[Mapping[str, Any]], None]
+Keep = Callable[[str, Sequence[bytes]], None]
+"""Keeps a response that has ended: its id, and its JSON in parts."""
 
 
 class ResponseAnswer(MessageAnswer):
-    """Builds the response to a request, of which `chat` is what runs; `keep` is called with one that has ended.
+    """Builds the response to a request, of which `chat` is what runs.
 
-    `model` is the name of the model that answers.
+    `model` is the name of the model that answers. Without `keep` the response is not kept.
     """
 
     def __init__(
@@ -36,14 +37,15 @@ class ResponseAnswer(MessageAnswer):
         super().__init__(chat, running.group, running.reader)
         self.id, self._sent, self._model, self._keep = f"resp_{self.running.id}", request, model, keep
         self._created, self._count = int(time.time()), 0
-        self._output = Output(self.id, summary=request.summary is not None)
+        as_id = chat.fields["return_tokens_as_token_ids"]
+        self._output = Output(self.id, summary=request.summary is not None, as_id=as_id)
         wanted = chat.params.logprobs is not None
         self._entries = TextEntries(running.reader) if wanted else None
-        self._found = dict[int, list[dict[str, Any]]]()
+        self._found = dict[int, list[LogprobEntry]]()
 
     @property
     def style(self) -> StreamStyle:
-        return StreamStyle(frame=named_frame, error=self._failed, last=b"")
+        return StreamStyle(head=named, error=self._failed, last=b"")
 
     def begin(self) -> Iterator[NamedEvent]:
         yield self._numbered({"type": "response.created", "response": self._response("in_progress")})
@@ -67,9 +69,13 @@ class ResponseAnswer(MessageAnswer):
         yield from map(self._numbered, self._late_logprobs())
         yield from map(self._numbered, self._output.close(status))
         response = self._response(status, completion)
-        if self._keep is not None:
-            self._keep(response)
+        if self.request.fields["stream"] and self._keep is not None:
+            self._keep(self.id, [*in_parts(pieces(response))])
         yield self._numbered({"type": f"response.{status}", "response": response})
+
+    def encoded(self, parts: Sequence[bytes]) -> None:
+        if self._keep is not None:
+            self._keep(self.id, parts)
 
     def assembled(self, events: Iterable[NamedEvent]) -> dict[str, Any]:
         *_, last = events
@@ -92,10 +98,9 @@ class ResponseAnswer(MessageAnswer):
         """Keeps the log-probabilities of new text until its events are made."""
         if self._entries is None:
             return
-        as_id, params = self.request.fields["return_tokens_as_token_ids"], self.request.params
         for number, entries in self._entries.feed(new, last=last).items():
-            shown = bare_start(with_top(entries, params, self.reader.tokenizer), self.unsent.length)
-            self._found.setdefault(number, []).extend(chat_logprobs(shown, as_id=as_id)["content"])
+            shown = with_top(entries, self.request.params, self.reader.tokenizer)
+            self._found.setdefault(number, []).extend(bare_start(shown, self.unsent.length))
 
     def _late_logprobs(self) -> Iterator[NamedEvent]:
         """An event without text for log-probabilities of the open text that have come after it."""

@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tirage.engine import LogprobEntry
 from tirage.server.routes.message_answer import NamedEvent
+from tirage.server.routes.openai_shapes import ChatEntries
 from tirage.server.routes.toolcalls import ToolCall
 
-Logprobs = Sequence[dict[str, Any]]
+Entries = Sequence[LogprobEntry]
 
 
 class OutputItem(ABC):
@@ -48,11 +50,14 @@ class OutputItem(ABC):
 
 
 class MessageItem(OutputItem):
-    """Text of the answer; `logprobs` are those of its tokens, where the request asks for them."""
+    """Text of the answer, with the log-probabilities of its tokens where the request asks for them.
 
-    def __init__(self, id: str, index: int) -> None:
+    These tell tokens by their ids if `as_id`.
+    """
+
+    def __init__(self, id: str, index: int, *, as_id: bool) -> None:
         super().__init__(id, index)
-        self.logprobs = list[dict[str, Any]]()
+        self._entries, self._as_id = list[LogprobEntry](), as_id
 
     def item(self, status: str) -> dict[str, Any]:
         content = [] if status == "in_progress" else [self._part()]
@@ -61,18 +66,23 @@ class MessageItem(OutputItem):
     def opened(self) -> Iterator[NamedEvent]:
         yield self.event("content_part.added", content_index=0, part=self._part())
 
-    def grown(self, text: str, logprobs: Logprobs = ()) -> Iterator[NamedEvent]:
+    def grown(self, text: str, entries: Entries = ()) -> Iterator[NamedEvent]:
         self.text += text
-        self.logprobs += logprobs
-        yield self.event("output_text.delta", content_index=0, delta=text, logprobs=without_bytes(logprobs))
+        self._entries += entries
+        yield self.event("output_text.delta", content_index=0, delta=text, logprobs=self._told(entries))
 
     def closed(self) -> Iterator[NamedEvent]:
-        told = without_bytes(self.logprobs)
+        told = self._told(self._entries)
         yield self.event("output_text.done", content_index=0, text=self.text, logprobs=told)
         yield self.event("content_part.done", content_index=0, part=self._part())
 
+    def _told(self, entries: Entries) -> ChatEntries:
+        """Log-probabilities as events of texts carry them."""
+        return ChatEntries(entries, as_id=self._as_id, spelled=False)
+
     def _part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": [*self.logprobs]}
+        logprobs = ChatEntries([*self._entries], as_id=self._as_id)
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": logprobs}
 
 
 class ReasoningItem(OutputItem):
@@ -131,20 +141,20 @@ class CallItem(OutputItem):
 class Output:
     """The items of a response, of which the last one may be open; `response_id` makes their ids."""
 
-    def __init__(self, response_id: str, *, summary: bool) -> None:
-        self._suffix, self._summary = response_id.partition("_")[2], summary
+    def __init__(self, response_id: str, *, summary: bool, as_id: bool) -> None:
+        self._suffix, self._summary, self._as_id = response_id.partition("_")[2], summary, as_id
         self.items = list[dict[str, Any]]()
         self.open: OutputItem | None = None
         self.messages = 0
 
-    def say(self, text: str, logprobs: Logprobs = ()) -> Iterator[NamedEvent]:
+    def say(self, text: str, entries: Entries = ()) -> Iterator[NamedEvent]:
         """Events of text of the answer."""
         item = self.open
         if not isinstance(item, MessageItem):
             self.messages += 1
-            item = MessageItem(*self._next("msg"))
+            item = MessageItem(*self._next("msg"), as_id=self._as_id)
             yield from self._add(item)
-        yield from item.grown(text, logprobs)
+        yield from item.grown(text, entries)
 
     def reason(self, text: str) -> Iterator[NamedEvent]:
         """Events of reasoning."""
@@ -189,15 +199,3 @@ class Output:
         self.open = item
         yield item.added()
         yield from item.opened()
-
-
-def without_bytes(logprobs: Logprobs) -> list[dict[str, Any]]:
-    """Log-probabilities as events carry them: with texts alone."""
-    return [
-        {
-            "token": each["token"],
-            "logprob": each["logprob"],
-            "top_logprobs": [{"token": one["token"], "logprob": one["logprob"]} for one in each["top_logprobs"]],
-        }
-        for each in logprobs
-    ]
