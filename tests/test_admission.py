@@ -190,6 +190,8 @@ def test_logprobs_of_prompt_output_and_named_tokens_count() -> None:
     ids = Prompt(token_ids=[1] * 10)
     params = SamplingParams(prompt_logprobs=3, logprobs=2, logprob_token_ids=(4, 5), max_tokens=7, n=2)
     assert cost(EngineInput(prompt=ids, params=params)).logprobs == 10 * (1 + 3 + 2) + 2 * 7 * (1 + 2 + 2) - 7 * 3
+    repeats = EngineInput(prompt=ids, params=params, repeats_logprobs=True)
+    assert cost(repeats).logprobs == 10 * (1 + 3 + 2) + 2 * (2 * 7 * (1 + 2 + 2) - 7 * 3)
     ranked = SamplingParams(best_of=4, max_tokens=7)
     assert cost(EngineInput(prompt=ids, params=ranked)).logprobs == 0
 
@@ -197,7 +199,9 @@ def test_logprobs_of_prompt_output_and_named_tokens_count() -> None:
 def test_one_sample_of_a_long_context_may_have_all_its_logprobs() -> None:
     chat = EngineInput(messages=[{"role": "user", "content": "a"}], params=SamplingParams(max_tokens=None, logprobs=20))
     check_cost([chat], Limits(), context=CONTEXT)
-    check_cost([EngineInput(messages=chat.messages, params=chat.params)], Limits(), context=1 << 20)
+    for repeats in (False, True):
+        own = EngineInput(messages=chat.messages, params=chat.params, repeats_logprobs=repeats)
+        check_cost([own], Limits(), context=1 << 20)
     for more in ({"n": 2}, {"logprob_token_ids": tuple(range(100))}):
         with pytest.raises(ParamsError, match="logprob entries"):
             check_cost(

@@ -107,6 +107,11 @@ def test_the_logprobs_of_an_answer_are_bounded_in_all(server: Server) -> None:
     assert error["message"].endswith("; the operator can raise it with --max-logprob-entries")
     named = {"return_logprob": True, "token_ids_logprob": list(range(1024)), "sampling_params": {"n": 128}}
     assert "logprob entries" in refused(server, {"text": "a", **named})["message"]
+    half = {"text": "a", **named, "sampling_params": {"max_new_tokens": 300}}
+    assert server.post("/generate", half).status_code == 200
+    assert "logprob entries" in refused(server, {**half, "stream": True})["message"]
+    delta = {**half, "stream": True, "stream_options": {"mode": "delta"}}
+    assert server.post("/generate", delta).status_code == 200
     small = {"input_ids": [[5] * 40] * 3, **wide, "sampling_params": one}
     answers = server.post("/generate", small).json()
     assert [len(each["meta_info"]["input_token_ids_logprobs"]) for each in answers] == [40] * 3

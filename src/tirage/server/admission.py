@@ -29,7 +29,8 @@ class Cost:
     `samples` are those that run, also where fewer come back, and beams count as samples. `prompt_tokens` are exact for
     ids and embeddings; of a text they are the bytes that it may have, up to the context. `output_tokens` are those of
     all samples. `logprobs` are all that the answer may hold, of prompts, outputs and named tokens, but for 20 of each
-    of one sample's own tokens, whose number the context bounds.
+    of one sample's own tokens, whose number the context bounds; where each event of a stream has all so far, those of
+    outputs count twice.
     `kept_ids` are all that records of tokens may hold. `phrase_chars` are the characters of different stops and bad
     words, which automata are built of, and `stop_states` the states of patterns that a character of every sample
     may visit. `constraints` are different ones, and `constraint_chars` the characters of their texts; `followed_chars`
@@ -195,14 +196,22 @@ def output_tokens(engine_input: EngineInput, prompt_tokens: int, context: int) -
 
 
 def logprobs(engine_input: EngineInput, samples: int, prompt_tokens: int, output_tokens: int) -> int:
-    """How many logprobs the answer to an input may hold, with those of the tokens themselves."""
+    """How many logprobs the answer to an input may hold, with those of the tokens themselves.
+
+    Those that each event of a stream repeats are held as JSON too, and counted twice.
+    """
     params, found = engine_input.params, 0
     named = len(params.logprob_token_ids)
     if params.prompt_logprobs is not None:
         found += prompt_tokens * (1 + params.prompt_logprobs + named)
     if params.lists_logprobs:
-        found += samples * output_tokens * (1 + (params.logprobs or 0) + named)
+        found += copies(engine_input) * samples * output_tokens * (1 + (params.logprobs or 0) + named)
     return found
+
+
+def copies(engine_input: EngineInput) -> int:
+    """How often the logprobs of an output are held."""
+    return 2 if engine_input.repeats_logprobs else 1
 
 
 def kept_ids(engine_input: EngineInput, samples: int, output_tokens: int) -> int:
@@ -214,7 +223,8 @@ def kept_ids(engine_input: EngineInput, samples: int, output_tokens: int) -> int
 def own_logprobs(engine_input: EngineInput, output_tokens: int) -> int:
     """How many logprobs the tokens of one sample may have, without named tokens and those beyond OpenAI's 20."""
     params = engine_input.params
-    return output_tokens * (1 + min(params.logprobs or 0, _OWN_LOGPROBS)) if params.lists_logprobs else 0
+    own = 1 + min(params.logprobs or 0, _OWN_LOGPROBS)
+    return copies(engine_input) * output_tokens * own if params.lists_logprobs else 0
 
 
 def states_of(params: SamplingParams) -> int:

@@ -20,6 +20,7 @@ class EngineInput:
     already. `add_generation_prompt` and `continue_final_message` say how the prompt ends, as in `LLM.chat`. `adapter`
     is the name of a LoRA adapter. `params` are complete. Within a tenant, only inputs with the same `cache_salt` share
     cached prefixes. `rid` is the client's id for the prompt. `keep_logits` is that of the engine's request.
+    `repeats_logprobs` says that each event of a stream has all log-probabilities so far.
     """
 
     prompt: Prompt | None = None
@@ -33,6 +34,7 @@ class EngineInput:
     beams: BeamSearchParams | None = None
     hidden_states: bool = False
     keep_logits: bool = False
+    repeats_logprobs: bool = False
     cache_salt: str | None = None
     rid: str | None = None
 

@@ -30,8 +30,8 @@ _PIECE = 16
 _PART_BYTES = 64 * 1024
 DONE = b"data: [DONE]\n\n"
 
-Event = Mapping[str, Any] | bytes
-"""An event of a stream: an object that is sent as JSON, or the JSON itself."""
+Event = Mapping[str, Any] | bytes | Iterator[bytes]
+"""An event of a stream: an object that is sent as JSON, or the JSON itself, in small pieces where it is long."""
 
 
 class EventFormatter(Protocol):
@@ -74,17 +74,25 @@ class JsonTemplate:
     """An event whose JSON is prepared in advance but for some members: `holes`, in their order, None in `event`."""
 
     def __init__(self, event: Mapping[str, Any], holes: Iterable[str]) -> None:
-        rest, parts = dump(event).replace(b"%", b"%%"), list[bytes]()
+        rest, self._before = dump(event), list[bytes]()
         for name in holes:
             # No string can contain this: quotation marks within strings are escaped.
-            member = dump(name).replace(b"%", b"%%")
-            before, _, rest = rest.partition(member + b":null")
-            parts += before, member, b":%b"
-        self._format = b"".join([*parts, rest])
+            member = dump(name) + b":"
+            before, _, rest = rest.partition(member + b"null")
+            self._before.append(before + member)
+        self._last = rest
+        self._format = b"%b".join(part.replace(b"%", b"%%") for part in (*self._before, rest))
 
     def fill(self, *values: bytes) -> bytes:
         """The event's JSON, with one value of JSON for each hole."""
         return self._format % values
+
+    def pieces(self, *values: Iterable[bytes]) -> Iterator[bytes]:
+        """The same in pieces, with those of a value for each hole."""
+        for before, value in zip(self._before, values, strict=True):
+            yield before
+            yield from value
+        yield self._last
 
 
 def unnamed(event: Event) -> bytes:
@@ -94,7 +102,7 @@ def unnamed(event: Event) -> bytes:
 
 def named(event: Event) -> bytes:
     """What is sent before the JSON of an event where events have names: that of an object is its `type`."""
-    assert not isinstance(event, bytes)
+    assert isinstance(event, Mapping)
     return b"event: " + event["type"].encode() + b"\ndata: "
 
 
@@ -108,12 +116,14 @@ class StreamStyle:
 
     def frame(self, event: Event) -> bytes:
         """An event as it is sent."""
+        if isinstance(event, Iterator):
+            event = b"".join(event)
         return self.head(event) + (event if isinstance(event, bytes) else dump(event)) + b"\n\n"
 
     def frame_pieces(self, event: Event) -> Iterator[bytes]:
         """The same in small pieces; see `pieces`."""
         yield self.head(event)
-        yield from [event] if isinstance(event, bytes) else pieces(event)
+        yield from event if isinstance(event, Iterator) else [event] if isinstance(event, bytes) else pieces(event)
         yield b"\n\n"
 
 
@@ -185,7 +195,9 @@ class EventStream(Response):
         fresh = 0 if key in self._untold else prompt_weight(self._group.requests[number])
         self._untold[key] = self._untold.get(key, 0) + fresh + delta_weight(delta)
         if self._untold[key] <= _LONG:
-            added = self._add(self._formatter.format(number, delta))
+            events = [*self._formatter.format(number, delta)]
+            is_long = any(isinstance(event, Iterator) for event in events)
+            added = await self._add_long(lambda: events) if is_long else self._add(events)
         else:
             added = await self._add_long(lambda: self._formatter.format(number, delta))
         if added:

@@ -64,7 +64,8 @@ async def generate(raw_request: Request) -> Response:
     lenient, tenant = is_lenient(raw_request), tenant_of(raw_request)
     body = await in_worker_thread(raw_request, read_body, plain, manager.options, lenient=lenient)
     media = await load_media(raw_request, body)
-    inputs = [engine_input_of(*pair) for pair in zip(body.requests, media, strict=True)]
+    repeats = body.stream and not body.delta
+    inputs = [engine_input_of(*pair, repeats=repeats) for pair in zip(body.requests, media, strict=True)]
     try:
         group = await manager.submit(inputs, tenant=tenant, rid=body.rid, stream=body.stream)
     except GrammarError as error:
@@ -92,8 +93,8 @@ async def load_media(raw_request: Request, body: GenerateBody) -> list[tuple[Any
     return [tuple(next(loaded) for _ in request.media) for request in body.requests]
 
 
-def engine_input_of(request: GenerateRequest, media: Sequence[Any]) -> EngineInput:
-    """The engine input of one prompt, with its loaded images and audio."""
+def engine_input_of(request: GenerateRequest, media: Sequence[Any], *, repeats: bool = False) -> EngineInput:
+    """The engine input of one prompt, with its loaded images and audio; `repeats` where each event shows all so far."""
     pairs = list(zip(media, request.media, strict=True))
     images, audio = ([each for each, item in pairs if item.kind == kind] for kind in ("image", "audio"))
     return EngineInput(
@@ -101,6 +102,7 @@ def engine_input_of(request: GenerateRequest, media: Sequence[Any]) -> EngineInp
         params=request.params,
         beams=request.beams,
         hidden_states=request.return_hidden_states,
+        repeats_logprobs=repeats,
         cache_salt=request.cache_salt,
         rid=request.rid,
     )

@@ -6,7 +6,7 @@ So the constant members are encoded once, and texts and lists grow as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tirage.engine import Delta
 from tirage.server.errors import envelope, of_stop
@@ -14,7 +14,10 @@ from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup
 from tirage.server.routes.sglang_request import GenerateBody
 from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, Sent, TokenText
-from tirage.server.sse import Event, JsonTemplate, dump, dump_text
+from tirage.server.sse import Event, JsonTemplate, dump, dump_text, pieces
+
+_LONG_BYTES = 32 * 1024
+"""How many bytes of log-probabilities are sent at once; more are sent in pieces, as the client reads them."""
 
 
 class SampleStream:
@@ -28,8 +31,9 @@ class SampleStream:
         self._sent = (0, 0, 0)
         self._template, self._logprobs, self._delta = template, logprobs, delta
         self._text, self._ids = bytearray(), bytearray()
-        self._lists = {name: bytearray() for name in (() if logprobs is None else logprobs.names)}
-        self._characters = self._tokens = self._entries = 0
+        # The element of each token: one array that grows would leave holes behind wherever it was.
+        self._lists = {name: list[bytes]() for name in (() if logprobs is None else logprobs.names)}
+        self._characters = self._tokens = self._entries = self._listed_bytes = 0
 
     def add(self, delta: Delta) -> None:
         """Appends a delta."""
@@ -41,7 +45,10 @@ class SampleStream:
         self.unsent_tokens += len(delta.token_ids)
         if self._logprobs is not None and delta.logprobs:
             for name, values in self._logprobs.output(delta.logprobs).items():
-                self._lists[name] += b"," + dump(values)[1:-1]
+                # One by one: no other thread runs while the encoder works on a token.
+                elements = [*map(dump, values)]
+                self._lists[name] += elements
+                self._listed_bytes += sum(map(len, elements))
             self._entries += len(delta.logprobs)
 
     @property
@@ -49,18 +56,39 @@ class SampleStream:
         """What earlier events have shown and the last one need not repeat."""
         return Sent(*self._sent)
 
-    def event(self) -> bytes:
+    @property
+    def is_long(self) -> bool:
+        """Whether an event with all log-probabilities so far is made in pieces."""
+        return self._listed_bytes > _LONG_BYTES
+
+    def event(self) -> Event:
         """The next event of a sample that has not ended."""
+        self.unsent_tokens = 0
+        if self.is_long and not self._delta:
+            return self._long_event()
         values = [b'"%b"' % self._text, b"[%b]" % self._ids[1:], b"%d" % self._tokens]
         if self._logprobs is not None:
-            values += [b"[%b]" % grown[1:] for grown in self._lists.values()]
+            values += [b"[%b]" % b",".join(elements) for elements in self._lists.values()]
             values.append(b"%d" % (self._entries - self._sent[2]))
-        self.unsent_tokens = 0
         if self._delta:
             self._sent = (self._characters, self._tokens, self._entries)
             for grown in (self._text, self._ids, *self._lists.values()):
                 grown.clear()
+            self._listed_bytes = 0
         return self._template.fill(*values)
+
+    def _long_event(self) -> Iterator[bytes]:
+        """The same of many log-probabilities, of which no more than a piece is copied at a time."""
+        first = [b'"%b"' % self._text], [b"[%b]" % self._ids[1:]], [b"%d" % self._tokens]
+        return self._template.pieces(*first, *map(pieces_of, self._lists.values()), [b"%d" % self._entries])
+
+
+def pieces_of(elements: Sequence[bytes]) -> Iterator[bytes]:
+    """A list as JSON, of elements as JSON."""
+    for number, each in enumerate(elements):
+        yield b"," if number else b"["
+        yield each
+    yield b"]"
 
 
 class GenerateFormatter:
@@ -111,4 +139,4 @@ class GenerateFormatter:
             event["effective_params"] = effective(running)
         if delta.finish_reason == "error":
             event |= envelope(of_stop(delta.stop))
-        return event
+        return pieces(event) if stream.is_long else event
