@@ -68,6 +68,9 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
               "include": ["message.output_text.logprobs"], "ignore_eos": True},
         route="/v1/responses",
     ),
+    "logprobs of many samples, in events that have all so far": KnownAttack(
+        body={**sampled(n=128, max_new_tokens=90, ignore_eos=True), "return_logprob": True, "top_logprobs_num": 20}
+    ),
     "a pattern that every sample follows": KnownAttack(
         body=sampled(n=128, regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")
     ),
