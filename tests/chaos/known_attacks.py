@@ -71,6 +71,10 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     "logprobs of many samples, in events that have all so far": KnownAttack(
         body={**sampled(n=128, max_new_tokens=90, ignore_eos=True), "return_logprob": True, "top_logprobs_num": 20}
     ),
+    "the ids of every token that could have been drawn": KnownAttack(
+        body={**sampled(n=128, max_new_tokens=23, ignore_eos=True, top_k=1400, return_kept=True, max_kept_ids=1400),
+              "stream": False}
+    ),
     "a pattern that every sample follows": KnownAttack(
         body=sampled(n=128, regex="(.*[aeiou].{9}[xyz]|.*[bcd].{8}[klm]){1,5}END")
     ),

@@ -110,7 +110,7 @@ class Limits:
         500_000, "logprobs in all of an answer, of prompts, outputs and named tokens", low=1024, high=1 << 40
     )
     max_kept_ids: int = option(
-        1 << 24, "kept ids that the records of an answer may hold: tokens times max_kept_ids", low=1, high=1 << 40
+        1 << 22, "kept ids that the records of an answer may hold: tokens times max_kept_ids", low=1, high=1 << 40
     )
     max_prompt_tokens: int = option(1 << 22, "tokens of all prompts of a request", low=1, high=1 << 40)
     max_output_tokens: int = option(
