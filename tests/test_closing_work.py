@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from tirage import GuidedDecodingParams
-from tirage.guided import BYTES, CompletionFinder
+from tirage.guided import BYTES, Compiler, CompletionFinder
+from tirage.guided.closing import byte_search
 from tirage.guided.closing.boolean_automaton import NEVER
-from tirage.guided.closing.budgets import RemainingWork, WorkLimitError
+from tirage.guided.closing.budgets import RemainingWork, StepBudget, WorkLimitError
+from tirage.guided.closing.byte_search import ByteSearch
 from tirage.guided.closing.expression_graph import ExpressionGraph
 from tirage.guided.closing.recognizer import Recognizer
 from tirage.guided.closing.shortest_completion import CompletionState
 from tirage.guided.gbnf import read_gbnf
+from tirage.guided.matcher import Matcher
 from tirage.guided.regular.expression import (
     Alternatives,
     Chars,
@@ -182,3 +185,61 @@ def test_the_search_is_left_off_when_its_request_is_cancelled(guided: Any) -> No
     with cancellable(cancelled), pytest.raises(TimeoutError):
         state.shortest(2048)
     assert state.shortest(2048) is not None
+
+
+# --- the search over bytes -----------------------------------------------------------------------------------------
+
+_GRAMMARS = (
+    GuidedDecodingParams(json={"type": "object", "properties": {f"w{i}": {"type": "integer"} for i in range(40)}}),
+    GuidedDecodingParams(json={"type": "array", "items": {"enum": ["ab", "abc", 1, None]}, "minItems": 3}),
+    GuidedDecodingParams(regex="(a|bb|ccc){3,5}(x|yz)"),
+    GuidedDecodingParams(grammar='root ::= "(" root ")" | [a-c]+ " " root | "x"'),
+)
+
+
+def ending_of(guided: GuidedDecodingParams, *, last: bytes, steps: int = 20_000) -> bytes | None:
+    """A short text of a constraint that tokens can spell, which is one with these last bytes."""
+    matcher = Compiler(BYTES).compile(guided).matcher()
+    return byte_search.shortest(matcher, lambda text: text.endswith(last), StepBudget(steps))
+
+
+@pytest.mark.parametrize("guided", _GRAMMARS)
+@pytest.mark.parametrize("last", [b"}", b"]", b"x", b"zzz"])
+def test_the_way_between_two_texts_does_not_matter(
+    guided: GuidedDecodingParams, last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ending_of(guided, last=last)
+    begun = Compiler(BYTES).compile(guided)
+
+    def go_to(self: ByteSearch, text: bytes) -> None:
+        self._matcher, self._text = begun.matcher(), text
+        assert all(map(self._matcher.accept, text))
+
+    monkeypatch.setattr(ByteSearch, "_go_to", go_to)
+    assert ending_of(guided, last=last) == found
+
+
+def test_some_ends_are_found_and_some_are_not() -> None:
+    ends = [ending_of(guided, last=last) for guided, last in zip(_GRAMMARS, (b"}", b"]", b"x", b"x"), strict=True)]
+    assert ends == [b"{}", b"[1,1,1]", b"bbbbax", b"x"]
+    assert ending_of(_GRAMMARS[2], last=b"zzz") is None
+
+
+def test_a_search_over_bytes_holds_one_matcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    forks, fork = list[Matcher](), Matcher.fork
+
+    def counted(self: Matcher) -> Matcher:
+        forks.append(self)
+        return fork(self)
+
+    monkeypatch.setattr(Matcher, "fork", counted)
+    assert ending_of(_GRAMMARS[0], last=b"zzz") is None
+    assert len(forks) == 1
+
+
+@pytest.mark.parametrize(("moves", "found"), [(0, None), (10, None), (100_000, b"bbbbax")])
+def test_the_bytes_that_are_moved_over_are_bounded(
+    moves: int, found: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_search, "MAX_MOVES", moves)
+    assert ending_of(_GRAMMARS[2], last=b"x") == found

@@ -46,6 +46,10 @@ KNOWN_ATTACKS: Mapping[str, KnownAttack] = {
     "the end of a long chain of rules": KnownAttack(
         body=sampled(n=128, close_grammar=True, ebnf=f'root ::= r0\n{_CHAIN}r900 ::= "b"')
     ),
+    "an end of many names that no token can spell": KnownAttack(
+        body={"input_ids": [5] * 428, "stream": True,
+              "sampling_params": {"json_schema": _SCHEMA, "close_grammar": True, "stop_token_ids": [*range(1408)]}}
+    ),
     "a schema of many names": KnownAttack(body=sampled(json_schema=_SCHEMA)),
     "schemas that are hard to read": KnownAttack(
         body=sampled(json_schema='{"type": "integer", "multipleOf": #}'), copies=64

@@ -28,6 +28,7 @@ from tirage.guided.structural_tag_lark import tagged_lark
 from tirage.guided.trial_compile import TRIALS
 from tirage.guided.vocabulary import Vocabulary
 from tirage.workers.cancel import checkpoint
+from tirage.workers.free_memory import return_free_memory
 from tirage.workers.large_stack import on_large_stack
 
 _EXACT = '%llguidance {"no_forcing": true}\n'
@@ -53,6 +54,8 @@ _WORDS = ("[a-z]{1,10}", "[0-9A-Za-z]{1,10}")
 The library's own are of any text, which comes first in strings without a pattern."""
 STACK_MEGABYTES = 64
 """Stack on which rules may lead deep: the compiler takes up to 3 KB for each rule and each group inside another."""
+_LARGE = 1 << 16
+"""Characters of a grammar whose compilation needs tens of megabytes for a moment."""
 _LOAD = {"task": "load", "compiler": "llguidance"}
 
 
@@ -115,6 +118,8 @@ class LlguidanceBackend:
         # The library's own calls cannot be cancelled, so there is a look before each.
         checkpoint()
         lexer = SharedLexer(make if is_shallow(constraint) else deep, states=states)
+        if len(grammar) > _LARGE:
+            return_free_memory()
         if lexer.start.is_error():
             raise refusal(constraint, lexer.start.get_error())
         checkpoint()

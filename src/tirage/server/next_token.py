@@ -23,7 +23,9 @@ from tirage.server.client import current_client
 from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal, of_stop
 from tirage.server.request_manager import RequestManager
+from tirage.server.sse import dump
 from tirage.tracing import TokenTexts
+from tirage.workers.quick_switching import quickly
 
 _MOST_BYTES = 32 << 20
 """The size of all logits that are kept: 64 rows of a vocabulary of 128k."""
@@ -91,8 +93,8 @@ class NextTokenExplainer:
         """Drops the logits that are kept, as an adapter's name may come to stand for another."""
         self._cache = LogitsCache()
 
-    async def explain(self, question: NextTokenQuestion, *, tenant: Tenant) -> dict[str, Any]:
-        """The prompt's ids, and an explanation for each of the parameters, as plain values for JSON.
+    async def explain(self, question: NextTokenQuestion, *, tenant: Tenant) -> tuple[Sequence[int], list[bytes]]:
+        """The prompt's ids, and an explanation for each of the parameters as JSON.
 
         Raises what `RequestManager.submit` raises, ParamsError where the text ends before the token, and Refusal.
         """
@@ -103,9 +105,9 @@ class NextTokenExplainer:
                 explanations = [await self._explain_one(request, question, tenant) for request in requests]
         except TimeoutError:
             raise errors.timed_out() from None
-        return {"input_ids": list(requests[0].prompt_ids), "explanations": explanations}
+        return requests[0].prompt_ids, explanations
 
-    async def _explain_one(self, request: EngineRequest, question: NextTokenQuestion, tenant: Tenant) -> dict[str, Any]:
+    async def _explain_one(self, request: EngineRequest, question: NextTokenQuestion, tenant: Tenant) -> bytes:
         llm, ids = self._manager.llm, question.output_ids
         logits = await self._logits((tenant, question.adapter, (*request.prompt_ids, *ids)))
         turn = {"tenant": tenant, "guided": request.params.guided_decoding is not None}
@@ -115,7 +117,8 @@ class NextTokenExplainer:
                 raise Refusal(499, "the client has left")
             piece = ids[start : start + _PIECE]
             await self._manager.in_pool(partial(accept, request, piece, vocab_size=llm.model.vocab_size), **turn)
-        return await self._manager.in_pool(lambda: explained(llm, request, logits, question), **turn)
+        # One with all tokens followed that a request may name has nearly a megabyte, and twenty before it is written.
+        return await self._manager.in_pool(lambda: quickly(written, llm, request, logits, question), **turn)
 
     async def _logits(self, key: Key) -> Logits:
         """The model's logits [V] after the ids of a key; a request of one token brings those that are not kept."""
@@ -147,6 +150,11 @@ def check_output_ids(output_ids: Sequence[int], llm: LLM) -> None:
         check_ids(output_ids, llm.model.vocab_size, name="output_ids")
     except ParamsError as error:
         raise Refusal(400, str(error), param="output_ids") from None
+
+
+def written(llm: LLM, request: EngineRequest, logits: Logits, question: NextTokenQuestion) -> bytes:
+    """The JSON of what `explained` gives."""
+    return dump(explained(llm, request, logits, question))
 
 
 def explained(llm: LLM, request: EngineRequest, logits: Logits, question: NextTokenQuestion) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from tirage.guided.vocabulary import Vocabulary
 
 MAX_TRIALS = 1500
 """Bytes that `shortest` tries before it gives up."""
+MAX_MOVES = 100_000
+"""Bytes that `shortest` moves over on the way from one text to another before it gives up."""
 MAX_LENGTH = 2048
 """Bytes of the longest completion that a search considers."""
 BYTES = Vocabulary(tuple(bytes([byte]) for byte in range(256)))
@@ -94,65 +96,83 @@ def shortest(
     like others but differs from them can be missed.
     """
     search = ByteSearch(matcher, budget, excluded)
-    while search.queue and search.trials < MAX_TRIALS:
-        cost, _, text, reached = heapq.heappop(search.queue)
-        if reached.complete and spells(text):
+    while search.queue and search.trials < MAX_TRIALS and search.moves < MAX_MOVES:
+        cost, _, text, complete = heapq.heappop(search.queue)
+        if complete and spells(text):
             return text
-        search.extend(cost, text, reached)
+        search.extend(cost, text)
     return None
 
 
 class ByteSearch:
-    """The texts still to be tried, the cheapest first."""
+    """The texts still to be tried, the cheapest first, and whether each is complete.
+
+    One matcher goes from text to text: one for each would take a hundred kilobytes where many rules are under way.
+    """
 
     def __init__(self, matcher: Matcher, budget: StepBudget, excluded: frozenset[int]) -> None:
         self._budget, self._excluded = budget, sorted(excluded)
         self._order = itertools.count()
         self._seen: Counter[tuple[int, bytes]] = Counter()
         self._representatives: dict[bytes, list[int]] = {}
-        self.trials = 0
-        self.queue: list[tuple[int, int, bytes, Matcher]] = [(0, next(self._order), b"", matcher.fork())]
+        self._matcher, self._text = matcher.fork(), b""
+        self.trials = self.moves = 0
+        self.queue: list[tuple[int, int, bytes, bool]] = []
+        self._push(0, b"", complete=matcher.complete)
 
-    def extend(self, cost: int, text: bytes, matcher: Matcher) -> None:
-        """Queues the texts that continue a text; `matcher` stands after it."""
-        mask, steps = mask_of(matcher), 0
+    def extend(self, cost: int, text: bytes) -> None:
+        """Queues the texts that continue a text."""
+        self._go_to(text)
+        matcher, steps = self._matcher, 0
+        mask = mask_of(matcher)
         for byte in self._excluded if not text else ():
             set_bit(mask, byte, value=False)
         while (only := only_bit(mask)) is not None and matcher.accept(only):
             self._budget.check()
-            text, steps = text + bytes([only]), steps + 1
+            self._text, steps = self._text + bytes([only]), steps + 1
             if matcher.complete or steps == MAX_LENGTH:
                 break
             mask = mask_of(matcher)
         if steps:
-            self._push(cost + steps, text, matcher)
+            self._push(cost + steps, self._text, complete=matcher.complete)
             return
         key = mask.tobytes()
         self._seen[len(text), key] += 1
         if self._seen[len(text), key] <= _MAX_ALIKE:
-            self._branch(cost, text, matcher, key, self._representatives.get(key) or bytes_of(mask))
+            self._branch(cost, key, self._representatives.get(key) or bytes_of(mask))
 
-    def _branch(self, cost: int, text: bytes, matcher: Matcher, key: bytes, choices: list[int]) -> None:
+    def _go_to(self, text: bytes) -> None:
+        """Moves the matcher to the end of a text."""
+        shared = sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, self._text, strict=False))
+        )
+        self._matcher.rollback(len(self._text) - shared)
+        for byte in text[shared:]:
+            self._matcher.accept(byte)
+        self.moves += len(self._text) + len(text) - 2 * shared
+        self._text = text
+
+    def _branch(self, cost: int, key: bytes, choices: list[int]) -> None:
         """Queues every continuation by one byte; remembers two bytes of each kind for the next text with this mask."""
         found: Counter[bytes] = Counter()
         kept = []
         for byte in choices:
             self._budget.check()
             self.trials += 1
-            following = matcher.fork()
-            if not following.accept(byte):
+            if not self._matcher.accept(byte):
                 continue
-            after = mask_of(following).tobytes()
-            kind = after + bytes([following.complete])
+            after, complete = mask_of(self._matcher).tobytes(), self._matcher.complete
+            self._matcher.rollback(1)
+            kind = after + bytes([complete])
             found[kind] += 1
             if found[kind] <= 2:
                 kept.append(byte)
                 cost_after = cost + cost_of(byte) + (_NO_PROGRESS_COST if after == key else 0)
-                self._push(cost_after, text + bytes([byte]), following)
+                self._push(cost_after, self._text + bytes([byte]), complete=complete)
         self._representatives[key] = kept
 
-    def _push(self, cost: int, text: bytes, matcher: Matcher) -> None:
-        heapq.heappush(self.queue, (cost, next(self._order), text, matcher))
+    def _push(self, cost: int, text: bytes, *, complete: bool) -> None:
+        heapq.heappush(self.queue, (cost, next(self._order), text, complete))
 
 
 def mask_of(matcher: Matcher) -> NDArray[np.int32]:

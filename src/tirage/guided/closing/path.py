@@ -178,8 +178,7 @@ class ClosingPath:
     def _is_far(self) -> bool:
         """Whether the rules say that every completion has more bytes than a search over bytes considers.
 
-        The search would find none, and keep the state of every text that it tries: hundreds of megabytes where
-        thousands of members must come.
+        The search would find none.
         """
         try:
             return self._state is not None and self._state.least() > MAX_LENGTH

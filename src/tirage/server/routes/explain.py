@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from tirage.dialects import DialectError
 from tirage.errors import GrammarError, ParamsError
@@ -21,7 +20,7 @@ from tirage.server.plugins import with_named
 from tirage.server.routes.fields import Field, json_body, object_schema, read_fields, structured, table
 from tirage.server.routes.generate import grammar_refusal
 from tirage.server.routes.sglang_request import FIELDS, GENERATE, adapter_of, ids_of, prompt_of, read_sampling
-from tirage.workers.quick_switching import quickly
+from tirage.server.sse import JsonParts, dump
 
 router = APIRouter(tags=["text"])
 
@@ -53,30 +52,16 @@ async def explain(request: Request) -> Response:
     check_names(body, EXPLAIN)
     question = await in_worker_thread(request, read_question, body, manager.options)
     try:
-        found = await request.app.state.explainer.explain(question, tenant=tenant_of(request))
+        ids, explanations = await request.app.state.explainer.explain(question, tenant=tenant_of(request))
     except GrammarError as error:
         raise grammar_refusal(error) from None
     except DialectError:
         raise
     except ParamsError as error:
         raise GENERATE.translated(error, "sampling_params.") from None
-    return await answer(found)
-
-
-async def answer(found: Mapping[str, Any]) -> Response:
-    """The answer, whose explanations are written one by one beside the event loop.
-
-    One with all tokens followed that a request may name has nearly a megabyte.
-    """
-    written = [await asyncio.to_thread(quickly, as_json, each) for each in found["explanations"]]
-    head = as_json({name: each for name, each in found.items() if name != "explanations"})
-    body = b'%s,"explanations":[%s]}' % (head[:-1], b",".join(written))
-    return Response(body, media_type=JSONResponse.media_type)
-
-
-def as_json(value: Any) -> bytes:
-    """A value in JSON, as FastAPI's answers have it."""
-    return bytes(JSONResponse(value).body)
+    commas = [b","] * (len(explanations) - 1)
+    listed = [part for pair in zip(explanations, [*commas, b"]}"], strict=True) for part in pair]
+    return JsonParts([b'{"input_ids":%b,"explanations":[' % dump(list(ids)), *listed])
 
 
 def read_question(body: Mapping[str, Any], options: Options) -> NextTokenQuestion:
