@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, RESPONSES, SAMPLING, Effect
+from field_effects import CHAT, COMPLETIONS, EFFECTS, GENERATE, MESSAGES, RESPONSES, SAMPLING, Effect
 from hostile import ROUTES as TEXT_ROUTES
 from hostile import fields_of as text_fields_of
 
 from tirage.server.options import Limits
 from tirage.server.routes.explain import EXPLAIN as EXPLAIN_FIELDS
 from tirage.server.routes.fields import Only
+from tirage.server.routes.messages_request import MESSAGES as MESSAGES_ROUTE
 from tirage.server.routes.openai_request import CHAT as CHAT_ROUTE
 from tirage.server.routes.openai_request import COMPLETIONS as COMPLETIONS_ROUTE
 from tirage.server.routes.responses_request import RESPONSES as RESPONSES_ROUTE
@@ -25,7 +26,7 @@ from tirage.server.routes.sglang_request import FIELDS
 from tirage.server.routes.sglang_request import GENERATE as SAMPLING_TABLE
 
 EXPLAIN = "/explain"
-ROUTES = (*TEXT_ROUTES, EXPLAIN)
+ROUTES = (*TEXT_ROUTES, MESSAGES, EXPLAIN)
 TOKENS = 48
 _INNER = "sampling_params."
 _CONTAINERS = {"sampling_params", "extra_body", "stream", "stream_options"}
@@ -125,10 +126,14 @@ def tags(count: int) -> dict[str, Any]:
     return {"type": "structural_tag", "format": {"type": "or", "elements": found}}
 
 
-def tools(count: int) -> list[dict[str, Any]]:
-    """So many functions that the model may call."""
-    parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
-    return [{"type": "function", "function": {"name": word, "parameters": parameters}} for word in words(count)]
+Tool = Callable[[str, Any], dict[str, Any]]
+"""A function that the model may call, as a route describes it, of a name and a schema of its arguments."""
+
+
+def tools(tool: Tool) -> dict[str, Grow]:
+    """The ways of functions that the model may call."""
+    few, one = {"type": "object", "properties": {"a": {"type": "string"}}}, _SCHEMAS["properties"]
+    return {"count": lambda s: [tool(word, few) for word in words(s)], "schema": lambda s: [tool("f", one(s))]}
 
 
 def text_of(ways: Mapping[str, Grow]) -> dict[str, Grow]:
@@ -184,8 +189,7 @@ NAMED: Mapping[str, Mapping[str, Grow]] = {
         "list": lambda s: [f"{word}[0-9]" for word in words(s)],
         "doubling": lambda s: f"(a|b)*a(a|b){{{s}}}c",
     },
-    "tools": {"count": tools, "schema": lambda s: [{"type": "function", "function": {
-        "name": "f", "parameters": {"type": "object", "properties": {word: {} for word in words(s)}}}}]},
+    "tools": tools(lambda name, schema: {"type": "function", "function": {"name": name, "parameters": schema}}),
     "tool_choice": {"is required": lambda s: "required"},
     "parallel_tool_calls": {"true": lambda s: True},
     "top_logprobs": {"number": lambda s: s},
@@ -206,8 +210,28 @@ NAMED: Mapping[str, Mapping[str, Grow]] = {
     "semantics": {name: lambda s, name=name: name for name in ("canonical", "vllm", "fastdeploy-air", "easydel")},
 }  # fmt: skip
 
+NAMED_ON: Mapping[str, Mapping[str, Mapping[str, Grow]]] = {
+    RESPONSES: {
+        "tools": tools(lambda name, schema: {"type": "function", "name": name, "parameters": schema}),
+        "text": inside(_SCHEMAS, lambda schema: {"format": {"type": "json_schema", "name": "a", "schema": schema}}),
+    },
+    MESSAGES: {
+        "tools": tools(lambda name, schema: {"name": name, "input_schema": schema}),
+        "tool_choice": {"is any": lambda s: {"type": "any"}},
+        "system": {
+            "characters": lambda s: "a " * (s // 2),
+            "count": lambda s: [{"type": "text", "text": "a"}] * s,
+        },
+        "thinking": {"tokens": lambda s: {"type": "enabled", "budget_tokens": s}},
+        "output_config": inside(_SCHEMAS, lambda schema: {"format": {"type": "json_schema", "schema": schema}}),
+        "output_format": inside(_SCHEMAS, lambda schema: {"type": "json_schema", "schema": schema}),
+    },
+}
+"""What one route takes in a form of its own."""
+
 _CONSTRAINTS = {
-    "json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs",
+    "json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs", "output_config",
+    "output_format",
     *(name for name in NAMED if name.startswith("guided_")),
 }  # fmt: skip
 
@@ -273,6 +297,9 @@ def fields_of(route: str) -> tuple[str, ...]:
     """Every field that a route has a use for, those of `sampling_params` with that name before them."""
     if route == EXPLAIN:
         return (*EXPLAIN_FIELDS, *(f"{_INNER}{name}" for name in SAMPLING_TABLE.entries))
+    if route == MESSAGES:
+        tables = (MESSAGES_ROUTE.fields, MESSAGES_ROUTE.openai.entries, MESSAGES_ROUTE.fastdeploy.entries)
+        return tuple(dict.fromkeys(name for each in tables for name in each))
     return text_fields_of(route)
 
 
@@ -283,7 +310,7 @@ def schema_of(route: str, field: str) -> Mapping[str, Any] | None:
         inner = field.startswith(_INNER)
         found = (SAMPLING_TABLE.entries if inner else outer)[field.removeprefix(_INNER)]
     else:
-        asked = {CHAT: CHAT_ROUTE, RESPONSES: RESPONSES_ROUTE}.get(route, COMPLETIONS_ROUTE)
+        asked = {CHAT: CHAT_ROUTE, RESPONSES: RESPONSES_ROUTE, MESSAGES: MESSAGES_ROUTE}.get(route, COMPLETIONS_ROUTE)
         entries = {**asked.fastdeploy.entries, **asked.openai.entries}
         found = entries[field] if field in entries else asked.fields[field]
     return None if isinstance(getattr(found, "rule", None), Only) else found.schema()
@@ -296,7 +323,7 @@ def growths(route: str) -> list[Growth]:
         name, schema = field.removeprefix(_INNER), schema_of(route, field)
         if schema is None or name in _CONTAINERS:
             continue
-        named = NAMED.get(name, {}).items()
+        named = NAMED_ON.get(route, NAMED).get(name, NAMED.get(name, {})).items()
         ways = [(way, make, _MOST_OF.get(way, _MOST)) for way, make in named] or list(by_schema(schema))
         found += [Growth(route=route, field=field, way=way, make=make, most=most) for way, make, most in ways]
     if route == EXPLAIN:
@@ -332,7 +359,8 @@ def value(growth: Growth, size: int) -> dict[str, Any]:
 
 def is_constraint(maximum: Maximum) -> bool:
     """Whether a maximum is of a field that says what the text may be, of which a request has one."""
-    return maximum.growth.field.removeprefix(_INNER) in _CONSTRAINTS
+    growth = maximum.growth
+    return growth.field.removeprefix(_INNER) in _CONSTRAINTS or (growth.route, growth.field) == (RESPONSES, "text")
 
 
 def without_constraints(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,6 +385,7 @@ _PLAIN: Mapping[str, dict[str, Any]] = {
     CHAT: {"messages": said("Once upon"), "max_tokens": TOKENS, "seed": 1},
     COMPLETIONS: {"prompt": "Once upon", "max_tokens": TOKENS, "seed": 1},
     RESPONSES: {"input": "Once upon", "max_output_tokens": TOKENS, "seed": 1},
+    MESSAGES: {"messages": said("Once upon"), "max_tokens": TOKENS, "seed": 1},
     EXPLAIN: {"text": "Once upon", "sampling_params": {"max_new_tokens": TOKENS, "sampling_seed": 1}},
 }
 _INSTEAD: Mapping[str, set[str]] = {
