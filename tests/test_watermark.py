@@ -309,6 +309,17 @@ def test_one_context_has_the_hash_that_it_has_among_others(key: int) -> None:
     assert len({*hashes, gumbel.context_hash(key ^ 1, windows[0].tolist())}) == 21
 
 
+@pytest.mark.parametrize("last", [green_list.USUAL_SIZE - 1, green_list.USUAL_SIZE, green_list.TABLE_SIZE + 3])
+def test_a_part_of_the_table_hashes_as_the_whole_does(last: int) -> None:
+    ngram = np.array([3, 70_000, last])
+    whole = green_list.permutation(99, green_list.TABLE_SIZE, green_list.TABLE_SIZE)
+    used = [whole[:size] for size in (green_list.USUAL_SIZE, green_list.TABLE_SIZE)]
+    assert all((green_list.hash_table(99, each.size) == each).all() for each in used)
+    a = (whole[ngram % green_list.TABLE_SIZE] + 1).tolist()
+    signed = [int(np.array(99 * each * a[-1] % (1 << 64), np.uint64).astype(np.int64)) for each in a]
+    assert green_list.self_seed(99, ngram) == min(signed) % ((1 << 64) - 1)
+
+
 def test_the_table_of_selfhash_is_made_with_the_parameters_once_for_all_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -316,7 +327,7 @@ def test_the_table_of_selfhash_is_made_with_the_parameters_once_for_all_threads(
 
     def permutation(seed: int, n: int, count: int) -> NDArray[np.int64]:
         made.append(seed)
-        return np.arange(n)
+        return np.arange(count)
 
     monkeypatch.setattr(green_list, "permutation", permutation)
     mark = Watermark(scheme="kgw", key=987_654_321, seeding_scheme="selfhash")

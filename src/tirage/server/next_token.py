@@ -153,7 +153,7 @@ def check_output_ids(output_ids: Sequence[int], llm: LLM) -> None:
 
 
 def written(llm: LLM, request: EngineRequest, logits: Logits, question: NextTokenQuestion) -> bytes:
-    """The JSON of what `explained` gives."""
+    """The JSON of what `explained` gives for logits [V]."""
     return dump(explained(llm, request, logits, question))
 
 

@@ -116,9 +116,11 @@ class StreamStyle:
 
     def frame(self, event: Event) -> bytes:
         """An event as it is sent."""
-        if isinstance(event, Iterator):
-            event = b"".join(event)
-        return self.head(event) + (event if isinstance(event, bytes) else dump(event)) + b"\n\n"
+        if isinstance(event, bytes):
+            return self.head(event) + event + b"\n\n"
+        # An object is asked for first, as that is told at once.
+        data = dump(event) if isinstance(event, dict) or not isinstance(event, Iterator) else b"".join(event)
+        return self.head(event) + data + b"\n\n"
 
     def frame_pieces(self, event: Event) -> Iterator[bytes]:
         """The same in small pieces; see `pieces`."""
@@ -175,7 +177,8 @@ class EventStream(Response):
                     await self._add_wide(number, delta)
                 else:
                     self._add(self._formatter.format(number, delta))
-                await self._room()
+                if len(self._unsent) > _BUFFER_BYTES:
+                    await self._room()
             await self._add_last()
         except Exception as error:
             self._add([self._style.error(errors.of(error))])
@@ -184,10 +187,9 @@ class EventStream(Response):
         self._readable.set()
 
     async def _room(self) -> None:
-        """Waits until the writer has sent what there is, if that is much."""
-        if len(self._unsent) > _BUFFER_BYTES:
-            self._writable.clear()
-            await self._writable.wait()
+        """Waits until the writer has taken what there is."""
+        self._writable.clear()
+        await self._writable.wait()
 
     async def _add_wide(self, number: int, delta: Delta) -> None:
         """Adds the events of a delta with logprobs; in a thread where they may hold many, as of many tokens."""
@@ -211,7 +213,8 @@ class EventStream(Response):
             self._unsent += part
             added = True
             self._readable.set()
-            await self._room()
+            if len(self._unsent) > _BUFFER_BYTES:
+                await self._room()
         return added
 
     def _add(self, events: Iterable[Event]) -> bool:
