@@ -222,6 +222,7 @@ NAMED_ON: Mapping[str, Mapping[str, Mapping[str, Grow]]] = {
             "characters": lambda s: "a " * (s // 2),
             "count": lambda s: [{"type": "text", "text": "a"}] * s,
         },
+        "metadata": {"characters": lambda s: {"user_id": "a" * s}},
         "thinking": {"tokens": lambda s: {"type": "enabled", "budget_tokens": s}},
         "output_config": inside(_SCHEMAS, lambda schema: {"format": {"type": "json_schema", "schema": schema}}),
         "output_format": inside(_SCHEMAS, lambda schema: {"type": "json_schema", "schema": schema}),

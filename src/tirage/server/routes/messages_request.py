@@ -52,9 +52,9 @@ METADATA = Checked(
     {"type": "object", "properties": {"user_id": {"type": ["string", "null"], "maxLength": 512}}},
 )
 BETAS = Checked(
-    "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-    {"type": "array", "items": {"type": "string"}},
+    "a list of at most 64 texts of at most 512 characters",
+    lambda value: isinstance(value, list) and len(value) <= 64 and all(map(SHORT_TEXT.holds, value)),
+    {"type": "array", "maxItems": 64, "items": {"type": "string", "maxLength": 512}},
 )
 
 MESSAGES_FIELDS = table([
