@@ -1,6 +1,6 @@
 """Requests of many maxima at once, so that every two maxima of a route are in one that the server accepts.
 
-Of the 129,000 pairs of maxima most are of two fields that each cost next to nothing. A request of 48 such fields
+Of the 164,000 pairs of maxima most are of two fields that each cost next to nothing. A request of 48 such fields
 holds 1,128 of them. Where a request is refused, the fields that others exclude are found and left out; a pair that is
 refused in every request is asked for alone, and is refused itself or is a request of its own.
 """
