@@ -19,6 +19,7 @@ from tirage.server.engine_input import ModelInfo
 from tirage.server.options import Options
 from tirage.server.request_group import RunningRequest
 from tirage.server.request_manager import make_request
+from tirage.server.routes import sglang_stream
 from tirage.server.routes.generate import engine_input_of, token_text_of
 from tirage.server.routes.sglang_request import read_body
 from tirage.server.routes.sglang_shapes import EntryBuilder, LogprobLists, finish
@@ -179,6 +180,26 @@ def test_the_last_cumulative_event_of_a_sample_is_its_entry_in_the_whole_answer(
             for member in ("e2e_latency", "response_sent_to_client_ts"):
                 assert event["meta_info"].pop(member) > 0 < entry["meta_info"].pop(member)
             assert event == entry
+
+
+@pytest.mark.parametrize("mode", ["cumulative", "delta"])
+@pytest.mark.parametrize("name", [name for name, body in REQUESTS.items() if "return_logprob" in body])
+def test_a_long_event_in_pieces_says_the_same(llm: LLM, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pieces = 0
+
+    def counted(event: sse.Event) -> bytes:
+        nonlocal in_pieces
+        in_pieces += not isinstance(event, (bytes, dict))
+        return sse.CHUNKS.frame(event)
+
+    monkeypatch.setattr(sglang_stream, "_LONG_BYTES", 300)
+    monkeypatch.setitem(globals(), "framed", counted)
+    for sent, expected in both(llm, REQUESTS[name] | {"stream_options": {"mode": mode}}):
+        for member in set(sent["meta_info"]) - set(expected["meta_info"]):
+            del sent["meta_info"][member]
+        assert sent == expected
+    # What an event has besides what earlier ones have shown is little, but for the last.
+    assert (in_pieces > 5) is (mode == "cumulative")
 
 
 def test_the_text_of_the_script_arrives_whole(llm: LLM) -> None:

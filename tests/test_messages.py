@@ -254,6 +254,16 @@ def test_the_name_of_a_field_is_told_without_control_characters() -> None:
     assert message.isprintable()
 
 
+@pytest.mark.parametrize(("count", "length", "taken"), [(64, 512, True), (65, 1, False), (1, 513, False)])
+def test_betas_are_few_and_short(count: int, length: int, taken: bool) -> None:
+    betas = ["b" * length] * count
+    if taken:
+        assert ask(betas=betas)["content"] == ask()["content"]
+    else:
+        status, _, message = error({"max_tokens": 2, "messages": USER, "betas": betas})
+        assert (status, "betas must be a list of at most 64 texts of at most 512 characters" in message) == (400, True)
+
+
 def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_know() -> None:
     message = error({"max_tokens": 3, "messages": [{"role": "user", "content": "very old " * 300}]})[2]
     assert re.match(r"prompt is too long: \d+ tokens > 512 maximum; prompt must hold at most 512 tokens", message)
