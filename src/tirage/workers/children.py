@@ -41,6 +41,8 @@ class Child:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.output, selectors.EVENT_READ)
 
     @property
     def usable(self) -> bool:
@@ -50,18 +52,16 @@ class Child:
     def line(self, deadline: float) -> bytes | None:
         """The next line of the output; a part of it when the child dies, None at `deadline` of the monotonic clock."""
         line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.output, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-                    checkpoint()
-                    if time.monotonic() >= deadline:
-                        return None
-                    continue
-                part = os.read(self.output.fileno(), 1 << 20)
-                if not part:
-                    return line
-                line += part
+        while not line.endswith(b"\n"):
+            if not self._selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+                checkpoint()
+                if time.monotonic() >= deadline:
+                    return None
+                continue
+            part = os.read(self.output.fileno(), 1 << 20)
+            if not part:
+                return line
+            line += part
         return line
 
     def kill(self) -> None:
@@ -70,6 +70,7 @@ class Child:
             return
         self.process.kill()
         self.process.wait()
+        self._selector.close()
         for pipe in (self.input, self.output):
             with contextlib.suppress(OSError):
                 pipe.close()

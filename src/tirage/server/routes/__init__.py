@@ -21,19 +21,19 @@ from tirage.server.routes import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     generate.router,
+    completions.router,
+    chat.router,
+    responses.router,
+    messages.router,
     status.router,
     text.router,
     constraints.router,
     score.router,
     explain.router,
-    completions.router,
-    chat.router,
-    responses.router,
-    messages.router,
     models.router,
     control.router,
 )
-"""The routers of the application, in the order of the documentation."""
+"""The routers of the application. They are tried one after the other: those that draw come first."""
 
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (control.admin_router,)
 """Routers that exist only when the operator has set an admin key."""

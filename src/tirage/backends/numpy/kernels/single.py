@@ -6,6 +6,7 @@ a forward pass. Here they are one array: what a step gives, what is drawn, and t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,7 @@ def single_signature() -> Any:
     return types.Tuple((types.int64, types.float64))(logits, types.int64, types.Array(types.int64, 1, "C"))
 
 
+@functools.cache
 def address_of(entry: Any) -> int:
     """The address of a compiled entry's machine code, which lives as long as the entry."""
     (result,) = entry.overloads.values()
