@@ -45,6 +45,8 @@ class Served:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+        # Kernels that are not in the cache would be compiled beside the first requests.
+        subprocess.run([sys.executable, "-c", "import tirage; tirage.warmup()"], cwd=tree, env=environment, check=True)
         command = [sys.executable, "-m", "tirage", "serve", "--port", str(port)]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, cwd=tree, env=environment, **quiet)
@@ -78,6 +80,9 @@ class Served:
                 if answer.status == 200:
                     return
             except OSError:
+                pass
+            finally:
+                # The server does not wait for as long as the other one takes to start.
                 self._connection.close()
             if time.monotonic() > deadline:
                 raise RuntimeError("the server is not ready")

@@ -154,6 +154,12 @@ class Dialect:
     entries: Mapping[str, FieldMapping]
     adjust: Adjust = unchanged
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
+    # What the default of each entry means, the last entry first: of two that give one field the first has its way.
+    _defaults_of: tuple[tuple[str, Fields], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = [(entry.name, entry.into(entry.default)) for entry in self.entries.values()]
+        object.__setattr__(self, "_defaults_of", tuple(reversed(found)))
 
     @classmethod
     def of(cls, name: str, preset: str, entries: Iterable[FieldMapping], **options: Any) -> Dialect:
@@ -261,11 +267,11 @@ class Dialect:
         return tuple(ignored)
 
     def _defaults(self, given: Mapping[str, Any]) -> Fields:
-        ours: Fields = {"semantics": self.preset}
-        for entry in self.entries.values():
-            if entry.name not in given:
-                ours = entry.into(entry.default) | ours
-        return ours
+        ours: Fields = {}
+        for name, fields in self._defaults_of:
+            if name not in given:
+                ours.update(fields)
+        return ours | {"semantics": self.preset}
 
     def _merge(self, given: Mapping[str, Any], where: str) -> Fields:
         ours: Fields = {}
