@@ -238,11 +238,16 @@ def read_request(route: Route, body: Mapping[str, Any], options: Options, llm: L
 
 def with_vocabulary_for_all(sampling: Mapping[str, Any], dialect: Dialect, vocab_size: int) -> dict[str, Any]:
     """The sampling fields with the size of the vocabulary where -1 stands for all of its log-probabilities."""
-    counts = {name for name, entry in dialect.entries.items() if entry.rule is _COUNT_OR_ALL}
     return {
-        name: vocab_size if name in counts and type(value) is int and value == -1 else value
+        name: vocab_size if type(value) is int and value == -1 and counts_or_all(dialect, name) else value
         for name, value in sampling.items()
     }
+
+
+def counts_or_all(dialect: Dialect, name: str) -> bool:
+    """Whether the dialect knows a field of that name, and -1 stands for all in it."""
+    entry = dialect.entries.get(name)
+    return entry is not None and entry.rule is _COUNT_OR_ALL
 
 
 def check_logprob_ids(params: SamplingParams, own: Mapping[str, Any]) -> None:
