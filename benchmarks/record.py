@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
+from functools import partial
 from typing import Any, cast
 
 os.environ.setdefault("TIRAGE_THREADS", "1")
@@ -17,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 import tirage
-from benchmarks.engine import llama
+from benchmarks.engine import llama, open_llm
 from benchmarks.harness import interleaved, logits, save
 from tirage.torch import log_law
 
@@ -53,9 +55,9 @@ def main() -> None:
     rows += records("medium, within the default limit", x, rounds, {"top_p 0.95": CONFIGS["top_p 0.95"]})
     for name, x in of_models().items():
         rows += records(name, x, rounds, {"top_p 0.95": CONFIGS["top_p 0.95"]})
-    save(
-        "record", rows, notes="thread CPU time, medians of interleaved rounds, 1 thread, B=64, V=128256 or the model's"
-    )
+    rows += texts(rounds)
+    notes = "processor time, medians of interleaved rounds, 1 thread; of draws, B=64, V=128256 or the model's"
+    save("record", rows, notes=notes)
 
 
 def of_models() -> dict[str, NDArray[np.float32]]:
@@ -96,6 +98,35 @@ def records(shape: str, x: NDArray[np.float32], rounds: int, configs: dict[str, 
         }
         for name in configs
     ]
+
+
+def texts(rounds: int) -> list[dict]:
+    """Tokens per second of an engine whose requests have records, beside those of the same ones without."""
+    tiny, large = tirage.LLM("tiny"), open_llm(llama("large"))
+    rows = []
+    for name, llm, tokens in (("the bundled model", tiny, 100), ("a Llama of 100 M random parameters", large, 24)):
+        for streams in (1, 16):
+            jobs = {
+                f"{recorded}": partial(generate, llm, streams=streams, tokens=tokens, recorded=recorded)
+                for recorded in (False, True)
+            }
+            seconds = interleaved(jobs, rounds=rounds, clock=time.process_time)
+            plain, recorded = (streams * tokens / seconds[key] for key in ("False", "True"))
+            speeds = {"tokens_per_s": round(plain, 1), "recorded_tokens_per_s": round(recorded, 1)}
+            rows.append({"what": "texts", "model": name, "streams": streams, "config": "top_p 0.95", **speeds})
+            rows[-1] |= {"ratio": round(plain / recorded, 3), "goal": GOAL_RECORD}
+        llm.close()
+    return rows
+
+
+def generate(llm: tirage.LLM, *, streams: int, tokens: int, recorded: bool) -> None:
+    """Texts of so many streams, with all ids that could have been drawn or without."""
+    kept = {"return_kept": recorded, "max_kept_ids": llm.model.vocab_size}
+    params = [
+        tirage.SamplingParams(seed=seed, max_tokens=tokens, top_p=0.95, ignore_eos=True, **kept)
+        for seed in range(streams)
+    ]
+    llm.generate([list(range(10, 26))] * streams, params)
 
 
 def laws(shape: str, rounds: int) -> list[dict]:

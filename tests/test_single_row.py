@@ -15,12 +15,14 @@ from small_tokenizers import Letters
 
 from tirage import LLM, Completion, SamplingParams
 from tirage.backends.numpy import dispatch, kernels
-from tirage.backends.numpy.single_row import single_draw
-from tirage.engine import single_row
+from tirage.backends.numpy.single_row import SingleDraw, single_draw
+from tirage.draw import Status
+from tirage.engine import TokenRecord, single_row
 from tirage.engine.single_row import SingleRow
 from tirage.history import History
 from tirage.sampling_batch import SamplingBatch, SamplingRow
 from tirage.sampling_metadata import SamplingMetadata
+from tirage.token_records import TokenRecords
 
 NEW = 24
 V = 300
@@ -37,8 +39,15 @@ PARAMS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.2},
     "logprobs": {"logprobs": 2},
     "allowed": {"allowed_token_ids": [*range(40, 90)]},
+    "records": {"return_kept": True, "top_p": 0.9},
+    "records of edits": {"return_kept": True, "logit_bias": {5: 4.0, 7: -100.0}, "temperature": 0.7, "min_p": 0.02},
+    "records that are too wide": {"return_kept": True, "max_kept_ids": 12, "temperature": 0.6, "top_p": 0.9},
+    "records of greedy": {"return_kept": True, "temperature": 0.0},
 }
-SINGLE = ("greedy", "plain", "top-p", "top-k", "min-p and XTC", "bias", "stop string", "ids alone")
+SINGLE = (
+    "greedy", "plain", "top-p", "top-k", "min-p and XTC", "bias", "stop string", "ids alone", "records",
+    "records of edits", "records that are too wide", "records of greedy",
+)  # fmt: skip
 
 
 class Noise:
@@ -91,8 +100,16 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def said(done: Completion) -> Any:
-    """What an answer says, without its times."""
-    return [replace(sample, hidden_states=None) for sample in done.samples], done.usage, done.seed
+    """What an answer says, without its times; records compare by what they hold."""
+    records = [[[*map(float, numbers_of(each))] for each in sample.records or ()] for sample in done.samples]
+    return [replace(each, hidden_states=None, records=None) for each in done.samples], records, done.usage, done.seed
+
+
+def numbers_of(record: TokenRecord) -> tuple[float, ...]:
+    """All that a record holds."""
+    return (
+        *record.kept_ids, record.kept_logmass, record.raw_logprob, record.processed_logprob, record.sampled_logprob,
+    )  # fmt: skip
 
 
 def answer(model: Any, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:
@@ -127,14 +144,31 @@ def test_one_row_is_drawn_as_by_the_entry_for_many(v: int) -> None:
         logits, rows = random_case(seed, v)
         for r in np.flatnonzero(kernels.supports(rows)).tolist():
             row, x = one_of(rows, r), np.ascontiguousarray(logits[r : r + 1])
-            draw = kernels.single_draw(row, v)
-            for step in (int(row.steps[0]), 77):
-                wanted = kernels.draw(x, replace(row, steps=np.array([step]), memo={}), threads=1)
-                token, logprob = draw(x, step)
-                assert token == wanted.token_ids[0]
-                assert wanted.status[0] or logprob == float(wanted.sampled_logprobs[0])
-                statuses.add(int(wanted.status[0]))
-    assert statuses >= {0, 1}
+            for limit in (0, max(v // 9, 1), v):
+                records = TokenRecords.of(np.array([limit])) if limit else None
+                statuses |= compared(replace(row, records=records, memo={}), x)
+    assert statuses >= {Status.ok, Status.non_finite_logits} | ({Status.kept_too_wide} if v > 1 else set())
+
+
+def compared(row: SamplingMetadata, x: NDArray[np.float32]) -> set[int]:
+    """The statuses of draws of one row by both entries, which agree in all else; none for one that kernels cannot."""
+    if not kernels.supports(row)[0]:
+        return set()
+    draw, room = kernels.single_draw(row, x.shape[1])
+    statuses = set()
+    for step in (int(row.steps[0]), 77):
+        records = None if row.records is None else row.records.anew()
+        wanted = kernels.draw(x, replace(row, steps=np.array([step]), records=records, memo={}), threads=1)
+        token, logprob = draw(x, step)
+        assert token == wanted.token_ids[0]
+        statuses.add(int(wanted.status[0]))
+        if wanted.status[0]:
+            continue
+        assert logprob == float(wanted.sampled_logprobs[0])
+        if records is not None:
+            assert room.single.kept.tolist() == records.kept[0].tolist()
+            assert room.single[1:] == (*map(float, (records.logmass[0], records.raw[0], records.processed[0])),)
+    return statuses
 
 
 @pytest.mark.parametrize("shape", ["ties", "subnormal", "signed zeros", "nan", "infinity", "nothing", "limits"])
@@ -145,9 +179,9 @@ def test_greedy_rows_are_drawn_as_by_dispatch_or_left_to_it(shape: str) -> None:
             row = (SHAPES | EDGES)[shape](rng.standard_normal(100).astype(np.float32), rng).astype(np.float32)
         state = SamplingRow.of(SamplingParams(temperature=0), History.of((), (), vocab_size=100))
         batch = SamplingBatch.of([state], 100)
-        draw = single_draw(batch)
-        assert draw is not None
-        token, logprob = draw(row[None], 0)
+        single = single_draw(batch)
+        assert single is not None
+        token, logprob = single.draw(row[None], 0)
         wanted = dispatch.draw(row[None], batch, None)
         drawn += token >= 0
         assert token in (-1, wanted.token_ids[0])
@@ -230,7 +264,11 @@ def test_a_draw_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch, steps: l
     params = SamplingParams(seed=4, max_tokens=NEW, ignore_eos=True)
     wanted = answer(Noise(), params)
     steps.clear()
-    monkeypatch.setattr(single_row, "single_draw", lambda _: lambda *_: 1 / 0)
+
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(single_row, "single_draw", lambda _: SingleDraw(fails))
     assert said(answer(Noise(), params)) == said(wanted)
     assert steps == [False] * (NEW - 1)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.backends.numpy.kernels import SingleRecord
 from tirage.draw import Draw
 from tirage.engine.completion import LogprobEntry, TokenRecord
 from tirage.engine.entry_lists import TopEntries, entry, given_logprobs, top_entries
@@ -51,6 +52,17 @@ def token_record(drawn: Draw, row: int, params: SamplingParams) -> TokenRecord |
         raw_logprob=float(drawn.raw_logprobs[row]),
         processed_logprob=float(drawn.processed_logprobs[row]),
         sampled_logprob=float(drawn.sampled_logprobs[row]),
+    )
+
+
+def single_record(found: SingleRecord, sampled_logprob: float) -> TokenRecord:
+    """The record of the token of a row that is drawn by itself."""
+    return TokenRecord(
+        kept_ids=found.kept,
+        kept_logmass=found.logmass,
+        raw_logprob=found.raw,
+        processed_logprob=found.processed,
+        sampled_logprob=sampled_logprob,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tirage.backends.numpy.single_row import SingleDraw, single_draw
 from tirage.engine.drawn_tokens import accept_token
+from tirage.engine.logprobs import single_record
 from tirage.engine.progress import Meter
 from tirage.engine.runner import Logits, as_matrix, describe
 from tirage.engine.sequence import RunningSequence, SequenceGroup
@@ -36,7 +37,18 @@ class SingleRow:
     `speculation` the model may read drafts, along which a step draws further tokens.
     """
 
-    __slots__ = ("_decode", "_draw", "_fail", "_history", "_meter", "_speculation", "_tell", "logits", "sequence")
+    __slots__ = (
+        "_decode",
+        "_draw",
+        "_fail",
+        "_history",
+        "_meter",
+        "_record",
+        "_speculation",
+        "_tell",
+        "logits",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -49,7 +61,7 @@ class SingleRow:
         fail: Callable[[SequenceGroup, RunningSequence, BaseException], None],
         speculation: Speculation | None = None,
     ) -> None:
-        self._draw, self._meter, self._speculation = draw, meter, speculation
+        self._draw, self._record, self._meter, self._speculation = draw.draw, draw.record, meter, speculation
         self._decode = model.decode_single if isinstance(model, SingleStepModel) else partial(decode_rows, model)
         self._tell, self._fail = tell, fail
         self.sequence, self._history = sequence, sequence.sampling_row.history
@@ -96,6 +108,8 @@ class SingleRow:
         sequence.drawn_at = sampled
         sequence.group.request.mark_token(sampled)
         self._history.append(token_id)
+        if self._record is not None:
+            sequence.sample.records.append(single_record(self._record(), logprob))
         accept_token(sequence.sample, token_id, logprob)
         self._tell(sequence)
 

@@ -8,33 +8,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.backends.numpy import kernels
+from tirage.backends.numpy.kernels import SingleRecord
 from tirage.operators.temperature import GREEDY
 from tirage.sampling_batch import SamplingBatch
 
 TINY = float(np.finfo(np.float32).tiny)
-SingleDraw = Callable[[NDArray[np.float32], int], tuple[int, float]]
-"""From logits float32 [1, V] and the Philox step the token, -1 for a row without one, and its log-probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class SingleDraw:
+    """`draw` gives for logits float32 [1, V] and the Philox step the token, -1 for a row without one, and its logprob.
+
+    `record` gives what is recorded beside the token just drawn, where that is asked for.
+    """
+
+    draw: Callable[[NDArray[np.float32], int], tuple[int, float]]
+    record: Callable[[], SingleRecord] | None = None
 
 
 def single_draw(batch: SamplingBatch) -> SingleDraw | None:
     """What draws the only row of a batch; None where its draws need more than logits and a step, or kernels not ready.
 
-    That is so for several rows, for steps and counts that follow the history, and for masks, logprobs, records and
-    processors.
+    That is so for several rows, for steps and counts that follow the history, and for masks, logprobs and processors.
     """
     plain = batch.fixed and not (batch.counted or batch.processes or batch.wants_logprobs or batch.guided)
-    if not plain or len(batch.states) != 1 or batch.base.masks.size or batch.base.records is not None:
+    if not plain or len(batch.states) != 1 or batch.base.masks.size:
         return None
-    if batch.base.programs[0, 0, 0] == GREEDY:
-        return _greedy
+    recorded = batch.base.records is not None
+    if batch.base.programs[0, 0, 0] == GREEDY and not recorded:
+        return SingleDraw(_greedy)
     if not kernels.single_ready() or not kernels.supports(batch.base)[0]:
         return None
-    return kernels.single_draw(batch.base, batch.vocab_size)
+    draw, room = kernels.single_draw(batch.base, batch.vocab_size)
+    return SingleDraw(draw, (lambda: room.single) if recorded else None)
 
 
 def _greedy(logits: NDArray[np.float32], step: int) -> tuple[int, float]:

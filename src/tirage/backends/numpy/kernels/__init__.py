@@ -8,6 +8,7 @@ serves with the same results. Numba itself is imported by the compiling thread.
 from __future__ import annotations
 
 from tirage.backends.numpy.kernels.pool import (
+    SingleRecord,
     draw,
     gather,
     law,
@@ -23,6 +24,7 @@ from tirage.backends.numpy.kernels.support import operations, supports
 from tirage.backends.numpy.kernels.warm import compiling, held_ready, law_ready, ready, single_ready, start, wait
 
 __all__ = [
+    "SingleRecord",
     "compiling",
     "draw",
     "gather",

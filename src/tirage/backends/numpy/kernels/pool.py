@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 21
 """Logits below which one thread is faster than handing work over (about 200 us of work)."""
+
+
+class SingleRecord(NamedTuple):
+    """What one row records beside its token: the ids int32 [n], ascending, and the numbers of `TokenRecords`."""
+
+    kept: NDArray[np.int32]
+    logmass: float
+    raw: float
+    processed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,12 @@ class RecordRoom:
     def arrays(self) -> tuple[Any, ...]:
         """What the kernel takes."""
         return self.limits, self.kept, self.ends, self.numbers
+
+    @property
+    def single(self) -> SingleRecord:
+        """The record of the only row, which the next draw writes over: its ids are a copy."""
+        logmass, raw, processed = self.numbers[:, 0].tolist()
+        return SingleRecord(self.kept[: self.ends[1]].copy(), logmass, raw, processed)
 
     def empty(self, records: TokenRecords, bounds: Sequence[int]) -> None:
         """Hands over the ids; `bounds` are where the shares of the rows begin, and where the last ends.
@@ -196,11 +211,14 @@ def draw(logits: NDArray[np.float32], rows: SamplingMetadata, *, threads: int | 
     return out
 
 
-def single_draw(rows: SamplingMetadata, vocab_size: int) -> Callable[[NDArray[np.float32], int], tuple[int, float]]:
+def single_draw(
+    rows: SamplingMetadata, vocab_size: int
+) -> tuple[Callable[[NDArray[np.float32], int], tuple[int, float]], RecordRoom]:
     """A function that draws the one row of `rows`, which has no view, again and again; for one thread at a time.
 
     It takes logits float32 [1, V], C-contiguous, and the Philox step, and gives the token, -1 for a bad row, with its
-    log-probability. `supports` must accept the row, whose arrays must not change; the kernels must be `single_ready()`.
+    log-probability. The room is where it writes the record of the token, if the row has one. `supports` must accept the
+    row, whose arrays must not change; the kernels must be `single_ready()`.
     """
     from tirage.backends.numpy.kernels import single
 
@@ -209,7 +227,8 @@ def single_draw(rows: SamplingMetadata, vocab_size: int) -> Callable[[NDArray[np
     out = replace(Drawn.empty(rows), token_ids=token, sampled_logprobs=logprob.view(np.float32)[:1])
     out.status = status.view(np.int8)[:1]
     fixed = _inputs(np.empty((1, vocab_size), np.float32), replace(rows, steps=step, memo={}))[1:]
-    arguments = (*fixed, 0, 1, _scratch.of(vocab_size), *_results(out), *_NO_ROOM.arrays)
+    room = RecordRoom.of(None if rows.records is None else rows.records.anew(), vocab_size)
+    arguments = (*fixed, 0, 1, _scratch.of(vocab_size), *_results(out), *room.arrays)
     single.fill(table, single.address_of(warm.entry()), arguments)
 
     def draw_next(logits: NDArray[np.float32], at: int) -> tuple[int, float]:
@@ -217,7 +236,7 @@ def single_draw(rows: SamplingMetadata, vocab_size: int) -> Callable[[NDArray[np
         assert arguments
         return entry(logits, at, table)
 
-    return draw_next
+    return draw_next, room
 
 
 def law(logits: NDArray[np.float32], rows: SamplingMetadata, out: NDArray[np.float64]) -> None:
