@@ -159,18 +159,26 @@ def test_a_row_lost_beyond_the_bound_is_read_again_as_it_was(name: str) -> None:
     expected = [alone(roped(name), prompt, NEW) for prompt in prompts]
     with llm_of(module, prefix_bytes=0) as llm:
         model: Any = llm.model
-        step, calls = model._step_group, []
+        step, joined, calls, failures = model._step_group, model._step_joined, [], []
+        many = False
+
+        def noted(token_ids: Any, rows: Any) -> Any:
+            nonlocal many
+            many = len(rows) > 1
+            return joined(token_ids, rows)
 
         def fail_late(*given: Any) -> Any:
             done = step(*given)
             calls.append(given)
-            if len(calls) % 5 == 4:
+            # A row that is alone, as on a busy machine the last one is, would not be tried again.
+            if many and len(calls) % 5 == 4:
+                failures.append(given)
                 raise MemoryError("full")
             return done
 
-        model._step_group = fail_late
+        model._step_group, model._step_joined = fail_late, noted
         assert texts(llm, prompts) == expected
-    assert len(calls) > 8
+    assert len(failures) > 1
 
 
 @crossing
