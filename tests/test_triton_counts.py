@@ -20,7 +20,7 @@ KERNELS = (
     *("edit", "settle_slots", "append", "view_ends", "view_weigh", "tell"),
 )
 MOST_REGISTERS = 96
-LONG_LISTS = {"rough plateaus, top-p": 42, "rough plateaus, half": 35, "tie, top-p": 19}
+LONG_LISTS = {"rough plateaus, top-p": 18.5, "rough plateaus, half": 16.2, "tie, top-p": 9.4}
 """What is read where a bin holds so many different logits that the cut is looked for in a long list."""
 
 
@@ -33,8 +33,8 @@ def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_three_times(ro
     assert len(found) == 70
     for name, counts in found.items():
         shape, params = name.split(", ", 1)
-        # Sums of blocks are a fiftieth of the logits; looking through an open range in turns is the rest.
-        most = 1.02 if params == "greedy" else 2.05 if params == "plain" else 2.35 if shape == "peaked" else 3.6
+        # Sums of blocks are a fiftieth of the logits; a search of an open range, in eighths of it, is the rest.
+        most = 1.02 if params == "greedy" else 2.05 if params == "plain" else 2.35 if shape == "peaked" else 3.3
         most = LONG_LISTS.get(name, 3.12 if params == "temperature last" else most)
         assert counts["reads"] <= most, name
         assert counts["longest loop"] <= 64, name

@@ -55,6 +55,8 @@ MISTAKES = {
         "_B3 + tl.minimum(r * f, LARGEST) * 1.0001",
     ),
     "step and sample change places": ("(seed, step.to(tl.uint32), sample", "(seed, sample.to(tl.uint32), sample"),
+    "a search misses the logits at its bounds": ("tl.where(key >= floor, each, 0)", "tl.where(key > floor, each, 0)"),
+    "a search for a tie misses the ids at its bounds": ("(ids <= low + j * step)", "(ids < low + j * step)"),
     "greedy takes the last block": ("tl.min(tl.where(maxima == high, at, NO_ID), 0)", "blocks - 1"),
 }
 """A piece of the kernels, and a wrong one in its place."""

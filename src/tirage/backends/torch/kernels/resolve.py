@@ -52,6 +52,9 @@ from tirage.operators.temperature import TEMPERATURE
 from tirage.operators.top_k import TOP_K
 from tirage.operators.top_p import TOP_P
 
+WAYS = tl.constexpr(8)
+"""Parts that a search divides its range into with each reading of the list."""
+_MAX = tl.constexpr(0x7FFFFFFF)
 _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in (TEMPERATURE, TOP_K, TOP_P, MIN_P))
 
 
@@ -88,6 +91,38 @@ def open_mass(x_ptr, list_ptr, n, ties, single, lowest, cut_key, cut_id, m, c, T
 
 
 @triton.jit
+def open_sums(
+    x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE: tl.constexpr, WEIGH: tl.constexpr
+):  # fmt: skip
+    """The weights of the same tokens, or their number, at or above `low` + j * `step`: int64 [WAYS], 0 for j = 0."""
+    at = tl.arange(0, WAYS)
+    sums = (at * 0).to(tl.int64)
+    for start in range(0, n, TILE):
+        key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
+        kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+        each = kept.to(tl.int64)
+        if WEIGH:
+            each = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
+        for j in range(1, WAYS):
+            floor = tl.minimum(low + j * step, _MAX).to(tl.int32)
+            sums += tl.where(at == j, tl.sum(tl.where(key >= floor, each, 0), 0), 0)
+    return sums
+
+
+@triton.jit
+def tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE: tl.constexpr):
+    """How many tokens with that key have ids of at most `low` + j * `step`: int64 [WAYS]."""
+    at = tl.arange(0, WAYS)
+    counts = (at * 0).to(tl.int64)
+    for start in range(0, n, TILE):
+        key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
+        for j in range(1, WAYS):
+            tie = (key == key_wanted) & (ids <= low + j * step)
+            counts += tl.where(at == j, tl.sum(tie.to(tl.int64), 0), 0)
+    return counts
+
+
+@triton.jit
 def nth_tie(
     x_ptr, count_ptr, list_ptr, n, ties, key_wanted, wanted, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
@@ -110,13 +145,10 @@ def nth_tie(
             first = tl.minimum(first, tl.min(tl.where(key == key_wanted, ids, NO_ID), 0))
         low, top = first - 1, tl.where(wanted > 1, size - 1, first)
         while low + 1 < top:
-            middle = (low + top) >> 1
-            count = tl.full((), 0, tl.int64)
-            for start in range(0, n, TILE):
-                key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
-                count += tl.sum(((key == key_wanted) & (ids <= middle)).to(tl.int64), 0)
-            top = tl.where(count >= wanted, middle, top)
-            low = tl.where(count >= wanted, low, middle)
+            step = tl.cdiv(top - low, WAYS)
+            counts = tie_counts(x_ptr, list_ptr, n, key_wanted, low, step, TILE)
+            low += tl.sum(((counts < wanted) & (tl.arange(0, WAYS) > 0)).to(tl.int32), 0) * step
+            top = tl.minimum(low + step, top)
         found = top
     return found
 
@@ -258,10 +290,10 @@ def cut_top_k(
     """(cut_key, cut_id, ties) after top-k of a set of at least k tokens, `number` of them above the range."""
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
-        middle = (low + end) >> 1
-        count = number + open_count(x_ptr, list_ptr, n, ties, middle.to(tl.int32), cut_key, cut_id, TILE)
-        low = tl.where(count >= k, middle, low)
-        end = tl.where(count >= k, end, middle)
+        step = tl.cdiv(end - low, WAYS)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, False)
+        low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
+        end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
     more = number
     if ties < 0:
@@ -286,11 +318,10 @@ def cut_top_p(
     """(cut_key, cut_id, ties, trimmed id, its weight) after top-p of a set of at least the mass `target`."""
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
-        middle = (low + end) >> 1
-        at = middle.to(tl.int32)
-        reached = above + open_mass(x_ptr, list_ptr, n, ties, lowest, at, cut_key, cut_id, m, c, TILE)
-        low = tl.where(reached >= target, middle, low)
-        end = tl.where(reached >= target, end, middle)
+        step = tl.cdiv(end - low, WAYS)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, True)
+        low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
+        end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
     more = above
     if ties < 0:
