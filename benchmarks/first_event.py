@@ -48,8 +48,9 @@ class Served:
         # Kernels that are not in the cache would be compiled beside the first requests.
         subprocess.run([sys.executable, "-c", "import tirage; tirage.warmup()"], cwd=tree, env=environment, check=True)
         command = [sys.executable, "-m", "tirage", "serve", "--port", str(port)]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, cwd=tree, env=environment, **quiet)
+        self._process = subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self._connection = http.client.HTTPConnection("127.0.0.1", port)
         self._await_ready(time.monotonic() + _STARTUP_S)
 

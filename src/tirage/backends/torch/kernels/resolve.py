@@ -55,6 +55,7 @@ from tirage.operators.top_p import TOP_P
 WAYS = tl.constexpr(8)
 """Parts that a search divides its range into with each reading of the list."""
 _MAX = tl.constexpr(0x7FFFFFFF)
+_BY_WEIGHT, _BY_NUMBER = tl.constexpr(True), tl.constexpr(False)
 _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in (TEMPERATURE, TOP_K, TOP_P, MIN_P))
 
 
@@ -291,7 +292,7 @@ def cut_top_k(
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, False)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, 0.0, 0.0, TILE, _BY_NUMBER)
         low += tl.sum(((number + sums >= k) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
         end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
@@ -319,7 +320,7 @@ def cut_top_p(
     low, end = lowest.to(tl.int64), top.to(tl.int64)
     while low + 1 < end:
         step = tl.cdiv(end - low, WAYS)
-        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, True)
+        sums = open_sums(x_ptr, list_ptr, n, lowest, low, step, cut_key, cut_id, m, c, TILE, _BY_WEIGHT)
         low += tl.sum(((above + sums >= target) & (tl.arange(0, WAYS) > 0)).to(tl.int64), 0) * step
         end = tl.minimum(low + step, end)
     last = low.to(tl.int32)
