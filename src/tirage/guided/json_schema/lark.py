@@ -52,75 +52,77 @@ def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") 
     root = rules[ROOT]
     first = root.name if isinstance(root, RuleReference) and root.name != ANY else ROOT
     names[first] = start
-    writer = LarkWriter(names, grammar.tokens, words(grammar.tokens))
+    known = known_names(grammar.tokens)
+    writer = LarkWriter(names, grammar.tokens, known)
     lines = [writer.rule(name, node) for name, node in rules.items() if name == first or name != ROOT]
-    text = "\n".join([*lines, *writer.lines, ""])
+    text = known.defined("\n".join([*lines, *writer.terminals, ""]))
     return text.replace(_RULE, prefix).replace(_TERMINAL, prefix.upper())
 
 
-class Word(NamedTuple):
-    """What stands for a node, and the lines that define the terminals in it."""
+class KnownNames(NamedTuple):
+    """The terminals of JSON, and the rule of any value, which is in most grammars.
 
-    text: str
-    lines: tuple[str, ...] = ()
+    `texts` are what stands for nodes, by identity, since equality compares whole expressions; `terminals` the lines of
+    terminals by their names, each after those that it is in.
+    """
 
+    texts: Mapping[int, str]
+    terminals: Mapping[str, str]
 
-Words = Mapping[int, Word]
-"""Words by the identity of their nodes, since equality compares whole expressions."""
+    def defined(self, text: str) -> str:
+        """The lines of a grammar with those of the terminals in them; no name begins with another."""
+        for name, line in self.terminals.items():
+            if name in text:
+                text += line
+        return text
 
 
 @lru_cache(maxsize=16)
-def words(tokens: JsonTokens) -> Words:
-    """The words that many grammars have: terminals of JSON, and the rule of any value, which is in most of them."""
-    found = {id(ANY_STRING): Word(f"{_STRING} ", (shared(tokens)[_STRING],))}
+def known_names(tokens: JsonTokens) -> KnownNames:
+    """The names for one kind of whitespace."""
+    texts, terminals = dict[int, str](), dict[str, str]()
     nodes = {"N": ANY_NUMBER, "I": ANY_INTEGER} | {f"J{i}": node for i, node in enumerate(tokens.all)}
-    for name, node in nodes.items():
+    for letters, node in nodes.items():
         if not isinstance(node.part, LiteralText):
-            body = printed(node.part, tokens)
-            found[id(node)] = Word(f"{_TERMINAL}{name} ", (*body.lines, f"{_TERMINAL}{name}:{body.text}"))
-    writer, anything = LarkWriter({ANY: _ANY}, tokens, found), any_value(tokens)[ANY]
-    return found | {id(anything): Word(writer.rule(ANY, anything), tuple(writer.lines))}
+            name = f"{_TERMINAL}{letters}"
+            texts[id(node)], terminals[name] = f"{name} ", f"{name}:{printed(node.part, tokens)}\n"
+    for name, node in ((_STRING, ANY_STRING.part), (_SPACE, tokens.space)):
+        terminals[name] = f"{name}:{lark_terminal(node)}\n"
+    known = KnownNames(texts | {id(ANY_STRING): f"{_STRING} "}, terminals)
+    anything = any_value(tokens)[ANY]
+    line = LarkWriter({ANY: _ANY}, tokens, known).rule(ANY, anything)
+    return KnownNames(known.texts | {id(anything): line}, terminals)
 
 
-@lru_cache(maxsize=16)
-def shared(tokens: JsonTokens) -> Mapping[str, str]:
-    """The lines of the terminals that others are made of, by their names."""
-    nodes = {_STRING: ANY_STRING.part, _SPACE: tokens.space}
-    return {name: f"{name}:{lark_terminal(node)}" for name, node in nodes.items()}
+_PRINTED: RecentlyUsed[str] = RecentlyUsed(most=512, size=1 << 16)
 
 
-_PRINTED: RecentlyUsed[Word] = RecentlyUsed(most=512, size=1 << 16)
-
-
-def printed(node: Expression, tokens: JsonTokens) -> Word:
+def printed(node: Expression, tokens: JsonTokens) -> str:
     """The right side of a terminal; remembered, since that of a format takes a while."""
-    return _PRINTED.get((node, tokens), lambda: _print(node, tokens), lambda word: len(word.text))
+    return _PRINTED.get((node, tokens), lambda: _print(node, tokens), len)
 
 
-def _print(node: Expression, tokens: JsonTokens) -> Word:
+def _print(node: Expression, tokens: JsonTokens) -> str:
     names = {ANY_STRING.part: _STRING} | ({} if tokens.space == EMPTY else {tokens.space: _SPACE})
-    text = lark_terminal(node, names)
-    return Word(text, tuple(line for name, line in shared(tokens).items() if name in text))
+    return lark_terminal(node, names)
 
 
 class LarkWriter:
-    """Writes rules, whose names are given, and notes the lines that define their terminals; equal terminals are one."""
+    """Writes rules, whose names are given, and the lines of terminals that are not known; equal ones are one."""
 
-    def __init__(self, names: Mapping[str, str], tokens: JsonTokens, known: Words) -> None:
-        self._names, self._tokens, self._known = names, tokens, known
-        self._terminals: dict[str, str] = {}
-        # By identity, as in `Words`; the grammar keeps the nodes alive.
-        self._written: dict[int, str] = {}
-        self.lines: dict[str, None] = {}
+    def __init__(self, names: Mapping[str, str], tokens: JsonTokens, known: KnownNames) -> None:
+        self._names, self._tokens = names, tokens
+        self._bodies: dict[str, str] = {}
+        # By identity, as in `KnownNames`; the grammar keeps the nodes alive.
+        self._written: dict[int, str] = {**known.texts}
+        self.terminals: list[str] = []
 
     def rule(self, name: str, node: Expression) -> str:
         """The line of a rule."""
         checkpoint()
-        known = self._known.get(id(node))
-        if known is not None and not isinstance(node, Terminal):
-            self.lines.update(dict.fromkeys(known.lines))
-            return known.text
-        return f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
+        # A rule that is only a terminal is not that of any value.
+        known = self._written.get(id(node)) if name == ANY else None
+        return known or f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
 
     def _write(self, node: Expression) -> str:
         """An expression; a space after terminals and before rules keeps names apart, and a rule from a `?`."""
@@ -154,12 +156,9 @@ class LarkWriter:
         return text
 
     def _terminal(self, node: Terminal) -> str:
-        known = self._known.get(id(node))
-        if known is None:
-            body, lines = printed(node.part, self._tokens)
-            name = self._terminals.get(body)
-            if name is None:
-                name = self._terminals[body] = f"{_TERMINAL}T{len(self._terminals)}"
-            known = Word(f"{name} ", (*lines, f"{name}:{body}"))
-        self.lines.update(dict.fromkeys(known.lines))
-        return known.text
+        body = printed(node.part, self._tokens)
+        name = self._bodies.get(body)
+        if name is None:
+            name = self._bodies[body] = f"{_TERMINAL}T{len(self._bodies)}"
+            self.terminals.append(f"{name}:{body}")
+        return f"{name} "
