@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tirage.guided.json_schema.constants import constants, other_values, without
 from tirage.guided.json_schema.document import Document, Node
+from tirage.guided.json_schema.formats import is_format
 from tirage.guided.json_schema.intersections import intersection, item_at, union
 from tirage.guided.json_schema.places import fail, refusal
 from tirage.guided.json_schema.steps import Steps
@@ -393,7 +394,7 @@ class Expansion:
         return found
 
     def _has_no_text(self, node: Expression) -> bool:
-        if some_length(node) is not None:
+        if is_format(node) or some_length(node) is not None:
             return False
         quick = SearchSteps(min(_QUICK, self._search.left))
         self._search.take(quick.left)

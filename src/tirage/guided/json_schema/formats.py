@@ -23,7 +23,17 @@ def format_expression(name: str) -> Expression:
     """The strings of a format, whole; GrammarError for a format that is not in `FORMATS`."""
     if name not in FORMATS:
         raise GrammarError(f"format must be one of {', '.join(FORMATS)}, got {name!r}{nearest(name, FORMATS)}")
-    return PatternTranslator(parse_ecma(f"^(?:{FORMATS[name]()})$")).strings()
+    found = PatternTranslator(parse_ecma(f"^(?:{FORMATS[name]()})$")).strings()
+    _READ.add(found)
+    return found
+
+
+_READ = set[Expression]()
+
+
+def is_format(node: Expression) -> bool:
+    """Whether an expression is that of a format as it is, which some strings have."""
+    return node in _READ
 
 
 # --- dates and times: RFC 3339 ---------------------------------------------------------------------------------------
