@@ -116,11 +116,12 @@ class LlguidanceBackend:
         def make() -> Any:
             return self._library.LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
-        # Only the compilation recurses: masks, tokens, copies and the end of a matcher need no more stack than usual.
-        deep = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)
+        if not is_shallow(constraint):
+            # Only the compilation recurses: masks, tokens, copies and the end of a matcher need no more than usual.
+            make = partial(on_large_stack, make, megabytes=STACK_MEGABYTES)
         # The library's own calls cannot be cancelled, so there is a look before each.
         checkpoint()
-        lexer = SharedLexer(make if is_shallow(constraint) else deep, states=states)
+        lexer = SharedLexer(make, states=states)
         if len(grammar) > _LARGE:
             return_free_memory()
         if lexer.start.is_error():
@@ -180,7 +181,7 @@ class SharedLexer:
     def __init__(self, make: Callable[[], Any], *, states: int) -> None:
         self._make, self._most, self._lock = make, states, threading.Lock()
         self.start, self._states = make(), 0.0
-        self._cursors = WeakSet[LlguidanceCursor]()
+        self._cursors: WeakSet[LlguidanceCursor] = WeakSet()
         self._watched = 0
 
     def copy(self, matcher: Any, cursor: LlguidanceCursor) -> Any:

@@ -12,6 +12,7 @@ from tirage.errors import nearest
 from tirage.guided.json_schema.formats import FORMATS
 from tirage.guided.json_schema.json_text import DEPTH
 from tirage.guided.json_schema.keywords import (
+    ANNOTATIONS,
     DRAFTS,
     ENFORCED,
     LISTS,
@@ -42,6 +43,7 @@ _UNREAD: dict[str, Any] = {}
 _DETAILED = frozenset({"items", "format", *_EXCLUSIVE})
 """Keywords of which some values say nothing, or are right only beside others."""
 _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+_TYPE_ALONE = ANNOTATIONS | {"type"}
 _AS_WRITTEN = frozenset({"type", "format", "pattern", "$ref", "$schema", "$id"})
 _NAMING = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "definitions", "$defs"})
 
@@ -100,6 +102,8 @@ class Document:
         if isinstance(schema, bool):
             node = self._nodes[path] = Node(path, draft, base, {} if schema else None)
             return node
+        if _TYPE_ALONE.issuperset(schema) and (shared := self._shared(schema.get("type"), path)):
+            return shared
         is_named = not _NAMED_BY.isdisjoint(schema)
         if is_named:
             draft, base = self._identify(schema, path, draft, base)
@@ -109,10 +113,15 @@ class Document:
                 self._resources[base] = node
             self._name(schema, node)
         node.keywords = found = self._keywords(schema, node)
-        if len(found) == 1 and "type" in found and not is_named and path and path[-1] not in _UNEVALUATED:
-            types = found["type"]
-            if isinstance(types, str):
-                node = self._nodes[path] = OF_TYPE[types]
+        if len(found) == 1 and not is_named and (shared := self._shared(found.get("type"), path)):
+            return shared
+        return node
+
+    def _shared(self, kind: Any, path: Path) -> Node | None:
+        """The node of all schemas of just one type, now at a path as well; None for one that has to be its own."""
+        if not isinstance(kind, str) or kind not in OF_TYPE or not path or path[-1] in _UNEVALUATED:
+            return None
+        node = self._nodes[path] = OF_TYPE[kind]
         return node
 
     def _identify(self, schema: dict[str, Any], path: Path, draft: int, base: str) -> tuple[int, str]:
@@ -229,14 +238,14 @@ class Document:
         assert node.keywords is not None
         reference, at = node.keywords[key], (*node.path, key)
         found = self._find(reference, node.base, at)
-        name = "" if key == "$recursiveRef" else urldefrag(reference)[1]
+        name = "" if key == "$recursiveRef" else divided(reference)[1]
         several = self._dynamic.get(name, []) if key != "$ref" else []
         if found in several and len(several) > 1:
             fail(at, "is a keyword that cannot be enforced where several schemas have the anchor; use $ref")
         return found
 
     def _find(self, reference: str, base: str, at: Path) -> Node:
-        address, fragment = urldefrag(reference)
+        address, fragment = divided(reference)
         uri = base if not address else urldefrag(resolved(base, address, at))[0]
         resource = self._resources.get(uri)
         if resource is None:
@@ -275,6 +284,14 @@ class Document:
         for part in path:
             value = value[part]
         return value
+
+
+def divided(reference: str) -> tuple[str, str]:
+    """The address and the fragment of a reference; mostly it has only that."""
+    if reference.startswith("#"):
+        return "", reference[1:]
+    address, fragment = urldefrag(reference)
+    return address, fragment
 
 
 def draft_of(name: Any, path: Path) -> int:

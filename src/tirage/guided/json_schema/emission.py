@@ -112,7 +112,6 @@ class RuleWriter:
 
     def member(self, conditions: Conditions) -> Expression | None:
         """As `value`; None if no value is known to satisfy the conditions."""
-        checkpoint()
         if conditions in self._members:
             return self._members[conditions]
         is_nothing = bool(conditions) and (conditions >= NEVER or self.expansion.is_nothing(conditions))
@@ -135,18 +134,18 @@ class RuleWriter:
 
     def _one(self, name: str, one: Values) -> Expression:
         match one:
-            case Null():
-                return NULL
-            case Booleans(values):
-                return either([terminal for value, terminal in ((True, TRUE), (False, FALSE)) if value in values])
-            case Numbers():
-                return number_expression(one, name, self.add)
+            case Objects():
+                return ObjectRules(self, name, one).expression()
             case Strings():
                 return self._string(one)
             case Arrays():
                 return ArrayRules(self, name, one).expression()
-            case Objects():
-                return ObjectRules(self, name, one).expression()
+            case Numbers():
+                return number_expression(one, name, self.add)
+            case Booleans(values):
+                return either([terminal for value, terminal in ((True, TRUE), (False, FALSE)) if value in values])
+            case Null():
+                return NULL
             case RefusedValues(error):
                 raise error
 
@@ -194,16 +193,19 @@ def grammar_of(document: Document, tokens: JsonTokens) -> SchemaGrammar:
         fail(
             (), f"must combine its parts in fewer than {STEPS} steps; leave out oneOf, not or allOf where they are many"
         )
-    rules = pruned(writer.rules, is_complete=writer.is_complete)
+    rules = pruned(writer.rules, any_value(tokens), is_complete=writer.is_complete)
     return SchemaGrammar(rules, tokens, tuple(document.ignored))
 
 
-def pruned(rules: dict[str, Expression], *, is_complete: bool) -> dict[str, Expression]:
-    """The rules that lead to some text, the root first; GrammarError when it does not.
+def pruned(
+    rules: dict[str, Expression], known: Mapping[str, Expression], *, is_complete: bool
+) -> dict[str, Expression]:
+    """The rules that lead to some text, as the `known` ones do, the root first; GrammarError when it does not.
 
     `is_complete` says that all alternatives in rules that lead to some text do so, too.
     """
-    alive, left, size = set[str](), list(rules), -1
+    alive = set(known)
+    left, size = [name for name in rules if name not in alive], -1
     # Most rules come before those they refer to, and those of runs of members after them.
     while left and len(left) != size:
         size, names, left = len(left), reversed(left), []

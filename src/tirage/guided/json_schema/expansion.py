@@ -318,7 +318,9 @@ class Expansion:
             self._looking += 1
             self._steps.take()
             try:
-                found = self._nothing[key] = self._is_nothing(self.values(conditions), depth - 1)
+                sets = self.values(conditions)
+                # Those that are empty without a look inside are not among them.
+                found = self._nothing[key] = not sets if depth == 1 else self._is_nothing(sets, depth - 1)
             except _OpenError:
                 return False
             finally:
@@ -340,7 +342,10 @@ class Expansion:
                 return True
             if one.required:
                 self._steps.take(len(one.required) // 4)
-            return any(self.is_nothing(self.member(one, name), depth) for name in one.required)
+            needed = [self.member(one, name) for name in one.required]
+            if not depth:
+                return any(map(NEVER.issubset, needed))
+            return any(self.is_nothing(each, depth) for each in needed)
         if isinstance(one, Arrays):
             short = one.high is not None and one.low > one.high
             places = range(min(one.low, len(one.prefix) + 1))

@@ -16,6 +16,7 @@ from tirage.guided.regular.expression import (
     EMPTY,
     Alternatives,
     Expression,
+    Intersection,
     LiteralText,
     Repeat,
     RuleReference,
@@ -62,16 +63,17 @@ def schema_lark(grammar: SchemaGrammar, start: str = "start", prefix: str = "") 
 class KnownNames(NamedTuple):
     """The terminals of JSON, and the rule of any value, which is in most grammars.
 
-    `texts` are what stands for nodes, by identity, since equality compares whole expressions; `terminals` the lines of
-    terminals by their names, each after those that it is in.
+    `texts` are what stands for terminals, by identity, since equality compares whole expressions; `lines` are those of
+    terminals by their names, each after those that it is in; `anything` are the rule of any value and its line.
     """
 
     texts: Mapping[int, str]
-    terminals: Mapping[str, str]
+    lines: Mapping[str, str]
+    anything: tuple[Expression, str] = EMPTY, ""
 
     def defined(self, text: str) -> str:
         """The lines of a grammar with those of the terminals in them; no name begins with another."""
-        for name, line in self.terminals.items():
+        for name, line in self.lines.items():
             if name in text:
                 text += line
         return text
@@ -80,18 +82,17 @@ class KnownNames(NamedTuple):
 @lru_cache(maxsize=16)
 def known_names(tokens: JsonTokens) -> KnownNames:
     """The names for one kind of whitespace."""
-    texts, terminals = dict[int, str](), dict[str, str]()
+    texts, lines = {id(ANY_STRING): f"{_STRING} "}, dict[str, str]()
     nodes = {"N": ANY_NUMBER, "I": ANY_INTEGER} | {f"J{i}": node for i, node in enumerate(tokens.all)}
     for letters, node in nodes.items():
         if not isinstance(node.part, LiteralText):
             name = f"{_TERMINAL}{letters}"
-            texts[id(node)], terminals[name] = f"{name} ", f"{name}:{printed(node.part, tokens)}\n"
+            texts[id(node)], lines[name] = f"{name} ", f"{name}:{printed(node.part, tokens)}\n"
     for name, node in ((_STRING, ANY_STRING.part), (_SPACE, tokens.space)):
-        terminals[name] = f"{name}:{lark_terminal(node)}\n"
-    known = KnownNames(texts | {id(ANY_STRING): f"{_STRING} "}, terminals)
-    anything = any_value(tokens)[ANY]
-    line = LarkWriter({ANY: _ANY}, tokens, known).rule(ANY, anything)
-    return KnownNames(known.texts | {id(anything): line}, terminals)
+        lines[name] = f"{name}:{lark_terminal(node)}\n"
+    node = any_value(tokens)[ANY]
+    line = LarkWriter({ANY: _ANY}, tokens, KnownNames(texts, lines)).rule(ANY, node)
+    return KnownNames(texts, lines, (node, line))
 
 
 _PRINTED: RecentlyUsed[str] = RecentlyUsed(most=512, size=1 << 16)
@@ -111,7 +112,7 @@ class LarkWriter:
     """Writes rules, whose names are given, and the lines of terminals that are not known; equal ones are one."""
 
     def __init__(self, names: Mapping[str, str], tokens: JsonTokens, known: KnownNames) -> None:
-        self._names, self._tokens = names, tokens
+        self._names, self._tokens, self._anything = names, tokens, known.anything
         self._bodies: dict[str, str] = {}
         # By identity, as in `KnownNames`; the grammar keeps the nodes alive.
         self._written: dict[int, str] = {**known.texts}
@@ -120,9 +121,9 @@ class LarkWriter:
     def rule(self, name: str, node: Expression) -> str:
         """The line of a rule."""
         checkpoint()
-        # A rule that is only a terminal is not that of any value.
-        known = self._written.get(id(node)) if name == ANY else None
-        return known or f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
+        if node is self._anything[0]:
+            return self._anything[1]
+        return f"{self._names[name]}:{self._write(node) or EMPTY_TEXT}"
 
     def _write(self, node: Expression) -> str:
         """An expression; a space after terminals and before rules keeps names apart, and a rule from a `?`."""
@@ -156,7 +157,10 @@ class LarkWriter:
         return text
 
     def _terminal(self, node: Terminal) -> str:
-        body = printed(node.part, self._tokens)
+        part = node.part
+        # The strings but the names of one object: nobody will ask for them again.
+        is_rest = isinstance(part, Intersection) and part.parts[0] is ANY_STRING.part
+        body = (_print if is_rest else printed)(part, self._tokens)
         name = self._bodies.get(body)
         if name is None:
             name = self._bodies[body] = f"{_TERMINAL}T{len(self._bodies)}"
