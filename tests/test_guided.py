@@ -18,6 +18,7 @@ from tokenizers.models import WordPiece
 import tirage
 from tirage import GrammarError, GuidedDecodingParams, SamplingParams
 from tirage.guided import BYTES, Compiler, Grammar, Matcher, Vocabulary
+from tirage.guided.compiler import MEASURED
 from tirage.text import wrap_tokenizer
 
 CASES: list[dict[str, Any]] = [
@@ -307,6 +308,22 @@ def test_a_grammar_that_has_grown_when_it_is_found_takes_the_place_of_others(mon
     assert [compiler._cached.get(guided) is None for guided in found] == [False, True, True, False]
     assert compiler._cached_bytes == compiler.nbytes <= 1 << 20
     assert compiler.compile(found[3]) is others[2]
+
+
+@pytest.mark.parametrize("others", [MEASURED - 1, MEASURED, 2 * MEASURED + 1])
+def test_a_grammar_that_grows_unasked_is_counted_in_its_turn(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Compiler(VOCABULARY)
+    grown = compiler.compile(GuidedDecodingParams(regex="a"))
+    for i in range(others):
+        compiler.compile(GuidedDecodingParams(regex=f"a{i}"))
+    lexer = type(grown._start.shared)
+    grows = lexer.nbytes.fget
+    monkeypatch.setattr(lexer, "nbytes", property(lambda self: grows(self) + (self is grown._start.shared) * 1_000_000))
+    assert compiler._cached_bytes == compiler.nbytes - 1_000_000
+    turns = others // MEASURED + 2
+    for i in range(turns):
+        compiler.compile(GuidedDecodingParams(regex=f"b{i}"))
+    assert compiler._cached_bytes == compiler.nbytes
 
 
 def test_threads_share_one_grammar_and_each_follows_it_alone() -> None:

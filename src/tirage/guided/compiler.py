@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from copy import copy
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tirage.errors import GrammarError
@@ -24,6 +25,8 @@ from tirage.workers.cancel import POLL_S, checkpoint
 CACHE_BYTES = 64 << 20
 REFUSAL_BYTES = 4 << 20
 """Most bytes of the constraints whose refusals are cached, and of their messages."""
+MEASURED = 32
+"""Cached grammars whose sizes are looked at after each compilation."""
 _NAMES = {"json": "schema", "json_object": "schema"}
 BACKENDS = {"llguidance": LlguidanceBackend, "xgrammar": XgrammarBackend}
 
@@ -64,8 +67,9 @@ class Compiler:
         self.vocabulary, self._budget = vocabulary, budget
         self._backends: dict[str, Any] = {}
         self._cached: OrderedDict[GuidedDecodingParams, Grammar] = OrderedDict()
-        # Their sizes as last measured: all after a compilation, else that of the grammar found.
+        # Their sizes as last measured: that of a grammar that is found, and of some others after each compilation.
         self._sizes: dict[GuidedDecodingParams, int] = {}
+        self._turn: Iterator[GuidedDecodingParams] = iter(())
         self._refused: OrderedDict[GuidedDecodingParams, GrammarError] = OrderedDict()
         # Those that are being compiled, with what other threads that want them wait for, if there are any.
         self._pending: dict[GuidedDecodingParams, Future[Grammar] | None] = {}
@@ -134,8 +138,8 @@ class Compiler:
             if isinstance(outcome, Grammar):
                 self._compiled += 1
                 self._cached[guided] = outcome
-                for each, grammar in self._cached.items():
-                    self._measure(each, grammar)
+                self._measure(guided, outcome)
+                self._measure_others()
                 self._trim()
             elif isinstance(outcome, GrammarError) and not getattr(outcome, "timed_out", False):
                 self._cache_refusal(guided, outcome)
@@ -160,6 +164,15 @@ class Compiler:
         size = grammar.nbytes
         self._cached_bytes += size - self._sizes.get(guided, 0)
         self._sizes[guided] = size
+
+    def _measure_others(self) -> None:
+        """The same for some that are cached, in turn: a text that takes long makes its grammar grow meanwhile."""
+        due = [*islice(self._turn, MEASURED)]
+        if len(due) < MEASURED:
+            self._turn = iter([*self._cached])
+        for guided in due:
+            if (grammar := self._cached.get(guided)) is not None:
+                self._measure(guided, grammar)
 
     def _trim(self) -> None:
         """Drops the least recently used grammars beyond the budget."""
