@@ -204,3 +204,37 @@ def test_an_answer_before_a_text_is_searched_once_in_turn_and_then_known_without
         finally:
             _BEFORE_TEXT.end()
     assert not _BEFORE_TEXT.is_wanted
+
+
+LISTED = {"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 30}, "minItems": 1, "maxItems": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prompt", "params"),
+    [
+        # A sample's own paths and work decide when it must close, whatever another one with the same tokens has found.
+        (
+            "<think>",
+            {
+                "seed": 24,
+                "n": 3,
+                "max_tokens": 2,
+                "top_k": 40,
+                "reasoning_parser": "qwen3",
+                "guided_regex": "[ab ]{3,9}",
+            },
+        ),
+        ("a a", {"seed": 30, "n": 24, "max_tokens": 8, "temperature": 3.0, "guided_json": LISTED}),
+    ],
+    ids=["reasoning", "work"],
+)
+def test_samples_close_alike_one_after_another_and_together(prompt: str, params: dict[str, Any]) -> None:
+    modes = {name: params[f"guided_{name}"] for name in ("regex", "json") if f"guided_{name}" in params}
+    rest = {name: value for name, value in params.items() if not name.startswith("guided_")}
+    asked = SamplingParams(close_grammar=True, guided_decoding=GuidedDecodingParams(**modes), **rest)
+    found = []
+    for running in (1, 3, 24):
+        with LLM("tiny", max_running=running, prefix_bytes=0) as llm:
+            found.append([sample.token_ids for sample in llm.generate(prompt, asked)[0].samples])
+    assert found[0] == found[1] == found[2]

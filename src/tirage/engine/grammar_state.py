@@ -52,6 +52,7 @@ class GrammarState:
         "_mask",
         "_matcher",
         "_min_tokens",
+        "_needs_space",
         "_path",
         "_reasoning",
         "_spaces",
@@ -99,6 +100,8 @@ class GrammarState:
             self._path = self._path if self._follows else None
         self._spaces = grammar.vocabulary.with_space if drops_space else None
         self._left, self._min_tokens, self._taken = limit, params.min_tokens, 0
+        # Whether nothing but a space may come first, which the text would lose.
+        self._needs_space = False
         self.closing = self.was_closed = False
         # The token that was checked last, usually the one that is then accepted, with the closing path after it.
         self._checked: tuple[int, ClosingPath] | None = None
@@ -134,6 +137,8 @@ class GrammarState:
     @property
     def error(self) -> str:
         """Why no further token can satisfy the constraint; empty while one can."""
+        if self._needs_space:
+            return "the texts of the constraint begin with a space, which this model's text loses; leave it out"
         return self._matcher.error or ("the token drawn breaks the constraint" if self.refused else "")
 
     def fill(self, mask: NDArray[np.int32]) -> None:
@@ -150,35 +155,51 @@ class GrammarState:
         """
         if self._mask is not None:
             return
-        if like is not None and like._mask is not None and like._mask[0].any():
-            self._mask = like._mask
-            return
-        mask = np.zeros(self._vocabulary.words, np.int32)
         self.exceeded = self.budget.exceeded
         if not self.exceeded:
             began = time.thread_time()
-            self._compute(mask)
+            mask = self._computed(like)
             self.exceeded = self.budget.add_mask(time.thread_time() - began)
         if self.exceeded:
-            mask[:], self.closing = 0, False
+            mask, self.closing = np.zeros(self._vocabulary.words, np.int32), False
         self._mask = mask, self.closing
 
     def leave(self) -> None:
         """Leaves the mask to the draw: an error of it ends the sample there."""
         self._is_left = True
 
-    def _compute(self, mask: NDArray[np.int32]) -> None:
-        self.closing = False
+    def _computed(self, like: GrammarState | None) -> NDArray[np.int32]:
+        """The next mask int32 [ceil(V / 32)], of the matcher if possible that of a state after the same tokens.
+
+        Whether the text must close is found for each: it may have paths, and work left, that the other one has not.
+        """
         before = self._before_answer
-        if self._must_close() if self._follows else self._must_end_reasoning():
+        self.closing = self._must_close() if self._follows else self._must_end_reasoning()
+        if like is not None and before is None and not self.closing and like.is_shareable:
+            assert like._mask is not None
+            return like._mask[0]
+        mask = np.zeros(self._vocabulary.words, np.int32)
+        if self.closing:
             self.fill_closing(mask)
-            return
+            return mask
         if self._follows:
             self._matcher.fill_mask(mask)
             if self._spaces is not None and not self._taken:
-                mask &= ~self._spaces
+                self._leave_out_spaces(mask, self._spaces)
         if before is not None:
             self._fill_reasoning(mask, before)
+        return mask
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether states after the same tokens, which need not close, have the mask that this one has."""
+        return self._mask is not None and not self._mask[1] and bool(self._mask[0].any())
+
+    def _leave_out_spaces(self, mask: NDArray[np.int32], spaces: NDArray[np.int32]) -> None:
+        """Forbids tokens that begin with a space in a mask int32 [ceil(V / 32)]: the text would lose it."""
+        allowed = mask.any()
+        mask &= ~spaces
+        self._needs_space = bool(allowed) and not mask.any() and not self._complete
 
     @property
     def _before_answer(self) -> ReasoningState | None:
@@ -347,6 +368,12 @@ class GrammarState:
             return []
         with self.budget.counting():
             return forced_tokens(self._matcher, self._tokens, tokenizer.encode_plain)
+
+    def work_alone(self) -> None:
+        """Has what is left of the work for its text to itself, which forks share: it is that of another sample."""
+        for path in (self._path, self._answer_path):
+            if path is not None:
+                path.work_alone()
 
     def fork(self) -> GrammarState:
         """An independent copy."""

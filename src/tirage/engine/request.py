@@ -140,6 +140,8 @@ class EngineRequest:
         if len(self.samples) == self.sample_count:
             return last
         sample = last.fork()
+        if sample.grammar is not None:
+            sample.grammar.work_alone()
         self._insert(sample)
         return sample
 

@@ -85,6 +85,12 @@ class ClosingPath:
         other._state = None if self._state is None else self._state.for_sample()
         return other
 
+    def work_alone(self) -> None:
+        """Has what is left of the work for its text to itself, which forks share."""
+        self._work = copy(self._work)
+        if self._state is not None:
+            self._state.work_alone()
+
     @property
     def hopeless(self) -> bool:
         """Whether no path is known and the search for one has used up its budget."""

@@ -219,6 +219,10 @@ class CompletionState:
         other._work = RemainingWork(TEXT_WORK)
         return other
 
+    def work_alone(self) -> None:
+        """Has what is left of the work for its text to itself, which forks share."""
+        self._work = copy(self._work)
+
     def prepare(self) -> None:
         """Creates what searches need, so that no search inside a text has to."""
         with contextlib.suppress(WorkLimitError):
