@@ -268,9 +268,50 @@ def test_a_reply_that_loses_its_first_space_is_constrained_as_it_is_shown() -> N
         reply = llm.chat([{"role": "user", "content": "l"}], params.replace(seed=seed))
         shown = reply.text
         assert re.fullmatch("(a| a| |l)+", shown)
-        assert shown == "".join(tokenizer.token_bytes(i).decode() for i in reply.token_ids if i > 2)
+        first, *rest = reply.token_ids
+        spelled = [llm.tokenizer.first_bytes(first), *(llm.tokenizer.token_bytes(i) for i in rest if i > 2)]
+        assert shown == b"".join(spelled).decode()
         text = llm.generate("l", params.replace(seed=seed))[0].text
         assert re.fullmatch("(a| a| |l)+", text)
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_a_set_of_all_texts_changes_no_token_where_a_text_loses_a_space(backend: str) -> None:
+    """The mask holds every token with which some text can go on: that of a word as well, which begins with a space."""
+    with LLM("tiny") as llm:
+        question = [{"role": "user", "content": "How old are you?"}]
+        # Without single bytes, some of which begin no text.
+        pieces = {i: llm.tokenizer.piece(i) for i in range(1536) if i not in llm.tokenizer.special_ids}
+        plain = [i for i, piece in pieces.items() if isinstance(piece, str)]
+        for seed in range(12):
+            free = SamplingParams(seed=seed, max_tokens=8, ignore_eos=True, allowed_token_ids=plain)
+            anything = free.replace(guided_decoding=guided(regex=r"(.|\n)*", backend=backend))
+            assert llm.chat(question, anything).token_ids == llm.chat(question, free).token_ids
+            assert llm.generate("", anything)[0].token_ids == llm.generate("", free)[0].token_ids
+
+
+@pytest.mark.parametrize("forcing", [None, "canonical"])
+@pytest.mark.parametrize("close", [False, True])
+@pytest.mark.parametrize(
+    "constraint",
+    [{"choice": [" yes", " no"]}, {"regex": " ?yes"}, {"choice": ["  yes", "no"]}, {"json": PERSON}],
+    ids=str,
+)
+def test_the_text_as_shown_is_in_the_set_where_it_loses_a_space(
+    constraint: dict[str, Any], close: bool, forcing: str | None
+) -> None:
+    guided_decoding = GuidedDecodingParams(**constraint)
+    with LLM("tiny") as llm:
+        for seed in range(4):
+            params = SamplingParams(
+                seed=seed, max_tokens=120, close_grammar=close, forcing=forcing, guided_decoding=guided_decoding
+            )
+            [sample] = llm.chat([{"role": "user", "content": "hi"}], params).samples
+            assert sample.grammar_complete
+            if "json" in constraint:
+                assert is_person(sample.text)
+            else:
+                assert re.fullmatch(constraint.get("regex") or "|".join(constraint["choice"]), sample.text)
 
 
 def test_an_explanation_shows_the_constraint_at_the_start(llm: LLM) -> None:

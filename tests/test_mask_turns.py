@@ -177,14 +177,14 @@ def test_a_beam_search_waits_for_its_masks_and_finds_the_same(llm: LLM) -> None:
 @pytest.mark.slow
 def test_a_mask_that_takes_forever_stops_no_neighbour(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, plain = alone(MANY), alone(PLAIN)
-    go, compute = threading.Event(), GrammarState._compute
+    go, compute = threading.Event(), GrammarState._fill_allowed
 
     def waits(state: GrammarState, mask: Any) -> None:
         assert threading.current_thread().name.startswith("tirage-masks")
         assert go.wait(60)
         compute(state, mask)
 
-    monkeypatch.setattr(GrammarState, "_compute", waits)
+    monkeypatch.setattr(GrammarState, "_fill_allowed", waits)
     request = llm.request("Once upon", MANY)
     request.constraint_budget.is_slow = True
     stuck = llm.engine.submit(request)
@@ -197,14 +197,14 @@ def test_a_mask_that_takes_forever_stops_no_neighbour(llm: LLM, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_request_is_aborted_while_its_masks_are_computed(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, begun, compute = threading.Event(), threading.Event(), GrammarState._compute
+    go, begun, compute = threading.Event(), threading.Event(), GrammarState._fill_allowed
 
     def waits(state: GrammarState, mask: Any) -> None:
         begun.set()
         assert go.wait(60)
         compute(state, mask)
 
-    monkeypatch.setattr(GrammarState, "_compute", waits)
+    monkeypatch.setattr(GrammarState, "_fill_allowed", waits)
     request = llm.request("Once upon", MANY)
     request.constraint_budget.is_slow = True
     stream = llm.engine.submit(request)
@@ -224,7 +224,7 @@ def test_an_error_of_a_mask_ends_its_own_sample_wherever_it_is_computed(
         raise ValueError("no mask")
 
     plain = alone(PLAIN)
-    monkeypatch.setattr(GrammarState, "_compute", breaks)
+    monkeypatch.setattr(GrammarState, "_fill_allowed", breaks)
     for slow in (False, True):
         request = llm.request("Once upon", MANY)
         request.constraint_budget.is_slow = slow
@@ -237,8 +237,13 @@ def test_an_error_of_a_mask_ends_its_own_sample_wherever_it_is_computed(
 def test_samples_with_equal_texts_share_their_masks(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraint_budget, "SLOW_S", -1.0)
     monkeypatch.setattr(mask_turns, "SLICE_S", 60.0)
-    computed, compute = list[GrammarState](), GrammarState._compute
-    monkeypatch.setattr(GrammarState, "_compute", lambda state, mask: (computed.append(state), compute(state, mask))[1])
+    computed, compute = list[GrammarState](), GrammarState._fill_allowed
+
+    def counted(state: GrammarState, mask: Any) -> None:
+        computed.append(state)
+        compute(state, mask)
+
+    monkeypatch.setattr(GrammarState, "_fill_allowed", counted)
     greedy = MANY.replace(temperature=0.0, n=1)
     [one] = llm.generate("Once upon", greedy)[0].samples
     count = len(computed)

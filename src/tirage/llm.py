@@ -516,7 +516,7 @@ class LLM:
         """A request whose parameters, ids and inputs are known to fit the model; nothing has run yet."""
         if inputs.hidden_states and params.forcing is not None:
             raise ParamsError("forcing must be None where hidden states are returned, got 'canonical'; leave one out")
-        constraint = self.constraints.compile(params)
+        constraint = self.constraints.compile(params, () if standalone else ids)
         if params.seed is None and isinstance(self.model, ShardedModel):
             params = params.replace_unchecked(seed=self.model.fresh_seed())
         request = EngineRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -12,10 +13,21 @@ from numpy.typing import NDArray
 
 from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.reasoning import ReasoningState, spelling, takes
-from tirage.guided import ClosingPath, CompletionFinder, Grammar, forced_tokens
+from tirage.guided import ClosingPath, CompletionFinder, Grammar, Vocabulary, forced_tokens
 from tirage.guided.matcher import set_bit
 from tirage.params import SamplingParams
 from tirage.text import Stop, Tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstTokens:
+    """The tokens with which a text that loses a space may begin, as a mask int32 [ceil(V / 32)].
+
+    `vocabulary` is what each token writes there.
+    """
+
+    mask: NDArray[np.int32]
+    vocabulary: Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +35,23 @@ class CompiledConstraint:
     """A compiled constraint, shared by the samples of a request.
 
     `closing`, for a constraint that is to be closed before the limit, is its grammar over bytes; `shortest` finds the
-    closing paths of the fewest tokens.
+    closing paths of the fewest tokens. `first` are the first tokens of a text that loses a space.
     """
 
     grammar: Grammar
     closing: Grammar | None = None
     shortest: CompletionFinder | None = None
+    first: FirstTokens | None = None
 
 
 class GrammarState:
     """The state of a constraint after the tokens of one sample.
 
-    `limit` is the largest number of tokens of the sample. `drops_space`: the text loses a space at its start, so the
-    first token may not begin with one. `closing`: the last mask allows only the closing path; `was_closed`: some token
-    was drawn under such a mask. `budget` counts the time of all samples of the request; `exceeded` says what of it this
-    sample has used up. With `reasoning` the constraint holds after it. SPEC.md S-G3, S-G4, S-G6, S-G9, S-G10.
+    `limit` is the largest number of tokens of the sample. `drops_space`: the text loses a space at its start; if the
+    constraint does not know its `first` tokens, none may begin with one. `closing`: the last mask allows only the
+    closing path; `was_closed`: some token was drawn under such a mask. `budget` counts the time of all samples of the
+    request; `exceeded` says what of it this sample has used up. With `reasoning` the constraint holds after it.
+    SPEC.md S-G2, S-G3, S-G4, S-G6, S-G9, S-G10.
     """
 
     __slots__ = (
@@ -45,6 +59,7 @@ class GrammarState:
         "_checked",
         "_complete",
         "_eos_ids",
+        "_first",
         "_follows",
         "_fresh",
         "_is_left",
@@ -98,7 +113,8 @@ class GrammarState:
         if reasoning is not None:
             self._answer_path = open_closing_path(constraint, params, limit=limit, drops_space=False)
             self._path = self._path if self._follows else None
-        self._spaces = grammar.vocabulary.with_space if drops_space else None
+        self._first = constraint.first if drops_space else None
+        self._spaces = grammar.vocabulary.with_space if drops_space and self._first is None else None
         self._left, self._min_tokens, self._taken = limit, params.min_tokens, 0
         # Whether nothing but a space may come first, which the text would lose.
         self._needs_space = False
@@ -155,12 +171,12 @@ class GrammarState:
         """
         if self._mask is not None:
             return
-        self.exceeded = self.budget.exceeded
+        mask, self.exceeded = None, self.budget.exceeded
         if not self.exceeded:
             began = time.thread_time()
             mask = self._computed(like)
             self.exceeded = self.budget.add_mask(time.thread_time() - began)
-        if self.exceeded:
+        if mask is None or self.exceeded:
             mask, self.closing = np.zeros(self._vocabulary.words, np.int32), False
         self._mask = mask, self.closing
 
@@ -183,9 +199,7 @@ class GrammarState:
             self.fill_closing(mask)
             return mask
         if self._follows:
-            self._matcher.fill_mask(mask)
-            if self._spaces is not None and not self._taken:
-                self._leave_out_spaces(mask, self._spaces)
+            self._fill_allowed(mask)
         if before is not None:
             self._fill_reasoning(mask, before)
         return mask
@@ -195,11 +209,25 @@ class GrammarState:
         """Whether states after the same tokens, which need not close, have the mask that this one has."""
         return self._mask is not None and not self._mask[1] and bool(self._mask[0].any())
 
-    def _leave_out_spaces(self, mask: NDArray[np.int32], spaces: NDArray[np.int32]) -> None:
-        """Forbids tokens that begin with a space in a mask int32 [ceil(V / 32)]: the text would lose it."""
-        allowed = mask.any()
-        mask &= ~spaces
-        self._needs_space = bool(allowed) and not mask.any() and not self._complete
+    def _fill_allowed(self, mask: NDArray[np.int32]) -> None:
+        """Writes what the grammar allows next into int32 [ceil(V / 32)]."""
+        if self._first is not None and not self._taken:
+            mask[:] = self._first.mask
+            for token_id in self._eos_ids:
+                set_bit(mask, token_id, self._matcher.complete)
+            return
+        self._matcher.fill_mask(mask)
+        if self._spaces is not None and not self._taken:
+            allowed = mask.any()
+            mask &= ~self._spaces
+            self._needs_space = bool(allowed) and not mask.any() and not self._complete
+
+    def _spelled(self, token_id: int) -> Sequence[int]:
+        """The tokens that write inside a text what a token writes here: itself, or for a first one what it leaves."""
+        if self._first is None or self._taken or not 0 <= token_id < self._vocabulary.width:
+            return (token_id,)
+        written = self._first.vocabulary.tokens[token_id]
+        return (token_id,) if written == self._vocabulary.tokens[token_id] else spelling(self._vocabulary, written)
 
     @property
     def _before_answer(self) -> ReasoningState | None:
@@ -261,7 +289,7 @@ class GrammarState:
         if before is not None and token_id >= 0 and before.continues(token_id):
             if not self._has_room_for(before, token_id):
                 return False
-            if not self._matcher.fork().accept(token_id):
+            if not all(map(self._matcher.fork().accept, self._spelled(token_id))):
                 return True
         if self._path is None or tokens is None or token_id in {-1, *tokens[:1], *self._eos_ids}:
             return True
@@ -269,7 +297,7 @@ class GrammarState:
             return True
         with self.budget.counting():
             if self._checked is None or self._checked[0] != token_id:
-                self._checked = token_id, self._path.after(token_id)
+                self._checked = token_id, self._path.after(self._spelled(token_id))
             return self._checked[1].fits(self._left - 1)
 
     def _has_room_for(self, reasoning: ReasoningState, token_id: int) -> bool:
@@ -321,9 +349,9 @@ class GrammarState:
 
     def _accept(self, token_id: int) -> None:
         self._was_complete, self._mask = self._complete, None
-        before, followed = self._before_answer, True
+        before, followed, spelled = self._before_answer, True, self._spelled(token_id)
         if before is None:
-            self.refused = not self._matcher.accept_allowed(token_id)
+            self.refused = not all(map(self._matcher.accept_allowed, spelled))
         else:
             followed = self._reason(before, token_id)
         self._complete = self._follows and self._matcher.complete
@@ -337,14 +365,15 @@ class GrammarState:
         if checked is not None and checked[0] == token_id:
             self._path = checked[1].fork()
         else:
-            self._path.advance(token_id)
+            for each in spelled:
+                self._path.advance(each)
 
     def _reason(self, reasoning: ReasoningState, token_id: int) -> bool:
         """Advances by a token that may belong to the reasoning; whether it belongs to the answer as a whole."""
         rest = reasoning.accept(token_id)
         if self._follows and not reasoning.inside and rest is None:
             # The text may still be an answer without reasoning, and is one if it is no longer undecided.
-            self._follows = self._matcher.accept(token_id)
+            self._follows = all(map(self._matcher.accept, self._spelled(token_id)))
             self.refused = reasoning.over and not self._follows
             if self._follows:
                 return True
@@ -363,8 +392,10 @@ class GrammarState:
         self._path = path
 
     def forced(self, tokenizer: Tokenizer) -> list[int]:
-        """The tokens that the constraint leaves no choice about; none in the reasoning."""
-        if self._before_answer is not None or self.refused or self.exceeded:
+        """The tokens that the constraint leaves no choice about; none in the reasoning, nor first where one is free to
+        begin with a space."""
+        is_free = (self._first is not None or self._spaces is not None) and not self._taken
+        if is_free or self._before_answer is not None or self.refused or self.exceeded:
             return []
         with self.budget.counting():
             return forced_tokens(self._matcher, self._tokens, tokenizer.encode_plain)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
-from tirage.engine.grammar_state import CompiledConstraint
+import numpy as np
+
+from tirage.engine.grammar_state import CompiledConstraint, FirstTokens
 from tirage.engine.reasoning import ReasoningState, ReasoningTokens, opened_by
-from tirage.errors import ParamsError
+from tirage.errors import GrammarError, ParamsError
 from tirage.guided import BYTES, Compiler, CompletionFinder, Vocabulary
+from tirage.guided.matcher import set_bit
+from tirage.guided.trial_compile import LimitError
 from tirage.params import REASONING_PARSERS, GuidedDecodingParams, SamplingParams
 from tirage.recently_used import RecentlyUsed
 from tirage.text import Tokenizer
 
 _FINDERS, _FINDER_CHARS = 8, 1 << 16
 """The number of constraints whose searches for the shortest closing paths are kept, and their characters together."""
+_FIRST, _FIRST_BYTES = 256, 4 << 20
+"""The number of constraints of which the first tokens are kept, and the bytes of their masks."""
 
 
 class RequestConstraints:
@@ -26,18 +33,52 @@ class RequestConstraints:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._compilers: dict[str, Compiler] = {}
         self._reasoning_tokens: dict[tuple[str, str], ReasoningTokens] = {}
+        self._first: RecentlyUsed[FirstTokens] = RecentlyUsed(most=_FIRST, size=_FIRST_BYTES)
         self._finders: RecentlyUsed[CompletionFinder] = RecentlyUsed(most=_FINDERS, size=_FINDER_CHARS)
 
-    def compile(self, params: SamplingParams) -> CompiledConstraint | None:
-        """The compiled constraint of the parameters, if any. Raises GrammarError when it cannot be enforced."""
+    def compile(self, params: SamplingParams, context_ids: Sequence[int] = ()) -> CompiledConstraint | None:
+        """The compiled constraint of the parameters, if any, for a text that goes on after other ids.
+
+        Raises GrammarError when it cannot be enforced.
+        """
         guided = params.guided_decoding
         if guided is None:
             return None
         grammar = self._compiler("tokens").compile(guided)
+        first = None
+        if self._tokenizer.may_drop_space and self._tokenizer.special_ids.issuperset(context_ids):
+            first = self._first_tokens(guided)
         if not params.close_grammar:
-            return CompiledConstraint(grammar)
+            return CompiledConstraint(grammar, first=first)
         by_byte = self._compiler("bytes").compile(guided)
-        return CompiledConstraint(grammar, by_byte, self._finder(guided))
+        return CompiledConstraint(grammar, by_byte, self._finder(guided), first)
+
+    def _first_tokens(self, guided: GuidedDecodingParams) -> FirstTokens:
+        """The tokens with which a text may begin that loses a space."""
+        compiler = self._compiler("beginning")
+
+        def make() -> FirstTokens:
+            mask = np.zeros(compiler.vocabulary.words, np.int32)
+            try:
+                compiler.compile(guided).matcher().fill_mask(mask)
+            except LimitError:
+                raise
+            except GrammarError:
+                # The constraint itself has been compiled: no token that writes something may come first.
+                mask[:] = 0
+            for token_id in self._silent:
+                set_bit(mask, token_id, True)
+            return FirstTokens(mask, compiler.vocabulary)
+
+        return self._first.get(guided, make, lambda found: found.mask.nbytes)
+
+    @cached_property
+    def _silent(self) -> Sequence[int]:
+        """The tokens that write nothing at the start of a text but a space elsewhere."""
+        pairs = zip(
+            self._compiler("tokens").vocabulary.tokens, self._compiler("beginning").vocabulary.tokens, strict=True
+        )
+        return [token_id for token_id, (inside, first) in enumerate(pairs) if inside and not first]
 
     def begin_reasoning(
         self, params: SamplingParams, prompt_ids: Sequence[int], *, begun: str = ""
@@ -92,8 +133,16 @@ class RequestConstraints:
         return found
 
     def _compiler(self, kind: str) -> Compiler:
-        """The grammar compiler for this model's tokens or, of kind "bytes", for bytes."""
+        """The grammar compiler for "tokens" inside a text, for those of its "beginning", or for "bytes"."""
         if kind not in self._compilers:
-            vocabulary = BYTES if kind == "bytes" else Vocabulary.of(self._tokenizer, self._vocab_size)
-            self._compilers.setdefault(kind, Compiler(vocabulary))
+            self._compilers.setdefault(kind, Compiler(self._vocabulary(kind)))
         return self._compilers[kind]
+
+    def _vocabulary(self, kind: str) -> Vocabulary:
+        if kind == "bytes":
+            return BYTES
+        if kind == "tokens":
+            return Vocabulary.of(self._tokenizer, self._vocab_size)
+        inside = self._compiler("tokens").vocabulary
+        first = (self._tokenizer.first_bytes(i) if token else token for i, token in enumerate(inside.tokens))
+        return Vocabulary(tuple(first), inside.special)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 
 from tirage.guided.closing.budgets import RemainingWork, StepBudget, StepLimitError, WorkLimitError
@@ -65,10 +65,11 @@ class ClosingPath:
         elif self._text is None or not completes(self._matcher, self._text):
             self._find()
 
-    def after(self, token_id: int) -> ClosingPath:
-        """The closing path after one more token; this one does not move."""
+    def after(self, token_ids: Sequence[int]) -> ClosingPath:
+        """The closing path after more tokens; this one does not move."""
         other = self.fork()
-        other.advance(token_id)
+        for token_id in token_ids:
+            other.advance(token_id)
         return other
 
     def fork(self) -> ClosingPath:
