@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
+from tirage.backends.numpy.kernels.parts import PartCompiler
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, TINY_BITS
 from tirage.exact.logs import LN2_31
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
@@ -22,18 +23,24 @@ f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.ui
 intrinsic: Any = numba_intrinsic
 compiler: Any = njit
 
-_BARE = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
+_BARE = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": PartCompiler,
+    "_nrt": False,
+}
 """No reference counts: nothing is allocated, and whoever calls `draw` holds every array."""
 
 inline: Any = compiler(forceinline=True, **_BARE)
-"""Decorator for scalars and short loops that vanish in their caller."""
+"""Decorator for scalars, short loops and functions with a single caller: they vanish in it."""
 
 kernel: Any = compiler(nogil=True, forceinline=False, **_BARE)
 """Decorator for functions that are compiled once and called."""
 
-once: Any = compiler(inline="always")
-"""Decorator for functions with a single caller: they are pasted into it, because each function that stays one is
-optimised again, with all that it calls, in every function that calls it."""
+pasted: Any = compiler(inline="always")
+"""Decorator for functions that return scratch: no function without reference counts may return an array that it was
+not given. Their source becomes part of each caller's, and is typed and lowered there again."""
 
 MIN_KEY = i32(-0x7FFFFFFF)
 MAX_KEY = i32(0x7FFFFFFF)
@@ -301,7 +308,7 @@ def shifted(e, s, total):
     return (high << (_32 - by)) | (low >> by), (low & ((u64(1) << by) - u64(1))) != u64(0)
 
 
-@once
+@inline
 def shifted_up(high, low, s):
     """ceil((high * 2^64 + low) / 2^s) in 128 bits; s may be any int > 0."""
     if s >= i64(128):

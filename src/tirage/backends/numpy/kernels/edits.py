@@ -14,9 +14,9 @@ from tirage.backends.numpy.kernels.bits import (
     float_of,
     i32,
     i64,
+    inline,
     kernel,
     key_of,
-    once,
     out_of_line,
     value_of,
 )
@@ -49,7 +49,7 @@ def has_non_finite(x):
     return False
 
 
-@once
+@inline
 def ban(row, block_max, ids):
     """Send tokens to -inf."""
     for i in range(ids.size):
@@ -69,7 +69,7 @@ def _put(row, block_max, token, value):
         block_max[j] = block_maximum(row, j)
 
 
-@once
+@inline
 def add(row, block_max, ids, values):
     """x + value."""
     for i in range(ids.size):
@@ -78,7 +78,7 @@ def add(row, block_max, ids, values):
             _put(row, block_max, ids[i], clamp(f32(clean(x) + values[i])))
 
 
-@once
+@inline
 def penalise(row, block_max, op, step, ids, prompt, output):
     """Repetition, frequency or presence penalty on the tokens that the history holds in the step's scope."""
     scope, first, second = step[1], float_of(i32(step[2])), float_of(i32(step[3]))
@@ -101,7 +101,7 @@ def penalise(row, block_max, op, step, ids, prompt, output):
         _put(row, block_max, ids[i], clamp(x))
 
 
-@once
+@inline
 def scale(row, block_max, factor):
     """x * factor for every candidate."""
     for i in range(row.size):
@@ -111,7 +111,7 @@ def scale(row, block_max, factor):
         block_max[j] = block_maximum(row, j)
 
 
-@once
+@inline
 def smooth(row, block_max, square, cube):
     """top - (square + cube * d) * d^2 for every candidate, d its distance from the largest logit, top."""
     largest = NEG_INF

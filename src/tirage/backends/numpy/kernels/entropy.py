@@ -22,7 +22,6 @@ from tirage.backends.numpy.kernels.bits import (
     key_of,
     log2_fixed,
     multiply,
-    once,
     out_of_line,
     rounded_up,
     shifted,
@@ -60,7 +59,7 @@ def top_n_sigma(x, s, work, e, shift):
     set_low(s, i32(bound), MAX_KEY)
 
 
-@once
+@inline
 def _smallest(x, s, work):
     """Smallest key in the window."""
     least = s.high_key
@@ -90,7 +89,7 @@ def _least_of_block(x, j, s):
     return least
 
 
-@once
+@inline
 def _sums(x, s, work, top, unit):
     """(tokens, sum of v, 128-bit sum of v * v) over the window, v = distance below the largest in units."""
     n, s1, high, low = s.n, u64(0), u64(0), u64(0)
@@ -250,7 +249,7 @@ def xtc(x, s, work, e, shift, strict, drawn):
         _remove_before(s, work, n, bound, last, token, drawn)
 
 
-@once
+@inline
 def _remove_before(s, work, n, bound, last, token, drawn):
     """Lower the upper end to a token and take what went from the masses."""
     total, members = s.total, s.members
@@ -281,7 +280,7 @@ def p_less(x, s, work, norm):
     set_low(s, lowest_key(W_AT_LEAST, least, s.m, s.c, NEG_INF, s.high_key), MAX_KEY)
 
 
-@once
+@inline
 def _squares(x, s, work):
     """(tokens, 128-bit sum of their squared weights) of the window."""
     n, high, low = s.n, u64(0), u64(0)
@@ -301,7 +300,7 @@ def _squares(x, s, work):
     return n, high, low
 
 
-@once
+@inline
 def _beyond_flat(n, high, low, total):
     """The least b with b * total * (n - 1) >= n * squares - total^2; 0 for one token."""
     if n < 2:

@@ -25,7 +25,6 @@ from tirage.backends.numpy.kernels.bits import (
     kernel,
     key_of,
     multiply,
-    once,
     out_of_line,
     rounded_up,
     shifted_up,
@@ -224,7 +223,7 @@ def _kth_tie(work, n, key, k):
     return last
 
 
-@once
+@inline
 def _floor_of_top(x, s, work, k):
     """(key, id): a lower end below which the k first of the window certainly, or most likely, do not lie.
 

@@ -21,7 +21,6 @@ from tirage.backends.numpy.kernels.bits import (
     intrinsic,
     kernel,
     key_of,
-    once,
     out_of_line,
     splat,
     trailing_zeros,
@@ -87,7 +86,7 @@ def _write_eight(_context, ids, _at, _first, _places):
     return types.void(ids, types.uint64, types.int32, types.uint64), build
 
 
-@once
+@inline
 def write_ids(x, block_max, low_key, low_id, high_key, high_id, ids):
     """Number of tokens in the window; writes their ids, ascending, into `ids`, which has room for them."""
     n = i64(0)
@@ -97,7 +96,7 @@ def write_ids(x, block_max, low_key, low_id, high_key, high_id, ids):
     return n
 
 
-@once
+@inline
 def write_noted(kept, support, ids):
     """Write the ids of the `support` bits that are set in `kept`, ascending."""
     n = i64(0)

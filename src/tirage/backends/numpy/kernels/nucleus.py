@@ -18,7 +18,6 @@ from tirage.backends.numpy.kernels.bits import (
     i64,
     inline,
     kernel,
-    once,
     out_of_line,
     shifted,
     u32,
@@ -126,7 +125,7 @@ def keep_nearest(x, s, work, kind, p, rule, ties, joint):
         _trim(s, work, low, token, reached, target)
 
 
-@once
+@inline
 def _first_below(x, s, work):
     """(key, id) of the first token of a window whose upper end is a bare bound."""
     best = NEG_INF
@@ -142,7 +141,7 @@ def _first_below(x, s, work):
     return best, first_with(x, work.block_max, best, i32(0), work.keys, work.ids)
 
 
-@once
+@inline
 def _last_tie(work, n, key, before, target):
     """(id, mass up to it) of the listed token with this key at which the mass reaches the target."""
     last = MAX_KEY
@@ -153,7 +152,7 @@ def _last_tie(work, n, key, before, target):
     return last, before
 
 
-@once
+@inline
 def _keep_listed(s, work, n, sure, members):
     """Make the state weighed again after a cut: a list when nothing is kept outside it, else dense."""
     s.n = n
@@ -169,7 +168,7 @@ def _keep_listed(s, work, n, sure, members):
     s.total, s.members, s.weighed = total, members + s.n, 1
 
 
-@once
+@inline
 def _note_listed(s, work):
     """Add what is kept of the list to the bits of what is kept outside it."""
     for i in range(s.n):
@@ -178,7 +177,7 @@ def _note_listed(s, work):
     s.noted = 1
 
 
-@once
+@inline
 def _trim(s, work, key, token, reached, target):
     """Leave the crossing token only what the target still needs."""
     whole = weight(exponent(value_of(key), s.m, s.c))
@@ -196,7 +195,7 @@ def _trim(s, work, key, token, reached, target):
 # --- finding where the mass is reached ----------------------------------------------------------------------------
 
 
-@once
+@inline
 def _gather(x, s, work, kind, p, rule, base):
     """(mass and tokens before the list, its length), the crossing token being in the list; sets its `order`."""
     sure, members, n = u64(0), i64(0), s.n
@@ -228,7 +227,7 @@ def _share(p):
     return f64(p) * 2.0**-32
 
 
-@once
+@inline
 def _head_key(s, work):
     """A key that only the best blocks reach, or one above the window where they are not better than the others."""
     blocks = work.block_max.size
@@ -294,7 +293,7 @@ def _enclose(x, s, work, kind, p, rule, base, listed, probes, widest):
             near, far = far, far + further
 
 
-@once
+@inline
 def _take_points(s, work, center, listed, probes, unit):
     """(mass, its variance), in units, of an estimate of the row: the listed tokens, and each probe for its share.
 
@@ -313,7 +312,7 @@ def _take_points(s, work, center, listed, probes, unit):
     return total, noise
 
 
-@once
+@inline
 def _bracket(work, n, widest, total, at, doubt, tokens):
     """(near, far): up to `near` the mass `at` is most likely not reached yet, up to `far` it is; for n points.
 

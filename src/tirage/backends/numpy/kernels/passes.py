@@ -21,7 +21,6 @@ from tirage.backends.numpy.kernels.bits import (
     inline,
     kernel,
     key_of,
-    once,
     out_of_line,
     trailing_zeros,
     u32,
@@ -166,7 +165,7 @@ def _window_block(x, j, s):
     return joined(top, bottom), i64(count)
 
 
-@once
+@inline
 def window_mass(x, block_max, s, block_mass):
     """(mass, tokens) of the window of `s`; fills what each block adds to the mass."""
     total, members = u64(0), i64(0)
@@ -179,7 +178,7 @@ def window_mass(x, block_max, s, block_mass):
     return total, members
 
 
-@once
+@inline
 def window_moments(x, block_max, s, c, block_mass):
     """(mass, tokens, 128-bit sum of w * q) of the window at this c; fills the mass of each block."""
     total, members, high, low = u64(0), i64(0), u64(0), u64(0)
@@ -265,7 +264,7 @@ def first_with(x, block_max, key, first, keys, ids):
     return i32(-1)
 
 
-@once
+@inline
 def split_window(x, work, s, inner_low, inner_high, outer_low, outer_high):
     """(mass and tokens with keys in the inner interval, tokens listed): what a cut surely keeps, and what not.
 
@@ -288,7 +287,7 @@ def split_window(x, work, s, inner_low, inner_high, outer_low, outer_high):
     return sure, members, n
 
 
-@once
+@inline
 def _inner_block(x, j, s, inner_low, inner_high):
     """(mass, tokens) of the window's tokens with keys in an interval, in one block."""
     mixed, low, high = cut(j, x.size, s.low_key, s.low_id, s.high_key, s.high_id)
@@ -299,7 +298,7 @@ def _inner_block(x, j, s, inner_low, inner_high):
     return joined(top, bottom), i64(n)
 
 
-@once
+@inline
 def weigh_and_split(x, work, s, near, far):
     """`split_window` of a whole row that is not weighed yet, which it does too: q <= near are in, q <= far are listed.
 

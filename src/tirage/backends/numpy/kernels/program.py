@@ -20,7 +20,6 @@ from tirage.backends.numpy.kernels.bits import (
     log2_fixed,
     logprob,
     multiply,
-    once,
     out_of_line,
     u64,
     weight,
@@ -39,7 +38,7 @@ _TOP_P = (int(TOP_P), int(FLOORED[TOP_P]))
 _ONE40 = u64(1) << u64(40)
 
 
-@once
+@inline
 def run(x, s, work, program, coin, recorded):
     """Execute the filters of `program` on the window of `s`; XTC acts when `coin` is true. Leaves it weighed.
 
@@ -101,7 +100,7 @@ def _take_base(x, s, work, program, start):
             return
 
 
-@once
+@inline
 def pick(x, s, work, u):
     """The token that the uniform `u` draws: inverse transform in token-id order (S-W5)."""
     r, _ = multiply(u, s.total)
@@ -160,7 +159,7 @@ def branch_logprob(s, value, token):
 # --- XTC: a mixture of two branches ---------------------------------------------------------------------------
 
 
-@once
+@inline
 def mixed_logprob(off, on, share, value, token):
     """ln of a token's probability under the mixture, counted in units of 2^-63 (S-L4)."""
     rest = (u64(1) << u64(32)) - share
@@ -178,7 +177,7 @@ def _point(w, total):
     return divide(w >> u64(1), w << u64(63), total)
 
 
-@once
+@inline
 def mixed_support(x, off, on, share, work, nested):
     """How many tokens the mixture can draw: those of either window that have weight; `nested`: on lies in off."""
     if nested:

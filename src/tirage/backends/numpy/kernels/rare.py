@@ -15,7 +15,6 @@ from tirage.backends.numpy.kernels.bits import (
     inline,
     kernel,
     log2_fixed,
-    once,
     out_of_line,
     shifted,
     u32,
@@ -48,7 +47,7 @@ def mirostat_v2(s, mu):
 # --- tail-free sampling ---------------------------------------------------------------------------------------
 
 
-@once
+@inline
 def tfs(x, s, work, e, shift):
     """Keep the first of the ranked tokens, up to where the curvature of their weights exceeds a share of it all."""
     filters.compact(x, s, work)
@@ -83,7 +82,7 @@ def _curvature(w, i):
     return u64(abs(i64(w[i]) - (i64(w[i + 1]) << i64(1)) + i64(w[i + 2])))
 
 
-@once
+@inline
 def _rank_list(s, work):
     """order = ranks of the list's keys, ascending: a radix sort by bytes, to and fro between `order` and `mass`."""
     for i in range(s.n):

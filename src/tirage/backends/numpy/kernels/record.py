@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, ln_of, log2_fixed, logprob, once
+from tirage.backends.numpy.kernels.bits import UNIT_LOG, f32, i64, inline, ln_of, log2_fixed, logprob
 from tirage.backends.numpy.kernels.kept_ids import write_ids, write_noted
 from tirage.backends.numpy.kernels.program import branch_logprob, support_end
 from tirage.backends.numpy.kernels.report import take_whole
@@ -12,7 +12,7 @@ from tirage.sampling_metadata import View
 _RAW, _PROCESSED = int(View.RAW), int(View.PROCESSED)
 
 
-@once
+@inline
 def _list_kept(x, s, work, kept, support):
     """Write the `support` ids that have weight, ascending; `kept` has room for them. The window stays as it is."""
     low, low_id = support_end(s)
@@ -34,7 +34,7 @@ def _list_kept(x, s, work, kept, support):
             held += 1
 
 
-@once
+@inline
 def _kept_logmass(s):
     """ln of the share that the window holds of what the last temperature stage saw (S-R2)."""
     if s.greedy:
@@ -42,7 +42,7 @@ def _kept_logmass(s):
     return f32(ln_of(log2_fixed(s.total) - log2_fixed(s.seen)) + f32(0))
 
 
-@once
+@inline
 def _processed_logprob(x, s, work, token):
     """The token's logprob after edits and temperature, as in the processed view (S-L5)."""
     if s.greedy or not s.undivided:
@@ -52,7 +52,7 @@ def _processed_logprob(x, s, work, token):
     return logprob(x[token], s.m, s.inverse_t, ln_of(log2_fixed(s.seen) - UNIT_LOG))
 
 
-@once
+@inline
 def record(x, s, work, token, kept, at, room, support, numbers):
     """Where the next row's ids go; writes the `support` kept ids from `at` on, and two `numbers` [3].
 
@@ -64,7 +64,7 @@ def record(x, s, work, token, kept, at, room, support, numbers):
     return at + support
 
 
-@once
+@inline
 def record_raw(logits, x, s, work, copied, token, numbers):
     """Write the token's logprob under the model's own law, as in the raw view (S-L5), into `numbers` [3]."""
     numbers[1] = numbers[2]

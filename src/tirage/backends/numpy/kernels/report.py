@@ -12,8 +12,9 @@ from tirage.backends.numpy.kernels.bits import (
     frozen,
     i32,
     i64,
+    inline,
     key_of,
-    once,
+    pasted,
 )
 from tirage.backends.numpy.kernels.passes import find_maxima, total_mass
 from tirage.backends.numpy.kernels.program import branch_logprob
@@ -23,7 +24,7 @@ from tirage.sampling_metadata import View
 _RAW, _SAMPLED = int(View.RAW), int(View.SAMPLED)
 
 
-@once
+@inline
 def _show(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Report the law that the state stands for; shortens its window, so it comes last."""
     key = key_of(x[token])
@@ -38,7 +39,7 @@ def _show(x, s, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
             top_ids[i], top_lp[i] = t, branch_logprob(s, x[t], t)
 
 
-@once
+@inline
 def _list_top(x, s, work, top_n):
     """Length of the sorted list of the window's first tokens."""
     filters.top_k(x, s, work, i64(top_n), i64(top_n < 0))
@@ -47,7 +48,7 @@ def _list_top(x, s, work, top_n):
     return s.n
 
 
-@once
+@inline
 def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp):
     """Writes the view that the row of logits [V] asks for; `whole` is spare state for views of the whole row."""
     if view != _SAMPLED:
@@ -56,7 +57,7 @@ def report(logits, x, s, whole, work, copied, view, token, asked, top_n, lp, ran
     _show(x, shown, work, token, asked, top_n, lp, rank, top_ids, top_lp, asked_lp)
 
 
-@once
+@pasted
 def take_whole(logits, x, s, whole, work, copied, view):
     """The row [V] that a raw or processed view is of; sets `whole` to its law."""
     high, low = s.ceiling, s.floor

@@ -1,4 +1,4 @@
-"""The one compiled entry: draw rows lo .. hi of a batch. Everything else in this package is inlined into it."""
+"""The one compiled entry: draw rows lo .. hi of a batch. The other files of filters and passes are parts of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, i64, kernel, once, u64, uniform
+from tirage.backends.numpy.kernels.bits import MIN_KEY, NEG_INF, POS_INF, frozen, i32, i64, inline, kernel, u64, uniform
 from tirage.backends.numpy.kernels.cache_folder import distrusted
 from tirage.backends.numpy.kernels.edits import edit
 from tirage.backends.numpy.kernels.entropy import xtc
@@ -48,7 +48,7 @@ _NONE = int(View.NONE)
 _DRAW, _COIN = i32(Domain.DRAW), i32(Domain.XTC)
 
 
-@once
+@inline
 def _find_xtc(program):
     """(how often XTC acts in units of 2^-32, its place, whether it comes last); 0 without XTC."""
     share, at, last = u64(0), 0, True
@@ -63,7 +63,7 @@ def _find_xtc(program):
     return share, at, last
 
 
-@once
+@inline
 def _edits(program):
     return program.shape[0] > 0 and 0 < program[0, 0] < _FIRST_FILTER
 
@@ -76,7 +76,7 @@ def _judge(high, low):
     return _NO_TOKEN if high <= NEG_INF else _OK
 
 
-@once
+@inline
 def _draw_branch(x, work, program, high, low, seed, step, sample, recorded):
     """(token, XTC's coin, its share, nested); leaves the drawn branch in states[0], the other one in states[1]."""
     share, at, nested = _find_xtc(program)
@@ -95,7 +95,7 @@ def _draw_branch(x, work, program, high, low, seed, step, sample, recorded):
     return pick(x, s, work, uniform(seed, step, sample, _DRAW)), coin, share, nested
 
 
-@once
+@inline
 def _drawn(x, work, token, coin, share, nested):
     """(logprob of the token, how many could have been drawn)."""
     s, other = work.states[0], work.states[1]
@@ -105,7 +105,7 @@ def _drawn(x, work, token, coin, share, nested):
     return branch_logprob(s, x[token], token), i64(count(x, s, work, first_positive(s)))
 
 
-@once
+@inline
 def _begin_record(limits, ends, r, end):
     """Whether the row is recorded; the ids of the rows so far `end` there, which is where its own end without any."""
     if limits.size > 0:
@@ -218,7 +218,7 @@ def dispatcher(make: Callable[[int], Any] = draw_entry, *, cache: bool = True) -
     write to is not used.
     """
     entry = make(_source_digest())
-    options = {"nogil": True, "error_model": "numpy", "_nrt": False}
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
     if cache:
         try:
             made: Any = njit(cache=True, **options)(entry)

@@ -14,7 +14,7 @@ from tirage.backends.numpy.kernels.bits import (
     float_of,
     i32,
     i64,
-    once,
+    inline,
     u64,
     value_of,
 )
@@ -43,30 +43,30 @@ _NO, _YES = i64(0), i64(1)
 """Flags as steps hold them: a bool that is a constant would be a type of its own, and the callee compiled again."""
 
 
-@once
+@inline
 def _rebase(s):
     s.m, s.weighed = value_of(s.high_key), 0
 
 
-@once
+@inline
 def _temperature(x, s, work, step, coin):
     _rebase(s)
     s.c, s.inverse_t = float_of(i32(step[1])), float_of(i32(step[2]))
 
 
-@once
+@inline
 def _dynamic_temperature(x, s, work, step, coin):
     _rebase(s)
     filters.find_mean(x, s, work, UNIT)
     entropy.dynamic_temperature(s, step[1], step[2], step[3], step[4], step[5])
 
 
-@once
+@inline
 def _top_k(x, s, work, step, coin):
     filters.top_k(x, s, work, step[1], step[2])
 
 
-@once
+@inline
 def _top_h(x, s, work, step, coin):
     filters.top_k(x, s, work, _TOP_H_TOKENS, _NO)
     filters.compact(x, s, work)
@@ -74,96 +74,96 @@ def _top_h(x, s, work, step, coin):
     entropy.top_h(s, work, step[1])
 
 
-@once
+@inline
 def _top_p(x, s, work, step, coin):
     nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3], step[4])
 
 
-@once
+@inline
 def _typical(x, s, work, step, coin):
     filters.find_mean(x, s, work, s.c)
     nucleus.keep_nearest(x, s, work, nucleus.BY_DISTANCE, step[1], step[2], _YES, _NO)
 
 
-@once
+@inline
 def _min_p(x, s, work, step, coin):
     filters.min_p(s, step[1])
 
 
-@once
+@inline
 def _min_p_logit(x, s, work, step, coin):
     filters.min_p_logit(s, step[1])
 
 
-@once
+@inline
 def _top_p_min_keep(x, s, work, step, coin):
     work.states[2] = work.states[0]
     nucleus.keep_nearest(x, s, work, nucleus.BY_RANK, step[1], step[2], step[3], step[4])
     rare.leave_at_least(x, s, work, work.states[2], step[5])
 
 
-@once
+@inline
 def _min_p_min_keep(x, s, work, step, coin):
     work.states[2] = work.states[0]
     filters.min_p(s, step[1])
     rare.leave_at_least(x, s, work, work.states[2], step[2])
 
 
-@once
+@inline
 def _min_p_logit_min_keep(x, s, work, step, coin):
     work.states[2] = work.states[0]
     filters.min_p_logit(s, step[1])
     rare.leave_at_least(x, s, work, work.states[2], step[2])
 
 
-@once
+@inline
 def _tfs(x, s, work, step, coin):
     rare.tfs(x, s, work, step[1], step[2])
 
 
-@once
+@inline
 def _mirostat_v2(x, s, work, step, coin):
     filters.weigh(x, s, work)
     rare.mirostat_v2(s, step[1])
 
 
-@once
+@inline
 def _epsilon(x, s, work, step, coin):
     filters.weigh(x, s, work)
     filters.epsilon(s, step[1], step[2])
 
 
-@once
+@inline
 def _top_a(x, s, work, step, coin):
     filters.weigh(x, s, work)
     filters.top_a(s, step[1], step[2])
 
 
-@once
+@inline
 def _p_less(x, s, work, step, coin):
     filters.weigh(x, s, work)
     entropy.p_less(x, s, work, step[1])
 
 
-@once
+@inline
 def _eta(x, s, work, step, coin):
     filters.find_mean(x, s, work, s.c)
     filters.eta(s, step[1], step[2], step[3])
 
 
-@once
+@inline
 def _top_n_sigma(x, s, work, step, coin):
     entropy.top_n_sigma(x, s, work, step[1], step[2])
 
 
-@once
+@inline
 def _xtc(x, s, work, step, coin):
     if coin:
         filters.weigh(x, s, work)
         entropy.xtc(x, s, work, step[2], step[3], step[4] != 0, coin)
 
 
-@once
+@inline
 def _greedy(x, s, work, step, coin):
     """Keep the largest logit of the window, lowest id."""
     key, token = s.high_key, i32(-1)
@@ -209,7 +209,7 @@ STEPS: Mapping[Operation, Any] = {
 def _chosen(entries: Sequence[tuple[int, Any]]) -> Any:
     """A function that runs the entry of a step, by halves.
 
-    Each function is pasted into the one above it, so in a chain the last entry would be pasted as often as there are
+    Each function becomes part of the one above it, so in a chain the last entry would do so as often as there are
     entries: "kernels ready" of `benchmarks.cold_start` counts that.
     """
     if len(entries) == 1:
@@ -217,7 +217,7 @@ def _chosen(entries: Sequence[tuple[int, Any]]) -> Any:
     middle = len(entries) // 2
     bound, low, high = entries[middle][0], _chosen(entries[:middle]), _chosen(entries[middle:])
 
-    @once
+    @inline
     def choose(x, s, work, step, coin):
         if step[0] < bound:
             low(x, s, work, step, coin)
