@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from numba.core import config
 
-from tirage.backends.numpy.kernels import rows
+from tirage.backends.numpy.kernels import parts, rows
 from tirage.backends.numpy.kernels.cache_folder import distrusted, written_by_others
 
 
@@ -64,3 +64,10 @@ def test_kernels_are_compiled_without_a_cache_that_others_can_write_to(
     folder.chmod(0o777)
     assert rows.dispatcher().stats.cache_path is None
     assert "set NUMBA_CACHE_DIR to a folder that you, and nobody else, can write to" in caplog.text
+
+
+def test_an_unknown_release_of_numba_compiles_functions_as_it_does_by_itself() -> None:
+    assert set(parts.options("0.61.2")) == set(parts.options("0.68.1")) == {"pipeline_class"}
+    assert parts.options("0.60.9") == parts.options("0.69.0rc1") == parts.options("1.0.0") == {}
+    # The one that is installed shall be known.
+    assert parts.options()

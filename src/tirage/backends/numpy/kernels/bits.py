@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
-from tirage.backends.numpy.kernels.parts import PartCompiler
+from tirage.backends.numpy.kernels import parts
 from tirage.exact.keys import FLT_MAX, NEG_INF_KEY, POS_INF_KEY, TINY_BITS
 from tirage.exact.logs import LN2_31
 from tirage.exact.weights import COEFFICIENTS, Q_LIMIT
@@ -27,8 +27,8 @@ _BARE = {
     "error_model": "numpy",
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
-    "pipeline_class": PartCompiler,
     "_nrt": False,
+    **parts.options(),
 }
 """No reference counts: nothing is allocated, and whoever calls `draw` holds every array."""
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+
+FIRST, LAST = (0, 61), (0, 68)
+"""The releases of Numba whose libraries are known to be made as here, which no public function says."""
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 """How the names of variables begin that hold the environment of a function: what it needs of Python, here nothing."""
@@ -52,3 +56,9 @@ class PartCompiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         self.state.library = _Part(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+
+def options(release: str = numba.__version__) -> dict[str, Any]:
+    """The options by which functions become parts; none under another release of Numba, which compiles each alone."""
+    major, minor = (int(number) for number in release.split(".")[:2])
+    return {"pipeline_class": PartCompiler} if FIRST <= (major, minor) <= LAST else {}
