@@ -256,7 +256,7 @@ def draw_row(
         if op == _TEMPERATURE:
             c = constant(step_ptr, 1)
         total, above = base, base
-        if (op == _TEMPERATURE) | is_top_p(op) | reads_mass(op):
+        if ((op == _TEMPERATURE) | is_top_p(op) | reads_mass(op)) & (is_plain == 0):
             total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
                 total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
