@@ -24,7 +24,7 @@ ROWS, JOBS = 1000, 16
 """Rows of a job, each with an order of filters of its own, and jobs of a process."""
 PRESET_JOBS = 25
 """One job for each preset."""
-SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 32)
+SMALL_JOBS = (10, 31, 33, 40, 42, 60, 77, 85, 49, 100, 26, 32)
 """Jobs with each filter in some place, most of them with blocks of 4 and tiles of 8 tokens.
 
 The last has a min-p below a top-k that parted ties."""
