@@ -184,9 +184,9 @@ ON_NUMPY = (*WITH_STEPS, TFS, MIROSTAT_V2, *(FLOORED[op] for op in (TOP_P, MIN_P
 """Filters that Numba's kernels have steps for."""
 
 
-def random_filters(r: Rng, ops: Collection[Operation] = WITH_STEPS) -> Program:
-    """Up to five of the filters `ops` in any order, now and then with a greedy or truncated end."""
-    order = r.permutation(np.array([op for op in FILTERS if op in ops]))[: int(r.integers(0, 6))]
+def random_filters(r: Rng, ops: Collection[Operation] = WITH_STEPS, *, most: int = 5) -> Program:
+    """Up to `most` of the filters `ops` in any order, now and then with a greedy or truncated end."""
+    order = r.permutation(np.array([op for op in FILTERS if op in ops]))[: int(r.integers(0, most + 1))]
     steps: Program = [(int(op), *FILTERS[OPERATIONS[int(op)]](r)) for op in order]
     if r.random() < 0.15:
         steps.append((GREEDY,))

@@ -15,6 +15,7 @@ from test_batch_torch import EVERYTHING, PLAIN, V, batch_of, logits, stepped_by_
 from test_triton_hostile import started
 
 from tirage.backends.torch.device import ops
+from tirage.backends.torch.plan import HEADER
 
 MISTAKES = {
     "a match is not made longer": ("tl.where(agrees, before + 1, 0)", "tl.where(agrees, before, 0)"),
@@ -157,6 +158,6 @@ def _tables(rows: int, width: int) -> dict[str, Any]:
     made = {}
     for name, table in batch_of(EVERYTHING)._there.tables.items():
         shape = {1: (rows,), 2: (rows, width), 3: (rows, width, 4 if name == "edits" else width)}[table.ndim]
-        shape = (rows, 6 + 6 * (width or 1)) if name == "meta" else shape
+        shape = (rows, HEADER + 6 * (width or 1)) if name == "meta" else shape
         made[name] = torch.empty(shape, dtype=table.dtype, device="meta")
     return made

@@ -16,7 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import tirage
 from tirage.backends.torch import draw_op
-from tirage.backends.torch.plan import FILTERS, DrawPlan
+from tirage.backends.torch.plan import FILTERS, HEADER, DrawPlan
 from tirage.sampling import row_states
 from tirage.sampling_batch import SamplingBatch
 
@@ -107,7 +107,7 @@ def test_another_batch_or_program_compiles_no_kernel_again(monkeypatch: pytest.M
     found = kernel_keys(monkeypatch)
 
     def launched(rows: int, filters: int) -> None:
-        meta = torch.empty(rows, 6 + 6 * filters, dtype=torch.int64, device="meta")
+        meta = torch.empty(rows, HEADER + 6 * filters, dtype=torch.int64, device="meta")
         bad = torch.empty(rows, dtype=torch.bool, device="meta")
         triton.launch(torch.empty(rows, 128_256, device="meta"), bad, meta, draws=True, filters=True)
 

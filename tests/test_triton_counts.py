@@ -22,6 +22,8 @@ KERNELS = (
 MOST_REGISTERS = 96
 LONG_LISTS = {"rough plateaus, top-p": 18.5, "rough plateaus, half": 16.2, "tie, top-p": 9.4}
 """What is read where a bin holds so many different logits that the cut is looked for in a long list."""
+FAR_APART = {"one far below": 6.1, "two plateaus": 41.2, "rough plateaus": 17.7, "ramp": 14.9}
+"""What is read where top-n-sigma cuts far below top-p: all that stands between is listed."""
 
 
 @pytest.mark.slow
@@ -40,6 +42,23 @@ def test_no_shape_of_logits_makes_the_kernels_read_much_more_than_three_times(ro
         assert counts["longest loop"] <= 64, name
         assert counts["launches"] <= 6, name
         assert counts["scratch"] <= (0.02 if params == "greedy" else 1.04), name
+        assert counts["differences"] == 0, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, pytest.param(32, marks=pytest.mark.exhaustive)])
+def test_thresholds_read_no_more(rows: int) -> None:
+    done = started("counted thresholds", [], rows)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert len(found) == 100
+    for name, counts in found.items():
+        shape, params = name.split(", ", 1)
+        most = FAR_APART.get(shape, 3.31) if params == "sigma, top-p and epsilon" else 3.12
+        assert counts["reads"] <= most, name
+        assert counts["longest loop"] <= 64, name
+        assert counts["launches"] <= 6, name
+        assert counts["scratch"] <= 1.04, name
         assert counts["differences"] == 0, name
 
 

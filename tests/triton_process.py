@@ -48,6 +48,8 @@ from tirage.semantics import PRESETS
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 63, 64, 65, 97, 128, 200, 257, 300)
 TILES = ((4, 8), (16, 32), (8, 4), (16, 64), (64, 128))
 """Pairs of BLOCK and TILE: several of both in most rows, and vocabularies on either side of their bounds."""
+MOST_FILTERS = 3
+"""Filters of a random program, and perhaps an end: one more makes several times as many ways through the kernels."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Compared = dict[str, int]
 
@@ -65,7 +67,7 @@ class Job:
 def program_job(number: int, rows: int) -> Job:
     """One random order of the kernels' filters, with other operands, edits and a mask in each row."""
     r = np.random.default_rng(number)
-    size, program = SIZES[number % len(SIZES)], random_filters(r, kernels.FILTERS)
+    size, program = SIZES[number % len(SIZES)], random_filters(r, kernels.FILTERS, most=MOST_FILTERS)
     pile, programs = Pile(size), []
     for _ in range(rows):
         pile.history(r)
@@ -75,8 +77,14 @@ def program_job(number: int, rows: int) -> Job:
     return Job(
         logits=_logits(r, rows, size, number),
         rows=rows_of(programs, r, pile, masks=masks),
-        tiles=TILES[number % len(TILES)],
+        tiles=_tiles(number, size),
     )
+
+
+def _tiles(number: int, size: int) -> tuple[int, int]:
+    """Blocks and tiles for so many logits: each number of tiles that a row's list has is a way of its own."""
+    block, tile = TILES[number % len(TILES)]
+    return block, max(tile, 1 << (size // 8).bit_length())
 
 
 def preset_job(number: int, times: int) -> Job:
@@ -241,6 +249,19 @@ COUNTED_PARAMS = {
     "top-k, top-p and min-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
     "temperature last": SamplingParams(temperature=0.7, top_k=40, top_p=0.95, semantics="llamacpp"),
 }
+THRESHOLDS = {
+    "epsilon": SamplingParams(epsilon_cutoff=3e-4),
+    "eta": SamplingParams(eta_cutoff=2e-3),
+    "top-a": SamplingParams(top_a=0.2),
+    "p-less": SamplingParams(p_less="plain"),
+    "p-less, norm": SamplingParams(p_less="norm"),
+    "sigma": SamplingParams(top_n_sigma=1.0),
+    "logit ratio": SamplingParams(min_p=0.5, semantics="easydel-strict"),
+    "least": SamplingParams(min_p=0.5, min_keep=1000),
+    "top-k and eta": SamplingParams(top_k=50, eta_cutoff=2e-3, semantics="hf"),
+    "sigma, top-p and epsilon": SamplingParams(top_n_sigma=2.0, top_p=0.9, epsilon_cutoff=1e-6),
+}
+"""Requests whose thresholds follow from the mass of a set, or from sums over it."""
 
 
 COUNTED_SHAPES: dict[str, Callable[[Any, np.random.Generator], Any]] = {
@@ -269,12 +290,12 @@ def nbytes(call: Any) -> int:
     return math.prod(call.args) * call.kwargs["dtype"].itemsize
 
 
-def counts(rows: int) -> dict[str, dict[str, float]]:
-    """What the kernels read of rows of each shape and program, in reads of the logits, and what they need besides."""
+def counts(rows: int, requests: dict[str, SamplingParams]) -> dict[str, dict[str, float]]:
+    """What the kernels read of rows of each shape and request, in reads of the logits, and what they need besides."""
     found = {}
     for shape in COUNTED_SHAPES:
         x = torch.from_numpy(counted_logits(shape, rows))
-        for name, params in COUNTED_PARAMS.items():
+        for name, params in requests.items():
             batch = SamplingBatch.of(row_states(tuple(x.shape), params, [((), ())] * rows, None, 7), x.shape[1])
             packed = batch.metadata(None)
             made = Mock(wraps=torch.empty)
@@ -467,7 +488,8 @@ def main() -> None:
         results: dict[str, Callable[[], list[Any]]] = {
             "programs": lambda: [*at_programs(jobs, rows, [], folder)],
             "bounds": lambda: [*at_bounds(jobs, rows, [], folder)],
-            "counts": lambda: [counts(rows)],
+            "counts": lambda: [counts(rows, COUNTED_PARAMS)],
+            "counted thresholds": lambda: [counts(rows, THRESHOLDS)],
             "edited counts": lambda: [edited_counts()],
             "lives": lambda: lives(jobs),
             "pasts": lambda: pasts(rows),

@@ -64,12 +64,12 @@ def draw_on_device(
     operations, else on the host."""
     out = blank(rows, logits)
     able = supports(rows)
-    fast = able & kernels.supports(rows) if kernels is not None else np.zeros_like(able)
+    fast = kernels.supports(rows) if kernels is not None else np.zeros_like(able)
     if kernels is not None and fast.any():
         kernels.draw_into(out, logits, rows, np.flatnonzero(fast))
     draw_into(out, logits, rows, np.flatnonzero(able & ~fast))
-    if not able.all():
-        left = np.flatnonzero(~able)
+    if not (able | fast).all():
+        left = np.flatnonzero(~(able | fast))
         write_rows(out, draw_on_host(logits[integers(left, logits)], rows, left, processes), rows, left)
     return out
 

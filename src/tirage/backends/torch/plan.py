@@ -14,20 +14,33 @@ from torch import Tensor
 
 from tirage.exact import numbers
 from tirage.operators import FIRST_FILTER
-from tirage.operators.min_p import MIN_P
+from tirage.operators.epsilon import EPSILON
+from tirage.operators.eta import ETA
+from tirage.operators.min_keep import FLOORED
+from tirage.operators.min_p import MIN_P, MIN_P_LOGIT
+from tirage.operators.p_less import P_LESS
 from tirage.operators.temperature import GREEDY, TEMPERATURE
+from tirage.operators.top_a import TOP_A
 from tirage.operators.top_k import TOP_K
+from tirage.operators.top_n_sigma import TOP_N_SIGMA
 from tirage.operators.top_p import TOP_P
 from tirage.sampling_metadata import STEP_WIDTH, SamplingMetadata, View
 
-HEADER = 6
+HEADER = 7
 """What stands before a row's program: seed, step, sample, the constants c of the first and the last temperature as
-bits, and whether the row is greedy."""
+bits, whether the row is greedy, and the operation of `SUMMED` for which the whole row is summed, or 0."""
 SEED, STEP, SAMPLE, IS_GREEDY = 0, 1, 2, 5
 """Columns of the header that are read or written outside of the kernels."""
 
-FILTERS = (GREEDY, TEMPERATURE, TOP_K, TOP_P, MIN_P)
-"""The filters that the kernels run: those that keep a prefix of (key descending, id ascending)."""
+SUMMED = (ETA, P_LESS, TOP_N_SIGMA)
+"""The filters whose thresholds follow from more sums of a set than its mass."""
+CUTS = (
+    *(TOP_K, TOP_P, MIN_P, MIN_P_LOGIT, FLOORED[TOP_P], FLOORED[MIN_P], FLOORED[MIN_P_LOGIT]),
+    *(EPSILON, TOP_A, *SUMMED),
+)
+"""The filters that keep a prefix of (key descending, id ascending), all of which the kernels run."""
+FILTERS = (GREEDY, TEMPERATURE, *CUTS)
+"""The filters that the kernels run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +61,25 @@ class DrawPlan:
         ops = programs[:, :, 0]
         greedy = (ops == GREEDY).any(axis=1)
         first, last = constants(programs)
-        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy)
+        header = (rows.seeds, rows.steps, rows.samples, first, last, greedy, summed(ops))
         meta = np.empty((rows.count, HEADER + programs[0].size), np.int64)
         for at, column in enumerate(header):
             meta[:, at] = column
         meta[:, HEADER:] = programs.reshape(rows.count, -1)
-        filters = np.isin(ops, (TOP_K, TOP_P, MIN_P)).any(axis=1) | (first != last)
+        filters = np.isin(ops, CUTS).any(axis=1) | (first != last)
         return cls(meta, not greedy.all(), bool((filters & ~greedy).any()))
 
     def on(self, device: torch.device) -> Tensor:
         """`meta` [B, columns] on a device, in one copy that waits for nothing."""
         host = torch.from_numpy(self.meta)
         return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+def summed(ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first operation of each row of `ops` [B, S] that is in `SUMMED`, or 0: [B]."""
+    found = np.isin(ops, SUMMED)
+    first = np.take_along_axis(ops, np.argmax(found, axis=1)[:, None], axis=1)[:, 0]
+    return np.where(found.any(axis=1), first, 0)
 
 
 def constants(programs: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -79,7 +79,7 @@ def launch(
     """
     work = Workspace.of(x, columns=meta.shape[1], draws=draws, filters=filters, block=block, tile=tile)
     measure(x, work)
-    places = (work.row, work.status, work.bins, work.length)
+    places = (work.row, work.status, work.bins, work.sums, work.length)
     shape = (work.plane, work.columns, work.size, work.blocks)
     _SETTLE[work.rows,](
         x, work.ends, bad.view(torch.uint8), meta, *places, *shape, BLOCK=block, PADDED=work.padded, **EXACT
@@ -107,6 +107,7 @@ class Workspace:
     ends: Tensor
     row: Tensor
     bins: Tensor
+    sums: Tensor
     length: Tensor
     status: Tensor
 
@@ -125,6 +126,7 @@ class Workspace:
             ends=torch.empty(2, b, triton.cdiv(size, block), dtype=torch.int32, device=device),
             row=torch.empty(b, kernels.ROW, dtype=torch.int32, device=device),
             bins=torch.empty(b, kernels.BINS, dtype=torch.int32, device=device),
+            sums=torch.empty(b, kernels.SUMS, dtype=torch.int64, device=device),
             length=torch.empty(b, dtype=torch.int32, device=device),
             status=torch.empty(b, dtype=torch.int8, device=device),
         )
@@ -163,14 +165,14 @@ def drawn(x: Tensor, meta: Tensor, work: Workspace) -> tuple[Tensor, Tensor, Ten
     row, status, block, padded = work.row, work.status, work.block, work.padded
 
     if work.draws:
-        _WEIGH[b, blocks](x, meta, row, status, mass, count, work.bins, *shape, BLOCK=block, **EXACT)
-        _BOUND[b,](work.bins, meta, row, status, mass, work.columns, blocks, steps, PADDED=padded, **WIDE)
+        _WEIGH[b, blocks](x, meta, row, status, mass, count, work.bins, work.sums, *shape, BLOCK=block, **EXACT)
+        _BOUND[b,](work.bins, work.sums, meta, row, status, mass, work.columns, blocks, steps, PADDED=padded, **WIDE)
         if work.filters:
             _SPLIT[b, blocks](
                 *(x, meta, row, status, work.ends, mass, count, listed, work.length, *shape), BLOCK=block, **EXACT
             )
     _RESOLVE[b,](
-        *(x, work.ends, mass, count, listed, work.length, meta, row, status, token, logprob, support),
+        *(x, work.ends, mass, count, work.sums, listed, work.length, meta, row, status, token, logprob, support),
         *(*shape, steps),
         BLOCK=block,
         PADDED=padded,

@@ -67,7 +67,7 @@ def draw(
         measure(x, work)
     _SETTLE_SLOTS[work.rows,](
         *(x, work.ends, slots, tables["used"].view(torch.uint8), tables["length"], tables["meta"], meta, seeds),
-        *(work.row, work.status, work.bins, work.length, room, work.plane, columns, work.size, work.blocks),
+        *(work.row, work.status, work.bins, work.sums, work.length, room, work.plane, columns, work.size, work.blocks),
         BLOCK=block,
         PADDED=work.padded,
         FULL=int(Status.history_full),

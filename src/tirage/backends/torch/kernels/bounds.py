@@ -11,11 +11,15 @@ from tirage.backends.torch.kernels.layout import (
     FIRST_C,
     HIGH,
     IS_GREEDY,
+    KEPT,
     LANES,
+    LOW,
     LOWEST,
     NEAR,
     NOT_COUNTED,
     PROGRAM,
+    SUMMANDS,
+    SUMMED,
     TOP,
     VARYING,
     WIDTH,
@@ -25,13 +29,24 @@ from tirage.backends.torch.kernels.layout import (
     last_exponent,
     sum_of,
 )  # fmt: skip
-from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, exponent_of, lowest_key, target_of, value_of, weight_of
-from tirage.operators.min_p import MIN_P
+from tirage.backends.torch.kernels.rule import NEG_INF, exponent_of, lowest_key, target_of, value_of, weight_of
+from tirage.backends.torch.kernels.thresholds import (
+    is_by_logit,
+    is_min_p,
+    is_top_p,
+    judged,
+    least_by_logit,
+    least_kept,
+    least_number,
+    reads_mass,
+    reads_sums,
+    widest_of,
+)
 from tirage.operators.temperature import TEMPERATURE
 from tirage.operators.top_k import TOP_K
-from tirage.operators.top_p import TOP_P
 
-_TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in (TEMPERATURE, TOP_K, TOP_P, MIN_P))
+_TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
+_UNIT = tl.constexpr(1 << 40)
 
 
 @triton.jit
@@ -64,64 +79,100 @@ def total_of(least, most, first, last):
     return low, at_lane(most, tl.minimum(last, NOT_COUNTED))
 
 
+@triton.jit
+def lane_of_key(key, m, meta_ptr, row_ptr):
+    """The lane of a threshold; the last one where it lets every token pass."""
+    q = exponent_of(value_of(key), m, constant(meta_ptr, FIRST_C))
+    return tl.where(key > NEG_INF + 1, lane_of(q, tl.load(row_ptr + NEAR), tl.load(row_ptr + FAR)), NOT_COUNTED)
+
+
 @triton.jit(do_not_specialize=VARYING)
-def bound(bins_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, blocks, steps, PADDED: tl.constexpr):
+def bound(bins_ptr, sums_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, columns, blocks, steps, PADDED: tl.constexpr):
     """The open range of each row, [lowest, top): it holds every cut; keys above are in every set, keys below in none.
 
     Its steps are run on bins. `first` and `last` enclose the bin of the cut so far, and are BINS while nothing is cut.
+    A threshold that follows from sums over a set that is cut already leaves that whole set open.
     """
     row = tl.program_id(0).to(tl.int64)
     meta_ptr += row * columns
+    row_ptr += row * WIDTH
+    mass_ptr += row * blocks * 4
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
-        high = tl.load(row_ptr + row * WIDTH + HIGH)
-        near, far = tl.load(row_ptr + row * WIDTH + NEAR), tl.load(row_ptr + row * WIDTH + FAR)
+        high = tl.load(row_ptr + HIGH)
+        near, far = tl.load(row_ptr + NEAR), tl.load(row_ptr + FAR)
         m, c = value_of(high), constant(meta_ptr, FIRST_C)
-        first_c = c
         lanes = tl.arange(0, LANES)
         counts = tl.load(bins_ptr + row * LANES + lanes)
         edge = lowest_key(last_exponent(lanes, near, far), m, c, high)
         limit = last_exponent(lanes - 1, near, far)
         before = lowest_key(limit, m, c, high)
         numbers = tl.cumsum(counts, 0)
-        whole = sum_of(mass_ptr + row * blocks * 4, ALL_FIRST, blocks, PADDED)
+        whole = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
         least, most = masses(counts, edge, before, m, c)
         least, most = sharpened(least, most, whole)
         base_low, base_high = whole, whole
         first, last = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
         widest = tl.full((), -1, tl.int32)
         for s in range(steps):
-            op = tl.load(meta_ptr + PROGRAM + s * 6)
-            a, b = tl.load(meta_ptr + PROGRAM + s * 6 + 1), tl.load(meta_ptr + PROGRAM + s * 6 + 2)
+            step_ptr = meta_ptr + PROGRAM + s * 6
+            op = tl.load(step_ptr)
             if op == _TEMPERATURE:
-                c = a.to(tl.int32).to(tl.float32, bitcast=True)
+                c = constant(step_ptr, 1)
                 least, most = masses(counts, edge, before, m, c)
-                if c == first_c:
+                if c == constant(meta_ptr, FIRST_C):
                     least, most = sharpened(least, most, whole)
                 base_low, base_high = total_of(least, most, first, last)
-            if (op == _MIN_P) & (a < LIMIT):
-                key = lowest_key(a.to(tl.int32), m, c, high)
-                lane = lane_of(exponent_of(value_of(key), m, first_c), near, far)
-                lane = tl.where(key > NEG_INF + 1, lane, NOT_COUNTED)
-                first, last = tl.minimum(first, lane), tl.minimum(last, lane)
-                widest = tl.maximum(widest, last)
+            # The bins that enclose the cut of this step alone: BINS where it cuts nothing.
+            begin, end = tl.full((), LANES, tl.int32), tl.full((), LANES, tl.int32)
+            if is_min_p(op, step_ptr):
+                begin = lane_of_key(lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high), m, meta_ptr, row_ptr)
+                end = begin
+            if is_by_logit(op):
+                begin = lane_of_key(least_by_logit(step_ptr, high), m, meta_ptr, row_ptr)
+                end = begin
             if op == _TOP_K:
-                lane = first_lane(numbers >= a)
-                if lane < LANES:
-                    first, last = tl.minimum(first, lane), tl.minimum(last, lane)
-                    widest = tl.maximum(widest, last)
-            if op == _TOP_P:
+                begin = first_lane(numbers >= tl.load(step_ptr + 1))
+                end = begin
+            if reads_sums(op):
+                begin = tl.full((), 0, tl.int32)
+            is_summed = reads_sums(op) & (op == tl.load(meta_ptr + SUMMED)) & (c == constant(meta_ptr, FIRST_C))
+            if reads_mass(op) | is_summed:
                 low_total, high_total = total_of(least, most, first, last)
-                joint = tl.load(meta_ptr + PROGRAM + s * 6 + 4) > 0
+                if is_summed:
+                    low_total, high_total = whole, whole
+                widest_distance = widest_of(tl.load(row_ptr + LOW), m)
+                key = high
+                # Where the mass is known, one turn gives both ends.
+                for side in range(tl.where(low_total == high_total, 1, 2)):
+                    # The likeliest token weighs 2^40 under every temperature.
+                    total = tl.where(side == 0, tl.maximum(low_total, _UNIT), high_total)
+                    limit_of, least_of = judged(op, step_ptr, total, sums_ptr + row * SUMMANDS)
+                    key = least_kept(op, limit_of, least_of, m, c, high, widest_distance)
+                    lane = lane_of_key(key, m, meta_ptr, row_ptr)
+                    begin = tl.where(side == 0, lane, tl.minimum(begin, lane))
+                    end = tl.where(side == 0, lane, tl.maximum(end, lane))
+                if is_summed:
+                    tl.store(row_ptr + KEPT, key)
+                    begin, end = tl.where(first < LANES, 0, begin), tl.where(first < LANES, LANES, end)
+            if is_top_p(op):
+                low_total, high_total = total_of(least, most, first, last)
+                a, b, joint = tl.load(step_ptr + 1), tl.load(step_ptr + 2), tl.load(step_ptr + 4) > 0
                 low_goal = target_of(a, tl.where(joint, base_low, low_total), b)
                 high_goal = target_of(a, tl.where(joint, base_high, high_total), b)
                 if low_goal <= high_total:
                     certain = (high_goal <= low_total) | (last == LANES)
-                    upper = tl.where(certain, first_lane(least >= high_goal), last)
-                    first = tl.minimum(first, first_lane(most >= low_goal))
-                    last = tl.minimum(tl.minimum(last, upper), NOT_COUNTED)
-                    widest = tl.maximum(widest, last)
+                    begin = first_lane(most >= low_goal)
+                    end = tl.where(certain, first_lane(least >= high_goal), last)
+            floor = least_number(op, step_ptr)
+            if floor > 1:
+                lane = first_lane(numbers >= floor)
+                begin, end = tl.maximum(begin, lane), tl.maximum(end, lane)
+            if begin < LANES:
+                first = tl.minimum(first, begin)
+                last = tl.minimum(tl.minimum(last, end), NOT_COUNTED)
+                widest = tl.maximum(widest, last)
         above = tl.where(limit < 0, high + 1, before)
         inside = tl.where(first < LANES, at_lane(above, tl.minimum(first, NOT_COUNTED)), NEG_INF + 1)
         outside = tl.where(widest >= NOT_COUNTED, NEG_INF + 1, at_lane(edge, tl.maximum(widest, 0)))
-        tl.store(row_ptr + row * WIDTH + LOWEST, tl.where(widest < 0, inside, outside))
-        tl.store(row_ptr + row * WIDTH + TOP, inside)
+        tl.store(row_ptr + LOWEST, tl.where(widest < 0, inside, outside))
+        tl.store(row_ptr + TOP, inside)

@@ -162,7 +162,7 @@ def copy_masked(
 
 @triton.jit
 def write_ends(y_ptr, ends_ptr, plane, first, last, spoiled, PART: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest and the smallest key of each block of the part."""
+    """The largest key and the smallest that is not that of -inf of each block of the part."""
     for start in range(0, PART, BLOCK):
         ids = first + start + tl.arange(0, BLOCK)
         inside = ids < last
@@ -170,7 +170,7 @@ def write_ends(y_ptr, ends_ptr, plane, first, last, spoiled, PART: tl.constexpr,
         at = ends_ptr + (first + start) // BLOCK
         # A row with NaN or +inf where an edit wrote has no token, whatever became of it.
         tl.store(at, tl.where(spoiled != 0, POS_INF, tl.max(key, 0)), mask=first + start < last)
-        tl.store(at + plane, tl.min(tl.where(inside, key, POS_INF), 0), mask=first + start < last)
+        tl.store(at + plane, tl.min(tl.where(inside & (key != NEG_INF), key, POS_INF), 0), mask=first + start < last)
 
 
 @triton.jit

@@ -22,14 +22,19 @@ HEAD, BULK, TAIL = (tl.constexpr(n) for n in (192, 288, 31))
 _MOST = tl.constexpr(HEAD.value + BULK.value)
 _TWO_32 = tl.constexpr(1 << 32)
 
-SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY = (tl.constexpr(at) for at in range(HEADER))
+SEED, STEP, SAMPLE, FIRST_C, LAST_C, IS_GREEDY, SUMMED = (tl.constexpr(at) for at in range(HEADER))
 PROGRAM = tl.constexpr(HEADER)
 
-ROW = 7
+ROW = 9
 """Numbers of a row, int32: its largest key, the exponents where most begin and where they end, the lowest key of the
-open range, the one above that range, and the least and the greatest key that a token has in it."""
+open range, the one above that range, the least and the greatest key that a token has in it, the least key of a
+candidate, and the least one that the step keeps for which the whole row was summed."""
 WIDTH = tl.constexpr(ROW)
-HIGH, NEAR, FAR, LOWEST, TOP, LEAST, GREATEST = (tl.constexpr(at) for at in range(ROW))
+HIGH, NEAR, FAR, LOWEST, TOP, LEAST, GREATEST, LOW, KEPT = (tl.constexpr(at) for at in range(ROW))
+
+SUMS = 5
+"""Sums over a row, or a set of its tokens, for the threshold of one step, int64: of what `thresholds.term` gives."""
+SUMMANDS = tl.constexpr(SUMS)
 
 PLANES = 4
 """Masses of a block, int64: of all its tokens under the first c and under the last, and of those above the open range
@@ -43,7 +48,7 @@ WEIGHTY, ABOVE, ABOVE_WEIGHTY, OPEN = (tl.constexpr(at) for at in range(COUNTS))
 
 
 @triton.jit
-def constant(meta_ptr, at: tl.constexpr):
+def constant(meta_ptr, at):
     """A constant c of a row, float32, from its bits."""
     return tl.load(meta_ptr + at).to(tl.int32).to(tl.float32, bitcast=True)
 

@@ -20,11 +20,14 @@ from tirage.backends.torch.kernels.layout import (
     LANES,
     LAST_C,
     LEAST,
+    LOW,
     LOWEST,
     NEAR,
     NOT_COUNTED,
     OPEN,
     SEED,
+    SUMMANDS,
+    SUMMED,
     TOP,
     VARYING,
     WEIGHTY,
@@ -34,44 +37,45 @@ from tirage.backends.torch.kernels.layout import (
     span_of,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import LIMIT, NEG_INF, POS_INF, exponent_of, key_of, value_of, weight_of
+from tirage.backends.torch.kernels.thresholds import number_of_sums, term, widest_of
 
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(x_ptr, ends_ptr, plane, size, blocks, BLOCK: tl.constexpr):
-    """Largest and smallest key of each block of one row, in two planes of so many numbers."""
+    """Largest key of each block of one row, and the smallest but that of -inf, in two planes of so many numbers."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = block * BLOCK + tl.arange(0, BLOCK)
     inside = ids < size
     key = key_of(tl.load(x_ptr + row * size + ids, mask=inside, other=float("-inf")))
     at = ends_ptr + row * blocks + block
     tl.store(at, tl.max(key, 0))
-    tl.store(at + plane, tl.min(tl.where(inside, key, POS_INF), 0))
+    tl.store(at + plane, tl.min(tl.where(inside & (key != NEG_INF), key, POS_INF), 0))
 
 
 # fmt: off
 @triton.jit(do_not_specialize=VARYING)
 def settle(
-    x_ptr, ends_ptr, bad_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, plane, columns, size, blocks,
-    BLOCK: tl.constexpr, PADDED: tl.constexpr,
+    x_ptr, ends_ptr, bad_ptr, meta_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, plane, columns, size,
+    blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ):
-    """Largest key of each row, its status, and where its bins lie, from a logit of each block.
+    """Largest and least key of each row, its status, and where its bins lie, from a logit of each block.
 
-    Its histogram and its list are emptied.
+    Its histogram, its sums and its list are emptied.
     """
     row = tl.program_id(0).to(tl.int64)
     first_c = constant(meta_ptr + row * columns, FIRST_C)
     given = (tl.load(bad_ptr + row) != 0).to(tl.int32)
     settle_row(
-        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, row, given, first_c, plane, size, blocks, BLOCK,
-        PADDED,
+        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, row, given, first_c, plane, size, blocks,
+        BLOCK, PADDED,
     )
 
 
 @triton.jit(do_not_specialize=VARYING)
 def settle_slots(
     x_ptr, ends_ptr, slots_ptr, used_ptr, said_ptr, slots_meta_ptr, meta_ptr, seed_ptr, row_ptr, status_ptr, bins_ptr,
-    length_ptr, room, plane, columns, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr, FULL: tl.constexpr,
-    EMPTY: tl.constexpr,
+    sums_ptr, length_ptr, room, plane, columns, size, blocks, BLOCK: tl.constexpr, PADDED: tl.constexpr,
+    FULL: tl.constexpr, EMPTY: tl.constexpr,
 ):
     """The same for rows whose tables lie at slots: each one's numbers and seed are brought to its row.
 
@@ -87,14 +91,14 @@ def settle_slots(
     seed = tl.load(slots_meta_ptr + slot * columns + SEED)
     tl.store(seed_ptr + row, tl.where(used, seed, 0))
     settle_row(
-        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, row, given,
+        x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, row, given,
         constant(slots_meta_ptr + slot * columns, FIRST_C), plane, size, blocks, BLOCK, PADDED,
     )
 
 
 @triton.jit
 def settle_row(
-    x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, length_ptr, row, given, first_c, plane, size, blocks,
+    x_ptr, ends_ptr, row_ptr, status_ptr, bins_ptr, sums_ptr, length_ptr, row, given, first_c, plane, size, blocks,
     BLOCK: tl.constexpr, PADDED: tl.constexpr,
 ):
     """What `settle` does with a row whose status is `given` where that is not 0."""
@@ -106,6 +110,7 @@ def settle_row(
     status = tl.where(given != 0, given, found)
     tl.store(status_ptr + row, status.to(tl.int8))
     tl.store(row_ptr + row * WIDTH + HIGH, top)
+    tl.store(row_ptr + row * WIDTH + LOW, low)
     tl.store(row_ptr + row * WIDTH + LEAST, POS_INF)
     tl.store(row_ptr + row * WIDTH + GREATEST, NEG_INF)
     if status == 0:
@@ -116,15 +121,21 @@ def settle_row(
         tl.store(row_ptr + row * WIDTH + FAR, far)
     lanes = tl.arange(0, LANES)
     tl.store(bins_ptr + row * LANES + lanes, lanes * 0)
+    at = tl.arange(0, 8)
+    tl.store(sums_ptr + row * SUMMANDS + at, (at * 0).to(tl.int64), mask=at < SUMMANDS)
     tl.store(length_ptr + row, 0)
 # fmt: on
 
 
 @triton.jit(do_not_specialize=VARYING)
 def weigh(
-    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, bins_ptr, columns, size, blocks, BLOCK: tl.constexpr
-):
-    """Weight of each block of one row, how many of its tokens have any, and the histogram of its exponents."""
+    x_ptr, meta_ptr, row_ptr, status_ptr, mass_ptr, count_ptr, bins_ptr, sums_ptr, columns, size, blocks,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Weight of each block of one row, how many of its tokens have any, and the histogram of its exponents.
+
+    Where a step needs them, also the sums of the row.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     meta_ptr += row * columns
     if (tl.load(status_ptr + row) == 0) & (tl.load(meta_ptr + IS_GREEDY) == 0):
@@ -137,7 +148,14 @@ def weigh(
         at = row * blocks + block
         tl.store(mass_ptr + at * 4 + ALL_FIRST, tl.sum(w, 0))
         tl.store(count_ptr + at * 4 + WEIGHTY, tl.sum((w > 0).to(tl.int32), 0))
-        found = tl.histogram(tl.where(key_of(x) > NEG_INF, lane_of(q, near, far), NOT_COUNTED), LANES)
+        key = key_of(x)
+        op = tl.load(meta_ptr + SUMMED)
+        if op > 0:
+            widest = widest_of(tl.load(row_ptr + row * WIDTH + LOW), m)
+            for j in range(number_of_sums(op)):
+                each = tl.where(key > NEG_INF, term(op, j, x, m, c, widest), 0)
+                tl.atomic_add(sums_ptr + row * SUMMANDS + j, tl.sum(each, 0), sem="relaxed")
+        found = tl.histogram(tl.where(key > NEG_INF, lane_of(q, near, far), NOT_COUNTED), LANES)
         lanes = tl.arange(0, LANES)
         tl.atomic_add(bins_ptr + row * LANES + lanes, found, mask=(found > 0) & (lanes < NOT_COUNTED), sem="relaxed")
 

@@ -16,6 +16,7 @@ from tirage.backends.torch.kernels.layout import (
     GREATEST,
     HIGH,
     IS_GREEDY,
+    KEPT,
     LAST_C,
     LEAST,
     LOWEST,
@@ -24,6 +25,8 @@ from tirage.backends.torch.kernels.layout import (
     SAMPLE,
     SEED,
     STEP,
+    SUMMANDS,
+    SUMMED,
     TOP,
     VARYING,
     WEIGHTY,
@@ -32,7 +35,6 @@ from tirage.backends.torch.kernels.layout import (
     sum_of,
 )  # fmt: skip
 from tirage.backends.torch.kernels.rule import (
-    LIMIT,
     NEG_INF,
     NO_ID,
     exponent_of,
@@ -47,16 +49,28 @@ from tirage.backends.torch.kernels.rule import (
     value_of,
     weight_of,
 )  # fmt: skip
-from tirage.operators.min_p import MIN_P
+from tirage.backends.torch.kernels.thresholds import (
+    is_by_logit,
+    is_min_p,
+    is_top_p,
+    judged,
+    least_by_logit,
+    least_kept,
+    least_number,
+    number_of_sums,
+    reads_mass,
+    reads_sums,
+    term,
+    widest_of,
+)
 from tirage.operators.temperature import TEMPERATURE
 from tirage.operators.top_k import TOP_K
-from tirage.operators.top_p import TOP_P
 
 WAYS = tl.constexpr(8)
 """Parts that a search divides its range into with each reading of the list."""
 _MAX = tl.constexpr(0x7FFFFFFF)
 _BY_WEIGHT, _BY_NUMBER = tl.constexpr(True), tl.constexpr(False)
-_TEMPERATURE, _TOP_K, _TOP_P, _MIN_P = (tl.constexpr(int(op)) for op in (TEMPERATURE, TOP_K, TOP_P, MIN_P))
+_TEMPERATURE, _TOP_K = tl.constexpr(int(TEMPERATURE)), tl.constexpr(int(TOP_K))
 
 
 @triton.jit
@@ -99,14 +113,16 @@ def open_sums(
     at = tl.arange(0, WAYS)
     sums = (at * 0).to(tl.int64)
     for start in range(0, n, TILE):
-        key, ids, x = open_keys(x_ptr, list_ptr, start, n, TILE)
-        kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
-        each = kept.to(tl.int64)
-        if WEIGH:
-            each = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
-        for j in range(1, WAYS):
-            floor = tl.minimum(low + j * step, _MAX).to(tl.int32)
-            sums += tl.where(at == j, tl.sum(tl.where(key >= floor, each, 0), 0), 0)
+        # Half a tile at a time: the state of the row takes most registers.
+        for part in range(0, TILE, TILE // 2):
+            key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, TILE // 2)
+            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+            each = kept.to(tl.int64)
+            if WEIGH:
+                each = tl.where(kept, weight_of(exponent_of(x, m, c)), 0)
+            for j in range(1, WAYS):
+                floor = tl.minimum(low + j * step, _MAX).to(tl.int32)
+                sums += tl.where(at == j, tl.sum(tl.where(key >= floor, each, 0), 0), 0)
     return sums
 
 
@@ -184,9 +200,9 @@ def range_of(row_ptr, n):
 
 
 @triton.jit
-def masses_under(mass_ptr, whole, is_first, blocks, PADDED: tl.constexpr):
+def masses_under(mass_ptr, is_first, blocks, PADDED: tl.constexpr):
     """(mass of the row, mass above its open range) under the first temperature, or under the last."""
-    every, above = whole, sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
+    every, above = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
     if is_first == 0:
         every, above = sum_of(mass_ptr, ALL_LAST, blocks, PADDED), sum_of(mass_ptr, ABOVE_LAST, blocks, PADDED)
     return every, above
@@ -195,7 +211,7 @@ def masses_under(mass_ptr, whole, is_first, blocks, PADDED: tl.constexpr):
 # fmt: off
 @triton.jit(do_not_specialize=VARYING)
 def resolve(
-    x_ptr, ends_ptr, mass_ptr, count_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
+    x_ptr, ends_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, length_ptr, meta_ptr, row_ptr, status_ptr,
     token_ptr, logprob_ptr, support_ptr, columns, size, blocks, steps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
@@ -211,8 +227,9 @@ def resolve(
             lp, support = tl.full((), 0.0, tl.float32), tl.full((), 1, tl.int32)
         else:
             token, lp, support = draw_row(
-                x_ptr + row * size, mass_ptr + row * blocks * 4, count_ptr + row * blocks * 4, list_ptr + row * size,
-                tl.load(length_ptr + row), meta_ptr, row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
+                x_ptr + row * size, mass_ptr + row * blocks * 4, count_ptr + row * blocks * 4,
+                sums_ptr + row * SUMMANDS, list_ptr + row * size, tl.load(length_ptr + row), meta_ptr,
+                row_ptr + row * WIDTH, size, blocks, steps, BLOCK, PADDED, TILE,
             )
     tl.store(token_ptr + row, token.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(logprob_ptr + row, lp)
@@ -221,58 +238,81 @@ def resolve(
 
 @triton.jit
 def draw_row(
-    x_ptr, mass_ptr, count_ptr, list_ptr, n, meta_ptr, row_ptr, size, blocks, steps,
+    x_ptr, mass_ptr, count_ptr, sums_ptr, list_ptr, n, meta_ptr, row_ptr, size, blocks, steps,
     BLOCK: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
 ):
     """(token, logprob, support) of one row. `ties` is how many of the set have the range's only key, else -1."""
-    high = tl.load(row_ptr + HIGH)
     lowest, top = range_of(row_ptr, n)
-    first_c, last_c = constant(meta_ptr, FIRST_C), constant(meta_ptr, LAST_C)
-    m, c, inverse_t = value_of(high), first_c, tl.full((), 1.0, tl.float32)
-    is_plain = (lowest >= top) & (first_c == last_c)
-    whole = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED)
-    every, above, base = whole, whole, whole
-    number, ties = tl.full((), NO_ID, tl.int32), tl.full((), -1, tl.int32)
-    if is_plain == 0:
-        above = sum_of(mass_ptr, ABOVE_FIRST, blocks, PADDED)
-        number = sum_of(count_ptr, ABOVE, blocks, PADDED)
-        if lowest + 1 == top:
-            ties = sum_of(count_ptr, OPEN, blocks, PADDED)
+    m, c = value_of(tl.load(row_ptr + HIGH)), constant(meta_ptr, FIRST_C)
+    is_plain = (lowest >= top) & (c == constant(meta_ptr, LAST_C))
+    base, ties = sum_of(mass_ptr, ALL_FIRST, blocks, PADDED), tl.full((), -1, tl.int32)
+    if lowest + 1 == top:
+        ties = sum_of(count_ptr, OPEN, blocks, PADDED)
     cut_key, cut_id, trimmed = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32), tl.full((), -1, tl.int32)
     left = tl.full((), 0, tl.int64)
     for s in range(steps):
         step_ptr = meta_ptr + PROGRAM + s * 6
-        op, a, b = tl.load(step_ptr), tl.load(step_ptr + 1), tl.load(step_ptr + 2)
+        op = tl.load(step_ptr)
         if op == _TEMPERATURE:
-            c = a.to(tl.int32).to(tl.float32, bitcast=True)
-            inverse_t = b.to(tl.int32).to(tl.float32, bitcast=True)
-            if first_c != last_c:
-                every, above = masses_under(mass_ptr, whole, c == first_c, blocks, PADDED)
-            base = every
+            c = constant(step_ptr, 1)
+        total, above = base, base
+        if ((op == _TEMPERATURE) | is_top_p(op) | reads_mass(op)) & (is_plain == 0):
+            total, above = masses_under(mass_ptr, c == constant(meta_ptr, FIRST_C), blocks, PADDED)
             if cut_key > NEG_INF:
-                base = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-        if (op == _MIN_P) & (a < LIMIT):
-            key = lowest_key(a.to(tl.int32), m, c, high)
+                total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
+            base = tl.where(op == _TEMPERATURE, total, base)
+        if least_number(op, step_ptr) > 1:
+            number = tl.full((), 0, tl.int32)
+            if lowest < top:
+                number = sum_of(count_ptr, ABOVE, blocks, PADDED)
+                number += open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
+            if number < least_number(op, step_ptr):
+                op = op * 0  # no token may go
+        if is_min_p(op, step_ptr) | is_by_logit(op) | reads_mass(op) | reads_sums(op):
+            high = tl.load(row_ptr + HIGH)
+            key = high
+            if is_min_p(op, step_ptr):
+                key = lowest_key(tl.load(step_ptr + 1).to(tl.int32), m, c, high)
+            elif is_by_logit(op):
+                key = least_by_logit(step_ptr, high)
+            elif (op == tl.load(meta_ptr + SUMMED)) & (cut_key == NEG_INF) & (c == constant(meta_ptr, FIRST_C)):
+                key = tl.load(row_ptr + KEPT)
+            elif (reads_sums(op) == 0) | (ties < 0):  # pyright: ignore[reportOperatorIssue]
+                # The open range holds the whole set where its sums are asked for; one key alone is kept anyway.
+                key = threshold(
+                    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE
+                )
             cut_id = tl.where(key > cut_key, NO_ID, cut_id)
             cut_key = tl.maximum(cut_key, key)
             ties = tl.where((ties >= 0) & (key > lowest), 0, ties)  # pyright: ignore[reportOperatorIssue]
-        if (op == _TOP_K) & (lowest < top):  # noqa: SIM102 - the count is dear, and `and` would make it anyway
-            if number + open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE) >= a:
-                cut_key, cut_id, ties = cut_top_k(
-                    x_ptr, count_ptr, list_ptr, n, ties, number, a, b, lowest, top, cut_key, cut_id, size, blocks,
-                    BLOCK, PADDED, TILE,
-                )
-        if op == _TOP_P:
-            total = every
-            if cut_key > NEG_INF:
-                total = above + open_mass(x_ptr, list_ptr, n, ties, lowest, lowest, cut_key, cut_id, m, c, TILE)
-            joint = tl.load(step_ptr + 4)
-            target = target_of(a, tl.where(joint > 0, base, total), b)
+        if is_top_p(op):
+            judged_on = tl.where(tl.load(step_ptr + 4) > 0, base, total)
+            target = target_of(tl.load(step_ptr + 1), judged_on, tl.load(step_ptr + 2))
             if target <= total:
                 cut_key, cut_id, ties, trimmed, left = cut_top_p(
-                    x_ptr, count_ptr, list_ptr, n, ties, above, target, b, tl.load(step_ptr + 3), lowest, top,
-                    cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
+                    x_ptr, count_ptr, list_ptr, n, ties, above, target, tl.load(step_ptr + 2), tl.load(step_ptr + 3),
+                    lowest, top, cut_key, cut_id, m, c, size, blocks, BLOCK, PADDED, TILE,
                 )
+        if ((op == _TOP_K) | (least_number(op, step_ptr) > 1)) & (lowest < top):
+            k = tl.where(op == _TOP_K, tl.load(step_ptr + 1), least_number(op, step_ptr))
+            number = sum_of(count_ptr, ABOVE, blocks, PADDED)
+            kept = number + open_count(x_ptr, list_ptr, n, ties, lowest, cut_key, cut_id, TILE)
+            if (op != _TOP_K) & (kept < k):
+                # The first of what the step was given, and that is a prefix: the first of all.
+                cut_key, cut_id = tl.full((), NEG_INF, tl.int32), tl.full((), -1, tl.int32)
+                trimmed = tl.full((), -1, tl.int32)
+                if lowest + 1 == top:
+                    ties = sum_of(count_ptr, OPEN, blocks, PADDED)
+            if (op == _TOP_K) == (kept >= k):
+                all_ties = tl.where(op == _TOP_K, tl.load(step_ptr + 2), 0)
+                cut_key, cut_id, ties = cut_top_k(
+                    x_ptr, count_ptr, list_ptr, n, ties, number, k, all_ties, lowest, top, cut_key, cut_id, size,
+                    blocks, BLOCK, PADDED, TILE,
+                )
+    inverse_t = tl.full((), 1.0, tl.float32)
+    for s in range(steps):
+        if tl.load(meta_ptr + PROGRAM + s * 6) == _TEMPERATURE:
+            inverse_t = constant(meta_ptr + PROGRAM + s * 6, 2)
     token, support, total = draw(
         x_ptr, mass_ptr, count_ptr, list_ptr, n, ties, is_plain, uniform_of(meta_ptr), lowest, cut_key, cut_id, m, c,
         trimmed, left, size, blocks, BLOCK, PADDED, TILE,
@@ -281,6 +321,39 @@ def draw_row(
     part = tl.maximum(left, 1).to(tl.uint64)
     share = ln_of(log2_fixed(part) - log2_fixed(total.to(tl.uint64))) + 0.0  # pyright: ignore[reportAttributeAccessIssue]
     return token, tl.where((trimmed >= 0) & (token == trimmed), share, lp), support
+
+
+@triton.jit
+def threshold(
+    x_ptr, list_ptr, sums_ptr, n, op, step_ptr, total, lowest, cut_key, cut_id, m, c, high, TILE: tl.constexpr
+):
+    """The least key that a step keeps whose threshold follows from the mass of the set, or from sums of its terms.
+
+    `total` is the mass of the set where no more is summed here.
+    """
+    PART: tl.constexpr = TILE // 4
+    widest = tl.full((), 0, tl.int32)
+    if reads_sums(op):
+        least_key = high
+        for start in range(0, n, TILE):
+            key, ids, _ = open_keys(x_ptr, list_ptr, start, n, TILE)
+            kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+            least_key = tl.minimum(least_key, tl.min(tl.where(kept, key, high), 0))
+        widest = widest_of(least_key, m)
+        at = tl.arange(0, WAYS)
+        sums = (at * 0).to(tl.int64)
+        for start in range(0, n, TILE):
+            # A few of a tile at a time: what is summed takes many registers.
+            for part in range(0, TILE, PART):
+                key, ids, x = open_keys(x_ptr, list_ptr, start + part, n, PART)
+                kept = is_in(key, ids, cut_key, cut_id) & (key >= lowest)
+                for j in range(number_of_sums(op)):
+                    sums += tl.where(at == j, tl.sum(tl.where(kept, term(op, j, x, m, c, widest), 0), 0), 0)
+        tl.store(sums_ptr + at, sums, mask=at < SUMMANDS)
+        tl.debug_barrier()
+        total = tl.load(sums_ptr + 1, cache_modifier=".cg")
+    limit, least = judged(op, step_ptr, total, sums_ptr)
+    return least_kept(op, limit, least, m, c, high, widest)
 
 
 @triton.jit
@@ -332,7 +405,7 @@ def cut_top_p(
     nth = nth_tie(x_ptr, count_ptr, list_ptr, n, ties, last, needed, size, blocks, BLOCK, PADDED, TILE)
     old_id = tl.where(last == cut_key, cut_id, NO_ID)
     ties = tl.where((ties >= 0) & (all_ties == 0), needed.to(tl.int32), ties)
-    trimmed = tl.where(rule == 2, nth, -1)
+    trimmed = tl.where((rule == 2) & (needed > 0), nth, -1)
     return last, tl.where(all_ties > 0, old_id, nth), ties, trimmed, target - more - (needed - 1) * each
 
 
