@@ -68,6 +68,16 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
         "logprob_start_len",
     ),
     ({"text": "a", "return_logprob": True, "token_ids_logprob": [5] * 1025}, "--max-logprob-ids", None),
+    (
+        {"text": "a", "stream": True, "sampling_params": {"best_of": 3}},
+        "sampling_params.best_of must be n to stream, got 3; leave it out",
+        "sampling_params.best_of",
+    ),
+    (
+        {"text": ["a", "b"], "stream": True, "sampling_params": [{"n": 2, "best_of": 2}, {"n": 2, "best_of": 4}]},
+        "sampling_params[1].best_of must be n to stream, got 4; leave it out",
+        "sampling_params[1].best_of",
+    ),
 ]
 
 
