@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tirage.errors import ParamsError
 from tirage.guided import BYTES, Compiler
 from tirage.params import GuidedDecodingParams
-from tirage.server.routes.toolcalls import Content, ToolCall, ToolCallArguments, ToolCallParser, read_calls
+from tirage.server.routes.tool_formats import CALL_BEGIN, CALL_END, CALL_SEP, CALLS_BEGIN, CALLS_END
+from tirage.server.routes.toolcalls import (
+    Content,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallParser,
+    read_calls,
+)
 from tirage.server.routes.tools import ToolCallFormat, Tools, list_schema, read_tools, tool_call_format
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -85,12 +92,69 @@ def test_the_pieces_do_not_depend_on_how_the_text_is_cut(
     assert (content, calls) == read(tools(tool_format=tool_format).parser(), *pieces)
 
 
-@pytest.mark.slow
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", CALL, "<", " ", "\n", "a"]), max_size=8))
-def test_any_text_is_content_or_calls_however_it_is_cut(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    assert read(tools().parser(), text) == read(tools().parser(), *text) == read(tools().parser(), *pieces)
+HARMONY_CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+
+
+WRONG_ARGUMENTS = (
+    *('{"x": NaN}', '{"x": Infinity}', '{"x": [-Infinity]}', '{"x": 1e999}', '{"x": "\\ud83d"}', '{"\\ude00": 1}'),
+    *(
+        "5",
+        "null",
+        "[]",
+        '"text"',
+        '"[1]"',
+        '"{\\"x\\": NaN}"',
+        '"{\\"x\\": \\"\\\\ud83d\\"}"',
+        '{"x": ' + "[" * 80 + "]" * 80 + "}",
+    ),
+)
+WRITTEN: dict[ToolCallFormat, str] = {
+    "hermes": '<tool_call>{{"name": "weather", "arguments": {}}}</tool_call>',
+    "mistral": '[TOOL_CALLS] [{{"name": "weather", "arguments": {}}}]',
+    "mistral_args": "[TOOL_CALLS]weather[ARGS]{}",
+    "llama3": '{{"name": "weather", "parameters": {}}}',
+    "deepseek_v3": f"{CALLS_BEGIN}{CALL_BEGIN}function{CALL_SEP}weather\n```json\n{{}}\n```{CALL_END}{CALLS_END}",
+    "deepseek_v31": f"{CALLS_BEGIN}{CALL_BEGIN}weather{CALL_SEP}{{}}{CALL_END}{CALLS_END}",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_ARGUMENTS)
+@pytest.mark.parametrize("tool_format", WRITTEN)
+def test_arguments_that_no_answer_can_hold_make_no_call(tool_format: ToolCallFormat, arguments: str) -> None:
+    text = f"So: {WRITTEN[tool_format].format(arguments)}"
+    text = text if tool_format != "llama3" else text.removeprefix("So: ")
+    assert read(tools(tool_format=tool_format).parser(), text) == (text, [])
+    assert read(tools(tool_format=tool_format).parser(), *text) == (text, [])
+
+
+@pytest.mark.parametrize("arguments", WRONG_ARGUMENTS)
+def test_harmonys_arguments_that_no_answer_can_hold_are_content(arguments: str) -> None:
+    text = HARMONY_CALL.replace('{"city": "Paris"}', arguments)
+    assert read(tools(tool_format="harmony").parser(), text) == (arguments, [])
+
+
+@pytest.mark.parametrize("argument", ["1e999", "-1e999", '"\\ud83d"', '{"a": [1e999]}', "NaN"])
+def test_constants_of_python_that_no_answer_can_hold_make_no_call(argument: str) -> None:
+    text = f"[weather(city={argument})]"
+    assert read(tools(tool_format="pythonic").parser(), text) == (text, [])
+
+
+@pytest.mark.parametrize("argument", ["1e999", '"\\ud83d"', "NaN", "[Infinity]"])
+def test_values_between_tags_that_no_answer_can_hold_are_texts(argument: str) -> None:
+    for tool_format, text in (
+        ("qwen_xml", "<tool_call>\n<function=time>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"),
+        ("glm45", "<tool_call>time\n<arg_key>x</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+    ):
+        content, [(name, arguments)] = read(tools(tool_format=tool_format).parser(), text.format(argument))
+        assert (content, name, json.loads(arguments)) == ("", "time", {"x": argument})
+
+
+def test_a_listed_call_that_no_answer_can_hold_is_content() -> None:
+    call = '{"name": "time", "parameters": {"x": 1e999}}'
+    assert read(tools("required").parser(), f'[{call}, {{"name": "time", "parameters": {{}}}}]') == (
+        call,
+        [("time", "{}")],
+    )
 
 
 def test_without_parallel_calls_only_the_first_is_reported() -> None:
