@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,11 @@ HERMES = '<tool_call>{{"name":"f","arguments":{}}}</tool_call>'
 HARMONY = 'Sure. <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x":1}<|call|>'
 NAMED = {"type": "function", "function": {"name": "f"}}
 WRONG = ('{"x":"\\ud83d"}', '{"x":NaN}', '{"x":1e999}', "5", "null", '"not json"')
+
+
+@cache
+def harmony() -> Server:
+    return shared("tiny", "--tool-call-parser", "gpt-oss")
 
 
 def chat(server: Server, **body: Any) -> tuple[str, list[Any], str]:
@@ -74,3 +80,14 @@ def test_arguments_that_are_a_text_of_an_object_are_taken() -> None:
     assert chat(shared(), guided_choice=[text]) == ("", [{"name": "f", "arguments": '{"x": [1]}'}], "tool_calls")
     [block] = message(guided_choice=[text])
     assert (block["type"], block["input"]) == ("tool_use", {"x": [1]})
+
+
+def test_a_call_after_words_is_read_the_same_in_a_stream() -> None:
+    expected = ("Sure. ", [{"name": "f", "arguments": '{"x":1}'}], "tool_calls")
+    assert chat(harmony(), guided_choice=[HARMONY]) == expected
+
+
+def test_words_come_as_they_are_written() -> None:
+    asked = {"messages": USER, "tools": [{"type": "function", "function": TOOL}], "max_tokens": 12, "temperature": 0}
+    shown = [chunk["choices"][0]["delta"]["content"] for chunk in chunks(harmony(), asked)]
+    assert sum(map(bool, shown)) > 8

@@ -264,10 +264,17 @@ class WholeTextParser:
 class HarmonyParser(BufferedParser):
     """Parses the messages of OpenAI's open models: analysis, answers, and calls of functions.
 
-    A call is reported when it is complete. Text that is no message is content.
+    A call is reported when it is complete. Text that is no message is content; it is held back only where it may be the
+    header of one, which is no longer than `_LONGEST` characters.
     """
 
-    _START = re.compile(r"(?:<\|start\|>assistant)?((?: to=|<\|channel\|>).*?)<\|message\|>", re.DOTALL)
+    _OPENINGS = tuple(start + rest for start in ("", "<|start|>assistant") for rest in (" to=", "<|channel|>"))
+    _OPENING = re.compile("|".join(map(re.escape, sorted(_OPENINGS, key=len, reverse=True))))
+    # Words that follow a recipient are none of its header if a channel follows them.
+    _HEADER = re.compile(r"<\|channel\|>.*| to=[^\s<]*(?:\s*<\|.*|[^<]*)", re.DOTALL)
+    _HEADER_END = re.compile(r"<\|(?:message|start|end|call|return)\|>")
+    _MESSAGE = "<|message|>"
+    _LONGEST = 256
     _LAST = ("<|end|>", "<|call|>", "<|return|>")
 
     def __init__(self, calls: ToolCallFactory, *, separate: bool) -> None:
@@ -291,16 +298,25 @@ class HarmonyParser(BufferedParser):
         return pieces
 
     def _begin(self) -> list[MessagePart] | None:
-        found = self._START.match(self._buffer)
-        if found is not None:
-            self._header, self._buffer = found[1], self._buffer[found.end() :]
-            return []
-        if not self._buffer or self._buffer.startswith(("<|", " ")) or "<|".startswith(self._buffer):
+        """Content up to the next message, or the header of a message that begins here."""
+        found = self._OPENING.search(self._buffer)
+        if found is None:
+            return self._say(len(self._buffer) - max(overlap(self._buffer, each) for each in self._OPENINGS))
+        if found.start():
+            return self._say(found.start())
+        end = self._HEADER_END.search(self._buffer, found.end())
+        size = (len(self._buffer) - len(self._MESSAGE) if end is None else end.start()) - found.end()
+        if end is None and size <= self._LONGEST:
             return None
-        # What is no message: all of it up to what may be the next one.
-        at = self._buffer.find("<|", 1)
-        certain = len(self._buffer) - overlap(self._buffer, "<|") if at < 0 else at
-        text, self._buffer = self._buffer[:certain], self._buffer[certain:]
+        header = "" if end is None else self._buffer[: end.start()].removeprefix("<|start|>assistant")
+        if end is None or size > self._LONGEST or end[0] != self._MESSAGE or not self._HEADER.fullmatch(header):
+            return self._say(found.end())
+        self._header, self._buffer = header, self._buffer[end.end() :]
+        return []
+
+    def _say(self, size: int) -> list[MessagePart] | None:
+        """So many characters as content; None for none."""
+        text, self._buffer = self._buffer[:size], self._buffer[size:]
         return ContentParser().feed(text) or None
 
     def _release(self) -> list[MessagePart] | None:
