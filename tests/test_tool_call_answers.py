@@ -91,3 +91,28 @@ def test_words_come_as_they_are_written() -> None:
     asked = {"messages": USER, "tools": [{"type": "function", "function": TOOL}], "max_tokens": 12, "temperature": 0}
     shown = [chunk["choices"][0]["delta"]["content"] for chunk in chunks(harmony(), asked)]
     assert sum(map(bool, shown)) > 8
+
+
+CUT: tuple[dict[str, Any], ...] = ({"stop": ["e"], "max_tokens": 90}, {"max_tokens": 12}, {"max_tokens": 30})
+"""Answers that end inside their reasoning, inside the mark that begins it, and inside their reasoning at the limit."""
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("mode", ["named", "required"])
+@pytest.mark.parametrize("body", CUT)
+def test_reasoning_that_has_not_ended_is_followed_by_no_call(body: dict[str, Any], mode: str) -> None:
+    choice = NAMED if mode == "named" else "required"
+    reason = "stop" if "stop" in body else "length"
+    asked = {"messages": HI, "tool_choice": choice, "separate_reasoning": True, "temperature": 1.0, "seed": 56, **body}
+    assert chat(shared(), **asked)[1:] == ([], reason)
+
+
+@pytest.mark.parametrize("body", CUT)
+def test_reasoning_that_has_not_ended_is_followed_by_no_call_on_other_routes(body: dict[str, Any]) -> None:
+    length, stop, drawn = body["max_tokens"], body.get("stop", []), {"temperature": 1.0, "seed": 56}
+    wanted = {"messages": HI, "tool_choice": {"type": "tool", "name": "f"}, "thinking": {"type": "adaptive"}}
+    blocks = message(**wanted, max_tokens=length, stop_sequences=stop, **drawn)
+    assert {block["type"] for block in blocks} <= {"thinking", "text"}
+    wanted = {"input": "hi", "tool_choice": {"type": "function", "name": "f"}, "separate_reasoning": True}
+    items = response(**wanted, max_output_tokens=length, stop=stop, **drawn)
+    assert {item["type"] for item in items} <= {"reasoning", "message"}

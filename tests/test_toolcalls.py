@@ -242,6 +242,17 @@ def test_a_listed_call_that_no_answer_can_hold_is_content() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["", " ", "<thi", "<think>", "<think>Well, {</thin"])
+def test_a_call_that_must_come_is_none_before_the_reasoning_has_ended(text: str) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        parser = ReasoningParser(tools(choice).parser(), ("<think>", "</think>"), opened=False)
+        parts = [part for each in text for part in parser.feed(each)] + parser.finish()
+        assert not any(isinstance(part, (ToolCall, ToolCallArguments)) for part in parts)
+        assert "".join(part.text for part in parts if isinstance(part, (Content, Reasoning))) == text.removeprefix(
+            "<think>"
+        )
+
+
 def test_without_parallel_calls_only_the_first_is_reported() -> None:
     text = f"<tool_call>{CALL}</tool_call>" * 3
     assert read(tools(parallel=False).parser(), text) == ("", [PARIS])
