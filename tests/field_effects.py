@@ -266,7 +266,7 @@ EFFECTS: dict[str, dict[str, Effect | Elsewhere]] = {
         "min_new_tokens": set_to(3, **_END),
         "sampling_seed": set_to(7),
         "seed": set_to(7),
-        "best_of": set_to(6, temperature=2.0),
+        "best_of": Effect(value=6, beside={"temperature": 2.0}, streamed=False),
         "logprobs_mode": set_to("sampled", top_p=0.5),
         "beam_width": Elsewhere("test_generate.py::test_a_beam_search_answers_with_its_hypotheses"),
         "stream_interval": Effect(value=5, whole=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,16 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
         "logprob_start_len",
     ),
     ({"text": "a", "return_logprob": True, "token_ids_logprob": [5] * 1025}, "--max-logprob-ids", None),
+    (
+        {"text": "a", "stream": True, "sampling_params": {"best_of": 3}},
+        "sampling_params.best_of must be n to stream, got 3; leave it out",
+        "sampling_params.best_of",
+    ),
+    (
+        {"text": ["a", "b"], "stream": True, "sampling_params": [{"n": 2, "best_of": 2}, {"n": 2, "best_of": 4}]},
+        "sampling_params[1].best_of must be n to stream, got 4; leave it out",
+        "sampling_params[1].best_of",
+    ),
 ]
 
 
@@ -97,6 +108,25 @@ def test_every_token_that_is_asked_for_has_an_entry_as_often_as_it_is(server: Se
     for entries in positions:
         assert [entry[1] for entry in entries] == [7, 5, 7]
         assert entries[0] == entries[2]
+
+
+FORCED = {"regex": "dogs and cats", "max_new_tokens": 20, "forcing": "canonical"}
+CHOSEN = {"text": "Once upon", "return_logprob": True, "top_logprobs_num": 2, "token_ids_logprob": [3, 50]}
+
+
+def test_a_forced_token_has_no_logprobs_of_chosen_tokens_beside_it(server: Server) -> None:
+    body = {**CHOSEN, "sampling_params": FORCED}
+    answer = server.post("/generate", body)
+    assert answer.status_code == 200, answer.text
+    meta = answer.json()["meta_info"]
+    drawn, forced = meta["completion_tokens"] - meta["forced_tokens"], meta["forced_tokens"]
+    assert forced
+    chosen = meta["output_token_ids_logprobs"]
+    assert sorted(len(entries) for entries in chosen) == [0] * forced + [2] * drawn
+    assert [bool(entries) for entries in chosen] == [bool(tops) for tops in meta["output_top_logprobs"]]
+    lines = server.post("/generate", {**body, "stream": True}).text.split("\n\n")
+    last = json.loads(lines[-3].removeprefix("data: "))
+    assert last["meta_info"]["output_token_ids_logprobs"] == chosen
 
 
 @pytest.mark.slow

@@ -277,6 +277,9 @@ def test_an_effort_that_the_template_does_not_know_is_reported_as_ignored() -> N
         ('{"a"', {}),
         ("nothing", {}),
         ("]" * 40, {}),
+        ('{"a": 1, "b": 1e999}', {"a": 1}),
+        ('{"a": 1, "b": NaN}', {"a": 1}),
+        (r'{"a": 1, "b": "\ud83d"}', {"a": 1}),
     ],
 )
 def test_an_input_that_was_cut_off_is_read_as_far_as_it_goes(text: str, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from tirage.errors import ParamsError
 from tirage.guided import BYTES, Compiler
 from tirage.params import GuidedDecodingParams
-from tirage.server.routes.toolcalls import Content, ToolCall, ToolCallArguments, ToolCallParser, read_calls
+from tirage.server.routes.reasoning import ReasoningParser
+from tirage.server.routes.tool_formats import CALL_BEGIN, CALL_END, CALL_SEP, CALLS_BEGIN, CALLS_END, HEADERS, MARKERS
+from tirage.server.routes.toolcalls import (
+    Content,
+    MessagePart,
+    Reasoning,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallParser,
+    read_calls,
+)
 from tirage.server.routes.tools import ToolCallFormat, Tools, list_schema, read_tools, tool_call_format
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -85,12 +95,162 @@ def test_the_pieces_do_not_depend_on_how_the_text_is_cut(
     assert (content, calls) == read(tools(tool_format=tool_format).parser(), *pieces)
 
 
-@pytest.mark.slow
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", CALL, "<", " ", "\n", "a"]), max_size=8))
-def test_any_text_is_content_or_calls_however_it_is_cut(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    assert read(tools().parser(), text) == read(tools().parser(), *text) == read(tools().parser(), *pieces)
+SCRAPS = (
+    *(CALL, '{"name":"weather","parameters":{}}', '{"name":"other"}', 'weather{"x":1}', "weather(x=1)", '(y="]")'),
+    *("[", "]", "; ", ", ", "\n", " ", "  ", "a", "é", '"', "\\", "{", "}", "<", "<|", "|>", "weather", "function"),
+    *("<function=weather>", "</function>", "<parameter=x>", "</parameter>", "</tool_call>", "[ARGS]", "\n```json\n"),
+    *("\n```", CALL_BEGIN, CALL_SEP, CALL_END, CALLS_END, "<think>", "</thi", "</think>"),
+)
+"""What texts with calls are made of, and what comes near."""
+OF_HARMONY = (
+    *("<|start|>", "assistant", " to=", " to=functions.weather", "<|channel|>", "analysis", "final", "<|message|>"),
+    *("<|end|>", "<|call|>", "<|return|>", "a", " ", "{}", *(header.format("weather") for header in HEADERS)),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@pytest.mark.parametrize("tool_format", get_args(ToolCallFormat))
+@given(
+    st.sampled_from(["auto", "auto", "required", {"type": "function", "function": {"name": "weather"}}]),
+    st.sampled_from([None, None, "plain", "opened"]),
+    st.data(),
+)
+def test_every_parser_reads_any_text_the_same_however_it_is_cut(
+    tool_format: ToolCallFormat, choice: Any, reasoning: str | None, data: st.DataObject
+) -> None:
+    own = OF_HARMONY if tool_format == "harmony" else MARKERS[tool_format]
+    scrap = st.sampled_from(SCRAPS) | st.sampled_from(own)
+    text = "".join(data.draw(st.lists(scrap, max_size=9)))
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6).map(sorted))
+
+    def parts(*texts: str) -> list[tuple[str, Any]]:
+        parser = tools(choice, tool_format=tool_format).parser()
+        if reasoning is not None:
+            parser = ReasoningParser(parser, ("<think>", "</think>"), opened=reasoning == "opened")
+        return merged([piece for text in texts for piece in parser.feed(text)] + parser.finish())
+
+    expected = parts(text)
+    assert expected == parts(*text)
+    assert expected == parts(*(text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)))
+
+
+def merged(parts: list[MessagePart]) -> list[tuple[str, Any]]:
+    """The parts with texts and arguments put together that follow on one another."""
+    found: list[tuple[str, Any]] = []
+    for part in parts:
+        kind = type(part).__name__
+        match part:
+            case Content(text) | Reasoning(text) if found and found[-1][0] == kind:
+                found[-1] = (kind, found[-1][1] + text)
+            case Content(text) | Reasoning(text):
+                found.append((kind, text))
+            case ToolCall(index, _, name, arguments):
+                found.append((kind, (index, name, arguments)))
+            case ToolCallArguments(index, more):
+                kind, (last, name, arguments) = found[-1]
+                assert (kind, last) == ("ToolCall", index)
+                found[-1] = (kind, (index, name, arguments + more))
+    return found
+
+
+HARMONY_CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (f"Sure. {HARMONY_CALL}", "Sure. ", [PARIS]),
+        (f"Go to=x <|start|>assistant{HARMONY_CALL}", "Go to=x ", [PARIS]),
+        ("Go to=x and <|channel|>final<|message|>yes<|end|>", "Go to=x and yes", []),
+        (f"Go to={'x' * 300}{HARMONY_CALL}", f"Go to={'x' * 300}", [PARIS]),
+        ('hello to=functions.time<|channel|>commentary json<|message|>{}<|call|> "a"', 'hello "a"', [("time", "{}")]),
+        ("<|start|>assistant to=a or <|channel|>b", "<|start|>assistant to=a or <|channel|>b", []),
+    ],
+)
+def test_a_message_of_harmonys_begins_anywhere(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    assert (content, calls) == read(tools(tool_format="harmony").parser(), text)
+    assert (content, calls) == read(tools(tool_format="harmony").parser(), *text)
+
+
+def test_harmonys_text_that_is_no_message_comes_at_once() -> None:
+    parser = tools(tool_format="harmony").parser()
+    texts = ["You", " can", " to", " too <", "b> <|", "x"]
+    said = [merged(parser.feed(text)) for text in texts]
+    shown = ["You", " can", None, " to too ", "<b> ", "<|x"]
+    assert said == [[] if text is None else [("Content", text)] for text in shown]
+
+
+WRONG_ARGUMENTS = (
+    *('{"x": NaN}', '{"x": Infinity}', '{"x": [-Infinity]}', '{"x": 1e999}', '{"x": "\\ud83d"}', '{"\\ude00": 1}'),
+    *(
+        "5",
+        "null",
+        "[]",
+        '"text"',
+        '"[1]"',
+        '"{\\"x\\": NaN}"',
+        '"{\\"x\\": \\"\\\\ud83d\\"}"',
+        '{"x": ' + "[" * 80 + "]" * 80 + "}",
+    ),
+)
+WRITTEN: dict[ToolCallFormat, str] = {
+    "hermes": '<tool_call>{{"name": "weather", "arguments": {}}}</tool_call>',
+    "mistral": '[TOOL_CALLS] [{{"name": "weather", "arguments": {}}}]',
+    "mistral_args": "[TOOL_CALLS]weather[ARGS]{}",
+    "llama3": '{{"name": "weather", "parameters": {}}}',
+    "deepseek_v3": f"{CALLS_BEGIN}{CALL_BEGIN}function{CALL_SEP}weather\n```json\n{{}}\n```{CALL_END}{CALLS_END}",
+    "deepseek_v31": f"{CALLS_BEGIN}{CALL_BEGIN}weather{CALL_SEP}{{}}{CALL_END}{CALLS_END}",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_ARGUMENTS)
+@pytest.mark.parametrize("tool_format", WRITTEN)
+def test_arguments_that_no_answer_can_hold_make_no_call(tool_format: ToolCallFormat, arguments: str) -> None:
+    text = f"So: {WRITTEN[tool_format].format(arguments)}"
+    text = text if tool_format != "llama3" else text.removeprefix("So: ")
+    assert read(tools(tool_format=tool_format).parser(), text) == (text, [])
+    assert read(tools(tool_format=tool_format).parser(), *text) == (text, [])
+
+
+@pytest.mark.parametrize("arguments", WRONG_ARGUMENTS)
+def test_harmonys_arguments_that_no_answer_can_hold_are_content(arguments: str) -> None:
+    text = HARMONY_CALL.replace('{"city": "Paris"}', arguments)
+    assert read(tools(tool_format="harmony").parser(), text) == (arguments, [])
+
+
+@pytest.mark.parametrize("argument", ["1e999", "-1e999", '"\\ud83d"', '{"a": [1e999]}', "NaN"])
+def test_constants_of_python_that_no_answer_can_hold_make_no_call(argument: str) -> None:
+    text = f"[weather(city={argument})]"
+    assert read(tools(tool_format="pythonic").parser(), text) == (text, [])
+
+
+@pytest.mark.parametrize("argument", ["1e999", '"\\ud83d"', "NaN", "[Infinity]"])
+def test_values_between_tags_that_no_answer_can_hold_are_texts(argument: str) -> None:
+    for tool_format, text in (
+        ("qwen_xml", "<tool_call>\n<function=time>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"),
+        ("glm45", "<tool_call>time\n<arg_key>x</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+    ):
+        content, [(name, arguments)] = read(tools(tool_format=tool_format).parser(), text.format(argument))
+        assert (content, name, json.loads(arguments)) == ("", "time", {"x": argument})
+
+
+def test_a_listed_call_that_no_answer_can_hold_is_content() -> None:
+    call = '{"name": "time", "parameters": {"x": 1e999}}'
+    assert read(tools("required").parser(), f'[{call}, {{"name": "time", "parameters": {{}}}}]') == (
+        call,
+        [("time", "{}")],
+    )
+
+
+@pytest.mark.parametrize("text", ["", " ", "<thi", "<think>", "<think>Well, {</thin"])
+def test_a_call_that_must_come_is_none_before_the_reasoning_has_ended(text: str) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        parser = ReasoningParser(tools(choice).parser(), ("<think>", "</think>"), opened=False)
+        parts = [part for each in text for part in parser.feed(each)] + parser.finish()
+        assert not any(isinstance(part, (ToolCall, ToolCallArguments)) for part in parts)
+        assert "".join(part.text for part in parts if isinstance(part, (Content, Reasoning))) == text.removeprefix(
+            "<think>"
+        )
 
 
 def test_without_parallel_calls_only_the_first_is_reported() -> None:

@@ -7,16 +7,15 @@ other text.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tirage.guided.tagged_arguments import is_text_in
+from tirage.server.routes.call_json import arguments_of, read_text, read_value
 from tirage.server.routes.tool_formats import CALL_BEGIN, CALL_END, CALL_SEP
 
 Calls = list[tuple[str, str]]
-_DECODER = json.JSONDecoder()
 _FENCE = "\n```"
 _QWEN_CALL = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
 _QWEN_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -39,15 +38,17 @@ class TaggedReader:
         if found is None:
             return []
         schema = self._schemas.get(found[1], {})
-        arguments = {name: self._value(schema, name, value) for name, value in self._argument.findall(found[2])}
-        return [(found[1], json.dumps(arguments, ensure_ascii=False))]
+        arguments = arguments_of({
+            name: self._value(schema, name, value) for name, value in self._argument.findall(found[2])
+        })
+        return [] if arguments is None else [(found[1], arguments)]
 
     def _value(self, schema: Any, name: str, text: str) -> Any:
         if is_text_in(schema, name):
             return text
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
+            return read_text(text)
+        except ValueError:
             return text
 
 
@@ -70,14 +71,15 @@ def read_deepseek(text: str) -> Calls:
         name, fence, block = rest.partition("\n```json\n") if head == "function" else (head, "", rest)
         start = len(text) - len(block)
         try:
-            value, end = _DECODER.raw_decode(text, skipped(text, start))
-        except (ValueError, RecursionError):
+            value, end = read_value(text, skipped(text, start))
+        except ValueError:
             return []
         last = (_FENCE if fence else "") + CALL_END
         end = skipped(text, end) if not fence else end
-        if not mark or not isinstance(value, dict) or not text.startswith(last, end):
+        arguments = arguments_of(value) if isinstance(value, dict) else None
+        if not mark or arguments is None or not text.startswith(last, end):
             return []
-        found.append((name.strip(), json.dumps(value, ensure_ascii=False)))
+        found.append((name.strip(), arguments))
         at = end + len(last)
     return found if not text[at:].strip() else []
 
@@ -101,8 +103,10 @@ def python_call(node: ast.expr) -> tuple[str, str]:
     """One call; ValueError for anything else."""
     if not isinstance(node, ast.Call) or node.args or any(each.arg is None for each in node.keywords):
         raise ValueError("not a call with keyword arguments")
-    arguments = {str(each.arg): python_value(each.value) for each in node.keywords}
-    return ".".join(parts_of(node.func)), json.dumps(arguments, ensure_ascii=False)
+    arguments = arguments_of({str(each.arg): python_value(each.value) for each in node.keywords})
+    if arguments is None:
+        raise ValueError("not the arguments of a call")
+    return ".".join(parts_of(node.func)), arguments
 
 
 def parts_of(node: ast.expr) -> Iterator[str]:

@@ -165,7 +165,7 @@ class CompletionChoice(ChoiceBuilder):
 
     def lead(self) -> Iterable[dict[str, Any]]:
         """The echoed prompt with its logprobs."""
-        if not self._echo:
+        if not self.request.fields["echo"]:
             return []
         return [self.choice({"text": self._echo}, logprobs=self._texts.echoed(self.running, self._echo))]
 

@@ -10,6 +10,7 @@ from tirage.dialects import DialectError
 from tirage.dialects.schema import nullable, schema_of
 from tirage.dialects.unsupported import Unsupported
 from tirage.fields.rules import BrokenRuleError, Plain, Rule, shown
+from tirage.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,13 @@ class Field:
 def table(fields: Iterable[Field]) -> dict[str, Field]:
     """The fields by name."""
     return {each.name: each for each in fields}
+
+
+def check_streamed_samples(params: SamplingParams, where: str = "") -> None:
+    """Raises DialectError for the parameters of a stream that choose among samples, which the end alone can tell."""
+    if params.best_of is not None and params.best_of > params.n:
+        place = f"{where}best_of"
+        raise DialectError(f"{place} must be n to stream, got {params.best_of}; leave it out", place)
 
 
 def read_fields(fields: Mapping[str, Field], body: Mapping[str, Any], where: str = "") -> dict[str, Any]:

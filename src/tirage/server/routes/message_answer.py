@@ -90,8 +90,9 @@ class MessageAnswer(ABC):
         self._completion = delta.completion or self._completion
         self._failure = failure_of(delta, self.group)
         if delta.finish_reason is not None or self.unsent.waiting >= self.request.interval:
-            new = self.unsent.take(delta.stop)
-            yield from self.events(self._parts(new.text, last=delta.finish_reason is not None), new)
+            ended = delta.finish_reason is not None
+            new = self.unsent.take(delta.stop, ended=ended)
+            yield from self.events(self._parts(new.text, last=ended), new)
 
     def end(self) -> Iterator[Event]:
         """The event of an error if the sample failed, or else those that end the message."""
@@ -105,7 +106,7 @@ class MessageAnswer(ABC):
         yield from self.begin()
         yield from self.opening()
         self.unsent.add_whole(sample)
-        new = self.unsent.take(sample.stop)
+        new = self.unsent.take(sample.stop, ended=True)
         yield from self.events(self._parts(new.text, last=True), new)
         yield from self.closing(completion, sample)
 

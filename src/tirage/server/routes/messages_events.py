@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 from tirage.engine import Completion, Sample
 from tirage.server.errors import anthropic_envelope
 from tirage.server.request_group import RequestGroup
+from tirage.server.routes.call_json import read_text
 from tirage.server.routes.message_answer import MessageAnswer, NamedEvent
 from tirage.server.routes.openai_answer import NewText
 from tirage.server.routes.openai_request import OpenAIRequest
@@ -137,17 +137,17 @@ def assemble(events: Iterable[NamedEvent]) -> dict[str, Any]:
 
 
 def read_input(text: str) -> Any:
-    """The value of a JSON text; of one that was cut off, its longest beginning that is complete."""
+    """The value of a JSON text; of one that was cut off or holds what is no JSON, its longest complete beginning."""
     if not text.strip():
         return {}
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_text(text)
+    except ValueError:
         pass
     for end, closers in reversed(ends(text)):
         try:
-            return json.loads(text[:end] + closers)
-        except (ValueError, RecursionError):
+            return read_text(text[:end] + closers)
+        except ValueError:
             continue
     return {}
 

@@ -21,7 +21,14 @@ from tirage.server.replay import effective
 from tirage.server.request_group import RequestGroup, RunningRequest
 from tirage.server.request_manager import RequestManager
 from tirage.server.routes.openai_request import OpenAIRequest
-from tirage.server.routes.openai_shapes import ResponseMetadata, raise_failed, shown_entries, stops_of, usage
+from tirage.server.routes.openai_shapes import (
+    ResponseMetadata,
+    is_start_certain,
+    raise_failed,
+    shown_entries,
+    stops_of,
+    usage,
+)
 from tirage.server.sse import Event, EventStream, JsonAnswer, JsonTemplate, dump_text
 from tirage.text import Stop
 
@@ -44,6 +51,7 @@ class UnsentText:
         self.running, self.tokens, self.length = running, 0, 0
         self._text, self._ids, self._entries = "", list[int](), list[LogprobEntry]()
         self._last_ids: tuple[int, ...] = ()
+        self._start: str | None = ""
         self._records = list[TokenRecord]()
 
     def add(self, delta: Delta) -> None:
@@ -52,6 +60,7 @@ class UnsentText:
         self._ids += delta.token_ids
         self._last_ids = delta.token_ids[-1:] or self._last_ids
         self._entries += delta.logprobs or ()
+        self._start = None if self._start is None else self._start + delta.text
         self._records += delta.records or ()
         self.length += len(delta.text)
         self.tokens += len(delta.token_ids)
@@ -65,12 +74,30 @@ class UnsentText:
         """How many tokens have not been sent yet."""
         return len(self._ids)
 
-    def take(self, stop: Stop | None) -> NewText:
-        """What has not been sent yet; at the end without the log-probabilities of a stop that the text leaves out."""
+    def take(self, stop: Stop | None, *, ended: bool) -> NewText:
+        """What has not been sent yet, but for log-probabilities of tokens that the text may yet leave out.
+
+        At the end it is all, without the log-probabilities of a stop that the text leaves out.
+        """
         included = self.running.engine_input.params.include_stop_str_in_output
-        new = NewText(self._text, self._ids, shown_entries(self._entries, stop, self.length, included=included))
-        self._text, self._ids, self._entries = "", [], []
+        count = len(self._entries) if ended else self._certain()
+        entries, waiting = self._entries[:count], self._entries[count:]
+        if ended:
+            entries = shown_entries(entries, stop, self.length, included=included)
+        if entries:
+            self._start = None
+        new = NewText(self._text, self._ids, entries)
+        self._text, self._ids, self._entries = "", [], waiting
         return new
+
+    def _certain(self) -> int:
+        """How many entries belong to text that has come; no stop can take these back."""
+        if self._start is not None and self._entries and not is_start_certain(self._entries, self._start):
+            return 0
+        late = (
+            at for at, entry in enumerate(self._entries) if entry.offset is not None and entry.offset >= self.length
+        )
+        return next(late, len(self._entries))
 
 
 class ChoiceBuilder(UnsentText, ABC):
@@ -93,7 +120,7 @@ class ChoiceBuilder(UnsentText, ABC):
     def whole(self, sample: Sample) -> dict[str, Any]:
         """The choice of a sample that has finished."""
         self.add_whole(sample)
-        return self.complete(self.take(sample.stop), sample)
+        return self.complete(self.take(sample.stop, ended=True), sample)
 
     def choice(
         self,
@@ -218,7 +245,7 @@ class AnswerBuilder:
             yield from map(self._chunk, choice.lead())
         if delta.finish_reason is None and choice.waiting < self._request.interval:
             return
-        new = choice.take(delta.stop)
+        new = choice.take(delta.stop, ended=delta.finish_reason is not None)
         if self._text_only and choice.is_plain and new.text and not new.entries and not delta.finish_reason:
             yield self._text_chunk(choice, new.text)
         else:

@@ -33,6 +33,7 @@ from tirage.server.routes.fields import (
     NOTED,
     SHORT_TEXT,
     Field,
+    check_streamed_samples,
     json_body,
     object_schema,
     only,
@@ -268,8 +269,7 @@ def check_streamed(params: SamplingParams, own: Mapping[str, Any]) -> None:
     """Raises DialectError when a stream is to have what is known at the end only."""
     if not own["stream"]:
         return
-    if params.best_of is not None and params.best_of > params.n:
-        raise DialectError(f"best_of must be n to stream, got {params.best_of}; leave it out", "best_of")
+    check_streamed_samples(params)
     if params.prompt_logprobs is not None:
         raise DialectError(
             f"prompt_logprobs must be left out of a stream, got {params.prompt_logprobs}; ask without stream=true, or "

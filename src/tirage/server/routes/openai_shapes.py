@@ -111,6 +111,17 @@ def bare_start(entries: Sequence[LogprobEntry], length: int) -> Sequence[Logprob
     return [bare(entries[0], entries[0].token_id), *entries[1:]]
 
 
+def is_start_certain(entries: Sequence[LogprobEntry], start: str) -> bool:
+    """Whether `bare_start` has the same result for all of a text as for its `start`, which spells these entries."""
+    first = entries[0]
+    if first.offset != 0 or not first.text.startswith(" "):
+        return True
+    if len(entries) > 1 and (end := entries[1].offset) is not None:
+        return end <= len(start)
+    # The rest of the token may be held back, so only what has come can tell whether its space was left out.
+    return len(start) >= len(first.text) or (start == first.text[1:] and not first.text.startswith(start))
+
+
 def bare(entry: LogprobEntry, token_id: int) -> LogprobEntry:
     """The entry without the leading space of this token, as the drawn token and among the top ones."""
     top = tuple(bare(each, token_id) for each in entry.top)

@@ -11,7 +11,7 @@ from tirage.dialects import DialectError
 from tirage.engine import opened_by
 from tirage.params import REASONING_PARSERS, SamplingParams
 from tirage.server.options import Options
-from tirage.server.routes.toolcalls import MessagePart, Reasoning, ToolCallParser, overlap
+from tirage.server.routes.toolcalls import Content, MessagePart, Reasoning, ToolCallParser, overlap
 from tirage.server.routes.tools import Tools
 from tirage.text import ChatTemplate, Tokenizer
 
@@ -139,11 +139,12 @@ class ReasoningParser:
         return [] if self._begin.startswith(start) else self._answer(self._buffer)
 
     def finish(self) -> list[MessagePart]:
-        rest, self._buffer = self._buffer, ""
-        if self._ended or not rest:
+        if self._ended:
             return self._after.finish()
-        last = [Reasoning(rest)] if self._inside else self._after.feed(rest)
-        return [*last, *self._after.finish()]
+        # The answer has not begun: a parser of forced calls would make one of nothing, or of half a mark.
+        rest, self._buffer = self._buffer, ""
+        part = Reasoning if self._inside else Content
+        return [part(rest)] if rest else []
 
     def _reason(self) -> list[MessagePart]:
         reasoning, tag, rest = self._buffer.partition(self._end)

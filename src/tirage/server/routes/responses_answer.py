@@ -98,9 +98,9 @@ class ResponseAnswer(MessageAnswer):
         """Keeps the log-probabilities of new text until its events are made."""
         if self._entries is None:
             return
-        for number, entries in self._entries.feed(new, last=last).items():
-            shown = with_top(entries, self.request.params, self.reader.tokenizer)
-            self._found.setdefault(number, []).extend(bare_start(shown, self.unsent.length))
+        shown = bare_start(with_top(new.entries, self.request.params, self.reader.tokenizer), self.unsent.length)
+        for number, entries in self._entries.feed(new._replace(entries=shown), last=last).items():
+            self._found.setdefault(number, []).extend(entries)
 
     def _late_logprobs(self) -> Iterator[NamedEvent]:
         """An event without text for log-probabilities of the open text that have come after it."""

@@ -18,7 +18,17 @@ from tirage.server.media import MediaItem, read_sglang
 from tirage.server.options import Options, check_limit
 from tirage.server.plugins import with_named
 from tirage.server.routes.budgets import with_budget
-from tirage.server.routes.fields import ANYTHING, CACHE_SALT, NOTED, Field, json_body, object_schema, structured, table
+from tirage.server.routes.fields import (
+    ANYTHING,
+    CACHE_SALT,
+    NOTED,
+    Field,
+    check_streamed_samples,
+    json_body,
+    object_schema,
+    structured,
+    table,
+)
 
 GENERATE: Dialect = join("sampling_params", Dialect.of("", "sglang", [listed("stop", rule=Texts())]), SGLANG, OWN)
 """The fields of `sampling_params`: SGLang's, and ours beside them. The operator's limits hold for stop strings."""
@@ -163,6 +173,8 @@ def read_body(body: Mapping[str, Any], options: Options, *, lenient: bool = Fals
     given["rid"] = read_rids(body.get("rid"), given["rid"], len(prompts), options)
     requests, ignored = [], dict.fromkeys(unknown)
     for number, sampling in enumerate(read_params(body, whole["semantics"], len(prompts), batch, lenient=lenient)):
+        if whole["stream"]:
+            check_streamed_samples(sampling.parsed.params, sampling.where)
         own = {name: values[number] for name, values in given.items()}
         requests.append(replace(read_request(prompts[number], sampling, own, options), media=media[number]))
         ignored |= dict.fromkeys(sampling.where + name for name in sampling.parsed.ignored)

@@ -113,6 +113,8 @@ class LogprobLists:
 
     def _given(self, entry: LogprobEntry) -> list[Any]:
         values = dict(entry.given)
+        if not values:
+            return []  # a forced token, which was not drawn from a law
         return [[logprob(values[token]), token, self._text(token)] for token in self._ids]
 
     def _text(self, token: int | None) -> str | None:

@@ -1,12 +1,12 @@
 """Parsers that find tool calls in a model's text as it grows.
 
 A parser takes text and returns the parts of the message in order: content, new calls, and further text of a call's
-arguments. Text that looks like a call but is none (unknown name, broken JSON) stays content.
+arguments. Text that looks like a call but is none (unknown name, broken JSON, arguments that are no object) stays
+content.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from abc import ABC, abstractmethod
@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_DECODER = json.JSONDecoder()
+from tirage.server.routes.call_json import arguments_of, read_value
+
 _BETWEEN = re.compile(r"(?:[\s;,]|\[TOOL_CALLS\])*")
 _NAMED = re.compile(r"([a-zA-Z0-9_.-]{1,64})(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*("?)', re.DOTALL)
@@ -121,7 +122,7 @@ class NamedToolParser:
 
 
 class JsonListParser:
-    """Parses a text that is a JSON list of calls; each is reported when it is complete."""
+    """Parses a text that is a JSON list of calls; each is reported when it is complete. What is no call is content."""
 
     def __init__(self, calls: ToolCallFactory) -> None:
         self._calls, self._text, self._at = calls, "", 0
@@ -138,12 +139,12 @@ class JsonListParser:
         start = re.compile(r"[\s\[,]*")
         while (begin := start.match(self._text, self._at)) is not None:
             try:
-                value, end = _DECODER.raw_decode(self._text, begin.end())
-            except (ValueError, RecursionError):
+                value, end = read_value(self._text, begin.end())
+            except ValueError:
                 break
             self._at = end
             call = call_of(value)
-            pieces += [] if call is None else self._calls.begin([call])
+            pieces += [Content(self._text[begin.end() : end])] if call is None else self._calls.begin([call])
         return pieces
 
 
@@ -167,8 +168,8 @@ class BufferedParser(ABC):
 class MarkerParser(BufferedParser):
     """Parses a text with calls after a start marker, up to the end marker or, if there is none, the end of the text.
 
-    Space around calls is not content. `read` gives the calls between the markers. With `quoted`, an end marker inside a
-    string of JSON is none.
+    Space around calls is not content, but before what only looks like one it is. `read` gives the calls between the
+    markers. With `quoted`, an end marker inside a string of JSON is none.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class MarkerParser(BufferedParser):
     ) -> None:
         self._calls, self._begin, self._end = calls, begin, end
         self._read, self._quoted = read or read_calls, quoted
-        self._inside = False
+        self._inside, self._space = False, ""
 
     def finish(self) -> list[MessagePart]:
         rest, self._buffer = self._buffer, ""
@@ -204,8 +205,9 @@ class MarkerParser(BufferedParser):
             return self._close(inner, f"{self._begin}{inner}{self._end}")
         before, marker, rest = self._buffer.partition(self._begin)
         if marker:
-            self._buffer, self._inside = rest, True
-            return ContentParser().feed(before.rstrip())
+            said = before.rstrip()
+            self._buffer, self._inside, self._space = rest, True, before[len(said) :]
+            return ContentParser().feed(said)
         certain = self._certain()
         content, self._buffer = self._buffer[:certain], self._buffer[certain:]
         return [Content(content)] if content else None
@@ -224,7 +226,7 @@ class MarkerParser(BufferedParser):
 
     def _close(self, inner: str, whole: str) -> list[MessagePart]:
         found = self._read(inner)
-        return self._calls.begin(found) if self._calls.knows(found) else [Content(whole)]
+        return self._calls.begin(found) if self._calls.knows(found) else [Content(self._space + whole)]
 
 
 class WholeTextParser:
@@ -262,10 +264,17 @@ class WholeTextParser:
 class HarmonyParser(BufferedParser):
     """Parses the messages of OpenAI's open models: analysis, answers, and calls of functions.
 
-    A call is reported when it is complete. Text that is no message is content.
+    A call is reported when it is complete. Text that is no message is content; it is held back only where it may be the
+    header of one, which is no longer than `_LONGEST` characters.
     """
 
-    _START = re.compile(r"(?:<\|start\|>assistant)?((?: to=|<\|channel\|>).*?)<\|message\|>", re.DOTALL)
+    _OPENINGS = tuple(start + rest for start in ("", "<|start|>assistant") for rest in (" to=", "<|channel|>"))
+    _OPENING = re.compile("|".join(map(re.escape, sorted(_OPENINGS, key=len, reverse=True))))
+    # Words that follow a recipient are none of its header if a channel follows them.
+    _HEADER = re.compile(r"<\|channel\|>.*| to=[^\s<]*(?:\s*<\|.*|[^<]*)", re.DOTALL)
+    _HEADER_END = re.compile(r"<\|(?:message|start|end|call|return)\|>")
+    _MESSAGE = "<|message|>"
+    _LONGEST = 256
     _LAST = ("<|end|>", "<|call|>", "<|return|>")
 
     def __init__(self, calls: ToolCallFactory, *, separate: bool) -> None:
@@ -289,16 +298,25 @@ class HarmonyParser(BufferedParser):
         return pieces
 
     def _begin(self) -> list[MessagePart] | None:
-        found = self._START.match(self._buffer)
-        if found is not None:
-            self._header, self._buffer = found[1], self._buffer[found.end() :]
-            return []
-        if not self._buffer or self._buffer.startswith(("<|", " ")) or "<|".startswith(self._buffer):
+        """Content up to the next message, or the header of a message that begins here."""
+        found = self._OPENING.search(self._buffer)
+        if found is None:
+            return self._say(len(self._buffer) - max(overlap(self._buffer, each) for each in self._OPENINGS))
+        if found.start():
+            return self._say(found.start())
+        end = self._HEADER_END.search(self._buffer, found.end())
+        size = (len(self._buffer) - len(self._MESSAGE) if end is None else end.start()) - found.end()
+        if end is None and size <= self._LONGEST:
             return None
-        # What is no message: all of it up to what may be the next one.
-        at = self._buffer.find("<|", 1)
-        certain = len(self._buffer) - overlap(self._buffer, "<|") if at < 0 else at
-        text, self._buffer = self._buffer[:certain], self._buffer[certain:]
+        header = "" if end is None else self._buffer[: end.start()].removeprefix("<|start|>assistant")
+        if end is None or size > self._LONGEST or end[0] != self._MESSAGE or not self._HEADER.fullmatch(header):
+            return self._say(found.end())
+        self._header, self._buffer = header, self._buffer[end.end() :]
+        return []
+
+    def _say(self, size: int) -> list[MessagePart] | None:
+        """So many characters as content; None for none."""
+        text, self._buffer = self._buffer[:size], self._buffer[size:]
         return ContentParser().feed(text) or None
 
     def _release(self) -> list[MessagePart] | None:
@@ -313,7 +331,7 @@ class HarmonyParser(BufferedParser):
         name = self._recipient()
         if name is None:
             return self._said(body)
-        found = [(name, body)] if is_object(body) else []
+        found = [] if arguments_of(body) is None else [(name, body)]
         return self._calls.begin(found) if self._calls.knows(found) else ContentParser().feed(body)
 
     def _said(self, text: str) -> list[MessagePart]:
@@ -323,14 +341,6 @@ class HarmonyParser(BufferedParser):
     def _recipient(self) -> str | None:
         found = re.search(r" to=functions\.([a-zA-Z0-9_.-]{1,64})", self._header)
         return None if found is None else found[1]
-
-
-def is_object(text: str) -> bool:
-    """Whether a text is an object in JSON."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def is_in_string(text: str) -> bool:
@@ -361,8 +371,8 @@ def read_values(text: str) -> Iterator[Any]:
     while at < len(text):
         named = _NAMED.match(text, at)
         try:
-            value, end = _DECODER.raw_decode(text, named.end() if named else at)
-        except (ValueError, RecursionError):
+            value, end = read_value(text, named.end() if named else at)
+        except ValueError:
             yield None
             return
         yield {"name": named[1], "arguments": value} if named else value
@@ -376,13 +386,12 @@ def skip(text: str, at: int) -> int:
 
 
 def call_of(value: Any) -> tuple[str, str] | None:
-    """The (name, arguments as JSON text) of an object with a name and with `arguments` or `parameters`."""
+    """The (name, arguments as JSON text) of an object with a name and with `arguments` or `parameters`, else None."""
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str):
         return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return name, text
+    arguments = arguments_of(value.get("arguments", value.get("parameters", {})))
+    return None if arguments is None else (name, arguments)
 
 
 def new_id() -> str:
