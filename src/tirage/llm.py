@@ -329,20 +329,16 @@ class LLM:
     def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, *, position: int = -1) -> Explanation:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
 
-        -1, the default, is the prompt's last token. The tokens up to the position are a prompt and the draw is the
-        first one after it, so penalties that read the output alone, by default frequency and presence, find nothing;
-        `tirage.explain` takes a history of prompt and output. Raises ParamsError for a position outside the prompt, and
-        the errors of `generate`.
+        -1, the default, is the prompt's last token, and the only one of a prompt with images, audio, embeddings or
+        `output_ids`. The tokens up to the position are a prompt and the draw is the first one after it, so penalties
+        that read the output alone, by default frequency and presence, find nothing but `output_ids`; `tirage.explain`
+        takes a history of prompt and output. Raises ParamsError for a position outside the prompt, and the errors of
+        `generate`.
         """
-        from tirage.explained_requests import explain_next
+        from tirage.explained_requests import explain_at
 
-        resolved = self._resolve(params)
-        request = self._new_request(prompt, resolved)
-        ids = request.prompt_ids
-        if isinstance(position, bool) or not isinstance(position, int) or not -len(ids) <= position < len(ids):
-            raise ParamsError(f"position must be in [{-len(ids)}, {len(ids)}), got {position!r}")
-        request.prompt_ids = ids[: position % len(ids) + 1]
-        return explain_next(request, self.engine.next_logits(request.prompt_ids), (), tokenizer=self.tokenizer)
+        request = self._new_request(prompt, self._resolve(params))
+        return explain_at(self.engine, request, position, tokenizer=self.tokenizer)
 
     def compare(self, prompt: AnyPrompt, params: Sequence[SamplingParams], *, top: int = 10) -> Comparison:
         """The draw of the token that follows the prompt, under each of two or more `params` over the same logits.
@@ -356,23 +352,25 @@ class LLM:
             raise ParamsError(f"params must hold two SamplingParams or more, got {len(params)}; use explain for one")
         seed = self.request(prompt, params[0]).seed
         requests = [self.request(prompt, each if each.seed is not None else each.replace(seed=seed)) for each in params]
-        logits = self.engine.next_logits(requests[0].prompt_ids)
-        return compare_requests(requests, logits, tokenizer=self.tokenizer, top=top)
+        return compare_requests(self.engine, requests, tokenizer=self.tokenizer, top=top)
 
     def explain_text(
         self, prompt: AnyPrompt, params: SamplingParams | None = None, *, output_ids: Sequence[int] | None = None
     ) -> TextExplanation:
         """Every token of the text that follows the prompt: the text that is drawn or, if given, `output_ids`.
 
-        Each is explained as the draw with `params` at its place. Raises ParamsError where the text ends before its last
-        token, or breaks its constraint, and the errors of `generate`.
+        Each is explained as the draw with `params` at its place, of the first of the samples that they ask for. Raises
+        ParamsError where the text ends before its last token, or breaks its constraint, and the errors of `generate`.
         """
         from tirage.explained_requests import explain_text
 
+        lone = self._resolve(params).replace_unchecked(n=1, best_of=None)
+        request = self._new_request(prompt, lone)
         if output_ids is None:
-            drawn = self.generate(prompt, params)[0]
-            output_ids, params = drawn.token_ids, (params or SamplingParams()).replace(seed=drawn.seed)
-        return explain_text(self.engine, self.request(prompt, params), output_ids, tokenizer=self.tokenizer)
+            drawn = finish(self.engine, [request], progress=False)[0]
+            output_ids = drawn.token_ids[len(as_prompt(prompt).output_ids) :]
+            request = self._new_request(prompt, lone.replace_unchecked(seed=drawn.seed))
+        return explain_text(self.engine, request, output_ids, tokenizer=self.tokenizer)
 
     def request(
         self,

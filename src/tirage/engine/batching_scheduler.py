@@ -134,12 +134,12 @@ class BatchingScheduler:
     def keep_logits(self) -> None:
         """Does nothing: the logits of its rows are drawn from at once."""
 
-    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits float32 [V] after the ids, from steps in which other requests go on too."""
+    def next_logits(self, inputs: Inputs) -> NDArray[np.float32]:
+        """Logits float32 [V] after the inputs of a request, from steps in which other requests go on too."""
         key = next(self._keys)
         self._probes[key] = None
         try:
-            self._model.add(key, Inputs(token_ids=tuple(token_ids)), limit=1)
+            self._model.add(key, inputs, limit=1)
             while (found := self._probes[key]) is None:
                 self.step()
             return found

@@ -198,6 +198,20 @@ def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
     return as_matrix(logits, (rows, model.vocab_size), "read")
 
 
+def read_chunk(model: StepModel, row: Any) -> Logits:
+    """Logits float32 [V] after a row's prompt once its last chunk is read, [0] before; a copy, kept for any time.
+
+    Raises what `prefill` does.
+    """
+    logits = prefill(model, row, score=False)
+    return np.empty(0, np.float32) if row.left else logits[-1].copy()
+
+
+def read_token(model: StepModel, row: Any, token_id: int) -> Logits:
+    """Logits float32 [V] after one more id of a row, a copy; raises ModelError for another shape or type."""
+    return as_matrix(model.decode([token_id], [row]), (1, model.vocab_size), "decode")[0].copy()
+
+
 def prefill_chunk(model: StepModel, group: SequenceGroup) -> None:
     """Prefills the next chunk of a request's prompt, and keeps what is wanted of it; raises what `prefill` does."""
     logits = prefill(model, group.row, score=group.prompt_logprobs is not None)
