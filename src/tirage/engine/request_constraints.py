@@ -97,3 +97,11 @@ class RequestConstraints:
             vocabulary = BYTES if kind == "bytes" else Vocabulary.of(self._tokenizer, self._vocab_size)
             self._compilers.setdefault(kind, Compiler(vocabulary))
         return self._compilers[kind]
+
+
+def check_constraint_options(params: SamplingParams) -> None:
+    """Raises ParamsError for `close_grammar` and `forcing` without a constraint."""
+    if params.forcing is not None and params.guided_decoding is None:
+        raise ParamsError(f"forcing must go with guided_decoding, got {params.forcing!r} alone; leave it out")
+    if params.close_grammar and params.guided_decoding is None:
+        raise ParamsError("close_grammar must go with guided_decoding, got no constraint; leave it out")
