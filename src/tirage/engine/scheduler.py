@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
+from tirage.engine.drawn_row import DrawnRow
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room
 from tirage.engine.forced_turns import ForcedTurns
@@ -25,7 +26,7 @@ from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, advance, close_row, describe, draw, extend, read_chunk
+from tirage.engine.runner import advance, close_row, describe, draw, extend, read_chunk
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
