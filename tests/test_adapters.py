@@ -124,3 +124,20 @@ def test_rows_with_adapters_cross_buckets_alone_and_in_company(
     prompts = [Prompt(token_ids=ids, adapter=adapter) for ids, adapter in cases]
     assert [list(one.token_ids) for one in llm.generate(prompts, GREEDY)] == wanted
     assert [list(llm.generate([prompt], GREEDY)[0].token_ids) for prompt in prompts] == wanted
+
+
+@pytest.mark.slow
+def test_explanations_are_of_the_logits_of_the_prompts_adapter(llm: LLM) -> None:
+    ids = np.random.default_rng(0).integers(4, 196, 20).tolist()
+    firsts = set[int]()
+    for adapter in (None, "first", "second"):
+        prompt = Prompt(token_ids=ids, adapter=adapter)
+        drawn = llm.generate(prompt, GREEDY)[0].token_ids
+        firsts.add(drawn[0])
+        assert llm.explain(prompt, GREEDY).token_id == drawn[0]
+        assert [each.token_id for each in llm.compare(prompt, [GREEDY, GREEDY]).explanations] == [drawn[0]] * 2
+        text = llm.explain_text(prompt, GREEDY)
+        assert [(each.token.token_id, each.drawn) for each in text.tokens] == [(each, True) for each in drawn]
+        earlier = Prompt(token_ids=ids[:9], adapter=adapter)
+        assert llm.explain(prompt, GREEDY, position=8).token_id == llm.generate(earlier, GREEDY)[0].token_ids[0]
+    assert len(firsts) > 1

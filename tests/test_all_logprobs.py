@@ -81,9 +81,9 @@ def test_the_whole_vocabulary_counts_against_the_entries_of_an_answer() -> None:
     assert "--max-logprob-entries" in reply.json()["error"]["message"]
 
 
-def test_equal_logprobs_have_the_rank_of_the_first() -> None:
+def test_equal_logits_have_the_rank_of_the_first() -> None:
     assert ranks_of([-1.0, -2.0, -2.0, -3.0]) == [1, 2, 2, 4]
     params = SamplingParams(seed=1, max_tokens=1, logprobs=VOCABULARY)
     entries = tiny().generate(PROMPT, params)[0].logprobs[0].top
-    values = [entry.logprob for entry in entries]
-    assert [entry.rank for entry in entries] == [1 + values.index(value) for value in values]
+    logits = tiny().engine.next_logits(tiny().tokenizer.encode(PROMPT))
+    assert [entry.rank for entry in entries] == [1 + int((logits > logits[entry.token_id]).sum()) for entry in entries]

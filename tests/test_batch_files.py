@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tirage import LLM, ParamsError, RequestOutputKind, SamplingParams, seeds
 from tirage.cluster import Summary, generate, seed_of
 from tirage.cluster import input_file as input_files
 from tirage.cluster import output_folder as output_folders
+from tirage.cluster.openai_rows import repeatable
 
 COMMON = SamplingParams(top_p=0.9, max_tokens=3)
 
@@ -231,6 +233,36 @@ def test_lines_of_openais_form_are_answered_by_the_routes(llm: LLM, tmp_path: Pa
     assert [each["line"] for each in errors(tmp_path / "out")] == [3, 4, 5]
     generate(file, out=tmp_path / "again", model=llm)
     assert contents(tmp_path / "again") == contents(tmp_path / "out")
+
+
+def called(text: str, **options: Any) -> dict[str, Any]:
+    """The body of a chat that answers with the calls in a text."""
+    tool = {"type": "function", "function": {"name": "time", "parameters": {"type": "object", "properties": {}}}}
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": [tool], "guided_choice": [text]}
+    return {**asked, "max_tokens": 120, **options}
+
+
+def test_ids_of_tool_calls_follow_from_the_row(llm: LLM, tmp_path: Path) -> None:
+    call = '<tool_call>{"name": "time", "arguments": {}}</tool_call>'
+    bodies = {"a": called(call + call, n=2), "b": called(call), "c": called(call)}
+    url = "/v1/chat/completions"
+    lines = [{"custom_id": name, "method": "POST", "url": url, "body": body} for name, body in bodies.items()]
+    file = written(tmp_path / "in.jsonl", lines)
+    for name in ("out", "again"):
+        generate(file, out=tmp_path / name, model=llm)
+    answers = [each["response"]["body"]["choices"] for each in results(tmp_path / "out")]
+    ids = [call["id"] for choices in answers for choice in choices for call in choice["message"]["tool_calls"]]
+    assert len(set(ids)) == len(ids) == 6
+    assert all(re.fullmatch("call_[0-9a-f]{24}", each) for each in ids)
+    assert contents(tmp_path / "again") == contents(tmp_path / "out")
+
+
+def test_ids_of_tool_calls_keep_their_form_and_are_told_apart() -> None:
+    # The form that Mistral's templates require, and a name whose number is the largest of that form.
+    named = [{"message": {"content": None, "tool_calls": [{"id": "abcdef012"}] * 3}}, {"message": {"content": "x"}}]
+    found = repeatable({"id": "chatcmpl-1", "choices": named}, "f" * 24)["choices"]
+    assert [call["id"] for call in found[0]["message"]["tool_calls"]] == ["f" * 9, "0" * 9, "0" * 8 + "1"]
+    assert found[1] == named[1]
 
 
 @pytest.mark.slow

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from small_tokenizers import Letters
 
 import tirage
-from tirage import LLM, SamplingParams
+from tirage import LLM, BeamSearchParams, SamplingParams
 from tirage.engine.completion import LogprobEntry
-from tirage.engine.entry_lists import GivenLogprobs, TopEntries, entry, given_logprobs, ranks_of, top_entries
+from tirage.engine.entry_lists import (
+    GivenLogprobs,
+    TopEntries,
+    entry,
+    given_logprobs,
+    groups_of,
+    ranks_of,
+    top_entries,
+)
 
 
 def drawn(count: int, **more: Any) -> tirage.Draw:
@@ -92,3 +103,86 @@ def test_a_completion_lists_what_it_did_when_it_held_each_entry(llm: LLM) -> Non
         assert replace(each, top=tuple(each.top), given=tuple(each.given)) == each
         assert [token for token, _ in each.given] == [5, 9]
     assert [len(each.top) for each in found.logprobs or ()] == [3] * 6
+
+
+class NearTies:
+    """Logits that differ by less than their log-probabilities can: those of the letters b, c, d, and two equal ones."""
+
+    vocab_size, max_length = 128, 50
+
+    def __init__(self) -> None:
+        self.logits = np.full(128, -1, np.float32)
+        self.logits[[ord(letter) for letter in "cbd"]] = 0.0, -1e-9, -2e-9
+        self.logits[[ord("x"), ord("y")]] = -0.5
+
+    def prefill(self, token_ids: Sequence[int]) -> tuple[NDArray[np.float32], list[int]]:
+        return self.logits, [*token_ids]
+
+    def decode(self, token_ids: Sequence[int], caches: Sequence[list[int]]) -> NDArray[np.float32]:
+        return np.stack([self.logits for _ in token_ids])
+
+    def fork(self, cache: list[int]) -> list[int]:
+        return [*cache]
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        return np.stack([self.logits for _ in token_ids])
+
+
+RANKS = {"c": 1, "b": 2, "d": 3, "x": 4, "y": 4}
+
+
+def ranks_in(found: LogprobEntry | None) -> dict[str, int]:
+    """The ranks of an entry's top list, and of its token."""
+    assert found is not None
+    return {each.text: each.rank for each in (*found.top, found)}
+
+
+@pytest.fixture(scope="module")
+def near() -> LLM:
+    return LLM(NearTies(), tokenizer=Letters())
+
+
+@pytest.mark.parametrize("letter", RANKS)
+def test_ranks_are_those_of_logits_whose_logprobs_are_equal(near: LLM, letter: str) -> None:
+    params = SamplingParams(seed=1, max_tokens=2, logprobs=5, allowed_token_ids=[ord(letter)])
+    for found in near.generate("p", params)[0].logprobs or ():
+        assert (found.text, found.rank) == (letter, RANKS[letter])
+        assert ranks_in(found) == RANKS
+        assert len({each.logprob for each in found.top[:3]}) == 1
+
+
+def test_ranks_in_prompts_and_beams_are_those_of_logits(near: LLM) -> None:
+    done = near.generate("p" + "".join(RANKS), SamplingParams(seed=1, max_tokens=1, prompt_logprobs=5))[0]
+    for letter, found in zip(RANKS, (done.prompt_logprobs or ())[1:], strict=True):
+        assert found is not None
+        assert (found.text, found.rank) == (letter, RANKS[letter])
+        assert ranks_in(found) == RANKS
+    for mode in ("raw", "processed"):
+        sampling = SamplingParams(logprobs=5, logprobs_mode=mode)
+        beams = near.beam_search("p", BeamSearchParams(beam_width=4, max_tokens=1), sampling=sampling)[0]
+        for sample in beams.samples:
+            [found] = sample.logprobs or ()
+            ranks = ranks_in(found)
+            assert ranks[found.text] == found.rank
+            assert mode != "raw" or ranks == RANKS
+
+
+@pytest.mark.parametrize("letter", RANKS)
+def test_the_token_of_a_step_has_one_rank_in_any_view(near: LLM, letter: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=5, logprobs_mode="processed")
+    asked = params.replace(logit_bias={ord(letter): 1.0}, semantics="canonical")
+    [found] = near.generate("p", asked)[0].logprobs or ()
+    assert (found.text, found.rank) == (letter, 1)
+    assert [each.rank for each in found.top if each.text == letter] == [1]
+
+
+def test_groups_follow_from_what_is_known_of_equal_values() -> None:
+    ids, values = np.array([5, 6, 2, 9, 4]), np.array([-1.0, -1.0, -1.0, -1.0, -2.0])
+    # Equal logits are listed by ascending ids.
+    assert ranks_of(groups_of(ids, values, None).tolist()) == [1, 1, 3, 3, 5]
+    # The rank of a token says where its equals begin.
+    assert ranks_of(groups_of(ids, values, (6, 2)).tolist()) == [1, 2, 3, 3, 5]
+    assert ranks_of(groups_of(ids, values, (9, 4)).tolist()) == [1, 1, 3, 4, 5]
+    assert ranks_of(groups_of(ids, values, (6, 1)).tolist()) == [1, 1, 3, 3, 5]
+    assert ranks_of(groups_of(ids, values, (7, 3)).tolist()) == [1, 1, 3, 3, 5]
+    assert groups_of(ids[:0], values[:0], (7, 3)).size == 0

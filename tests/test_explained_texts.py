@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tirage
-from tirage import LLM, ParamsError, SamplingParams
+from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.cli import app
 from tirage.errors import TirageError
 from tirage.params import GuidedDecodingParams
@@ -147,6 +147,39 @@ def test_markup_in_a_text_is_escaped(llm: LLM) -> None:
     found = llm.explain_text(f"A {bad}", SamplingParams(seed=1), output_ids=llm.tokenizer.encode(bad)[1:])
     assert "<script" not in found.to_html()
     assert "&lt;" in found.to_html()
+
+
+@pytest.mark.slow
+def test_of_several_samples_the_first_is_explained(llm: LLM) -> None:
+    params = SamplingParams(seed=3, max_tokens=6, temperature=1.3)
+    alone = llm.explain_text(PROMPT, params)
+    assert all(each.drawn for each in alone.tokens)
+    for more in ({"best_of": 4}, {"n": 3}, {"n": 2, "best_of": 4}):
+        assert llm.explain_text(PROMPT, params.replace(**more)).to_dict() == alone.to_dict()
+
+
+@pytest.mark.slow
+def test_without_params_a_text_is_explained_under_the_models_own(llm: LLM) -> None:
+    own = {"do_sample": True, "temperature": 0.2, "top_p": 0.5, "eos_token_id": 2}
+    with LLM("tiny", generation_config=own) as chosen:
+        found = chosen.explain_text(PROMPT)
+        assert all(each.drawn for each in found.tokens)
+        labels = [stage.label for stage in found.stages]
+        assert labels == ["temperature", "top_p"]
+        ids = [each.token.token_id for each in found.tokens]
+        assert [stage.label for stage in chosen.explain_text(PROMPT, output_ids=ids).stages] == labels
+
+
+def test_a_prompt_with_output_ids_is_explained_from_there_on(llm: LLM) -> None:
+    params = SamplingParams(seed=5, max_tokens=8, frequency_penalty=0.7, temperature=1.2)
+    drawn = llm.generate(PROMPT, params)[0].token_ids
+    begun = Prompt(text=PROMPT, output_ids=drawn[:3])
+    assert llm.explain(begun, params).token_id == drawn[3]
+    assert [each.token_id for each in llm.compare(begun, [params, params]).explanations] == [drawn[3]] * 2
+    for found in (llm.explain_text(begun, params), llm.explain_text(begun, params, output_ids=drawn[3:])):
+        assert [(each.token.token_id, each.drawn) for each in found.tokens] == [(each, True) for each in drawn[3:]]
+    with pytest.raises(ParamsError, match="position must be -1 for a prompt with images, audio, embeddings or output_"):
+        llm.explain(begun, params, position=1)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

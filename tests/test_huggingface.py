@@ -350,6 +350,10 @@ def test_embeddings_in_the_place_of_ids_give_the_same_text(llm: LLM) -> None:
     assert given[0].token_ids == plain.token_ids
     assert given[2].token_ids == llm.generate(ids[:7], GREEDY)[0].token_ids
     assert (given[0].usage.prompt_tokens, given[0].prompt_token_ids) == (len(ids), ())
+    assert llm.explain(Prompt(embeds=embeds), GREEDY).token_id == plain.token_ids[0]
+    assert [each.drawn for each in llm.explain_text(Prompt(embeds=embeds), GREEDY).tokens] == [True] * len(
+        plain.token_ids
+    )
 
 
 @pytest.mark.parametrize(

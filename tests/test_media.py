@@ -56,6 +56,25 @@ def test_images_beside_text_write_what_each_prompt_writes_alone(name: str) -> No
 
 
 @pytest.mark.slow
+def test_explanations_are_of_the_logits_after_the_pictures() -> None:
+    llm, _, _ = wrapped("llava")
+    texts = list[tuple[int, ...]]()
+    for picture in PICTURES:
+        prompt = Prompt(text="See <image> now", images=[picture])
+        params = SamplingParams(seed=4, max_tokens=6, ignore_eos=True)
+        texts.append(llm.generate(prompt, params)[0].token_ids)
+        assert llm.explain(prompt, params).token_id == texts[-1][0]
+        assert [each.token_id for each in llm.compare(prompt, [params, params]).explanations] == [texts[-1][0]] * 2
+        found = llm.explain_text(prompt, params)
+        assert [(each.token.token_id, each.drawn) for each in found.tokens] == [(each, True) for each in texts[-1]]
+    assert texts[0] != texts[1]
+    with pytest.raises(
+        ParamsError, match="position must be -1 for a prompt with images, audio, embeddings or output_ids"
+    ):
+        llm.explain(Prompt(text="See <image> now", images=PICTURES[:1]), GREEDY, position=2)
+
+
+@pytest.mark.slow
 def test_audio_beside_text_writes_what_each_prompt_writes_alone(tmp_path: Path) -> None:
     module, processor = build_media("qwen2_audio")
     module.save_pretrained(tmp_path)

@@ -123,6 +123,20 @@ def test_a_chat_says_what_the_model_says(llm: Any, dialect: str) -> None:
     assert deltas[-1].completion.samples == found.samples
 
 
+def test_a_chat_and_its_stream_tell_the_token_that_ended_the_text(llm: Any, dialect: str) -> None:
+    eos = here().generation_config["eos_token_id"]
+    semantics = "canonical" if dialect == "tirage" else SEMANTICS[dialect]
+    bias = {eos if isinstance(eos, int) else eos[0]: 100.0}
+    given = SamplingParams(semantics=semantics, seed=7, max_tokens=5, logit_bias=bias)
+    told = here().chat(TALK, given).stop
+    assert told is not None
+    assert told.kind == "eos"
+    expected = replace(told, matched_text=None)
+    assert llm.chat(TALK, given).stop == expected
+    *_, last = llm.chat_stream(TALK, given)
+    assert (last.stop, last.completion.stop) == (expected, expected)
+
+
 def test_a_chat_goes_on_with_its_last_message_where_the_server_has_the_field(llm: Any, dialect: str) -> None:
     given, begun = params(dialect), [*TALK, {"role": "assistant", "content": "I am"}]
     if dialect not in {"vllm", "sglang", "tirage"}:
@@ -224,6 +238,25 @@ def test_our_server_reads_everything_in_its_own_dialect() -> None:
         ]
         chat = given.replace(logprob_token_ids=())
         assert llm.chat(TALK, chat).text == here().chat(TALK, chat).text
+
+
+STOPPED = {
+    "by a complete constraint": {"guided_decoding": GuidedDecodingParams(regex="[ab]{3}")},
+    "by a string": {"stop": ["e"]},
+    "by a pattern": {"stop_pattern": "[aeiou]"},
+    "by a token": {"stop_token_ids": range(2, 1000)},
+    "by its limit": {"max_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_our_server_tells_in_its_own_dialect_what_ended_a_text(name: str) -> None:
+    given = SamplingParams(**{"seed": 3, "max_tokens": 20, **STOPPED[name]})
+    expected = here().generate("Once", given)[0].samples
+    with LLM(shared().url, dialect="tirage") as llm:
+        assert [each.stop for each in llm.generate("Once", given)[0].samples] == [each.stop for each in expected]
+        *_, last = llm.stream("Once", given)
+        assert last.stop == expected[0].stop
 
 
 @pytest.mark.slow

@@ -301,7 +301,7 @@ CHAT = {
     "usage": {"prompt_tokens": 2, "completion_tokens": 1},
 }
 META = {
-    "finish_reason": {"type": "stop", "matched": 7},
+    "finish_reason": {"type": "stop", "matched": 7, "kind": "token", "matched_text": " a"},
     "prompt_tokens": 2,
     "completion_tokens": 1,
     "cached_tokens": 0,

@@ -15,16 +15,25 @@ import pytest
 
 from tirage import LLM, BeamSearchParams, GuidedDecodingParams, ParamsError, Prompt, SamplingParams, cli
 from tirage.cli.replay import verdict
+from tirage.engine import Tenant
 from tirage.processors import register_processor, unregister_processor
 from tirage.server.engine_input import EngineInput
 from tirage.server.replay import Difference, effective, model_info_of, read_records, replay
 from tirage.server.request_group import RunningRequest
+from tirage.server.request_manager import make_request
 
 STORIES = Path(
     os.environ.get("TIRAGE_TEST_MODELS", Path(__file__).resolve().parents[2] / "shared" / "models"), "stories260K"
 )
 PROMPT = "Once upon a time"
 MESSAGES = ({"role": "user", "content": "Tell me a story."},)
+YES_OR_NO = GuidedDecodingParams(regex="(yes|no)")
+
+
+def continuing(text: str, **options: Any) -> EngineInput:
+    """A chat whose last message, the assistant's, begins with a text; its tags of reasoning are several tokens each."""
+    messages = (*MESSAGES, {"role": "assistant", "content": text})
+    return EngineInput(messages=messages, continue_final_message=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +44,7 @@ def llm() -> Iterator[LLM]:
 
 def ran(llm: LLM, engine_input: EngineInput) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
     """The record of a call that ran, as it comes out of JSON, and the tokens of its samples."""
-    if engine_input.messages is not None:
-        request = llm.chat_request(engine_input.messages, engine_input.params)
-    else:
-        assert engine_input.prompt is not None
-        request = llm.request(engine_input.prompt, engine_input.params)
+    request = make_request(llm, engine_input, Tenant())
     stream = llm.engine.submit(request)
     completion = stream.wait()
     running = RunningRequest.of(engine_input, stream, model_info_of(llm, "tiny"))
@@ -70,6 +75,25 @@ CALLS = {
         params=SamplingParams(n=2, max_tokens=10, guided_decoding=GuidedDecodingParams(regex=r"[0-9]{3,6}")),
     ),
     "chat": EngineInput(messages=MESSAGES, params=SamplingParams(max_tokens=15, stop=["a"])),
+    "beams in a chat": EngineInput(
+        messages=MESSAGES,
+        params=SamplingParams(guided_decoding=GuidedDecodingParams(regex="[ab ]{3,9}")),
+        beams=BeamSearchParams(beam_width=2, max_tokens=6),
+    ),
+    "a message within its reasoning": continuing(
+        "<think>a bit of",
+        params=SamplingParams(
+            seed=3, max_tokens=12, reasoning_parser="qwen3", thinking_budget=4, guided_decoding=YES_OR_NO
+        ),
+    ),
+    "a message within its answer": continuing(
+        "so", params=SamplingParams(seed=3, max_tokens=12, reasoning_parser="qwen3", guided_decoding=YES_OR_NO)
+    ),
+    "beams within an answer": continuing(
+        "so",
+        params=SamplingParams(reasoning_parser="qwen3", guided_decoding=YES_OR_NO),
+        beams=BeamSearchParams(beam_width=2, max_tokens=6),
+    ),
     "-inf bias": EngineInput(
         prompt=Prompt(text=PROMPT), params=SamplingParams(logit_bias={261: -float("inf")}, logprobs=2)
     ),
@@ -228,6 +252,13 @@ def test_records_are_found_wherever_an_answer_has_them(llm: LLM) -> None:
     assert len(read_records(json.dumps([record, {"effective_params": record}]).encode())) == 2
 
 
+def test_a_record_of_before_a_message_was_noted_is_still_read(llm: LLM) -> None:
+    record, tokens = ran(llm, CALLS["chat"])
+    del record["begun"]
+    [again] = read_records(json.dumps(record).encode())
+    assert replay(llm, again).completion.token_ids == tokens[0]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -239,6 +270,7 @@ def test_records_are_found_wherever_an_answer_has_them(llm: LLM) -> None:
         ({"params": None}, "as an answer gives them"),
         ({"adapter": 3}, "as an answer gives them"),
         ({"more": 3}, "as an answer gives them"),
+        ({"begun": None}, "as an answer gives them"),
         ({"standalone": 1}, "as an answer gives them"),
         ({"unrepeatable": 5}, "as an answer gives them"),
         ({"model": {"name": {}, "fingerprint": "x"}}, "as an answer gives them"),

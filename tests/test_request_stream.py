@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from small_models import Script
 from small_tokenizers import Letters
 
 from tirage import LLM, Delta, ParamsError, Prompt, RequestOutputKind, SamplingParams
-from tirage.engine import RequestStream
+from tirage.engine import LogprobEntry, RequestStream, TokenRecord
 from tirage.engine.notifier import Notifier
 from tirage.engine.plain_model import PlainModel
 from tirage.engine.request_stream import merged
 from tirage.errors import TirageError, UnavailableError
+from tirage.text import Stop
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 LONG = SamplingParams(temperature=0, max_tokens=5000)
@@ -159,10 +161,57 @@ def test_a_reader_who_keeps_up_keeps_its_request() -> None:
         assert "".join(delta.text for delta in stream) == ALPHABET
 
 
+def entry(token_id: int) -> LogprobEntry:
+    return LogprobEntry(token_id=token_id, logprob=-1.0, rank=1, text="a", bytes=b"a")
+
+
+def record(token_id: int) -> TokenRecord:
+    return TokenRecord(
+        kept_ids=np.array([token_id], np.int32),
+        kept_logmass=0.0,
+        raw_logprob=-1.0,
+        processed_logprob=-1.0,
+        sampled_logprob=0.0,
+    )
+
+
+ENTRIES, RECORDS = (entry(1), entry(2)), (record(1), record(2))
+MERGED: dict[str, tuple[Any, Any, Any]] = {
+    # Of each field of a delta: the value of the first, of the second, and of both as one.
+    "text": ("a", "b", "ab"),
+    "token_ids": ((1,), (2, 3), (1, 2, 3)),
+    "index": (4, 4, 4),
+    "logprobs": (ENTRIES[:1], ENTRIES[1:], ENTRIES),
+    "records": (RECORDS[:1], RECORDS[1:], RECORDS),
+    "finish_reason": (None, "stop", "stop"),
+    "stop": (None, Stop(kind="eos", matched=3), Stop(kind="eos", matched=3)),
+    "completion": (None, "the answer", "the answer"),
+}
+
+
 def test_merging_keeps_what_each_delta_had() -> None:
-    first = Delta(text="a", token_ids=(1,), logprobs=None)
-    last = Delta(text="b", token_ids=(2, 3), finish_reason="stop")
-    assert merged(first, last) == Delta(text="ab", token_ids=(1, 2, 3), finish_reason="stop")
+    # A field that is new in deltas belongs into this table, and into what is merged.
+    assert list(MERGED) == [field.name for field in fields(Delta)]
+    first, second, both = ({name: each[at] for name, each in MERGED.items()} for at in range(3))
+    assert merged(Delta(**first), Delta(**second)) == Delta(**both)
+
+
+@pytest.mark.parametrize("name", ["logprobs", "records"])
+def test_merging_keeps_lists_that_one_of_two_deltas_has(name: str) -> None:
+    first, second, _ = MERGED[name]
+    assert getattr(merged(Delta(text="", **{name: first}), Delta(text="")), name) == first
+    assert getattr(merged(Delta(text=""), Delta(text="", **{name: second})), name) == second
+    assert getattr(merged(Delta(text=""), Delta(text="")), name) is None
+
+
+def test_a_slow_reader_gets_a_record_for_each_token() -> None:
+    with slow_llm(ALPHABET, pause=0) as llm:
+        stream = llm.engine.submit(llm.request("p", letters(12).replace(return_kept=True)), buffer=2)
+        done = stream.wait(60)
+        deltas = list(stream)
+    assert len(deltas) == 2
+    assert [len(delta.records or ()) for delta in deltas] == [len(delta.token_ids) for delta in deltas]
+    assert tuple(record for delta in deltas for record in delta.records or ()) == done.records
 
 
 @pytest.mark.parametrize(

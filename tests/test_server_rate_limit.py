@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 from servers import Server
 
-from tirage import ParamsError
+from tirage import LLM, ParamsError, Prompt, SamplingParams
 from tirage.engine import Tenant
+from tirage.errors import UnavailableError
 from tirage.server.app import create_app
 from tirage.server.auth import Auth, network_of
+from tirage.server.engine_input import EngineInput
 from tirage.server.errors import Refusal
+from tirage.server.metrics import Metrics
 from tirage.server.options import Options
 from tirage.server.pending_bodies import PendingBodies
 from tirage.server.rate_limit import METERED_PATHS, RateLimiter, duration
+from tirage.server.replay import model_info_of
+from tirage.server.request_manager import RequestManager
 
 A, B, C = (Tenant(name) for name in "abc")
 
@@ -67,6 +72,26 @@ def test_tokens_are_reserved_and_settled_with_what_was_used() -> None:
     limiter.settle_tokens(A, 600, 900)
     assert limiter.headers(A)["x-ratelimit-remaining-tokens"] == "0"
     assert limiter.headers(A)["x-ratelimit-reset-tokens"] == "1m30s"
+
+
+@pytest.mark.parametrize(
+    "refusal", [UnavailableError("the queue is full"), ParamsError("adapter must be a loaded one"), RuntimeError("odd")]
+)
+def test_what_was_reserved_for_a_request_that_the_engine_refuses_is_given_back(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise refusal
+
+    with LLM("tiny") as llm:
+        limiter, info = RateLimiter(tokens_per_minute=1000, clock=Clock()), model_info_of(llm, "tiny")
+        manager = RequestManager(llm, Options.of(), metrics=Metrics(), model_info=info, rate_limiter=limiter)
+        monkeypatch.setattr(llm.engine, "submit_all", refuse)
+        asked = EngineInput(prompt=Prompt(text="hi"), params=SamplingParams(max_tokens=400))
+        with pytest.raises(type(refusal), match=str(refusal)):
+            asyncio.run(manager.submit([asked], tenant=A))
+        assert limiter.headers(A)["x-ratelimit-remaining-tokens"] == "1000"
+        manager.close()
 
 
 def test_without_keys_a_made_up_one_has_no_budget_of_its_own() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,25 @@ def explain_next(
     return explain(logits, request.params, **given, top=top, follow=follow, state=state)
 
 
+def explain_at(engine: Engine, request: EngineRequest, position: int, *, tokenizer: Tokenizer) -> Explanation:
+    """The draw of the request after the prompt's token at `position`, from the logits of its own inputs.
+
+    Raises ParamsError for a position outside the prompt, and for one before the last where the prompt is not ids alone.
+    """
+    ids, inputs, begun = request.prompt_ids, request.inputs, list(request.samples[0].token_ids)
+    length = len(ids) if inputs.embeds is None else inputs.length
+    if isinstance(position, bool) or not isinstance(position, int) or not -length <= position < length:
+        raise ParamsError(f"position must be in [{-length}, {length}), got {position!r}")
+    if position % length + 1 < length:
+        if begun or inputs.media or inputs.embeds is not None:
+            raise ParamsError(
+                f"position must be -1 for a prompt with images, audio, embeddings or output_ids, got {position}"
+            )
+        request.prompt_ids = ids[: position % length + 1]
+        inputs = replace(inputs, token_ids=tuple(request.prompt_ids))
+    return explain_next(request, engine.next_logits(inputs), begun, tokenizer=tokenizer)
+
+
 def accept(request: EngineRequest, output_ids: Sequence[int], *, vocab_size: int, last: bool = False) -> None:
     """Gives the first sample tokens; raises ParamsError where one ends its text, but not for the `last` of all.
 
@@ -51,12 +72,13 @@ def accept(request: EngineRequest, output_ids: Sequence[int], *, vocab_size: int
 
 
 def compare_requests(
-    requests: Sequence[EngineRequest], logits: NDArray[np.float32], *, tokenizer: Tokenizer, top: int
+    engine: Engine, requests: Sequence[EngineRequest], *, tokenizer: Tokenizer, top: int
 ) -> Comparison:
-    """The first draw of each request, from the same logits float32 [V]; tokens that one follows are followed in all."""
-    found = [explain_next(each, logits, (), tokenizer=tokenizer, top=top) for each in requests]
+    """The next draw of each request after their common prompt; tokens that one follows are followed in all."""
+    logits, begun = engine.next_logits(requests[0].inputs), list(requests[0].samples[0].token_ids)
+    found = [explain_next(each, logits, begun, tokenizer=tokenizer, top=top) for each in requests]
     follow = sorted({trace.token.token_id for each in found for trace in each.tokens})
-    again = [explain_next(each, logits, (), tokenizer=tokenizer, top=0, follow=follow) for each in requests]
+    again = [explain_next(each, logits, begun, tokenizer=tokenizer, top=0, follow=follow) for each in requests]
     return Comparison(tuple(again))
 
 
@@ -67,19 +89,19 @@ def explain_text(
 
     Raises ParamsError where the text ends before its last token, or breaks its constraint.
     """
-    size, first = engine.model.vocab_size, len(request.prompt_ids)
-    ids = [*request.prompt_ids, *check_ids(output_ids, size)]
+    size, begun = engine.model.vocab_size, list(request.samples[0].token_ids)
+    ids = check_ids(output_ids, size)
     explanations: list[Explanation] = []
     carried = compiled(request.params.unwrapped)
     state = carried.initial_state
-    for at, logits in enumerate(engine.logits_along(ids[:-1]), 1):
-        if at >= first:
-            given = {"tokenizer": tokenizer, "follow": ids[at : at + 1], "state": state}
-            explanations.append(explain_next(request, logits, ids[first:at], **given))
-            if state is not None and explanations[-1].token_id == ids[at]:
+    with closing(engine.logits_along(request.inputs, ids[:-1])) as along:
+        for at, (token_id, logits) in enumerate(zip(ids, along, strict=False), 1):
+            given = {"tokenizer": tokenizer, "follow": (token_id,), "state": state}
+            explanations.append(explain_next(request, logits, [*begun, *ids[: at - 1]], **given))
+            if state is not None and explanations[-1].token_id == token_id:
                 state = carried.next_state(state, explanations[-1].logprob)
-            accept(request, ids[at : at + 1], vocab_size=size, last=at + 1 == len(ids))
-    tokens = [TextToken.of(each.trace_of(token), each) for each, token in zip(explanations, ids[first:], strict=False)]
+            accept(request, [token_id], vocab_size=size, last=at == len(ids))
+    tokens = [TextToken.of(each.trace_of(token), each) for each, token in zip(explanations, ids, strict=True)]
     return TextExplanation(
         prompt=tokenizer.decode(request.prompt_ids) if request.prompt is None else request.prompt,
         semantics=explanations[0].semantics if explanations else str(request.params.semantics),

@@ -24,7 +24,7 @@ from tirage.engine import (
     as_prompt,
     astream,
     check_cache_length,
-    check_embeds,
+    check_constraint_options,
     check_ids,
     checked_salt,
     checked_stream,
@@ -33,6 +33,7 @@ from tirage.engine import (
     listed_prompts,
     one_per_prompt,
     open_draft,
+    read_prompt,
     sampling_of,
     split_parts,
     stream,
@@ -329,20 +330,16 @@ class LLM:
     def explain(self, prompt: AnyPrompt, params: SamplingParams | None = None, *, position: int = -1) -> Explanation:
         """Every stage of the draw of the token that follows the prompt's token at `position`.
 
-        -1, the default, is the prompt's last token. The tokens up to the position are a prompt and the draw is the
-        first one after it, so penalties that read the output alone, by default frequency and presence, find nothing;
-        `tirage.explain` takes a history of prompt and output. Raises ParamsError for a position outside the prompt, and
-        the errors of `generate`.
+        -1, the default, is the prompt's last token, and the only one of a prompt with images, audio, embeddings or
+        `output_ids`. The tokens up to the position are a prompt and the draw is the first one after it, so penalties
+        that read the output alone, by default frequency and presence, find nothing but `output_ids`; `tirage.explain`
+        takes a history of prompt and output. Raises ParamsError for a position outside the prompt, and the errors of
+        `generate`.
         """
-        from tirage.explained_requests import explain_next
+        from tirage.explained_requests import explain_at
 
-        resolved = self._resolve(params)
-        request = self._new_request(prompt, resolved)
-        ids = request.prompt_ids
-        if isinstance(position, bool) or not isinstance(position, int) or not -len(ids) <= position < len(ids):
-            raise ParamsError(f"position must be in [{-len(ids)}, {len(ids)}), got {position!r}")
-        request.prompt_ids = ids[: position % len(ids) + 1]
-        return explain_next(request, self.engine.next_logits(request.prompt_ids), (), tokenizer=self.tokenizer)
+        request = self._new_request(prompt, self._resolve(params))
+        return explain_at(self.engine, request, position, tokenizer=self.tokenizer)
 
     def compare(self, prompt: AnyPrompt, params: Sequence[SamplingParams], *, top: int = 10) -> Comparison:
         """The draw of the token that follows the prompt, under each of two or more `params` over the same logits.
@@ -356,23 +353,25 @@ class LLM:
             raise ParamsError(f"params must hold two SamplingParams or more, got {len(params)}; use explain for one")
         seed = self.request(prompt, params[0]).seed
         requests = [self.request(prompt, each if each.seed is not None else each.replace(seed=seed)) for each in params]
-        logits = self.engine.next_logits(requests[0].prompt_ids)
-        return compare_requests(requests, logits, tokenizer=self.tokenizer, top=top)
+        return compare_requests(self.engine, requests, tokenizer=self.tokenizer, top=top)
 
     def explain_text(
         self, prompt: AnyPrompt, params: SamplingParams | None = None, *, output_ids: Sequence[int] | None = None
     ) -> TextExplanation:
         """Every token of the text that follows the prompt: the text that is drawn or, if given, `output_ids`.
 
-        Each is explained as the draw with `params` at its place. Raises ParamsError where the text ends before its last
-        token, or breaks its constraint, and the errors of `generate`.
+        Each is explained as the draw with `params` at its place, of the first of the samples that they ask for. Raises
+        ParamsError where the text ends before its last token, or breaks its constraint, and the errors of `generate`.
         """
         from tirage.explained_requests import explain_text
 
+        lone = self._resolve(params).replace_unchecked(n=1, best_of=None)
+        request = self._new_request(prompt, lone)
         if output_ids is None:
-            drawn = self.generate(prompt, params)[0]
-            output_ids, params = drawn.token_ids, (params or SamplingParams()).replace(seed=drawn.seed)
-        return explain_text(self.engine, self.request(prompt, params), output_ids, tokenizer=self.tokenizer)
+            drawn = finish(self.engine, [request], progress=False)[0]
+            output_ids = drawn.token_ids[len(as_prompt(prompt).output_ids) :]
+            request = self._new_request(prompt, lone.replace_unchecked(seed=drawn.seed))
+        return explain_text(self.engine, request, output_ids, tokenizer=self.tokenizer)
 
     def request(
         self,
@@ -381,23 +380,31 @@ class LLM:
         *,
         hidden_states: bool = False,
         standalone: bool = False,
+        begun: str = "",
     ) -> EngineRequest:
         """A checked request for `engine.submit`, which gives finer control than `generate` and `stream`.
 
         Parameters and errors are those of `generate`. A request is submitted once. The text of a `standalone` one is
-        not joined to the prompt, as that of a chat's reply is not.
+        not joined to the prompt, as that of a chat's reply is not. `begun` is the text of the message in which the
+        prompt ends, where it goes on with one.
         """
-        resolved = self._resolve(params)
-        return self._new_request(prompt, resolved, hidden_states=hidden_states, standalone=standalone)
+        chat: dict[str, Any] = {"standalone": standalone, "begun": begun}
+        return self._new_request(prompt, self._resolve(params), hidden_states=hidden_states, **chat)
 
     def beam_request(
-        self, prompt: AnyPrompt, params: BeamSearchParams, *, sampling: SamplingParams | None = None
+        self,
+        prompt: AnyPrompt,
+        params: BeamSearchParams,
+        *,
+        sampling: SamplingParams | None = None,
+        standalone: bool = False,
+        begun: str = "",
     ) -> EngineRequest:
-        """A checked request for a beam search; parameters and errors are those of `beam_search`."""
+        """A checked request for a beam search; parameters and errors are those of `beam_search`, or of `request`."""
         if not isinstance(params, BeamSearchParams):
             raise ParamsError(f"params must be a BeamSearchParams, got {type(params).__name__}")
         resolved = self._resolve(sampling_of(params, sampling))
-        return self._new_request(prompt, resolved, beams=params)
+        return self._new_request(prompt, resolved, standalone=standalone, begun=begun, beams=params)
 
     def chat_request(
         self,
@@ -491,14 +498,22 @@ class LLM:
         *,
         hidden_states: bool = False,
         standalone: bool = False,
+        begun: str = "",
         beams: BeamSearchParams | None = None,
     ) -> EngineRequest:
         given = as_prompt(prompt)
-        ids, inputs = self._read_prompt(given)
+        ids, inputs = read_prompt(given, self.engine.model, self.tokenizer)
         inputs = replace(inputs, adapter=given.adapter, salt=given.salt, hidden_states=hidden_states)
-        begun = check_ids(given.output_ids, self.model.vocab_size, name="output_ids")
+        output_ids = check_ids(given.output_ids, self.model.vocab_size, name="output_ids")
         return self._make_request(
-            params, ids, inputs, text=given.text, standalone=standalone, beams=beams, output_ids=begun
+            self.constraints.continuing(params, ids, begun),
+            ids,
+            inputs,
+            text=given.text,
+            standalone=standalone,
+            beams=beams,
+            begun=begun,
+            output_ids=output_ids,
         )
 
     def _make_request(
@@ -549,19 +564,6 @@ class LLM:
         """Counts of grammars: number and `bytes` of the cached `grammars`, how many were `compiled` and `hits`."""
         return self.constraints.stats()
 
-    def _read_prompt(self, given: Prompt) -> tuple[list[int], Inputs]:
-        """The ids of a prompt, and the inputs of the model besides them."""
-        if len(given.images) or len(given.audio):
-            if given.text is None:
-                raise ParamsError("prompt images and audio must come with a text, whose marks they stand for")
-            inputs = self.engine.model.read_media(given.text, {"images": given.images, "audio": given.audio})
-            return list(inputs.token_ids), inputs
-        if given.embeds is not None:
-            return [], Inputs(token_ids=(), embeds=check_embeds(given.embeds))
-        if given.token_ids is not None:
-            return check_ids(given.token_ids, self.model.vocab_size), Inputs(token_ids=())
-        return self.tokenizer.encode(given.text or ""), Inputs(token_ids=())
-
 
 # What shows signatures asks `__new__` first, which passes everything on.
 functools.update_wrapper(LLM.__new__, LLM.__init__, assigned=(), updated=())
@@ -579,11 +581,3 @@ def check_server_options(server: Mapping[str, Any], model: Any) -> None:
             hint = nearest(name, inspect.signature(LLM.__init__).parameters)
             raise TypeError(f"LLM() got an unexpected keyword argument {name!r}{hint}")
         raise ParamsError(f"{name} must go with the address of a server, got the model {model!r:.60}; leave it out")
-
-
-def check_constraint_options(params: SamplingParams) -> None:
-    """Raises ParamsError for `close_grammar` and `forcing` without a constraint."""
-    if params.forcing is not None and params.guided_decoding is None:
-        raise ParamsError(f"forcing must go with guided_decoding, got {params.forcing!r} alone; leave it out")
-    if params.close_grammar and params.guided_decoding is None:
-        raise ParamsError("close_grammar must go with guided_decoding, got no constraint; leave it out")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tirage.cluster.rows import BatchRow, Outcome, seed_of
@@ -23,7 +24,7 @@ class OpenAIRoutes:
     """The server's application over a model, without a socket; it starts with the first row.
 
     What an answer says of when and how it was made is left out, so that a rerun gives the same bytes: `created` is 0,
-    `id` follows from the row's, and the count of cached tokens is dropped.
+    `id` and those of tool calls follow from the row's, and the count of cached tokens is dropped.
     """
 
     def __init__(self, llm: LLM, base: int, common: Mapping[str, Any]) -> None:
@@ -79,10 +80,29 @@ class OpenAIRoutes:
 
 
 def repeatable(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    """An answer without what differs between two runs."""
+    """An answer without what differs between two runs; `name` are 24 hexadecimal digits, from which its ids follow."""
     usage = {key: value for key, value in answer.get("usage", {}).items() if key != "prompt_tokens_details"}
     prefix = str(answer.get("id", "")).partition("-")[0]
-    return {**answer, "id": f"{prefix}-{name}", "created": 0, "usage": usage}
+    numbers = itertools.count()
+    choices = [with_call_ids(choice, name, numbers) for choice in answer.get("choices", ())]
+    return {**answer, "id": f"{prefix}-{name}", "created": 0, "choices": choices, "usage": usage}
+
+
+def with_call_ids(choice: dict[str, Any], name: str, numbers: Iterator[int]) -> dict[str, Any]:
+    """A choice whose tool calls have ids that follow from the row's name and their numbers in the answer."""
+    message = choice.get("message") or {}
+    calls = message.get("tool_calls")
+    if not calls:
+        return choice
+    named = [{**call, "id": call_id(call["id"], name, next(numbers))} for call in calls]
+    return {**choice, "message": {**message, "tool_calls": named}}
+
+
+def call_id(found: str, name: str, number: int) -> str:
+    """An id in the form of a random one, with or without a prefix before its digits; no two numbers have the same."""
+    prefix, mark, digits = found.rpartition("_")
+    size = len(digits)
+    return f"{prefix}{mark}{(int(name[:size], 16) + number) % 16**size:0{size}x}"
 
 
 async def post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:

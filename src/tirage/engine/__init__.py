@@ -14,16 +14,16 @@ from tirage.engine.prompt import (
     AnyPrompt,
     Prompt,
     as_prompt,
-    check_embeds,
     check_ids,
     checked_salt,
     is_one_prompt,
     listed_prompts,
     one_per_prompt,
+    read_prompt,
 )
 from tirage.engine.reasoning import ReasoningState, ReasoningTokens, opened_by
 from tirage.engine.request import EngineRequest
-from tirage.engine.request_constraints import RequestConstraints
+from tirage.engine.request_constraints import RequestConstraints, check_constraint_options
 from tirage.engine.request_stream import RequestStream
 from tirage.engine.sample import masks_of
 from tirage.engine.scheduler_config import SchedulerConfig, check_cache_length
@@ -59,7 +59,7 @@ __all__ = [
     "as_prompt",
     "astream",
     "check_cache_length",
-    "check_embeds",
+    "check_constraint_options",
     "check_ids",
     "checked_salt",
     "checked_stream",
@@ -72,6 +72,7 @@ __all__ = [
     "open_draft",
     "opened_by",
     "parse_speculative_config",
+    "read_prompt",
     "sampling_of",
     "share_of",
     "split_parts",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tirage.engine.drawn_row import DrawnRow
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import Tenant
 from tirage.engine.logprobs import given_prompt_entry
@@ -22,7 +23,7 @@ from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, advance, describe, draw
+from tirage.engine.runner import advance, describe, draw
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import RunningSequence, SequenceGroup, ignore
@@ -134,12 +135,12 @@ class BatchingScheduler:
     def keep_logits(self) -> None:
         """Does nothing: the logits of its rows are drawn from at once."""
 
-    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits float32 [V] after the ids, from steps in which other requests go on too."""
+    def next_logits(self, inputs: Inputs) -> NDArray[np.float32]:
+        """Logits float32 [V] after the inputs of a request, from steps in which other requests go on too."""
         key = next(self._keys)
         self._probes[key] = None
         try:
-            self._model.add(key, Inputs(token_ids=tuple(token_ids)), limit=1)
+            self._model.add(key, inputs, limit=1)
             while (found := self._probes[key]) is None:
                 self.step()
             return found
@@ -441,4 +442,4 @@ def problem_of(row: DrawnRow | BaseException | None, output: RowOutput) -> Model
 
 def token_of(row: DrawnRow | BaseException) -> int:
     """The token of a row of a draw; -1 where it has none."""
-    return -1 if isinstance(row, BaseException) else int(row[0].token_ids[row[1]])
+    return -1 if isinstance(row, BaseException) else int(row.drawn.token_ids[row.row])

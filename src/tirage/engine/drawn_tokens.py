@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from tirage.draw import Status
+from tirage.engine.drawn_row import DrawnRow
 from tirage.engine.logprobs import output_entry, token_logprob, token_record
-from tirage.engine.runner import DrawnRow, describe
+from tirage.engine.runner import describe
 from tirage.engine.sample import GrowingSample
 from tirage.text import Stop, Tokenizer
 
@@ -24,13 +25,13 @@ def take_token(sample: GrowingSample, row: DrawnRow | BaseException, tokenizer: 
         _log.error("a draw failed: %s", describe(row), exc_info=row)
         sample.fail(model_failed(row))
         return
-    drawn, index = row
+    drawn, index, _ = row
     status = int(drawn.status[index])
     if status != Status.ok:
         sample.fail(Stop(kind=Status(status).name))  # type: ignore[arg-type]  # statuses are kinds of stops
         return
     try:
-        entry = output_entry(drawn, index, sample.params, tokenizer, offset=sample.offset)
+        entry = output_entry(row, sample.params, tokenizer, offset=sample.offset)
         if entry is not None:
             sample.entries.append(entry)
         record = token_record(drawn, index, sample.params)

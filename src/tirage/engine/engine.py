@@ -8,8 +8,10 @@ import logging
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -26,7 +28,7 @@ from tirage.engine.processor_draws import ProcessorDraws, run_into
 from tirage.engine.progress import Meter, Progress
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_stream import RequestStream
-from tirage.engine.runner import prefill
+from tirage.engine.runner import read_chunk, read_token
 from tirage.engine.scheduler import Scheduler
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.sequence import SequenceGroup
@@ -129,20 +131,31 @@ class Engine:
         self.model.check(request.inputs)
         self._scheduler.check(request)
 
-    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """The model's logits float32 [V] after 1 to max_length ids."""
-        return self.call(lambda: self._scheduler.next_logits(token_ids))
+    def next_logits(self, prompt: Inputs | Sequence[int]) -> NDArray[np.float32]:
+        """The model's logits float32 [V] after the inputs of a request, or after 1 to max_length ids."""
+        inputs = as_inputs(prompt)
+        return self.call(lambda: self._scheduler.next_logits(inputs))
 
-    def logits_along(self, token_ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        """The model's logits float32 [V] after each of 1 to max_length ids, in their order; other requests go on."""
+    def logits_along(
+        self, prompt: Inputs | Sequence[int], output_ids: Sequence[int] = ()
+    ) -> Generator[NDArray[np.float32]]:
+        """The model's logits float32 [V] after a prompt and after each of `output_ids`, in order; other requests go on.
+
+        The prompt is that of `next_logits`. Each id is read as one that was drawn is. Raises ParamsError for ids after
+        embeddings where the model schedules its requests itself.
+        """
+        inputs = as_inputs(prompt)
         if batches_itself(self.model):
-            yield from (self.next_logits(token_ids[:end]) for end in range(1, len(token_ids) + 1))
+            yield from (self.next_logits(followed(inputs, output_ids[:end])) for end in range(len(output_ids) + 1))
             return
         model = cast("StepModel", self.model)
-        row = self.call(lambda: model.open(Inputs(token_ids=tuple(token_ids), score=True)))
+        row = self.call(lambda: model.open(inputs))
         try:
-            while row.left:
-                yield from self.call(lambda: prefill(model, row, score=True))
+            while not (found := self.call(lambda: read_chunk(model, row))).size:
+                pass
+            yield found
+            for token_id in output_ids:
+                yield self.call(partial(read_token, model, row, token_id))
         finally:
             self.call(lambda: model.close(row, reuse=False))
 
@@ -349,6 +362,20 @@ def _close_started() -> None:
     """Closes engines that nobody has closed: a thread inside the model would abort the process as it ends."""
     for engine in list(_started):
         engine.close()
+
+
+def as_inputs(prompt: Inputs | Sequence[int]) -> Inputs:
+    """The inputs of a prompt whose next logits alone are wanted."""
+    if not isinstance(prompt, Inputs):
+        return Inputs(token_ids=tuple(prompt))
+    return replace(prompt, score=False, hidden_states=False)
+
+
+def followed(inputs: Inputs, output_ids: Sequence[int]) -> Inputs:
+    """The inputs with ids behind the prompt; raises ParamsError for embeddings, which have no ids."""
+    if output_ids and inputs.embeds is not None:
+        raise ParamsError("prompt embeds must be left out of a text that is explained on this model; give token ids")
+    return replace(inputs, token_ids=(*inputs.token_ids, *output_ids))
 
 
 def open_speculation(

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from tirage.backends.numpy.kernels import SingleRecord
 from tirage.draw import Draw
 from tirage.engine.completion import LogprobEntry, TokenRecord
-from tirage.engine.entry_lists import TopEntries, entry, given_logprobs, top_entries
+from tirage.engine.drawn_row import DrawnRow
+from tirage.engine.entry_lists import TopEntries, entry, given_logprobs, listed_ids, top_entries
 from tirage.engine.request import EngineRequest
+from tirage.exact.keys import keys
 from tirage.params import SamplingParams
 from tirage.sampling import sample
 from tirage.text import Tokenizer
@@ -22,20 +24,20 @@ def token_logprob(drawn: Draw, row: int, params: SamplingParams) -> float:
     return float((drawn.logprobs if params.lists_logprobs else drawn.sampled_logprobs)[row])
 
 
-def output_entry(
-    drawn: Draw, row: int, params: SamplingParams, tokenizer: Tokenizer, *, offset: int
-) -> LogprobEntry | None:
+def output_entry(row: DrawnRow, params: SamplingParams, tokenizer: Tokenizer, *, offset: int) -> LogprobEntry | None:
     """The entry of the token of a row; None when its request asks for none."""
     if not params.lists_logprobs:
         return None
-    given = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
+    drawn, at, logits = row
+    given = drawn.given_logprobs[at] if drawn.given_logprobs is not None else ()
+    own = int(drawn.token_ids[at]), int(drawn.ranks[at])
     return entry(
         tokenizer,
-        int(drawn.token_ids[row]),
-        float(drawn.logprobs[row]),
-        int(drawn.ranks[row]),
+        own[0],
+        float(drawn.logprobs[at]),
+        own[1],
         offset=offset,
-        top=top_entries(drawn, row, params.logprobs or 0, tokenizer),
+        top=top_entries(drawn, at, params.logprobs or 0, tokenizer, own=own, logits=logits),
         given=given_logprobs(params.logprob_token_ids, given),
     )
 
@@ -106,17 +108,19 @@ class PromptLogprobs:
         # Each id once: first the token itself, then those of `logprob_token_ids` that differ from it.
         ids = [tuple(dict.fromkeys((token_id, *wanted))) for token_id in following]
         drawn = sample(logits, [greedy.replace_unchecked(logprob_token_ids=each) for each in ids])
+        every = keys(logits)
         for row, token_id in enumerate(following):
             values = drawn.given_logprobs[row] if drawn.given_logprobs is not None else ()
             given = dict(zip(ids[row], map(float, values), strict=False))
-            rank = 1 + int(np.count_nonzero(logits[row] > logits[row, token_id]))
+            rank = 1 + int(np.count_nonzero(every[row] > every[row, token_id]))
+            listed = None if drawn.top_token_ids is None else logits[row, listed_ids(drawn, row)]
             self._found.append(
                 entry(
                     self._tokenizer,
                     token_id,
                     given.get(token_id, float("nan")),
                     rank,
-                    top=top_entries(drawn, row, self._count, self._tokenizer),
+                    top=top_entries(drawn, row, self._count, self._tokenizer, logits=listed),
                     given=given_logprobs(wanted, [given[i] for i in wanted]) if given else (),
                 )
             )

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 from tirage.engine.draw_steps import DrawSteps
-from tirage.engine.runner import DrawnRow, draw_rows, masked_draws
+from tirage.engine.drawn_row import DrawnRow
+from tirage.engine.runner import draw_rows, masked_draws
 from tirage.engine.sequence import RunningSequence, SequenceGroup
 from tirage.engine.step_time import StepTime
 from tirage.params import SamplingParams
@@ -84,7 +85,7 @@ def next_row(sequence: RunningSequence) -> DrawSteps[DrawnRow]:
         try:
             masks = next(steps) if drawn is None else steps.send(drawn)
         except StopIteration as end:
-            return end.value, 0
+            return DrawnRow.of(end.value, 0, logits, sequence.sample.params)
         drawn = yield partial(draw_rows, batch, logits, masks)
 
 

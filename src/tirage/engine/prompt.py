@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tirage.errors import ParamsError
+from tirage.models import BatchingModel, Inputs, StepModel
 from tirage.params import SamplingParams
+from tirage.text import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,23 @@ def check_embeds(embeds: Any) -> NDArray[np.float32]:
     if not np.isfinite(array).all():
         raise ParamsError("prompt embeds must be finite, got NaN or infinity")
     return array
+
+
+def read_prompt(given: Prompt, model: StepModel | BatchingModel, tokenizer: Tokenizer) -> tuple[list[int], Inputs]:
+    """The ids of a prompt, and the inputs of the model besides them.
+
+    Raises ParamsError for ids and media that the model does not have, and for media without a text.
+    """
+    if len(given.images) or len(given.audio):
+        if given.text is None:
+            raise ParamsError("prompt images and audio must come with a text, whose marks they stand for")
+        inputs = model.read_media(given.text, {"images": given.images, "audio": given.audio})
+        return list(inputs.token_ids), inputs
+    if given.embeds is not None:
+        return [], Inputs(token_ids=(), embeds=check_embeds(given.embeds))
+    if given.token_ids is not None:
+        return check_ids(given.token_ids, model.vocab_size), Inputs(token_ids=())
+    return tokenizer.encode(given.text or ""), Inputs(token_ids=())
 
 
 def one_per_prompt(

@@ -146,3 +146,11 @@ class RequestConstraints:
         inside = self._compiler("tokens").vocabulary
         first = (self._tokenizer.first_bytes(i) if token else token for i, token in enumerate(inside.tokens))
         return Vocabulary(tuple(first), inside.special)
+
+
+def check_constraint_options(params: SamplingParams) -> None:
+    """Raises ParamsError for `close_grammar` and `forcing` without a constraint."""
+    if params.forcing is not None and params.guided_decoding is None:
+        raise ParamsError(f"forcing must go with guided_decoding, got {params.forcing!r} alone; leave it out")
+    if params.close_grammar and params.guided_decoding is None:
+        raise ParamsError("close_grammar must go with guided_decoding, got no constraint; leave it out")

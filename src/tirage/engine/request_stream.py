@@ -7,10 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TypeVar
 
 from tirage.engine.completion import Completion, Delta
 from tirage.engine.notifier import Notifier
 from tirage.engine.request import EngineRequest
+
+T = TypeVar("T")
 
 
 class RequestStream:
@@ -148,13 +151,18 @@ class RequestStream:
 
 def merged(first: Delta, second: Delta) -> Delta:
     """Two successive deltas of one sample as one."""
-    entries = None if second.logprobs is None else (first.logprobs or ()) + second.logprobs
     return Delta(
         text=first.text + second.text,
         token_ids=first.token_ids + second.token_ids,
         index=first.index,
-        logprobs=first.logprobs if entries is None else entries,
+        logprobs=joined(first.logprobs, second.logprobs),
+        records=joined(first.records, second.records),
         finish_reason=second.finish_reason,
         stop=second.stop,
         completion=second.completion,
     )
+
+
+def joined(first: tuple[T, ...] | None, second: tuple[T, ...] | None) -> tuple[T, ...] | None:
+    """Two lists of tokens as one; None where there is neither."""
+    return first if second is None else (first or ()) + second

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tirage.backends import find, known
 from tirage.draw import Draw
+from tirage.engine.drawn_row import DrawnRow
 from tirage.engine.sample import GrowingSample, masks_of
 from tirage.engine.sequence import RunningSequence, SequenceGroup
 from tirage.errors import ModelError, ParamsError
@@ -21,8 +22,6 @@ from tirage.sampling import draw_batch
 from tirage.sampling_batch import SamplingBatch
 
 Logits = NDArray[np.float32]
-DrawnRow = tuple[Draw, int]
-"""A Draw and the index of a row in it."""
 CHECK_S = 0.05
 """The time that a step spends on searches whether constraints can still be closed; the other rows are put off."""
 MAX_CLOSING_PATHS = 4
@@ -44,7 +43,9 @@ def draw(
     samples, late = [each.sample for each in sequences], set[int]()
     try:
         drawn = draw_together(batch, logits, samples, put_off=late if may_put_off else None)
-        rows: list[DrawnRow | BaseException] = [(drawn, index) for index in range(len(sequences))]
+        rows: list[DrawnRow | BaseException] = [
+            DrawnRow.of(drawn, index, logits, sample.params) for index, sample in enumerate(samples)
+        ]
     except BaseException as error:
         _log.warning("a draw failed and is repeated row by row: %s: %s", type(error).__name__, error)
         late.clear()
@@ -126,14 +127,15 @@ def draw_alone(sequence: RunningSequence, logits: Logits) -> DrawnRow | BaseExce
     """The draw of one sequence from its logits float32 [V], or its error: the token is the same as in the batch."""
     try:
         alone = SamplingBatch.of([sequence.sampling_row], logits.shape[-1])
-        return draw_together(alone, logits[None], [sequence.sample]), 0
+        drawn = draw_together(alone, logits[None], [sequence.sample])
+        return DrawnRow.of(drawn, 0, logits[None], sequence.sample.params)
     except BaseException as error:
         return error
 
 
 def advance(sequence: RunningSequence, row: DrawnRow | BaseException) -> DrawnRow | BaseException:
     """The row, whose token, if any, is now in the sequence's history; an error when the history is full."""
-    token = -1 if isinstance(row, BaseException) else int(row[0].token_ids[row[1]])
+    token = -1 if isinstance(row, BaseException) else int(row.drawn.token_ids[row.row])
     if token < 0:
         return row
     try:
@@ -196,6 +198,20 @@ def prefill(model: StepModel, row: Any, *, score: bool) -> Logits:
     # A model may return logits before the end of the prompt or none; they are not looked at.
     rows = before - row.left if score else None if row.left else 1
     return as_matrix(logits, (rows, model.vocab_size), "read")
+
+
+def read_chunk(model: StepModel, row: Any) -> Logits:
+    """Logits float32 [V] after a row's prompt once its last chunk is read, [0] before; a copy, kept for any time.
+
+    Raises what `prefill` does.
+    """
+    logits = prefill(model, row, score=False)
+    return np.empty(0, np.float32) if row.left else logits[-1].copy()
+
+
+def read_token(model: StepModel, row: Any, token_id: int) -> Logits:
+    """Logits float32 [V] after one more id of a row, a copy; raises ModelError for another shape or type."""
+    return as_matrix(model.decode([token_id], [row]), (1, model.vocab_size), "decode")[0].copy()
 
 
 def prefill_chunk(model: StepModel, group: SequenceGroup) -> None:

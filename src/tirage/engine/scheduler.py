@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tirage.engine.beams import BeamSearch
+from tirage.engine.drawn_row import DrawnRow
 from tirage.engine.drawn_tokens import model_failed, take_token
 from tirage.engine.fairness import FairnessKey, Tenant, Turns, has_room
 from tirage.engine.forced_turns import ForcedTurns
@@ -25,7 +26,7 @@ from tirage.engine.processor_draws import ProcessorDraws, ProcessorError
 from tirage.engine.progress import Meter
 from tirage.engine.request import EngineRequest
 from tirage.engine.request_queue import RequestQueue
-from tirage.engine.runner import DrawnRow, advance, close_row, describe, draw, extend
+from tirage.engine.runner import advance, close_row, describe, draw, extend, read_chunk
 from tirage.engine.sample import GrowingSample
 from tirage.engine.scheduler_config import SchedulerConfig
 from tirage.engine.scorer import Beam
@@ -34,7 +35,7 @@ from tirage.engine.single_row import SingleRow
 from tirage.engine.speculation import NoSpeculation, Speculation
 from tirage.engine.step_rows import StepRows
 from tirage.engine.step_time import SLICE_S, StepTime
-from tirage.models import StepModel
+from tirage.models import Inputs, StepModel
 from tirage.sampling_batch import SamplingBatch
 from tirage.text import Stop, Tokenizer
 
@@ -115,12 +116,16 @@ class Scheduler:
     def check(self, request: EngineRequest) -> None:
         """Accepts every request that the model accepts."""
 
-    def next_logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits float32 [V] after the ids, between two steps."""
+    def next_logits(self, inputs: Inputs) -> NDArray[np.float32]:
+        """Logits float32 [V] after the inputs of a request, between two steps."""
         self.keep_logits()
-        logits, row = self._model.prefill(token_ids)
-        self._model.close(row, reuse=False)
-        return logits
+        row = self._model.open(inputs)
+        try:
+            while not (found := read_chunk(self._model, row)).size:
+                pass
+            return found
+        finally:
+            self._model.close(row, reuse=False)
 
     def add(self, group: SequenceGroup) -> None:
         """Puts a request at the end of the queue."""

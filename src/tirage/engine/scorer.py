@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from tirage.draw import Status
 from tirage.engine.completion import LogprobEntry
 from tirage.engine.draw_steps import DrawSteps
-from tirage.engine.entry_lists import entry, given_logprobs, top_entries
+from tirage.engine.entry_lists import entry, given_logprobs, groups_of, listed_ids, ranks_of, top_entries
 from tirage.engine.request import EngineRequest
 from tirage.engine.sample import GrowingSample, stack_masks
 from tirage.engine.step_time import StepTime
+from tirage.exact.keys import keys
 from tirage.history import History
 from tirage.params import BeamSearchParams, SamplingParams
 from tirage.sampling import on_host, outcomes, sample
@@ -233,17 +234,17 @@ class Scorer:
 
     def _entry(self, token: int, parent: Beam, drawn: Any, row: int, given: Mapping[int, float]) -> LogprobEntry:
         """The entry of a token, from the row of its draw and the logprobs given there."""
-        params = self._request.params
-        above = np.asarray(drawn.top_logprobs[row]) > np.float32(given[token])
-        logits = on_host(parent.logits)[0]
-        rank = np.count_nonzero(logits > logits[token]) if params.logprobs_mode == "raw" else np.count_nonzero(above)
+        params, logits = self._request.params, on_host(parent.logits)[0]
+        raw = params.logprobs_mode == "raw"
+        rank = rank_in(logits, token) if raw else listed_rank(drawn, row, token, given[token])
+        listed = logits[listed_ids(drawn, row)] if raw else None
         return entry(
             self._tokenizer,
             token,
             given[token],
-            1 + int(rank),
+            rank,
             offset=parent.sample.offset,
-            top=top_entries(drawn, row, params.logprobs or 0, self._tokenizer),
+            top=top_entries(drawn, row, params.logprobs or 0, self._tokenizer, own=(token, rank), logits=listed),
             given=given_logprobs(params.logprob_token_ids, [given[i] for i in params.logprob_token_ids]),
         )
 
@@ -283,6 +284,21 @@ class Scorer:
 
     def _history(self, parents: Sequence[Beam]) -> list[tuple[NDArray[np.int32], list[int]]]:
         return [(self._prompt, beam.sample.token_ids) for beam in parents]
+
+
+def rank_in(logits: NDArray[np.float32], token: int) -> int:
+    """The rank of a token by logits [V]: by their keys, as floats near zero depend on the modes of the processor."""
+    every = keys(logits)
+    return 1 + int(np.count_nonzero(every > every[token]))
+
+
+def listed_rank(drawn: Any, row: int, token: int, logprob: float) -> int:
+    """The rank of a token with this logprob by the list of the most likely ones of a row."""
+    ids, values = listed_ids(drawn, row), np.asarray(drawn.top_logprobs[row])
+    at = np.flatnonzero(ids == token)
+    if not at.size:
+        return 1 + int(np.count_nonzero(values > np.float32(logprob)))
+    return ranks_of(groups_of(ids, values[: ids.size], None).tolist())[at[0]]
 
 
 def logprobs_in(drawn: Any, row: int, token: int) -> dict[int, float]:

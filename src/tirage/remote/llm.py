@@ -9,9 +9,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import replace
 from typing import Any
 
-from tirage.engine import AnyPrompt, Completion, Delta, SchedulerConfig, is_one_prompt, listed_prompts
+from tirage.engine import (
+    AnyPrompt,
+    Completion,
+    Delta,
+    SchedulerConfig,
+    check_constraint_options,
+    is_one_prompt,
+    listed_prompts,
+)
 from tirage.errors import ModelError, ParamsError, RemoteError, TirageError, nearest
-from tirage.llm import LLM, Message, check_constraint_options, one_per_prompt
+from tirage.llm import LLM, Message, one_per_prompt
 from tirage.params import SamplingParams, takes_params
 from tirage.remote.answer import RemoteAnswer, fresh_seed
 from tirage.remote.connection import ConnectionOptions, RemoteServer

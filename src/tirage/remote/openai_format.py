@@ -77,7 +77,9 @@ class OpenAIFormat:
         if reason is None:
             return None
         if reason == "stop":
-            told = choice.get("stop_reason", choice.get("matched_stop"))
+            # vLLM's member is null for ends that a request does not name, of which SGLang's tells the token.
+            told = choice.get("stop_reason")
+            told = choice.get("matched_stop") if told is None else told
             return SampleEnding("stop", self._stop(told, ids))
         if reason == "length":
             return SampleEnding("length")

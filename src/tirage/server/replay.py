@@ -23,6 +23,8 @@ _KEYS = frozenset({
     "replay", "tirage", "model", "prompt_token_ids", "standalone", "adapter", "unrepeatable", "params", "beams",
     "samples",
 })  # fmt: skip
+# What records of before it was noted lack, and what it is there.
+_LATER: Mapping[str, Any] = {"begun": ""}
 _MOST_SAMPLES = 1 << 16
 _NOTHING: Mapping[str, Any] = {"token_ids": [], "finish_reason": None}
 _ENDS = 64 << 10
@@ -78,8 +80,9 @@ def effective(running: RunningRequest, completion: Completion | None = None) -> 
     """The record of a finished request, as strict JSON: enough for `replay` to draw its tokens again.
 
     `params` are those in force, with defaults, preset, seed, EOS ids and tokenised words. Each of `samples` has the
-    seed with which sample `index` was drawn, and its tokens. For a request with images, audio or embeddings
-    `unrepeatable` says what a replay would lack. The key of a watermark is never in it.
+    seed with which sample `index` was drawn, and its tokens. `begun` is the text of a message that was continued. For a
+    request with images, audio or embeddings `unrepeatable` says what a replay would lack. The key of a watermark is
+    never in it.
     """
     done = running.request.completion() if completion is None else completion
     inputs, beams = running.request.inputs, running.engine_input.beams
@@ -94,6 +97,7 @@ def effective(running: RunningRequest, completion: Completion | None = None) -> 
         },
         "prompt_token_ids": list(done.prompt_token_ids),
         "standalone": running.engine_input.messages is not None and not running.engine_input.continue_final_message,
+        "begun": running.engine_input.begun,
         "adapter": inputs.adapter,
         "unrepeatable": lacking,
         "params": public_dict(running.request.params if beams is None else running.engine_input.params),
@@ -151,11 +155,15 @@ def check_record(record: Mapping[str, Any]) -> None:
         ("adapter", lambda value: value is None or isinstance(value, str)),
         ("model", is_model_info),
         ("standalone", lambda value: isinstance(value, bool)),
+        ("begun", lambda value: isinstance(value, str)),
         ("unrepeatable", lambda value: value is None or isinstance(value, str)),
         ("samples", lambda value: isinstance(value, list) and bool(value) and all(map(is_sample, value))),
     )
-    if set(record) != _KEYS or not all(fits(record[name]) for name, fits in shapes):
-        raise ParamsError(f"replay must be effective_params as an answer gives them: {', '.join(sorted(_KEYS))}")
+    full = {**_LATER, **record}
+    if set(full) != _KEYS | set(_LATER) or not all(fits(full[name]) for name, fits in shapes):
+        raise ParamsError(
+            f"replay must be effective_params as an answer gives them: {', '.join(sorted(_KEYS | set(_LATER)))}"
+        )
 
 
 def is_ids(value: Any) -> bool:
@@ -186,10 +194,12 @@ def replay(llm: LLM, record: Mapping[str, Any], *, watermark_key: Any = None) ->
     params = SamplingParams.from_dict(with_key(record["params"], watermark_key))
     beams = None if record["beams"] is None else BeamSearchParams.from_dict(record["beams"])
     check_samples(record["samples"], params, beams)
+    chat: dict[str, Any] = {"standalone": record["standalone"], "begun": record.get("begun", _LATER["begun"])}
     if beams is not None:
-        completion = llm.beam_search(prompt, beams, sampling=params)[0]
+        request = llm.beam_request(prompt, beams, sampling=params, **chat)
     else:
-        completion = llm.engine.submit(llm.request(prompt, params, standalone=bool(record["standalone"]))).wait()
+        request = llm.request(prompt, params, **chat)
+    completion = llm.engine.submit(request).wait()
     model_info = model_info_of(llm, record["model"]["name"])
     return Replayed(
         completion=completion,

@@ -102,9 +102,11 @@ class RequestManager:
         reserved = self._rate_limiter.reserve_tokens(tenant, sum(map(most_tokens, requests)))
         try:
             streams = self.llm.engine.submit_all(requests, buffer=STREAM_BUFFER if stream else 0, patience_s=patience)
-        except UnavailableError:
+        except BaseException as error:
+            # Also where an adapter has been unloaded since its request was checked: nothing runs, nothing was used.
             self._rate_limiter.settle_tokens(tenant, reserved, 0)
-            self.metrics.refused()
+            if isinstance(error, UnavailableError):
+                self.metrics.refused()
             raise
         started = [RunningRequest.of(*pair, self.model_info) for pair in zip(inputs, streams, strict=True)]
         group = RequestGroup(started, tenant=tenant, rid=rid, reserved=reserved, on_finished=self._finished)

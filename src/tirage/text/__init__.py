@@ -5,7 +5,7 @@ from tirage.text.chat import ChatTemplate
 from tirage.text.continued import final_text, generation_prompt
 from tirage.text.decoder_rule import DecoderRule
 from tirage.text.detokenizer import Detokenizer, open_detokenizer, take_characters
-from tirage.text.stops import Stop, StopChecker
+from tirage.text.stops import Stop, StopChecker, StopKind
 from tirage.text.tokenizer import SpelledTokenizer, Tokenizer, load_tokenizer, wrap_tokenizer
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "SpelledTokenizer",
     "Stop",
     "StopChecker",
+    "StopKind",
     "Tokenizer",
     "enforceable_phrases",
     "final_text",

@@ -1,0 +1,33 @@
+"""A row of a draw as the engine passes it on, with what its list of the most likely tokens was ordered by."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tirage.draw import Draw
+from tirage.engine.entry_lists import listed_ids
+from tirage.params import SamplingParams
+
+
+class DrawnRow(NamedTuple):
+    """A Draw and the index of a row in it.
+
+    `top_logits` float32 [n] are those of the tokens that its top list has, where it was ordered by them.
+    """
+
+    drawn: Draw
+    row: int
+    top_logits: NDArray[np.float32] | None = None
+
+    @classmethod
+    def of(cls, drawn: Draw, row: int, logits: Any, params: SamplingParams) -> DrawnRow:
+        """The row of a draw from logits [B, V], of a request with these parameters.
+
+        Other views than the raw one are ordered by edited logits, and those of another library stay where they are.
+        """
+        if drawn.top_token_ids is None or params.logprobs_mode != "raw" or not isinstance(logits, np.ndarray):
+            return cls(drawn, row)
+        return cls(drawn, row, logits[row, listed_ids(drawn, row)])
