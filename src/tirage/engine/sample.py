@@ -16,7 +16,7 @@ from tirage.engine.constraint_budget import ConstraintBudget
 from tirage.engine.grammar_state import CompiledConstraint, GrammarState
 from tirage.engine.reasoning import ReasoningState
 from tirage.params import SamplingParams
-from tirage.text import BadWords, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
+from tirage.text import BadWords, Detokenizer, Stop, StopChecker, Tokenizer, enforceable_phrases, open_detokenizer
 from tirage.text.copies import twin
 
 _LIMITS = ("max_tokens", "context", "cache")
@@ -72,13 +72,13 @@ class GrowingSample:
         self.draw_params = params if draw_params is None else draw_params
         self._limit, self._limit_stop = limit, limit_stop
         self._stops = open_stops(params)
-        self._bad_words = open_bad_words(params, tokenizer)
         self._detokenizer = open_detokenizer(
             tokenizer,
             context_ids,
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
+        self._bad_words = open_bad_words(params, tokenizer, self._detokenizer)
         drops = self._detokenizer.drops_space
         begun = copy(reasoning)
         # Under a constraint its state holds that of the reasoning.
@@ -334,12 +334,18 @@ class GrowingSample:
         return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
 
-def open_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> BadWords | None:
-    """The matcher of phrases that no spelling may complete; None when there are none to look for in the text."""
+def open_bad_words(params: SamplingParams, tokenizer: Tokenizer, detokenizer: Detokenizer) -> BadWords | None:
+    """The matcher of phrases that no spelling may complete; None when there are none to look for in the text.
+
+    The text is that which the detokenizer begins.
+    """
     phrases = params.bad_words if params.bad_words_level != "sequence" else ()
     if params.bad_words_level == "auto":
         phrases = enforceable_phrases(tokenizer, phrases)
-    return BadWords(tokenizer, phrases, skip_special_tokens=params.skip_special_tokens) if phrases else None
+    if not phrases:
+        return None
+    skip = params.skip_special_tokens
+    return BadWords(tokenizer, phrases, skip_special_tokens=skip, start=detokenizer.start)
 
 
 def masks_of(samples: Sequence[GrowingSample], vocab_size: int) -> NDArray[np.int32] | None:
