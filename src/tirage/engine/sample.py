@@ -68,6 +68,8 @@ class GrowingSample:
         # Number of characters decoded so far, those held back included: where the next token starts.
         self.offset = 0
         self.forced_tokens = 0
+        # Whether the text ends with that of an end token.
+        self._ends_otherwise = False
         self.params, self._tokenizer = params, tokenizer
         self.draw_params = params if draw_params is None else draw_params
         self._limit, self._limit_stop = limit, limit_stop
@@ -298,14 +300,15 @@ class GrowingSample:
         )
 
     def _grammar_complete(self) -> bool | None:
-        """Whether the text satisfies its constraint, as it does after a stop only if the stop cut nothing off."""
+        """Whether the text as it is returned satisfies its constraint."""
         if self.grammar is None:
             return None
-        included = self.params.include_stop_str_in_output
-        if self.stop is not None and self.stop.kind == "token" and not included:
+        stop = "" if self.stop is None else self.stop.kind
+        if stop == "token" and not self.params.include_stop_str_in_output:
             return self.grammar.was_complete
-        cut = self.stop is not None and self.stop.kind in {"string", "regex"} and len(self.text) < self.offset
-        return self.grammar.complete and not cut
+        if self._ends_otherwise or (stop in {"string", "regex"} and len(self.text) < self.offset):
+            return self.grammar.satisfied_by(self.text)
+        return self.grammar.complete
 
     def _feed(self, text: str) -> Stop | None:
         """Passes decoded text through the stop checker; sets and returns the stop that it completes, if any."""
@@ -327,7 +330,10 @@ class GrowingSample:
             return
         self.text += self._stops.finish()
         if stop_token is not None and self.params.include_stop_str_in_output:
-            self.text += self._detokenizer.push(stop_token) + self._detokenizer.finish()
+            spelled = self._detokenizer.push(stop_token) + self._detokenizer.finish()
+            self.text += spelled
+            # To the constraint an end token has no text, another one that stops has.
+            self._ends_otherwise = bool(spelled) and stop.kind != "token"
         self.stop = stop
 
     def _spell(self, token_id: int) -> str:
