@@ -198,6 +198,10 @@ def test_an_option_arrives_as_the_parameter_of_that_name(run: Run, monkeypatch: 
         (("--semantics", "vlm"), "error: semantics"),
         (("--min-tokens", "9", "--max-tokens", "3"), "error: min_tokens"),
         (("--stop-pattern", "("), "error: stop_pattern"),
+        (
+            ("--device", "foo"),
+            "error: device must be one of this machine, such as 'cpu', 'cuda' or 'cuda:1', got 'foo' (",
+        ),
     ],
 )
 def test_a_bad_value_ends_with_status_2_and_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
