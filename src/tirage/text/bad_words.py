@@ -43,7 +43,9 @@ class PhraseMasks:
 
     def after(self, node: int, token_id: int, start: TextStart = INSIDE) -> int:
         """The node of the automaton after one more token, which loses of its spaces what `start` says."""
-        return node if token_id in self._skipped else self._automaton.walk(node, start.written(self._tokenizer, token_id))
+        return (
+            node if token_id in self._skipped else self._automaton.walk(node, start.written(self._tokenizer, token_id))
+        )
 
     def start_after(self, start: TextStart, token_id: int) -> TextStart:
         """What the token after this one loses of its spaces."""
